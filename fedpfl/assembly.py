@@ -1,0 +1,35 @@
+"""Builds what server and clients must agree on: the model, with the method's changes, and its partition."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from . import models
+from .config import Config
+from .partition import Partition
+from .rng import torch_seed
+
+
+def assemble(config: Config, input_shape: tuple[int, ...], num_classes: int) -> tuple[nn.Module, Partition]:
+    """Build the model that every participant of a run starts from: the same seed gives the same arrays everywhere.
+
+    Parameters
+    ----------
+    config : Config
+        The run's settings.
+    input_shape : tuple of int
+        (channels, height, width) of an image, or the shape of a feature array.
+    num_classes : int
+        Classes of the task.
+
+    Raises
+    ------
+    ConfigError
+        The model cannot take this input, or the method cannot take this model.
+    """
+    torch.manual_seed(torch_seed(config.run.seed, "model"))
+    model = config.method.build(models.build(config.run.model, input_shape, num_classes))
+    # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
+    model = model.to(device=config.training.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model, config.method.partition(model)

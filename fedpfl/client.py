@@ -1,0 +1,208 @@
+"""A client's part of a round, without Flower: receive, train or test, answer.
+
+An :class:`Engine` is the warm part of a process (data, model, settings); every client that the process plays goes
+through it one after the other. It is what the ClientApp calls, in a simulation as on a device.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Callable, Mapping
+
+import numpy as np
+import torch
+
+from .assembly import assemble
+from .config import Config
+from .data.federation import FederatedData, federated_data, own_data
+from .errors import ConfigError, LayoutError
+from .methods.base import LocalRound
+from .rng import generator, torch_seed
+from .settings import Value
+from .state import ClientState
+from .training.loop import Score, evaluate, run_phase
+from .training.phase import Samples
+from .wire import Layout, decode, encode
+
+
+@dataclass
+class Payload:
+    """What one message carries, in plain types.
+
+    Attributes
+    ----------
+    config : dict of str to bool, int, float or str
+        Instructions and descriptions.
+    metrics : dict of str to int or float
+        Numbers that were measured.
+    arrays : dict of str to ndarray
+        Vectors; ``shared`` is the flat vector of the shared arrays.
+    """
+
+    config: dict[str, Value] = field(default_factory=dict)
+    metrics: dict[str, int | float] = field(default_factory=dict)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+class Engine:
+    """Data, model and settings of one run in one process.
+
+    Parameters
+    ----------
+    config : Config
+        The run's settings.
+    data : FederatedData
+        The clients' data, or (with one client in it) those that lie on this device.
+    num_clients : int
+        Clients of the federation.
+    own : bool
+        Whether ``data`` are this device's own, of one client.
+    """
+
+    def __init__(self, config: Config, data: FederatedData, num_clients: int, own: bool = False) -> None:
+        torch.set_num_threads(config.training.threads or int(os.environ.get("OMP_NUM_THREADS") or 1))
+        if config.training.device == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("device", "cuda", "this machine has no GPU that PyTorch can use; use cpu")
+        self.config = config
+        self.data = data
+        self.num_clients = num_clients
+        self.own = own
+        self.model, self.partition = assemble(config, data.input_shape, data.num_classes)
+        self._first_personal = self.partition.get_personal()
+
+    def query(self, client: int, message: Payload) -> Payload:
+        """Describe the client's task; no array of the client leaves it."""
+        train_samples, test_samples = self.data.sizes(self._place(client))
+        return Payload(
+            config={
+                "client": client,
+                "num-clients": self.num_clients,
+                "input-shape": "x".join(map(str, self.data.input_shape)),
+                "num-classes": self.data.num_classes,
+                "layout": self.partition.layout.to_text(),
+            },
+            metrics={"train-samples": train_samples, "test-samples": test_samples},
+        )
+
+    def train(self, client: int, message: Payload) -> Payload:
+        """Run the method's schedule from the received shared and the stored personal arrays."""
+        started = time.perf_counter()
+        server_round = int(message.config["round"])
+        state = self._load(client, server_round, message)
+        method, run, training = self.config.method, self.config.run, self.config.training
+        samples = self._samples(client)[0]
+        local = LocalRound(client, server_round, samples, self.data.num_classes, self.model, self.partition.received())
+        # Dropout draws from torch's own generator; the batches have theirs.
+        torch.manual_seed(torch_seed(run.seed, "torch", client, server_round))
+        losses = [
+            run_phase(self.model, phase, samples, training, generator(run.seed, "batches", client, server_round, place))
+            for place, phase in enumerate(method.schedule(local))
+        ]
+        state.save(self.partition.get_personal(), server_round)
+        return Payload(
+            metrics={
+                "train-samples": len(samples.y),
+                "train-loss": losses[-1] if losses else 0.0,
+                "train-seconds": time.perf_counter() - started,
+            },
+            arrays={"shared": encode(self.partition.get_shared(), run.wire_dtype)},
+            config={"layout": self.partition.layout.to_text()},
+        )
+
+    def evaluate(self, client: int, message: Payload) -> Payload:
+        """Test the client's personalised model, and the global one on the client's test samples."""
+        started = time.perf_counter()
+        self._load(client, int(message.config["round"]) + 1, message)
+        self.model.eval()
+        samples = self._samples(client)[1]
+        method = self.config.method
+        personalised, shared = method.personalised(self.model), method.global_model(self.model)
+        score = evaluate(personalised, samples)
+        metrics = _metrics("personalised", score)
+        if shared is not None:
+            metrics.update(_metrics("global", score if shared is personalised else evaluate(shared, samples)))
+        metrics["evaluate-seconds"] = time.perf_counter() - started
+        return Payload(metrics=metrics)
+
+    def _load(self, client: int, before: int, message: Payload) -> ClientState:
+        if "shared" not in message.arrays:
+            raise LayoutError("a message without the array 'shared' arrived")
+        self.partition.layout.require(Layout.from_text(str(message.config["layout"])))
+        self.partition.set_shared(decode(message.arrays["shared"]))
+        state = ClientState(Path(self.config.run.state_dir), self.config.run.run_name, client)
+        if self.partition.personal:
+            self.partition.set_personal(state.load(before) or self._first_personal)
+        return state
+
+    def _place(self, client: int) -> int:
+        return 0 if self.own else client
+
+    def _samples(self, client: int) -> tuple[Samples, Samples]:
+        data, device = self.data.client(self._place(client)), self.config.training.device
+        train = Samples(data.x_train.to(device), data.y_train.to(device))
+        return train, Samples(data.x_test.to(device), data.y_test.to(device))
+
+
+HANDLERS: dict[str, Callable[[Engine, int, Payload], Payload]] = {
+    "query": Engine.query,
+    "train": Engine.train,
+    "evaluate": Engine.evaluate,
+}
+
+
+def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_config: Mapping[str, Value]) -> Payload:
+    """Answer one message for the client that the node is.
+
+    Parameters
+    ----------
+    kind : str
+        ``query``, ``train`` or ``evaluate``.
+    message : Payload
+        What arrived. ``run-name`` in its config is the name that the server gave the run.
+    run_config, node_config : mapping
+        As Flower hands them to the ClientApp; the node has ``partition-id`` and ``num-partitions``, and on a device
+        that holds its own data ``data``.
+
+    Raises
+    ------
+    FedpflError
+        A setting, the data, the stored state or the message is not as it should be.
+    """
+    for key in ("partition-id", "num-partitions"):
+        if key not in node_config:
+            raise ConfigError("node-config", dict(node_config), f"must have {key} (`--node-config '{key}=…'`)")
+    client, nodes = int(node_config["partition-id"]), int(node_config["num-partitions"])
+    values = dict(run_config)
+    values["run-name"] = message.config["run-name"]
+    engine = _engine(tuple(sorted(values.items())), nodes, str(node_config.get("data", "")), client)
+    return HANDLERS[kind](engine, client, message)
+
+
+def _engine(values: tuple[tuple[str, Value], ...], nodes: int, path: str, client: int) -> Engine:
+    # A device with data of its own plays one client; without, one engine serves all clients of the process.
+    return _cached_engine(values, nodes, path, client if path else -1)
+
+
+@lru_cache(maxsize=1)
+def _cached_engine(values: tuple[tuple[str, Value], ...], nodes: int, path: str, client: int) -> Engine:
+    config = Config.parse(dict(values))
+    num_clients = config.data.num_clients or nodes
+    if num_clients != nodes:
+        raise ConfigError("num-clients", num_clients, f"this federation has {nodes} nodes; use {nodes} or 0")
+    if path:
+        data = own_data(config.data, path, client, config.run.seed, config.data.num_classes or None)
+    else:
+        data = federated_data(config.data, num_clients, config.run.seed)
+    return Engine(config, data, num_clients, own=bool(path))
+
+
+def _metrics(prefix: str, score: Score) -> dict[str, int | float]:
+    return {
+        f"{prefix}-correct": score.correct,
+        f"{prefix}-loss-sum": score.loss_sum,
+        f"{prefix}-samples": score.samples,
+    }

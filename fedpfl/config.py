@@ -1,0 +1,112 @@
+"""All settings of a run, put together from the parts of the program that use them.
+
+Flower hands every process the same flat mapping (``pyproject.toml``, overridden by ``--run-config``);
+:meth:`Config.parse` checks it and cuts it into the settings of each part.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Mapping
+
+from . import settings as s
+from .data.settings import DataSettings
+from .errors import ConfigError
+from .methods import Method, find, methods
+from .methods import names as method_names
+from .models import names as model_names
+from .settings import setting
+from .training.settings import TrainingSettings
+from .wire import DTYPES
+
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What is run, for how long, and where the results go."""
+
+    method: str = setting("feddecomp", "The method.", choices=method_names)
+    model: str = setting("small-cnn", "Model; its input and output sizes follow from the data.", choices=model_names)
+    num_server_rounds: int = setting(20, "Rounds.", minimum=1)
+    fraction_train: float = setting(
+        1.0, "Share of the clients asked to train in a round (join rate); at least one client.", above=0, maximum=1
+    )
+    evaluate_every: int = setting(1, "Rounds between evaluations of all clients; 0: only after the last.", minimum=0)
+    seed: int = setting(1, "Every random choice follows from it.", minimum=0)
+    output_dir: str = setting("~/.fedpfl/runs", "Where run folders are made, on the server's machine.")
+    state_dir: str = setting("~/.fedpfl/state", "Where a client keeps its personal arrays, on its own machine.")
+    run_name: str = setting("", "Name of the run's folder; empty makes one from method, data set and time.")
+    resume: bool = setting(False, "Go on after the last finished round of the run called run-name.")
+    wire_dtype: str = setting("float32", "Type in which shared arrays travel.", choices=DTYPES)
+    node_timeout: float = setting(600.0, "Seconds to wait until all clients are connected.", above=0)
+    round_timeout: float = setting(600.0, "Seconds to wait for the replies of a round.", above=0)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every setting of a run.
+
+    Attributes
+    ----------
+    run, data, training : dataclass
+        The parts that all methods use.
+    method : Method
+        The method, set up with its own settings.
+    """
+
+    run: RunSettings
+    data: DataSettings
+    training: TrainingSettings
+    method: Method = field(compare=False)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Config:
+        """Check a flat mapping of keys.
+
+        Raises
+        ------
+        ConfigError
+            A value is not allowed, or values do not fit together.
+        """
+        run = s.parse(RunSettings, values)
+        if run.run_name and not _RUN_NAME.fullmatch(run.run_name):
+            raise ConfigError("run-name", run.run_name, "must be letters, digits, '.', '_' and '-', at most 100")
+        if run.resume and not run.run_name:
+            raise ConfigError("resume", True, "needs run-name, the run to go on with")
+        training = s.parse(TrainingSettings, values)
+        method = find(run.method)
+        own = s.parse(method.Settings, values, method.name)
+        return cls(run, s.parse(DataSettings, values), training, method(own, training))
+
+    def flat(self) -> dict[str, s.Value]:
+        """Return the settings that this run uses, by key: the common ones and the method's own."""
+        parts = ((self.run, ""), (self.data, ""), (self.training, ""), (self.method.settings, self.method.name))
+        return {key: value for part, prefix in parts for key, value in s.items(part, prefix)}
+
+
+def sections() -> list[tuple[str, type, str]]:
+    """Return (title, settings class, key prefix) of every part, the methods last."""
+    common: list[tuple[str, type, str]] = [
+        ("Run", RunSettings, ""), ("Data", DataSettings, ""), ("Local training", TrainingSettings, ""),
+    ]  # fmt: skip
+    return common + [(f"Method {m.name}", m.Settings, m.name) for m in methods().values() if s.keys(m.Settings)]
+
+
+def known_keys() -> list[str]:
+    """Return every key that a run may set."""
+    return [key for _, cls, prefix in sections() for key in s.keys(cls, prefix)]
+
+
+def check_keys(values: Mapping[str, Any]) -> None:
+    """Raise :class:`ConfigError` for a key that no part of the program knows."""
+    known = known_keys()
+    for key, value in values.items():
+        if key not in known:
+            # Imported here: only the error needs it.
+            from difflib import get_close_matches
+
+            near = get_close_matches(key, known, 3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else "; `fedpfl config` lists all keys"
+            raise ConfigError(key, value, "there is no such setting" + hint)

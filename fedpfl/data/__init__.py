@@ -1,0 +1,30 @@
+"""Data sets, their division among clients, and what one client gets to see."""
+
+from __future__ import annotations
+
+from .datasets import Dataset, DatasetInfo, dataset, load, table
+from .federation import ClientData, FederatedData, federated_data, own_data
+from .partition import Pool, Share, label_permutation, partition, partitioner
+from .plot import as_text, bubble_chart, partition_counts
+from .settings import DataSettings
+
+__all__ = [
+    "ClientData",
+    "DataSettings",
+    "Dataset",
+    "DatasetInfo",
+    "FederatedData",
+    "Pool",
+    "Share",
+    "as_text",
+    "bubble_chart",
+    "dataset",
+    "federated_data",
+    "label_permutation",
+    "load",
+    "own_data",
+    "partition",
+    "partition_counts",
+    "partitioner",
+    "table",
+]

@@ -1,0 +1,141 @@
+"""Pictures of who has which classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ConfigError
+from .federation import FederatedData
+
+BUBBLE = "#2f6f9f"
+
+
+def partition_counts(data: FederatedData) -> np.ndarray:
+    """Count each client's training samples by class.
+
+    Returns
+    -------
+    ndarray of int64, shape (clients, classes)
+        With ``permute-labels`` in each client's own numbering.
+    """
+    return np.stack([np.bincount(data.labels(i), minlength=data.num_classes) for i in range(data.num_clients)])
+
+
+def bubble_chart(counts: np.ndarray, path: str | Path, title: str = "") -> Path:
+    """Draw classes against clients; the area of a bubble is the number of samples.
+
+    Parameters
+    ----------
+    counts : ndarray, shape (clients, classes)
+        From :func:`partition_counts`.
+    path : str or Path
+        The picture; its ending says which kind (``.png``, ``.svg``, ``.pdf``).
+    title : str
+        Written above.
+
+    Returns
+    -------
+    Path
+        The picture's path.
+
+    Raises
+    ------
+    ConfigError
+        The ending is none of these.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise ConfigError("path", str(path), "must end in .png, .svg or .pdf")
+    from matplotlib.figure import Figure  # not pyplot, whose global state would keep the figure and pick a window
+
+    clients, classes = counts.shape
+    # Inches between two clients and between two classes: small federations get room, large ones still fit a screen.
+    across, down = min(0.42, 14.0 / clients), min(0.42, 0.3 if clients > 30 else 1.0, 11.0 / classes)
+    width, height = max(across * clients, 2.4), max(down * classes, 1.6)
+    figure = Figure(figsize=(width + 2, height + 1), dpi=150, facecolor="white")
+    axes = figure.add_axes((0.75 / (width + 2), 0.55 / (height + 1), width / (width + 2), height / (height + 1)))
+    most = max(int(counts.max(initial=0)), 1)
+    # In points. Where one direction is tight, bubbles may overlap in it rather than become dots.
+    narrow, far = sorted((width / clients, height / classes))
+    diameter = max(72 * min(0.94 * far, 1.9 * narrow if far > narrow * 1.01 else 0.94 * narrow), 8.0)
+    style: dict[str, Any] = {"color": BUBBLE, "alpha": 0.75, "linewidths": 0.4, "edgecolors": "white"}
+
+    def area(samples: np.ndarray) -> np.ndarray:
+        points: np.ndarray = np.maximum(diameter**2 * samples / most, 1.5)  # a single sample stays visible
+        return points
+
+    client, label = np.nonzero(counts)
+    order = np.argsort(-counts[client, label], kind="stable")  # small bubbles on top of large ones
+    client, label = client[order], label[order]
+    axes.scatter(client, label, s=area(counts[client, label]), zorder=2, clip_on=False, **style)
+    axes.set_xlim(-0.6, clients - 0.4)
+    axes.set_ylim(-0.6, classes - 0.4)
+    axes.set_xticks(_ticks(clients, width))
+    axes.set_yticks(_ticks(classes, height))
+    axes.set_xlabel("client")
+    axes.set_ylabel("class")
+    axes.tick_params(length=0, labelsize=8)
+    axes.grid(color="#e6e6e6", linewidth=0.6, zorder=0)
+    axes.set_axisbelow(True)
+    for side in axes.spines.values():
+        side.set_color("#c8c8c8")
+    if title:
+        axes.set_title(title, loc="left", fontsize=10)
+    sizes = sorted({most, _round(most / 2), _round(most / 8)} - {0}, reverse=True)
+    handles = [axes.scatter([], [], s=float(area(np.array(n))), label=f"{n:,}", **style) for n in sizes]
+    font = 8.0  # the legend's lengths are in units of its font size
+    axes.legend(
+        handles=handles,
+        title="samples",
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.0),
+        borderaxespad=0,
+        frameon=False,
+        fontsize=font,
+        title_fontsize=font,
+        alignment="left",
+        handlelength=max(1.2, diameter / font),
+        labelspacing=max(0.5, diameter / font - 0.6),
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(str(path), bbox_inches="tight", pad_inches=0.12)
+    return path
+
+
+def _ticks(n: int, inches: float) -> np.ndarray:
+    """Return the numbers to write on an axis of this length: every 2nd, 5th, 10th … where all would touch."""
+    step = next((s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500) if inches * s / n >= 0.24), 1000)
+    return np.arange(0, n, step)
+
+
+def _round(value: float) -> int:
+    """Round to one leading digit, for the legend."""
+    digits: int = 10 ** (len(str(int(value))) - 1)
+    return round(value / digits) * digits
+
+
+def as_text(counts: np.ndarray) -> str:
+    """Return the counts as a plain table for terminals: one line for each client.
+
+    Parameters
+    ----------
+    counts : ndarray, shape (clients, classes)
+        From :func:`partition_counts`. With more than 20 classes the table names each client's three largest instead.
+    """
+    clients, classes = counts.shape
+    wide = classes > 20
+    header = ["client", "samples", "classes"] + (["largest classes"] if wide else [str(c) for c in range(classes)])
+    rows = [header]
+    for i in range(clients):
+        row = counts[i]
+        if wide:
+            largest = np.argsort(-row, kind="stable")[:3]
+            cells = [", ".join(f"{c}: {row[c]}" for c in largest if row[c])]
+        else:
+            cells = [str(n) if n else "." for n in row]
+        rows.append([str(i), str(int(row.sum())), str(int((row > 0).sum())), *cells])
+    widths = [max(len(row[k]) for row in rows) for k in range(len(header))]
+    return "\n".join("  ".join(text.rjust(w) for text, w in zip(row, widths)).rstrip() for row in rows)

@@ -1,0 +1,67 @@
+"""The settings that say which data the clients get."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..settings import setting
+from .datasets import names as dataset_names
+from .partition import names as partitioner_names
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Which data set, and how it is divided among the clients (the doc string of a field is its documentation)."""
+
+    dataset: str = setting(
+        "digits",
+        "Data set; `fedpfl datasets` lists them, `npz` and `image-folder` read your own.",
+        choices=dataset_names,
+    )
+    data: str = setting(
+        "", 'Path of your own data: the file for dataset = "npz", the folder for dataset = "image-folder".'
+    )
+    data_dir: str = setting(
+        "~/.fedpfl/data",
+        "Folder in which data sets are looked for (as torchvision stores them, or as `<name>.npz`) "
+        "and into which they are downloaded.",
+    )
+    num_clients: int = setting(
+        0, "Number of clients among which the data are divided; 0 means one for each node.", minimum=0
+    )
+    num_classes: int = setting(
+        0,
+        "Number of classes, for devices that hold their own data and may lack the highest ones; 0 means the data tell.",
+        minimum=0,
+    )
+    partitioner: str = setting("dirichlet", "How the data are divided among the clients.", choices=partitioner_names)
+    dirichlet_alpha: float = setting(
+        0.3, "Concentration α of the Dirichlet partitioners: the smaller, the more the clients differ.", above=0
+    )
+    classes_per_client: int = setting(
+        2, 'Number of distinct classes of every client, for partitioner = "pathological".', minimum=1
+    )
+    train_samples: int = setting(
+        500, 'Training samples of every client, for partitioner = "dirichlet-client".', minimum=1
+    )
+    test_samples: int = setting(100, 'Test samples of every client, for partitioner = "dirichlet-client".', minimum=1)
+    split: str = setting(
+        "mixed",
+        'Where test samples come from: "mixed" pools the training and the test set, divides the pool among the '
+        'clients and cuts each client\'s share by test-fraction; "given" divides the training set and gives each '
+        "client test samples of the same classes from the test set.",
+        choices=("mixed", "given"),
+    )
+    test_fraction: float = setting(
+        0.25, 'Share of a client\'s samples that are for testing (split = "mixed"); below 1.', above=0, maximum=0.99
+    )
+    min_samples: int = setting(
+        10,
+        'Fewest samples of a client: training and test together with split = "mixed", training alone with '
+        'split = "given".',
+        minimum=2,
+    )
+    permute_labels: bool = setting(
+        False,
+        "Give every client its own numbering of the classes, as in the label-heterogeneous runs of Factorized-FL.",
+    )

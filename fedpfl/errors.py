@@ -1,0 +1,43 @@
+"""Errors that a user can cause; each is one line that says what to change."""
+
+from __future__ import annotations
+
+
+class FedpflError(Exception):
+    """Base of every error that the program explains in one line instead of a traceback."""
+
+
+class ConfigError(FedpflError):
+    """A setting has a value that is not allowed.
+
+    Parameters
+    ----------
+    key : str
+        The setting as the user writes it, for example ``dirichlet-alpha``.
+    value : object
+        What was given.
+    allowed : str
+        What is allowed, in words.
+    """
+
+    def __init__(self, key: str, value: object, allowed: str) -> None:
+        super().__init__(f"{key} = {value!r}: {allowed}")
+        self.key = key
+        self.value = value
+        self.allowed = allowed
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str]]:
+        # Ray pickles what a client raises; Exception's own reduce would replay the message as `key`.
+        return (ConfigError, (self.key, self.value, self.allowed))
+
+
+class DataError(FedpflError):
+    """The data cannot feed the federation that was asked for."""
+
+
+class LayoutError(FedpflError):
+    """Arrays that were received are not the arrays that were expected."""
+
+
+class StateError(FedpflError):
+    """A stored file (personal state, checkpoint, result) is missing or damaged."""

@@ -1,0 +1,163 @@
+"""What a method is: partition × schedule × aggregation.
+
+A method is one small class in one file of this package. It answers three questions and knows nothing of messages,
+files or Flower:
+
+* **partition**: :meth:`Method.is_shared` says by name which arrays travel; the rest is personal;
+* **schedule**: :meth:`Method.schedule` lists a round's local phases;
+* **aggregation**: :attr:`Method.aggregation` names the rule in ``fedpfl/strategies`` that combines what arrives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, ClassVar, Mapping
+
+import numpy as np
+from torch import Tensor, nn
+
+from ..partition import Partition
+from ..training.phase import Forward, Phase, Samples
+from ..training.settings import TrainingSettings
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """The method has no settings of its own."""
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """Which rule combines the clients' arrays, and how it is set up.
+
+    Parameters
+    ----------
+    rule : str
+        Name of a strategy registered in ``fedpfl.strategies``.
+    options : dict
+        Keyword arguments of that strategy.
+    """
+
+    rule: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LocalRound:
+    """What a method may look at when it plans a client's round.
+
+    Attributes
+    ----------
+    client, round : int
+        Client from 0, round from 1.
+    samples : Samples
+        The client's training data.
+    num_classes : int
+        Classes of the task; the client may have fewer.
+    model : nn.Module
+        Already holds the received shared and the client's personal arrays.
+    received : dict of str to Tensor
+        A copy of the shared arrays as they arrived, before training.
+    """
+
+    client: int
+    round: int
+    samples: Samples
+    num_classes: int
+    model: nn.Module
+    received: Mapping[str, Tensor]
+
+    def class_counts(self) -> np.ndarray:
+        """Training samples of each class, shape (num_classes,)."""
+        return np.bincount(self.samples.y.cpu().numpy(), minlength=self.num_classes)
+
+
+class Method:
+    """Base of all methods; as it stands, FedAvg.
+
+    Parameters
+    ----------
+    settings : NoSettings or the class's own ``Settings``
+        The method's settings, already checked one by one.
+    training : TrainingSettings
+        Epochs, batch size, optimiser.
+
+    Attributes
+    ----------
+    name : str
+        As users write it; also the prefix of the method's settings.
+    paper : str
+        Authors, title, venue.
+    shares : str
+        What travels, in a few words.
+    aliases : tuple of str
+        Other names that users may write.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    shares: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    Settings: ClassVar[type[Any]] = NoSettings
+
+    def __init__(self, settings: Any, training: TrainingSettings) -> None:
+        self.settings = settings
+        self.training = training
+        self.check()
+
+    def check(self) -> None:
+        """Raise :class:`~fedpfl.errors.ConfigError` for settings that do not fit together."""
+
+    # -- partition ---------------------------------------------------------------------------------------------------
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Turn a plain model (children ``base`` and ``head``) into the one that the method trains."""
+        return model
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Say whether the array called ``name`` in the state dict travels; a personal one never leaves the client."""
+        return True
+
+    def partition(self, model: nn.Module) -> Partition:
+        """Split a built model's arrays; override it where the split is finer than whole arrays."""
+        return Partition(model, lambda name: self.is_shared(name, model))
+
+    # -- schedule ----------------------------------------------------------------------------------------------------
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """List the phases of a client's round."""
+        return [Phase(train=everything, epochs=self.training.local_epochs)]
+
+    # -- aggregation -------------------------------------------------------------------------------------------------
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """The rule by which the server combines what arrives; the mean weighted by samples unless overridden."""
+        return Aggregation("mean")
+
+    # -- prediction --------------------------------------------------------------------------------------------------
+
+    def personalised(self, model: nn.Module) -> Forward:
+        """Return the forward pass with which a client predicts."""
+        return model
+
+    def global_model(self, model: nn.Module) -> Forward | None:
+        """Return the forward pass of the shared arrays alone, or ``None`` where they make no model.
+
+        Return what :meth:`personalised` returns where both are the same model: it is then measured once.
+        """
+        return self.personalised(model)
+
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return the client's model as a state dict that the plain model loads."""
+        return dict(model.state_dict())
+
+
+def everything(name: str) -> bool:
+    """Select every parameter."""
+    return True
+
+
+def excluding(selected: Callable[[str], bool]) -> Callable[[str], bool]:
+    """Select the parameters that ``selected`` does not."""
+    return lambda name: not selected(name)

@@ -1,0 +1,92 @@
+"""FedDecomp: every weight is the sum of a shared full-rank σ and a personal low-rank τ.
+
+Wu, Liu, Niu, Wang, Tang, Zhu, Su: Decoupling General and Personalized Knowledge in Federated Learning via Additive and
+Low-Rank Decomposition, ACM Multimedia 2024, Section 3 and Algorithm 1 (its earlier version is called FedLoRA).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from ..errors import ConfigError
+from ..layers.low_rank import INITS, decompose, frozen_tau, full_rank_only, is_low_rank, merge
+from ..settings import setting
+from ..training.phase import Forward, Phase
+from .base import Aggregation, LocalRound, Method, everything, excluding
+
+
+@dataclass(frozen=True)
+class FedDecompSettings:
+    """Settings of FedDecomp; the defaults are the paper's for CIFAR-10."""
+
+    rank_conv: float = setting(0.6, "Rank ratio R_c of τ in convolutions.", above=0, maximum=1)
+    rank_linear: float = setting(0.6, "Rank ratio R_l of τ in linear layers.", above=0, maximum=1)
+    lora_epochs: int = setting(2, "Epochs E_lora of a round that train τ; the rest train σ.", minimum=0)
+    init: str = setting("paper", "Shape and start of τ, as in the paper or as in its code.", choices=INITS)
+    variant: str = setting(
+        "alternating",
+        "First τ then σ (alternating), both at once (simultaneous), or τ shared and σ personal (reverse).",
+        choices=("alternating", "simultaneous", "reverse"),
+    )
+    absent_clients: str = setting(
+        "skip",
+        "Clients that were not asked in a round are left out of the mean (skip) or count with the last mean (last).",
+        choices=("skip", "last"),
+    )
+    lora_moves_statistics: bool = setting(
+        False, "Whether BatchNorm's running statistics move while τ trains, as in the authors' code."
+    )
+
+
+class FedDecomp(Method):
+    """θ = σ + B·A: σ is averaged, B and A stay."""
+
+    name = "feddecomp"
+    aliases = ("fedlora",)
+    paper = (
+        "Wu et al., Decoupling General and Personalized Knowledge … via Additive and Low-Rank Decomposition, MM 2024"
+    )
+    shares = "the full-rank part σ of every weight, biases, BatchNorm"
+    Settings = FedDecompSettings
+
+    def check(self) -> None:
+        """E_lora is a part of E."""
+        if self.settings.lora_epochs > self.training.local_epochs:
+            allowed = f"must be at most local-epochs = {self.training.local_epochs}"
+            raise ConfigError("feddecomp-lora-epochs", self.settings.lora_epochs, allowed)
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add τ = B·A to every convolution and linear layer (Equations 2 to 5)."""
+        return decompose(model, self.settings.rank_conv, self.settings.rank_linear, self.settings.init)
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """σ travels; the variant ``reverse`` swaps the roles."""
+        reverse: bool = self.settings.variant == "reverse"
+        return is_low_rank(name) == reverse
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """E_lora epochs on τ, then E − E_lora epochs on σ (Section 3.4)."""
+        epochs = self.training.local_epochs
+        if self.settings.variant == "simultaneous":
+            return [Phase(train=everything, epochs=epochs)]
+        tau, sigma = is_low_rank, excluding(is_low_rank)
+        lora_epochs = self.settings.lora_epochs
+        return [
+            Phase(train=tau, epochs=lora_epochs, move_statistics=self.settings.lora_moves_statistics),
+            Phase(train=sigma, epochs=epochs - lora_epochs, during=frozen_tau),
+        ]
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """σ ← the plain mean (Equation 8)."""
+        return Aggregation("mean", {"weights": "uniform", "absent": self.settings.absent_clients})
+
+    def global_model(self, model: nn.Module) -> Forward | None:
+        """σ alone; with the roles swapped τ alone makes no model."""
+        return None if self.settings.variant == "reverse" else full_rank_only(model)
+
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """σ + τ under the plain model's names."""
+        return merge(model)

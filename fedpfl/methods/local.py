@@ -1,0 +1,24 @@
+"""Local: every client trains alone. The baseline that personalisation has to beat for every single client."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ..training.phase import Forward
+from .base import Method
+
+
+class Local(Method):
+    """Nothing is shared."""
+
+    name = "local"
+    paper = "no federation: the baseline of every personalised-FL paper"
+    shares = "nothing"
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Nothing travels."""
+        return False
+
+    def global_model(self, model: nn.Module) -> Forward | None:
+        """There is no global model."""
+        return None

@@ -1,0 +1,116 @@
+"""The table of models and the one shape that all of them have: a base and a head."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Callable, NamedTuple, Tuple
+
+from torch import Tensor, nn
+
+from fedpfl.errors import ConfigError
+
+Shape = Tuple[int, ...]
+
+
+class SplitModel(nn.Module):
+    """A model in two parts, ``head(base(x))``: personalisation methods cut between them.
+
+    Parameters
+    ----------
+    base : nn.Module
+        Maps an input of shape (n, *input_shape) to features of shape (n, d).
+    head : nn.Linear
+        Maps features (n, d) to logits (n, num_classes).
+    """
+
+    def __init__(self, base: nn.Module, head: nn.Linear) -> None:
+        super().__init__()
+        self.base = base
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map inputs (n, *input_shape) to logits (n, num_classes)."""
+        logits: Tensor = self.head(self.base(x))
+        return logits
+
+
+Builder = Callable[[Shape, int], SplitModel]
+
+
+class _Entry(NamedTuple):
+    builder: Builder
+    smallest_side: int | None
+
+
+_MODELS: dict[str, _Entry] = {}
+
+
+def register(name: str, smallest_side: int | None = None) -> Callable[[Builder], Builder]:
+    """Add a builder to the models that :func:`build` knows.
+
+    Parameters
+    ----------
+    name : str
+        The name that users write.
+    smallest_side : int, optional
+        The model takes images (channels, height, width) whose height and width are at least this;
+        without it the model takes an input of any shape.
+
+    Raises
+    ------
+    ValueError
+        The name is taken.
+    """
+
+    def add(builder: Builder) -> Builder:
+        if name in _MODELS:
+            raise ValueError(f"a model named {name!r} is already registered")
+        _MODELS[name] = _Entry(builder, smallest_side)
+        return builder
+
+    return add
+
+
+def names() -> list[str]:
+    """Return the names of all registered models, sorted."""
+    return sorted(_MODELS)
+
+
+def build(name: str, input_shape: Shape, num_classes: int) -> SplitModel:
+    """Build a model, drawing its initial weights from torch's global random generator.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`names`.
+    input_shape : tuple of int
+        Shape of one sample: (channels, height, width) for images, for example (features,) or (channels, length)
+        otherwise.
+    num_classes : int
+        Number of logits.
+
+    Raises
+    ------
+    ConfigError
+        The name is unknown, or the model cannot take inputs of this shape.
+    """
+    if name not in _MODELS:
+        raise ConfigError("model", name, "must be one of " + ", ".join(names()))
+    entry = _MODELS[name]
+    complaint = _complaint(input_shape, entry.smallest_side)
+    if complaint:
+        raise ConfigError("model", name, f"{complaint}, but the input is {'x'.join(map(str, input_shape)) or 'empty'}")
+    return entry.builder(input_shape, num_classes)
+
+
+def _complaint(shape: Shape, smallest_side: int | None) -> str | None:
+    if smallest_side is None:
+        return None if shape and min(shape) >= 1 else "needs an input with at least one value"
+    if len(shape) == 3 and shape[0] >= 1 and min(shape[1:]) >= smallest_side:
+        return None
+    return f"needs images (channels x height x width) of at least {smallest_side}x{smallest_side} pixels"
+
+
+def named(**layers: nn.Module) -> nn.Sequential:
+    """Chain layers under readable names, which become the names of their arrays."""
+    return nn.Sequential(OrderedDict(layers))

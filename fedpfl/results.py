@@ -1,0 +1,308 @@
+"""The folder of a run: settings, metrics, checkpoints, final weights.
+
+::
+
+    RUN/config.toml          every setting, as used; `flwr run . --run-config RUN/config.toml` runs it again
+    RUN/task.json            input shape, classes and number of clients
+    RUN/metrics.jsonl        one line a round
+    RUN/checkpoint/          server state of the last two rounds (safetensors), for --resume
+    RUN/global.safetensors   shared arrays at the end, by name
+    RUN/personal/            personalised models, written by `fedpfl export` where the clients' state is at hand
+    RUN/summary.md           the outcome in words and numbers
+    RUN/events.out.tfevents… the curves, for TensorBoard
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from .config import Config
+from .errors import ConfigError, StateError
+from .state import KEPT_ROUNDS, write_atomically
+from .wire import Layout
+
+if TYPE_CHECKING:
+    from .strategies.base import PersonalisedStrategy, Round
+
+_CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
+
+# What a resumed run may change: how long it runs, how long it waits and where things lie.
+FREE_ON_RESUME = frozenset(
+    {"resume", "num-server-rounds", "output-dir", "state-dir", "data-dir", "node-timeout", "round-timeout", "run-name"}
+)
+
+
+class RunFolder:
+    """Reads and writes the folder of one run.
+
+    Parameters
+    ----------
+    path : Path
+        The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self._events: Any = None
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, config: Config) -> RunFolder:
+        """Make the folder of a new run.
+
+        Raises
+        ------
+        ConfigError
+            A run of that name is there already, or the folder cannot be made.
+        """
+        root = Path(config.run.output_dir).expanduser()
+        name = config.run.run_name or f"{time.strftime('%Y%m%d-%H%M%S')}-{config.run.method}-{config.data.dataset}"
+        path, tries = root / name, 1
+        while True:
+            try:
+                path.mkdir(parents=True)
+                break
+            except FileExistsError:
+                if config.run.run_name:
+                    allowed = f"a run of this name is in {root}; choose another, or go on with it: --resume {name}"
+                    raise ConfigError("run-name", name, allowed) from None
+                tries += 1  # two unnamed runs within one second
+                path = root / f"{name}-{tries}"
+            except OSError as error:
+                raise ConfigError("output-dir", str(root), f"cannot be written ({error.strerror})") from error
+        folder = cls(path)
+        values = {**config.flat(), "run-name": path.name, "resume": False}
+        write_atomically(path / "config.toml", to_toml(values).encode())
+        (path / "checkpoint").mkdir()
+        return folder
+
+    @classmethod
+    def reopen(cls, config: Config) -> RunFolder:
+        """Open the folder of a run that goes on.
+
+        Raises
+        ------
+        ConfigError
+            There is no such run, or it ran with other settings.
+        StateError
+            It has no checkpoint.
+        """
+        folder = cls(Path(config.run.output_dir).expanduser() / config.run.run_name)
+        stored = folder.config()
+        for key, value in config.flat().items():
+            if key not in FREE_ON_RESUME and stored.get(key) != value:
+                raise ConfigError(key, value, f"the run to resume used {stored.get(key)!r}")
+        if not folder._checkpoints():
+            raise StateError(f"{folder.path}: no round was finished, so there is nothing to resume")
+        return folder
+
+    def describe(self, input_shape: tuple[int, ...], num_classes: int, num_clients: int) -> None:
+        """Write what the model was built for, so that it can be built again without the data."""
+        task = {"input_shape": list(input_shape), "num_classes": num_classes, "clients": num_clients}
+        write_atomically(self.path / "task.json", (json.dumps(task) + "\n").encode())
+
+    def record(self, done: Round, strategy: PersonalisedStrategy) -> None:
+        """Store a round: its metrics first, then the checkpoint that makes it count."""
+        line = summarise(done)
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        path = self.path / "checkpoint" / f"round-{done.number:06d}.safetensors"
+        write_atomically(path, save(strategy.state()))
+        for old in self._checkpoints()[:-KEPT_ROUNDS]:
+            old[1].unlink()
+        self._write_events(line)
+
+    def finish(self, strategy: PersonalisedStrategy) -> None:
+        """Write the final weights and the summary."""
+        arrays = {name: array.copy() for name, array in strategy.layout.unflatten(strategy.shared).items()}
+        write_atomically(self.path / "global.safetensors", save(arrays))
+        write_atomically(self.path / "summary.md", summary(self).encode())
+        if self._events is not None:
+            self._events.close()
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def config(self) -> dict[str, Any]:
+        """Return the stored settings.
+
+        Raises
+        ------
+        ConfigError
+            This is not the folder of a run.
+        """
+        try:
+            return tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigError("run", str(self.path), "is not the folder of a run (it has no config.toml)") from None
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise StateError(f"{self.path / 'config.toml'}: cannot be read ({error})") from error
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the recorded rounds; a last line that a crash cut short does not count."""
+        return list(_lines(self.path / "metrics.jsonl"))
+
+    def restore(self, layout: Layout) -> tuple[int, dict[str, np.ndarray]]:
+        """Return (last finished round, the strategy's state after it) and drop what was recorded later.
+
+        Raises
+        ------
+        StateError
+            The checkpoint is damaged.
+        LayoutError
+            It belongs to another model.
+        """
+        last, path = self._checkpoints()[-1]
+        try:
+            state = dict(load_file(path))
+        except (SafetensorError, OSError) as error:
+            raise StateError(f"{path}: cannot be read ({error}); delete it to resume from the round before") from error
+        layout.unflatten(state["shared"])
+        kept = [line for line in self.metrics() if line["round"] <= last]
+        write_atomically(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept).encode())
+        return last, state
+
+    def _checkpoints(self) -> list[tuple[int, Path]]:
+        folder = self.path / "checkpoint"
+        if not folder.is_dir():
+            return []
+        found = ((_CHECKPOINT.fullmatch(path.name), path) for path in folder.iterdir())
+        return sorted((int(match.group(1)), path) for match, path in found if match)
+
+    def _write_events(self, line: dict[str, Any]) -> None:
+        # Half a second to import: the first round is over by then, and reading a run needs none of it.
+        from tensorboard.summary import Writer
+
+        if self._events is None:
+            self._events = Writer(str(self.path))
+        curves = {
+            "train/loss": line.get("train_loss"),
+            "personalised/accuracy": (line.get("personalised") or {}).get("accuracy"),
+            "global/accuracy": (line.get("global") or {}).get("accuracy"),
+            "bytes/up": line["bytes_up"],
+            "bytes/down": line["bytes_down"],
+            "seconds": line["seconds"],
+        }
+        for name, value in curves.items():
+            if value is not None:
+                self._events.add_scalar(name, value, step=line["round"])
+        self._events.flush()
+
+
+def summarise(done: Round) -> dict[str, Any]:
+    """Turn a round into its line of ``metrics.jsonl``.
+
+    ``personalised`` has the mean over clients of each client's accuracy on its own test samples (``accuracy``, with
+    ``std`` and ``each``) and the share of all test samples that are classified correctly (``weighted``); ``global``
+    measures the shared model on the union of the clients' test sets. Clients without test samples do not count.
+    """
+    line: dict[str, Any] = {
+        "round": done.number,
+        "seconds": round(done.seconds_train + done.seconds_evaluate, 4),
+        "seconds_train": round(done.seconds_train, 4),
+        "seconds_evaluate": round(done.seconds_evaluate, 4),
+        "bytes_up": done.bytes_up,
+        "bytes_down": done.bytes_down,
+        "clients": sorted(done.trained),
+        "train_loss": statistics.fmean(m["train-loss"] for m in done.trained.values()) if done.trained else None,
+    }
+    tested = {i: m for i, m in sorted(done.evaluated.items()) if m["personalised-samples"]}
+    if tested:
+        each = {i: m["personalised-correct"] / m["personalised-samples"] for i, m in tested.items()}
+        samples = sum(m["personalised-samples"] for m in tested.values())
+        line["personalised"] = {
+            "accuracy": statistics.fmean(each.values()),
+            "std": statistics.pstdev(each.values()),
+            "weighted": sum(m["personalised-correct"] for m in tested.values()) / samples,
+            "loss": sum(m["personalised-loss-sum"] for m in tested.values()) / samples,
+            "each": {str(i): accuracy for i, accuracy in each.items()},
+        }
+        shared = [m for m in tested.values() if "global-correct" in m]
+        if shared:
+            samples = sum(m["global-samples"] for m in shared)
+            line["global"] = {
+                "accuracy": sum(m["global-correct"] for m in shared) / samples,
+                "loss": sum(m["global-loss-sum"] for m in shared) / samples,
+            }
+    if done.failed:
+        line["failed"] = {str(i): reason for i, reason in sorted(done.failed.items())}
+    return line
+
+
+def outcome(folder: RunFolder) -> dict[str, Any]:
+    """Return the outcome of a run as ``fedpfl run --json`` prints it, without ``run`` and ``status``."""
+    lines = folder.metrics()
+    personalised = [line["personalised"]["accuracy"] for line in lines if "personalised" in line]
+    shared = [line["global"]["accuracy"] for line in lines if "global" in line]
+    return {
+        "folder": str(folder.path),
+        "rounds": lines[-1]["round"] if lines else 0,
+        "personalised_accuracy": personalised[-1] if personalised else None,
+        "global_accuracy": shared[-1] if shared else None,
+        "best_personalised_accuracy": max(personalised, default=None),
+        "best_global_accuracy": max(shared, default=None),
+        "seconds_per_round": statistics.median(line["seconds"] for line in lines) if lines else None,
+        "bytes_up": sum(line["bytes_up"] for line in lines),
+        "bytes_down": sum(line["bytes_down"] for line in lines),
+    }
+
+
+def summary(folder: RunFolder) -> str:
+    """Write the outcome of a run as Markdown."""
+    values, result, lines = folder.config(), outcome(folder), folder.metrics()
+    rows = [
+        ("personalised accuracy, last round", _percent(result["personalised_accuracy"])),
+        ("personalised accuracy, best round", _percent(result["best_personalised_accuracy"])),
+        ("global accuracy, last round", _percent(result["global_accuracy"])),
+        ("global accuracy, best round", _percent(result["best_global_accuracy"])),
+        ("seconds per round (median)", f"{result['seconds_per_round']:.2f}"),
+        ("bytes up / down", f"{result['bytes_up']:,} / {result['bytes_down']:,}"),
+    ]
+    last = next((line["personalised"] for line in reversed(lines) if "personalised" in line), None)
+    if last:
+        worst = sorted(last["each"].values())
+        tenth = worst[: max(1, len(worst) // 10)]
+        rows.append(("clients' accuracy: std / mean of the worst tenth", f"{_percent(last['std'])} / "
+                     f"{_percent(statistics.fmean(tenth))}"))  # fmt: skip
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    return (
+        f"# {folder.path.name}\n\n"
+        f"{values['method']} on {values['dataset']} ({values['partitioner']}), model {values['model']}, "
+        f"{result['rounds']} rounds, seed {values['seed']}.\n\n"
+        f"| | |\n|---|---|\n{table}\n\n"
+        "Personalised: mean over clients of the accuracy on their own test samples. Global: the shared model on the\n"
+        "union of all test samples. All settings: `config.toml`; every round: `metrics.jsonl`.\n"
+    )
+
+
+def to_toml(values: dict[str, Any]) -> str:
+    """Write flat settings as TOML (the standard library reads it but does not write it)."""
+    # A JSON string is a TOML string, and JSON's numbers and booleans are TOML's, once NaN is ruled out by the checks.
+    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.is_file():
+        return
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for at, line in enumerate(lines):
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError as error:
+            if at < len(lines) - 1:
+                raise StateError(f"{path}: line {at + 1} is damaged ({error})") from error
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.2f} %"

@@ -1,0 +1,30 @@
+"""Random sources. Every random choice of a run comes from its seed and from where the choice is made.
+
+``generator(seed, "batches", client, round)`` gives the same stream on every machine, in every process and whatever
+was drawn before: a run can be resumed, moved to real devices or computed in another order without changing a bit.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+
+def generator(seed: int, *path: int | str) -> np.random.Generator:
+    """Return the random generator of one place in a run.
+
+    Parameters
+    ----------
+    seed : int
+        The run's seed, at least 0.
+    *path : int or str
+        What the numbers are for, for example ``"batches", client, round``. Integers are at least 0.
+    """
+    words = [seed] + [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in path]
+    return np.random.default_rng(np.random.SeedSequence(words))
+
+
+def torch_seed(seed: int, *path: int | str) -> int:
+    """Return a seed for ``torch.manual_seed`` that belongs to one place in a run."""
+    return int(generator(seed, *path).integers(2**63 - 1))

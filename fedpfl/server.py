@@ -1,0 +1,149 @@
+"""The server's side of a run: find the clients, agree on the task, run the rounds, write the results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from logging import INFO, getLogger
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from .assembly import assemble
+from .client import Payload
+from .config import Config, RunSettings
+from .errors import ConfigError, FedpflError, LayoutError
+from .messages import from_content, to_content
+from .results import RunFolder
+from .settings import Value
+from .strategies import Client, PersonalisedStrategy, strategies
+from .wire import Layout
+
+logger = getLogger("flwr")
+
+# The number of nodes has to stand still for this long before the first are asked.
+SETTLED_SECONDS = 0.3
+
+
+def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
+    """Run a federation from the first message to the summary.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's connection to the nodes.
+    run_config : mapping
+        The settings, as Flower hands them to the ServerApp.
+
+    Returns
+    -------
+    RunFolder
+        Where the results are.
+
+    Raises
+    ------
+    FedpflError
+        A setting is wrong, the clients do not fit together, or a round failed.
+    """
+    config = Config.parse(run_config)
+    folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
+    logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
+    descriptions = _find_clients(grid, config, folder.path.name)
+    shape, num_classes = _task(descriptions)
+    folder.describe(shape, num_classes, len(descriptions))
+    strategy = _strategy(config, descriptions, folder.path.name, shape, num_classes)
+    strategy.recorder = folder
+    first_round = 1
+    if config.run.resume:
+        finished, state = folder.restore(strategy.layout)
+        strategy.load_state(state)
+        first_round = finished + 1
+    strategy.start(grid, first_round=first_round)
+    folder.finish(strategy)
+    return folder
+
+
+def _find_clients(grid: Grid, config: Config, run_name: str) -> dict[int, Payload]:
+    """Wait for the nodes and ask each which client it is; return the descriptions by node id."""
+    settings, deadline = config.run, time.monotonic() + config.run.node_timeout
+    descriptions: dict[int, Payload] = {}
+    while True:
+        nodes = _settled_nodes(grid, deadline)
+        descriptions.update(_query(grid, [n for n in nodes if n not in descriptions], run_name, settings))
+        if descriptions:
+            expected = int(next(iter(descriptions.values())).config["num-clients"])
+            if len(descriptions) == expected:
+                break
+            if len(descriptions) > expected:
+                allowed = f"this federation has {len(descriptions)} nodes"
+                raise ConfigError("num-clients", expected, allowed)
+        if time.monotonic() > deadline:
+            seen = sorted(int(d.config["client"]) for d in descriptions.values())
+            raise FedpflError(
+                f"{len(seen)} of {expected if descriptions else config.data.num_clients or 'the'} clients connected "
+                f"within node-timeout = {settings.node_timeout:g} s: {seen}"
+            )
+    by_client: dict[int, int] = {}
+    for node, description in descriptions.items():
+        client = int(description.config["client"])
+        if client in by_client:
+            raise ConfigError("partition-id", client, "two nodes have it; each node needs its own")
+        by_client[client] = node
+    return descriptions
+
+
+def _settled_nodes(grid: Grid, deadline: float) -> list[int]:
+    nodes: list[int] = []
+    since = time.monotonic()
+    while time.monotonic() < deadline:
+        found = sorted(grid.get_node_ids())
+        if found != nodes:
+            nodes, since = found, time.monotonic()
+        elif nodes and time.monotonic() - since > SETTLED_SECONDS:
+            break
+        time.sleep(0.05)
+    return nodes
+
+
+def _query(grid: Grid, nodes: list[int], run_name: str, settings: RunSettings) -> dict[int, Payload]:
+    content = to_content(Payload(config={"run-name": run_name}))
+    pending = set(grid.push_messages([Message(content, node, "query") for node in nodes]))
+    out: dict[int, Payload] = {}
+    deadline = time.monotonic() + settings.round_timeout
+    while pending and time.monotonic() < deadline:
+        for reply in grid.pull_messages(pending):
+            pending.discard(reply.metadata.reply_to_message_id)
+            if reply.has_error():
+                raise FedpflError(f"a client cannot take part: {reply.error.reason}")
+            out[reply.metadata.src_node_id] = from_content(reply.content)
+        time.sleep(0.01)
+    return out
+
+
+def _task(descriptions: Mapping[int, Payload]) -> tuple[tuple[int, ...], int]:
+    """Return the input shape and the number of classes that all clients have in common."""
+    tasks = {(str(d.config["input-shape"]), int(d.config["num-classes"])) for d in descriptions.values()}
+    if len(tasks) > 1:
+        described = ", ".join(f"{shape} with {classes} classes" for shape, classes in sorted(tasks))
+        raise FedpflError(f"the clients' data do not fit together: {described}")
+    shape, num_classes = tasks.pop()
+    return tuple(int(n) for n in shape.split("x")), num_classes
+
+
+def _strategy(
+    config: Config, descriptions: Mapping[int, Payload], run_name: str, shape: tuple[int, ...], num_classes: int
+) -> PersonalisedStrategy:
+    _, partition = assemble(config, shape, num_classes)
+    clients = []
+    for node, description in descriptions.items():
+        client = int(description.config["client"])
+        try:
+            partition.layout.require(Layout.from_text(str(description.config["layout"])))
+        except LayoutError as error:
+            raise LayoutError(f"client {client} has another model: {error}") from error
+        metrics = description.metrics
+        clients.append(Client(client, node, int(metrics["train-samples"]), int(metrics["test-samples"])))
+    aggregation = config.method.aggregation
+    return strategies()[aggregation.rule](
+        clients, partition.layout, partition.get_shared(), config.run, run_name, **aggregation.options
+    )

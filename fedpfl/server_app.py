@@ -1,0 +1,28 @@
+"""The Flower ServerApp."""
+
+from __future__ import annotations
+
+import sys
+from logging import ERROR, getLogger
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from .errors import FedpflError
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the federation that the run's settings describe."""
+    # torch and the methods take seconds to import; Flower's simulation loads this module before it starts its workers.
+    from .server import run_federation
+
+    try:
+        run_federation(grid, context.run_config)
+    except FedpflError as error:
+        # One line says what to change. Flower logs a failed ServerApp with its traceback, which would bury it.
+        getLogger("flwr").log(ERROR, "fedpfl: %s", error)
+        sys.tracebacklimit = 0
+        raise

@@ -1,0 +1,141 @@
+"""Settings as frozen dataclasses whose fields carry their own documentation and limits.
+
+A setting is written once, where it is used::
+
+    @dataclass(frozen=True)
+    class TrainingSettings:
+        learning_rate: float = setting(0.01, "Learning rate η.", above=0)
+
+and everything else (the key ``learning-rate`` in ``pyproject.toml``, its check, its line in the documentation) follows
+from that line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Iterator, Mapping, Sequence, TypeVar, Union, cast
+
+from .errors import ConfigError
+
+Value = Union[bool, int, float, str]
+S = TypeVar("S")
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a setting allows. ``None`` means no limit of that kind."""
+
+    above: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: Callable[[], Sequence[str]] | None = None
+
+    def complaint(self, value: Value) -> str | None:
+        """Say in words what is allowed if ``value`` is not, else return ``None``."""
+        if self.choices is not None:
+            names = list(self.choices())
+            return None if value in names else "must be one of " + ", ".join(names)
+        if isinstance(value, (bool, str)):
+            return None
+        low = (self.above is None or value > self.above) and (self.minimum is None or value >= self.minimum)
+        high = self.maximum is None or value <= self.maximum
+        # NaN compares false with everything, so it fails here as it should; infinity is never a useful setting.
+        finite = value - value == 0
+        return None if low and high and finite else "must be " + self.describe()
+
+    def describe(self) -> str:
+        """Describe the limits in words, for example ``> 0 and at most 1``."""
+        if self.choices is not None:
+            return "one of " + ", ".join(self.choices())
+        parts = []
+        if self.above is not None:
+            parts.append(f"> {self.above:g}")
+        if self.minimum is not None:
+            parts.append(f"at least {self.minimum:g}")
+        if self.maximum is not None:
+            parts.append(f"at most {self.maximum:g}")
+        return " and ".join(parts) or "a finite number"
+
+
+def setting(
+    default: Any,
+    doc: str,
+    *,
+    above: float | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: Sequence[str] | Callable[[], Sequence[str]] | None = None,
+) -> Any:
+    """Declare a dataclass field that is a setting.
+
+    Parameters
+    ----------
+    default : bool, int, float or str
+        The default; its type is the setting's type (an int is accepted where a float is expected).
+    doc : str
+        One sentence for the documentation and for ``pyproject.toml``.
+    above, minimum, maximum : float, optional
+        Exclusive lower, inclusive lower and inclusive upper limit.
+    choices : sequence of str, or a function that returns one, optional
+        The allowed words; a function where the list is a registry that fills up later.
+    """
+    if choices is not None and not callable(choices):
+        fixed = tuple(choices)
+        choices = lambda: fixed  # noqa: E731
+    limits = Limits(above, minimum, maximum, choices)
+    return dataclasses.field(default=default, metadata={"doc": doc, "limits": limits})
+
+
+def key_of(field: dataclasses.Field[Any], prefix: str = "") -> str:
+    """Return the key of a field as users write it: kebab-case, with the method's name in front where it has one."""
+    key: str = field.name.replace("_", "-")
+    return f"{prefix}-{key}" if prefix else key
+
+
+def keys(cls: type[Any], prefix: str = "") -> list[str]:
+    """Return the keys of a settings class in the order in which they are declared."""
+    return [key_of(f, prefix) for f in dataclasses.fields(cls)]
+
+
+def parse(cls: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
+    """Build a settings object from a flat mapping of keys, checking every value.
+
+    Parameters
+    ----------
+    cls : type
+        A dataclass whose fields are made by :func:`setting`.
+    values : mapping
+        Flat keys and values. Keys of other classes are ignored; missing ones take their default.
+    prefix : str
+        Put before each key, with a dash: the name of the method whose settings these are.
+
+    Raises
+    ------
+    ConfigError
+        A value has the wrong type or lies outside its limits.
+    """
+    out: dict[str, Value] = {}
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        key = key_of(field, prefix)
+        if key in values:
+            out[field.name] = _checked(key, values[key], field)
+    return cls(**out)
+
+
+def _checked(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
+    kind: type = type(field.default)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
+        raise ConfigError(key, value, f"must be {words[kind]}")
+    complaint = field.metadata["limits"].complaint(value)
+    if complaint:
+        raise ConfigError(key, value, complaint)
+    return cast(Value, value)
+
+
+def items(settings: Any, prefix: str = "") -> Iterator[tuple[str, Value]]:
+    """Yield ``(key, value)`` of a settings object, in declaration order."""
+    for field in dataclasses.fields(settings):
+        yield key_of(field, prefix), getattr(settings, field.name)

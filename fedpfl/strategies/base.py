@@ -1,0 +1,340 @@
+"""The base of all strategies: the round loop, and what every aggregation rule can rely on.
+
+Flower's own loop waits up to 3 s between looks for replies, has no checkpoint, and "completes" when every client
+fails. This one looks often, hands replies to the rule in client order as soon as their turn comes (sums in a fixed
+order are the same to the bit, however the replies arrive), records every round so that a run can be resumed, and
+fails with the clients' own words.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from logging import INFO, WARNING, getLogger
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from ..client import Payload
+from ..config import RunSettings
+from ..errors import FedpflError, LayoutError
+from ..messages import count_bytes, from_content, to_content
+from ..rng import generator
+from ..wire import Layout, decode, encode
+
+logger = getLogger("flwr")
+
+# Seconds between looks for replies: short at first, for simulated rounds of a tenth of a second, then longer, so that
+# looking costs the training processes beside it nothing.
+FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH = 0.002, 0.05, 1.3
+
+
+@dataclass(frozen=True)
+class Client:
+    """What the server knows of a client.
+
+    Attributes
+    ----------
+    id : int
+        Client from 0 (its partition id).
+    node_id : int
+        Flower's node.
+    train_samples, test_samples : int
+        Sizes of its data.
+    """
+
+    id: int
+    node_id: int
+    train_samples: int
+    test_samples: int
+
+
+@dataclass
+class Round:
+    """What one round did, as it is recorded.
+
+    Attributes
+    ----------
+    number : int
+        From 1.
+    trained, evaluated : dict
+        Numbers reported by each client, by client id.
+    failed : dict
+        Reasons of clients that did not answer or answered with an error, by client id.
+    seconds_train, seconds_evaluate : float
+        Wall time of the two halves, messages included.
+    bytes_down, bytes_up : int
+        Content of all messages to and from clients.
+    """
+
+    number: int
+    trained: dict[int, dict[str, float]] = field(default_factory=dict)
+    evaluated: dict[int, dict[str, float]] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    seconds_train: float = 0.0
+    seconds_evaluate: float = 0.0
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+
+class Recorder(Protocol):
+    """Where rounds are recorded, before the next one starts."""
+
+    def record(self, done: Round, strategy: PersonalisedStrategy) -> None:
+        """Store what the round did and the strategy's state after it."""
+
+
+class RoundFailed(FedpflError):
+    """No client answered in a round."""
+
+
+class PersonalisedStrategy(Strategy):
+    """Base of the aggregation rules.
+
+    A rule implements :meth:`begin`, :meth:`add` and :meth:`finish`, which combine the replies of a round, and may
+    override :meth:`outgoing` to send each client something else, and :meth:`state`.
+
+    Parameters
+    ----------
+    clients : sequence of Client
+        All clients of the federation, by id.
+    layout : Layout
+        Layout of the shared vector.
+    shared : ndarray of float32, shape (layout.size,)
+        The initial shared arrays.
+    settings : RunSettings
+        Rounds, share of clients, seed, time limits.
+    run_name : str
+        Name under which clients keep their personal state.
+    """
+
+    rule: ClassVar[str]
+
+    def __init__(
+        self, clients: Sequence[Client], layout: Layout, shared: np.ndarray, settings: RunSettings, run_name: str
+    ) -> None:
+        self.clients = {client.id: client for client in sorted(clients, key=lambda c: c.id)}
+        self.layout = layout
+        self.shared = shared
+        self.settings = settings
+        self.run_name = run_name
+        self.recorder: Recorder | None = None
+        self._round = Round(0)
+        self._by_node = {client.node_id: client for client in self.clients.values()}
+
+    # -- the rule ----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def begin(self, server_round: int) -> None:
+        """Prepare for the replies of a round."""
+
+    @abstractmethod
+    def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
+        """Take one client's reply; called in client order.
+
+        Parameters
+        ----------
+        client : Client
+            Who answered.
+        shared : ndarray of float32, shape (layout.size,)
+            Its shared arrays after training.
+        reply : Payload
+            The whole reply.
+        """
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Make the new shared arrays from what was added (at least one reply)."""
+
+    def outgoing(self, client: Client) -> np.ndarray:
+        """Return the shared vector that ``client`` gets next; the same for all unless overridden."""
+        return self.shared
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return everything that the next round depends on, by name."""
+        return {"shared": self.shared}
+
+    def load_state(self, state: dict[str, np.ndarray]) -> None:
+        """Take back what :meth:`state` returned."""
+        self.shared = state["shared"]
+
+    # -- Flower's interface ------------------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Make the messages to the clients of this round, longest work first."""
+        chosen = self.choose(server_round)
+        longest_first = sorted(chosen, key=lambda client: -client.train_samples)
+        return self._messages(longest_first, server_round, MessageType.TRAIN)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Combine the replies of this round, which come in client order."""
+        self.begin(server_round)
+        for client, reply in self._payloads(replies):
+            # Checked before it is added, so that a bad reply leaves nothing behind in the sums.
+            try:
+                self.layout.require(Layout.from_text(str(reply.config.get("layout", ""))))
+                shared = decode(reply.arrays.get("shared", np.empty((0, 0))))
+                self.layout.unflatten(shared)
+            except LayoutError as error:
+                self._fail(client, str(error))
+                continue
+            if not np.isfinite(shared).all():
+                self._fail(client, "its arrays hold values that are not finite (the training diverged)")
+                continue
+            self.add(client, shared, reply)
+            self._round.trained[client.id] = dict(reply.metrics)
+        if not self._round.trained:
+            raise RoundFailed(f"round {server_round}: no client trained; {self._reasons()}")
+        self.finish()
+        return None, MetricRecord({"train-loss": _mean(m["train-loss"] for m in self._round.trained.values())})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Make the messages to all clients, in the rounds in which they are tested."""
+        every, last = self.settings.evaluate_every, self.settings.num_server_rounds
+        due = server_round == last or (every > 0 and server_round % every == 0)
+        clients = sorted(self.clients.values(), key=lambda client: -client.test_samples) if due else []
+        return self._messages(clients, server_round, MessageType.EVALUATE)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Collect the clients' scores."""
+        for client, reply in self._payloads(replies):
+            self._round.evaluated[client.id] = dict(reply.metrics)
+        return None
+
+    def summary(self) -> None:
+        """Log what will run."""
+        logger.log(INFO, "\t├──> %s over %d clients", type(self).__name__, len(self.clients))
+        logger.log(INFO, "\t└──> %d shared values in %d arrays", self.layout.size, len(self.layout.entries))
+
+    def start(  # pylint: disable=too-many-arguments
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        first_round: int = 1,
+    ) -> Result:
+        """Run the rounds from ``first_round`` to the last and record each.
+
+        The arrays and settings that Flower's signature has here were given to the constructor.
+
+        Raises
+        ------
+        RoundFailed
+            A round in which no client trained.
+        """
+        self.summary()
+        timeout = timeout or self.settings.round_timeout
+        nothing = ConfigRecord()
+        for number in range(first_round, (num_rounds or self.settings.num_server_rounds) + 1):
+            self._round = Round(number)
+            begun = time.perf_counter()
+            messages = self.configure_train(number, ArrayRecord(), nothing, grid)
+            self.aggregate_train(number, self._exchange(grid, messages, timeout))
+            trained = time.perf_counter()
+            messages = self.configure_evaluate(number, ArrayRecord(), nothing, grid)
+            self.aggregate_evaluate(number, self._exchange(grid, messages, timeout))
+            self._round.seconds_train = trained - begun
+            self._round.seconds_evaluate = time.perf_counter() - trained
+            for client, reason in self._round.failed.items():
+                logger.log(WARNING, "round %d: client %d: %s", number, client, reason)
+            if self.recorder is not None:
+                self.recorder.record(self._round, self)
+        return Result()
+
+    # -- shared parts ------------------------------------------------------------------------------------------------
+
+    def choose(self, server_round: int) -> list[Client]:
+        """Draw the clients that train in a round: ``fraction-train`` of all, at least one."""
+        clients = list(self.clients.values())
+        count = max(1, round(self.settings.fraction_train * len(clients)))
+        rng = generator(self.settings.seed, "clients", server_round)
+        return [clients[i] for i in sorted(rng.choice(len(clients), count, replace=False))]
+
+    def _messages(self, clients: Iterable[Client], server_round: int, kind: str) -> Iterator[Message]:
+        contents: dict[int, Any] = {}
+        for client in clients:
+            vector = self.outgoing(client)
+            # Clients that get the same vector share one record: serialised once, held once.
+            if id(vector) not in contents:
+                contents[id(vector)] = vector, to_content(
+                    Payload(
+                        config={
+                            "round": server_round, "run-name": self.run_name, "layout": self.layout.to_text(),
+                        },
+                        arrays={"shared": encode(vector, self.settings.wire_dtype)},
+                    )
+                )  # fmt: skip
+            content = contents[id(vector)][1]
+            self._round.bytes_down += count_bytes(content)
+            yield Message(content, client.node_id, kind, group_id=str(server_round))
+
+    def _exchange(self, grid: Grid, messages: Iterable[Message], timeout: float) -> Iterator[Message]:
+        """Send messages and yield the replies in client order, each as soon as those before it are in."""
+        sent: list[int] = []
+
+        def noted() -> Iterator[Message]:
+            for message in messages:
+                sent.append(self._by_node[message.metadata.dst_node_id].id)
+                yield message
+
+        pending = set(grid.push_messages(noted()))
+        order = sorted(sent)
+        waiting: dict[int, Message] = {}
+        deadline = time.monotonic() + timeout
+        pause = FIRST_PAUSE
+        while order:
+            replies = list(grid.pull_messages(pending)) if pending else []
+            for reply in replies:
+                pending.discard(reply.metadata.reply_to_message_id)
+                waiting[self._by_node[reply.metadata.src_node_id].id] = reply
+            while order and order[0] in waiting:
+                yield waiting.pop(order.pop(0))
+            if order and (not pending or time.monotonic() > deadline):
+                # Whoever is missing will not come: go on with those that are here, still in order.
+                for client in order:
+                    if client in waiting:
+                        yield waiting.pop(client)
+                    else:
+                        self._fail(self.clients[client], f"no reply within {timeout:g} s")
+                return
+            if not order:
+                return
+            if replies:
+                pause = FIRST_PAUSE
+            time.sleep(pause)
+            pause = min(pause * PAUSE_GROWTH, LONGEST_PAUSE)
+
+    def _payloads(self, replies: Iterable[Message]) -> Iterator[tuple[Client, Payload]]:
+        for reply in replies:
+            client = self._by_node[reply.metadata.src_node_id]
+            if reply.has_error():
+                self._fail(client, reply.error.reason or f"error code {reply.error.code}")
+                continue
+            self._round.bytes_up += count_bytes(reply.content)
+            yield client, from_content(reply.content)
+
+    def _fail(self, client: Client, reason: str) -> None:
+        self._round.failed[client.id] = reason
+
+    def _reasons(self) -> str:
+        return "; ".join(f"client {client}: {reason}" for client, reason in self._round.failed.items())
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed)

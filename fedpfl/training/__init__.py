@@ -1,0 +1,1 @@
+"""Runs a schedule: phases, losses, penalties and optimisers. Knows neither Flower nor any method."""

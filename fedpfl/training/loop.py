@@ -1,0 +1,139 @@
+"""Runs phases and measures models. The only loop over batches in the project.
+
+The inner loop is kept as close to bare PyTorch as it gets (``docs/performance.md`` has the numbers): an epoch's
+samples are gathered by one permutation and cut into views, parameters that stand still get no gradient, and nothing
+is read back from the tensors until the phase ends.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import Iterator, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .optim import OPTIMIZERS
+from .phase import Batch, Forward, Phase, Samples
+from .settings import TrainingSettings
+
+EVALUATION_BATCH = 500
+
+
+class Score(NamedTuple):
+    """How a model does on some samples: sums, so that the scores of clients can be added."""
+
+    correct: int
+    loss_sum: float
+    samples: int
+
+
+def run_phase(
+    model: nn.Module, phase: Phase, samples: Samples, settings: TrainingSettings, rng: np.random.Generator
+) -> float:
+    """Train ``model`` in place through one phase.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Its memory format should be channels_last where it has convolutions.
+    phase : Phase
+        What to do.
+    samples : Samples
+        The client's training data; ``phase.data`` takes precedence.
+    settings : TrainingSettings
+        Batch size, optimiser and its parameters.
+    rng : numpy Generator
+        Decides the order of the samples.
+
+    Returns
+    -------
+    float
+        Mean loss over the phase's batches, weighted by their size and without the penalty; 0 if nothing was trained.
+    """
+    x, y = phase.data if phase.data is not None else samples
+    trained = [(name, p) for name, p in model.named_parameters() if phase.train(name)]
+    if not trained or phase.epochs == 0 or len(y) == 0:
+        return 0.0
+    names = [name for name, _ in trained]
+    params = [p for _, p in trained]
+    optimizer = OPTIMIZERS[settings.optimizer](
+        params, phase.learning_rate or settings.learning_rate, settings.momentum, settings.weight_decay
+    )
+    model.train()
+    total = torch.zeros((), device=x.device)
+    only_training, statistics = _only_training(model, set(names)), _statistics(model, phase.move_statistics)
+    with phase.during(model), only_training, statistics as norms:
+        for _ in range(phase.epochs):
+            for batch in _batches(x, y, settings.batch_size, rng):
+                # One sample has no variance to normalise by: BatchNorm uses its running statistics for it.
+                lone = len(batch.y) == 1 and bool(norms)
+                if lone:
+                    _set_mode(norms, False)
+                loss = phase.loss(model, batch)
+                grads: list[Tensor] = list(torch.autograd.grad(loss, params))
+                if phase.penalty is not None:
+                    phase.penalty.add_gradient(names, params, grads)
+                optimizer.step(grads)
+                total += loss.detach() * len(batch.y)
+                if lone:
+                    _set_mode(norms, True)
+    return float(total) / (phase.epochs * len(y))
+
+
+@torch.no_grad()
+def evaluate(forward: Forward, samples: Samples) -> Score:
+    """Count the correct predictions of ``forward``, which maps a batch to logits (or log-probabilities).
+
+    The caller sets the model to evaluation mode.
+    """
+    correct, loss_sum = 0, 0.0
+    for at in range(0, len(samples.y), EVALUATION_BATCH):
+        x, y = samples.x[at : at + EVALUATION_BATCH], samples.y[at : at + EVALUATION_BATCH]
+        logits = forward(x)
+        correct += int((logits.argmax(1) == y).sum())
+        loss_sum += float(F.cross_entropy(logits, y, reduction="sum"))
+    return Score(correct, loss_sum, len(samples.y))
+
+
+def _batches(x: Tensor, y: Tensor, size: int, rng: np.random.Generator) -> Iterator[Batch]:
+    order = torch.from_numpy(rng.permutation(len(y))).to(y.device)
+    # Images lie as N×H×W×C in memory (channels_last): gathering rows of that view copies whole samples and keeps it so.
+    gathered = x.permute(0, 2, 3, 1)[order].permute(0, 3, 1, 2) if x.dim() == 4 else x[order]
+    for inputs, labels, positions in zip(*(torch.split(t, size) for t in (gathered, y[order], order))):
+        yield Batch(inputs, labels, positions)
+
+
+@contextmanager
+def _only_training(model: nn.Module, names: set[str]) -> Iterator[None]:
+    before: dict[str, bool] = {}
+    for name, p in model.named_parameters():
+        before[name] = p.requires_grad
+        p.requires_grad_(name in names)
+    try:
+        yield
+    finally:
+        for name, p in model.named_parameters():
+            p.requires_grad_(before[name])
+
+
+@contextmanager
+def _statistics(model: nn.Module, move: bool) -> Iterator[list[nn.modules.batchnorm._BatchNorm]]:
+    """Yield the BatchNorm layers; with ``move`` false their running statistics stand still."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    before: list[tuple[nn.modules.batchnorm._BatchNorm, float]] = [(m, m.momentum) for m in norms]  # type: ignore[misc]
+    if not move:
+        for m in norms:
+            m.momentum = 0.0  # running ← 1·running + 0·batch, exactly
+    try:
+        yield norms
+    finally:
+        for m, momentum in before:
+            m.momentum = momentum
+
+
+def _set_mode(norms: list[nn.modules.batchnorm._BatchNorm], training: bool) -> None:
+    for m in norms:
+        m.training = training

@@ -1,0 +1,115 @@
+"""The vocabulary of a schedule: what a local phase trains, on which loss, on which data, with which penalty."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Callable, ContextManager, Mapping, NamedTuple, Protocol, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Batch(NamedTuple):
+    """One mini-batch.
+
+    Attributes
+    ----------
+    x : Tensor, shape (batch, …)
+    y : Tensor of int64, shape (batch,)
+    positions : Tensor of int64, shape (batch,)
+        Positions of the samples in the phase's data.
+    """
+
+    x: Tensor
+    y: Tensor
+    positions: Tensor
+
+
+class Samples(NamedTuple):
+    """Data of a phase.
+
+    Attributes
+    ----------
+    x : Tensor, shape (n, …)
+        Images in channels_last memory format, or features.
+    y : Tensor of int64, shape (n,)
+    """
+
+    x: Tensor
+    y: Tensor
+
+
+Forward = Callable[[Tensor], Tensor]
+Loss = Callable[[nn.Module, Batch], Tensor]
+
+
+def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
+    """Mean cross-entropy of the model's logits."""
+    return F.cross_entropy(model(batch.x), batch.y)
+
+
+class Penalty(Protocol):
+    """A loss term over the parameters, given by its gradient: exact, and cheaper than autograd."""
+
+    def add_gradient(self, names: Sequence[str], params: Sequence[Tensor], grads: list[Tensor]) -> None:
+        """Add the term's gradient at ``params`` to ``grads``, in place."""
+
+
+class Proximal:
+    """µ/2·‖w − anchor‖², the term of FedProx, pFedMe, Ditto and many others.
+
+    Parameters
+    ----------
+    mu : float
+        Weight of the term, at least 0.
+    anchor : mapping of str to Tensor
+        Where the parameters are pulled to, by name; parameters without an entry are left alone.
+    """
+
+    def __init__(self, mu: float, anchor: Mapping[str, Tensor]) -> None:
+        self.mu = mu
+        self.anchor = anchor
+
+    @torch.no_grad()
+    def add_gradient(self, names: Sequence[str], params: Sequence[Tensor], grads: list[Tensor]) -> None:
+        """Add µ·(w − anchor)."""
+        held = [i for i, name in enumerate(names) if name in self.anchor]
+        pulled = [grads[i] for i in held]
+        torch._foreach_add_(pulled, [params[i] for i in held], alpha=self.mu)
+        torch._foreach_sub_(pulled, [self.anchor[names[i]] for i in held], alpha=self.mu)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One stretch of a client's local training.
+
+    Parameters
+    ----------
+    train : callable, str → bool
+        Says by name which parameters train; all others stand still and cost no gradient.
+    epochs : int
+        Passes over the data, at least 0.
+    loss : callable, (model, batch) → scalar Tensor
+        Forward pass and loss.
+    penalty : Penalty, optional
+        A term over the parameters.
+    data : Samples, optional
+        Instead of the client's own training samples.
+    move_statistics : bool
+        Whether BatchNorm's running statistics move.
+    learning_rate : float, optional
+        Instead of the setting.
+    during : callable, model → context manager
+        Surrounds the phase, for example to hold fixed what the phase does not train.
+    """
+
+    train: Callable[[str], bool]
+    epochs: int
+    loss: Loss = cross_entropy
+    penalty: Penalty | None = None
+    data: Samples | None = None
+    move_statistics: bool = True
+    learning_rate: float | None = None
+    during: Callable[[nn.Module], ContextManager[Any]] = nullcontext

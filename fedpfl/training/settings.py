@@ -1,0 +1,25 @@
+"""Settings of local training that every method uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..settings import setting
+from .optim import OPTIMIZERS
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How a client trains; a method may spend the epochs on several phases."""
+
+    local_epochs: int = setting(5, "Epochs E over the client's data in a round.", minimum=1)
+    batch_size: int = setting(20, "Samples B in a batch; the last batch of an epoch may be smaller.", minimum=1)
+    optimizer: str = setting("sgd", "Local optimiser, fresh in every phase.", choices=tuple(OPTIMIZERS))
+    learning_rate: float = setting(0.05, "Learning rate η.", above=0)
+    momentum: float = setting(0.9, "Momentum of SGD (first β of Adam).", minimum=0, maximum=0.999999)
+    weight_decay: float = setting(0.0, "L2 penalty added to the gradient.", minimum=0)
+    device: str = setting("cpu", "Where clients compute.", choices=("cpu", "cuda"))
+    threads: int = setting(
+        0, "Threads a client computes with; 0 means OMP_NUM_THREADS, which Ray sets to the client's CPUs, or else 1.",
+        minimum=0,
+    )  # fmt: skip

@@ -1,0 +1,376 @@
+"""Reading data sets: every layout, every error line, and the real files where they are at hand."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from real_data import real_data_dir
+
+from fedpfl.data import Dataset, DataSettings, dataset, load, table
+from fedpfl.data.datasets import _REGISTRY, EMNIST_BALANCED, names, read_image_folder, read_npz
+from fedpfl.errors import ConfigError, DataError
+
+
+def images(n: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(n).integers(0, 256, (n, *shape), dtype=np.uint8)
+
+
+def save(path: Path, **arrays: object) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+GOOD = {"x": np.zeros((6, 4), np.float32), "y": np.arange(6) % 3}
+
+
+# -- npz ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("x", "inner", "seen"),
+    [
+        (images(6, 5, 4), (6, 5, 4, 1), (1, 5, 4)),
+        (images(6, 5, 4, 3), (6, 5, 4, 3), (3, 5, 4)),
+        (np.ones((6, 7), np.float32), (6, 7), (7,)),
+        (np.ones((6, 9, 128), np.float32), (6, 9, 128), (9, 128)),
+        (np.ones((6, 7), np.float64), (6, 7), (7,)),
+    ],
+)
+def test_npz_kinds_of_samples(tmp_path: Path, x: np.ndarray, inner: tuple[int, ...], seen: tuple[int, ...]) -> None:
+    data = read_npz(save(tmp_path / "own.npz", x=x, y=np.arange(6, dtype=np.uint8) % 3))
+    assert data.x_train.shape == inner and data.input_shape == seen
+    assert data.x_train.dtype == (np.uint8 if x.dtype == np.uint8 else np.float32)
+    assert data.y_train.dtype == np.int64 and data.num_classes == 3 and data.class_names == ("0", "1", "2")
+    assert data.name == "own" and data.x_test is None and data.client_train is None
+    assert np.array_equal(data.x_train.reshape(x.shape), x)
+
+
+def test_npz_with_test_set_owners_and_names(tmp_path: Path) -> None:
+    path = save(
+        tmp_path / "a.npz",
+        x_train=images(5, 4, 4), y_train=[0, 1, 1, 0, 3], x_test=images(3, 4, 4), y_test=[2, 1, 0],
+        client_train=["b", "b", "a", "c", "a"], client_test=["c", "a", "d"], classes=["k", "l", "m", "n"], extra=[1],
+    )  # fmt: skip
+    data = load(DataSettings(dataset="npz", data=str(path)))
+    assert data.class_names == ("k", "l", "m", "n") and data.num_classes == 4
+    assert data.client_train.tolist() == [1, 1, 0, 2, 0] and data.client_test.tolist() == [2, 0, 3]
+    assert data.x_test.shape == (3, 4, 4, 1) and data.y_test.tolist() == [2, 1, 0]
+
+
+def test_number_of_classes_can_be_given(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.npz", **GOOD)
+    assert read_npz(path, num_classes=10).num_classes == 10
+    with pytest.raises(DataError, match="labels must be 0 … 1"):
+        read_npz(path, num_classes=2)
+    named = save(tmp_path / "b.npz", **GOOD, classes=["a", "b", "c"])
+    with pytest.raises(DataError, match="has 3 classes, the federation has 10"):
+        read_npz(named, num_classes=10)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"x": None}, "no array x_train; needs x, y or x_train, y_train, x_test, y_test, found y"),
+        ({"y": None}, "no array y; needs"),
+        ({"x_train": np.zeros((2, 2), np.float32)}, "has both x and x_train"),
+        ({"x": np.zeros((6, 4), np.int64)}, "x is int64 6×4: must be uint8 n×H×W or n×H×W×C"),
+        ({"x": np.zeros((6, 4), np.uint8)}, "x is uint8 6×4: must be uint8 n×H×W or n×H×W×C"),
+        ({"x": np.zeros((6, 2, 2, 3), np.float32)}, "x is float32 6×2×2×3: must be"),
+        ({"x": np.zeros((6, 3, 32, 32), np.uint8)}, "channels must come last"),
+        ({"x": np.full((6, 4), np.nan, np.float32)}, "not finite"),
+        ({"x": np.zeros((0, 4), np.float32), "y": np.zeros(0, int)}, "x is float32 0×4: no samples"),
+        ({"x": np.array([{}] * 6, object)}, "cannot be read: it holds Python objects"),
+        ({"y": np.zeros(6)}, "y is float64 6: must be whole numbers"),
+        ({"y": np.zeros((6, 1), int)}, "y is int64 6×1: must be whole numbers"),
+        ({"y": np.zeros(5, int)}, "y has 5 labels for 6 samples"),
+        ({"y": np.array([0, 1, -1, 0, 0, 0])}, r"y\[2\] is -1: labels must be 0"),
+        ({"y": np.array([0, 1, 10**6, 0, 0, 0])}, "label 1000000 is too large"),
+        ({"y": np.arange(6), "classes": ["a", "b"]}, r"y\[5\] is 5: labels must be 0 … 1"),
+        ({"classes": np.zeros((2, 2))}, "classes is float64 2×2: must be a list of names"),
+        ({"client": np.zeros(5, int)}, "client is int64 5: must be one number or name for each sample"),
+        ({"client": np.zeros(6)}, "client is float64 6: must be one number or name"),
+    ],
+)
+def test_npz_errors_are_one_line(tmp_path: Path, change: dict[str, object], words: str) -> None:
+    arrays = {key: value for key, value in {**GOOD, **change}.items() if value is not None}
+    path = save(tmp_path / "bad.npz", **arrays)
+    with pytest.raises(DataError, match=words) as caught:
+        read_npz(path)
+    assert "\n" not in str(caught.value) and "bad.npz" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"x_test": np.zeros((3, 5), np.float32)}, "x_train is float32 6×4, x_test is float32 3×5"),
+        ({"x_test": None}, "no array x_test"),
+        ({"client_test": np.zeros(3, int)}, "has client_test without client_train"),
+        ({"client_train": np.zeros(6, int), "client_test": ["a"] * 3}, "must both be numbers or both be names"),
+        ({"y_test": [0, 1, 9], "classes": ["a", "b", "c"]}, r"y_test\[2\] is 9"),
+    ],
+)
+def test_npz_errors_between_parts(tmp_path: Path, change: dict[str, object], words: str) -> None:
+    good = {"x_train": GOOD["x"], "y_train": GOOD["y"], "x_test": np.zeros((3, 4), np.float32), "y_test": [0, 1, 2]}
+    path = save(tmp_path / "bad.npz", **{k: v for k, v in {**good, **change}.items() if v is not None})
+    with pytest.raises(DataError, match=words):
+        read_npz(path)
+
+
+def test_files_that_are_no_npz(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nothing\.npz: no such file"):
+        read_npz(tmp_path / "nothing.npz")
+    text = tmp_path / "text.npz"
+    text.write_text("hello")
+    with pytest.raises(DataError, match=r"text\.npz: not an npz file"):
+        read_npz(text)
+    whole = save(tmp_path / "whole.npz", x=images(50, 9, 9), y=np.zeros(50, int)).read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[:3000])
+    with pytest.raises(DataError, match=r"cut\.npz: not an npz file"):
+        read_npz(tmp_path / "cut.npz")
+    damaged = bytearray(whole)
+    damaged[200:2000] = bytes(1800)
+    (tmp_path / "damaged.npz").write_bytes(damaged)
+    with pytest.raises(DataError, match=r"damaged\.npz: cannot be read"):
+        read_npz(tmp_path / "damaged.npz")
+    with pytest.raises(ConfigError, match="data = '': must be the path of an npz file"):
+        load(DataSettings(dataset="npz"))
+
+
+def test_pickles_are_never_opened(tmp_path: Path) -> None:
+    marker = tmp_path / "executed"
+
+    class Evil:
+        def __reduce__(self) -> object:
+            return (Path.touch, (marker,))
+
+    save(tmp_path / "evil.npz", x=np.array([Evil()], object), y=[0])
+    with pytest.raises(DataError, match="it holds Python objects"):
+        read_npz(tmp_path / "evil.npz")
+    assert not marker.exists()
+
+
+# -- folders of images -------------------------------------------------------------------------------------------------
+
+
+def picture(path: Path, pixels: np.ndarray) -> None:
+    image = pytest.importorskip("PIL.Image")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.fromarray(pixels).save(path)
+
+
+def test_image_folder(tmp_path: Path) -> None:
+    x = images(4, 6, 5, 3)
+    for i, where in enumerate(["cat/b.png", "cat/a.png", "dog/deep/c.bmp", "dog/d.png"]):
+        picture(tmp_path / where, x[i])
+    (tmp_path / "cat" / "notes.txt").write_text("not an image")
+    (tmp_path / "elk").mkdir()
+    data = load(DataSettings(dataset="image-folder", data=str(tmp_path)))
+    assert data.class_names == ("cat", "dog", "elk") and data.num_classes == 3 and data.x_test is None
+    assert data.y_train.tolist() == [0, 0, 1, 1]
+    assert np.array_equal(data.x_train, x[[1, 0, 3, 2]]) and data.input_shape == (3, 6, 5)
+
+
+def test_image_folder_with_test_set_and_grey_images(tmp_path: Path) -> None:
+    x = images(4, 6, 5)
+    for i, where in enumerate(["train/a/0.png", "train/b/0.png", "test/b/0.png", "test/b/1.png"]):
+        picture(tmp_path / where, x[i])
+    data = read_image_folder(tmp_path)
+    assert data.x_train.shape == (2, 6, 5, 1) and data.y_test.tolist() == [1, 1]
+    assert np.array_equal(data.x_test[..., 0], x[2:])
+    colour = images(1, 6, 5, 3)[0]
+    picture(tmp_path / "test" / "a" / "2.png", colour)
+    mixed = read_image_folder(tmp_path)
+    assert mixed.x_train.shape == (2, 6, 5, 3) and (mixed.x_train[..., 0] == mixed.x_train[..., 2]).all()
+    assert np.array_equal(mixed.x_test[0], colour)
+
+
+def test_image_folder_errors(tmp_path: Path) -> None:
+    def expect(words: str) -> None:
+        with pytest.raises(DataError, match=words) as caught:
+            read_image_folder(tmp_path / "root")
+        assert "\n" not in str(caught.value)
+
+    expect("no such folder")
+    (tmp_path / "root" / "a").mkdir(parents=True)
+    expect("at least two classes, found a")
+    (tmp_path / "root" / "b").mkdir()
+    expect("no images")
+    picture(tmp_path / "root" / "a" / "0.png", images(1, 6, 5)[0])
+    picture(tmp_path / "root" / "b" / "1.png", images(1, 7, 5)[0])
+    expect(r"1.png is 5×7 pixels but 0.png is 5×6: bring all images to one size")
+    (tmp_path / "root" / "b" / "1.png").write_bytes(b"nothing")
+    expect("1.png: not a readable image")
+    picture(tmp_path / "root" / "b" / "1.png", np.zeros((6, 5), np.uint16))
+    expect("1.png: only images of 8 bits a channel")
+    for part in ("train/a", "train/b", "test/c"):
+        (tmp_path / "root" / part).mkdir(parents=True)
+    expect("test/c: no such class in")
+    with pytest.raises(ConfigError, match="data = '': must be the path of a folder of images"):
+        load(DataSettings(dataset="image-folder"))
+
+
+def test_tiny_imagenet(tmp_path: Path) -> None:
+    root = tmp_path / "tiny-imagenet-200"
+    settings = DataSettings(dataset="tiny-imagenet", data_dir=str(tmp_path))
+    with pytest.raises(DataError, match=r"not found; unpack http://cs231n"):
+        load(settings)
+    for wnid, shade in (("n02", 250), ("n01", 5)):
+        for i in range(2):
+            picture(root / "train" / wnid / "images" / f"{wnid}_{i}.JPEG", np.full((64, 64, 3), shade, np.uint8))
+        (root / "train" / wnid / f"{wnid}_boxes.txt").write_text("")
+    picture(root / "val" / "images" / "val_0.JPEG", np.full((64, 64), 250, np.uint8))
+    (root / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn02\t0\t0\t63\t63\n")
+    data = load(settings)
+    assert data.class_names == ("n01", "n02") and data.input_shape == (3, 64, 64)
+    assert data.y_train.tolist() == [0, 0, 1, 1] and data.y_test.tolist() == [1]
+    assert [int(image.mean()) for image in data.x_train] == [5, 5, 250, 250] and int(data.x_test.mean()) == 250
+    (root / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn77\n")
+    with pytest.raises(DataError, match="does not name an image and one of the classes"):
+        load(settings)
+
+
+# -- published data sets -----------------------------------------------------------------------------------------------
+
+
+def test_digits_lose_nothing() -> None:
+    reference = pytest.importorskip("sklearn.datasets").load_digits()
+    data = load(DataSettings(dataset="digits"))
+    assert data.x_train.shape == (1797, 8, 8, 1) and data.input_shape == (1, 8, 8)
+    assert np.array_equal(np.rint(data.x_train[..., 0] / 255 * 16), reference.images)
+    assert np.array_equal(data.y_train, reference.target)
+
+
+def test_idx_files(tmp_path: Path) -> None:
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    x, y = images(20, 4, 4), (np.arange(20) % 10).astype(np.uint8)
+    for part, piece in (("train", slice(0, 15)), ("t10k", slice(15, 20))):
+        for name, array in ((f"{part}-images-idx3-ubyte", x[piece]), (f"{part}-labels-idx1-ubyte", y[piece])):
+            header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+            (raw / name).write_bytes(header + array.tobytes())
+    settings = DataSettings(dataset="mnist", data_dir=str(tmp_path))
+    data = load(settings)
+    assert np.array_equal(data.x_train[..., 0], x[:15]) and np.array_equal(data.y_test, y[15:])
+    (raw / "t10k-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03\0\0")
+    with pytest.raises(DataError, match="not a complete IDX file; remove it"):
+        load(settings)
+
+
+def test_an_npz_file_in_the_data_folder_is_taken(tmp_path: Path) -> None:
+    save(
+        tmp_path / "fashion_mnist.npz",
+        x_train=images(9, 4, 4),
+        y_train=np.arange(9),
+        x_test=images(2, 4, 4),
+        y_test=[9, 1],
+    )
+    data = load(DataSettings(dataset="fashion-mnist", data_dir=str(tmp_path)))
+    assert data.name == "fashion-mnist" and data.num_classes == 10 and len(data.x_test) == 2
+
+
+@pytest.mark.parametrize("name", ["mnist", "emnist", "cifar10", "svhn"])
+def test_no_network_is_one_line(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torchvision")
+    monkeypatch.setattr("urllib.request.urlopen", lambda *a, **k: (_ for _ in ()).throw(OSError("no network")))
+    with pytest.raises(DataError, match=rf"{name}: not in .* and not to be downloaded .*{name}.npz with") as caught:
+        load(DataSettings(dataset=name, data_dir=str(tmp_path)))
+    assert "\n" not in str(caught.value)
+
+
+def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    pytest.importorskip("torchvision")
+    with pytest.raises(DataError, match="cifar10: not in"):
+        load(DataSettings(dataset="cifar10", data_dir=str(tmp_path / "file" / "data")))
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision.datasets", None)
+    with pytest.raises(
+        DataError, match=r'dataset = "cifar10" needs the package torchvision \(pip install torchvision\)'
+    ):
+        load(DataSettings(dataset="cifar10", data_dir=str(tmp_path)))
+
+
+def test_import_is_light() -> None:
+    """A device without these packages can read its own data; nothing slow is imported before it is needed."""
+    code = (
+        "import sys, fedpfl.data; "
+        "print([m for m in ('torch', 'torchvision', 'sklearn', 'PIL', 'matplotlib', 'flwr') if m in sys.modules])"
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# -- registry ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_data_set_is_described() -> None:
+    rows = table()
+    assert [row.name for row in rows] == names()
+    expected = {"digits", "mnist", "fashion-mnist", "emnist", "cifar10", "cifar100", "svhn", "tiny-imagenet", "npz"}
+    assert expected | {"image-folder"} == set(names())
+    assert all(all(row[:6]) for row in rows)
+    assert not {row.name for row in rows if row.download} & {"digits", "npz", "image-folder"}
+
+
+def test_a_new_data_set_is_one_function() -> None:
+    @dataset("blobs", description="d", size="4", classes="2", shape="3", source="here")
+    def blobs(settings: DataSettings) -> Dataset:
+        return Dataset("blobs", np.zeros((4, 3), np.float32), np.array([0, 1, 0, 1]))
+
+    try:
+        data = load(DataSettings(dataset="blobs"))
+        assert data.num_classes == 2 and data.class_names == ("0", "1") and data.input_shape == (3,)
+    finally:
+        del _REGISTRY["blobs"]
+    with pytest.raises(ConfigError, match="dataset = 'blobs': must be one of npz"):
+        load(DataSettings(dataset="blobs"))
+
+
+# -- real files --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "kind"), [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST")])
+def test_real_idx_files_are_what_torchvision_reads(name: str, kind: str) -> None:
+    torchvision = pytest.importorskip("torchvision")
+    folder = real_data_dir()
+    data = load(DataSettings(dataset=name, data_dir=str(folder)))
+    for part, x, y in ((True, data.x_train, data.y_train), (False, data.x_test, data.y_test)):
+        reference = getattr(torchvision.datasets, kind)(str(folder), train=part, download=False)
+        assert np.array_equal(x[..., 0], reference.data.numpy()) and np.array_equal(y, reference.targets.numpy())
+        if name != "mnist":
+            assert data.class_names == tuple(reference.classes)
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "classes", "shape"),
+    [
+        ("cifar10", 50000, 10, (3, 32, 32)),
+        ("cifar100", 6910, 100, (3, 32, 32)),
+        ("har", 10299, 6, (9, 128)),
+        ("femnist", 5997, 10, (1, 28, 28)),
+    ],
+)
+def test_real_npz_files(name: str, train: int, classes: int, shape: tuple[int, ...]) -> None:
+    folder = real_data_dir()
+    own = name in ("har", "femnist")
+    settings = (
+        DataSettings(dataset="npz", data=str(folder / f"{name}.npz"))
+        if own
+        else DataSettings(dataset=name, data_dir=str(folder))
+    )
+    data = load(settings)
+    assert len(data.y_train) == train and data.num_classes == classes and data.input_shape == shape
+    assert (data.client_train is not None) == own and (data.x_test is None) == own
+
+
+def test_emnist_classes_are_torchvisions() -> None:
+    reference = pytest.importorskip("torchvision").datasets.EMNIST
+    assert list(EMNIST_BALANCED) == reference.classes_split_dict["balanced"]

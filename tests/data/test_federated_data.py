@@ -1,0 +1,213 @@
+"""What clients get: normalisation, memory layout, labels, the bounded cache, a device's own data, pictures."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from real_data import real_data_dir
+
+from fedpfl.data import (
+    DataSettings,
+    FederatedData,
+    as_text,
+    bubble_chart,
+    federated_data,
+    label_permutation,
+    load,
+    own_data,
+    partition_counts,
+)
+from fedpfl.errors import ConfigError, DataError
+
+
+@pytest.fixture
+def colours(tmp_path: Path) -> DataSettings:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (400, 6, 5, 3), dtype=np.uint8)
+    z = rng.integers(0, 256, (100, 6, 5, 3), dtype=np.uint8)
+    np.savez(tmp_path / "c.npz", x_train=x, y_train=np.arange(400) % 4, x_test=z, y_test=np.arange(100) % 4)
+    return DataSettings(dataset="npz", data=str(tmp_path / "c.npz"), partitioner="iid")
+
+
+@pytest.mark.parametrize("split", ["mixed", "given"])
+def test_images_are_normalised_channels_last_and_the_right_ones(colours: DataSettings, split: str) -> None:
+    transforms = pytest.importorskip("torchvision.transforms")
+    usual = transforms.Compose([transforms.ToTensor(), transforms.Normalize(0.5, 0.5)])
+    settings = dataclasses.replace(colours, split=split)
+    data, raw = FederatedData(settings, 5, 0), load(settings)
+    pixels, labels = np.concatenate([raw.x_train, raw.x_test]), np.concatenate([raw.y_train, raw.y_test])
+    assert (data.num_clients, data.num_classes, data.input_shape) == (5, 4, (3, 6, 5)) and data.is_image
+    for i in range(5):
+        client, share = data.client(i), data.share(i)
+        assert data.sizes(i) == (len(client.y_train), len(client.y_test)) == (len(share.train), len(share.test))
+        for x, y, where in ((client.x_train, client.y_train, share.train), (client.x_test, client.y_test, share.test)):
+            assert x.dtype == torch.float32 and y.dtype == torch.int64
+            assert x.shape[1:] == data.input_shape and x.is_contiguous(memory_format=torch.channels_last)
+            assert torch.equal(x, torch.stack([usual(image) for image in pixels[where]])), "bit for bit"
+            assert y.tolist() == labels[where].tolist()
+        assert data.labels(i).tolist() == client.y_train.tolist()
+
+
+def test_grey_images_and_features(tmp_path: Path) -> None:
+    digits = federated_data(DataSettings(), 4, 0)
+    x = digits.client(0).x_train
+    assert x.shape[1:] == (1, 8, 8) and x.min() == -1 and x.max() == 1
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    waves = np.random.default_rng(0).normal(size=(40, 2, 16)).astype(np.float32)
+    np.savez(tmp_path / "w.npz", x=waves, y=np.arange(40) % 2)
+    data = FederatedData(DataSettings(dataset="npz", data=str(tmp_path / "w.npz"), partitioner="iid"), 2, 0)
+    assert data.input_shape == (2, 16) and not data.is_image
+    assert np.array_equal(data.client(1).x_test.numpy(), waves[data.share(1).test]), "not normalised"
+
+
+def test_permuted_labels() -> None:
+    plain, permuted = (FederatedData(DataSettings(permute_labels=on), 6, 0) for on in (False, True))
+    for i in range(6):
+        order = label_permutation(i, 10)
+        assert np.array_equal(permuted.labels(i), order[plain.labels(i)])
+        assert np.array_equal(permuted.client(i).y_test.numpy(), order[plain.client(i).y_test.numpy()])
+        assert torch.equal(permuted.client(i).x_test, plain.client(i).x_test)
+
+
+def test_cache_is_bounded(colours: DataSettings) -> None:
+    size = FederatedData(colours, 5, 0).client(0).num_bytes
+    assert size == 100 * (6 * 5 * 3 * 4 + 8)
+    data = FederatedData(colours, 5, 0, cache_bytes=2 * size)
+    first, second = data.client(0), data.client(1)
+    assert data.client(0) is first
+    data.client(2)  # client 1 was not asked for the longest time
+    assert data.client(0) is first and data.client(1) is not second
+    assert len(data._cache) == 2 and data._cache_left == 0
+    tiny = FederatedData(colours, 5, 0, cache_bytes=size - 1)
+    assert torch.equal(tiny.client(3).x_train, data.client(3).x_train)
+    assert not tiny._cache and tiny._cache_left == size - 1
+
+
+def test_one_process_reads_and_divides_once(colours: DataSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fedpfl.data.federation as module
+
+    calls = []
+    monkeypatch.setattr(module, "load", lambda settings: calls.append(settings) or load(settings))
+    a = federated_data(colours, 5, 0)
+    assert federated_data(dataclasses.replace(colours), 5, 0) is a
+    assert federated_data(dataclasses.replace(colours, partitioner="dirichlet"), 5, 1) is not a
+    assert len(calls) == 1, "another division of the same data does not read them again"
+
+
+def test_no_such_client(colours: DataSettings) -> None:
+    data = FederatedData(colours, 5, 0)
+    for i in (-1, 5):
+        with pytest.raises(DataError, match=rf"client {i}: the data are divided among 5 clients"):
+            data.client(i)
+
+
+# -- a device's own data -----------------------------------------------------------------------------------------------
+
+
+def test_own_file_is_one_clients_share(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (40, 6, 5), dtype=np.uint8)
+    path = tmp_path / "mine.npz"
+    np.savez(path, x=x, y=np.arange(40) % 3)
+    settings = DataSettings(test_fraction=0.2, permute_labels=True)
+    data = FederatedData.own(settings, str(path), client=3, seed=7, num_classes=10)
+    assert data.num_clients == 1 and data.num_classes == 10 and data.sizes(0) == (32, 8)
+    assert np.array_equal(np.sort(np.concatenate(data.share(0))), np.arange(40))
+    assert np.array_equal(data.labels(0), label_permutation(3, 10)[(np.arange(40) % 3)[data.share(0).train]])
+    again, other = own_data(settings, str(path), 3, 7, 10), own_data(settings, str(path), 4, 7, 10)
+    assert np.array_equal(again.share(0).test, data.share(0).test)
+    assert not np.array_equal(other.share(0).test, data.share(0).test)
+    with pytest.raises(DataError, match=r"mine\.npz: has 40 samples, min-samples is 50"):
+        FederatedData.own(DataSettings(min_samples=50), str(path), 0, 0)
+    with pytest.raises(DataError, match="labels must be 0 … 1"):
+        FederatedData.own(settings, str(path), 0, 0, num_classes=2)
+    with pytest.raises(DataError, match="nowhere: no such file"):
+        FederatedData.own(settings, str(tmp_path / "nowhere"), 0, 0)
+
+
+def test_own_file_with_a_test_set_and_own_folder(tmp_path: Path, colours: DataSettings) -> None:
+    data = FederatedData.own(colours, colours.data, 0, 0)
+    assert data.sizes(0) == (400, 100) and data.share(0).test[0] == 400
+    image = pytest.importorskip("PIL.Image")
+    for i in range(12):
+        folder = tmp_path / "pictures" / "ab"[i % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        image.fromarray(np.full((4, 4), 20 * i, np.uint8)).save(folder / f"{i}.png")
+    pictures = FederatedData.own(DataSettings(), str(tmp_path / "pictures"), 0, 0, num_classes=2)
+    assert pictures.sizes(0) == (9, 3) and pictures.class_names == ("a", "b")
+    with pytest.raises(DataError, match="has 2 classes, the federation has 5"):
+        FederatedData.own(DataSettings(), str(tmp_path / "pictures"), 0, 0, num_classes=5)
+
+
+# -- real data ---------------------------------------------------------------------------------------------------------
+
+
+def test_har_by_person() -> None:
+    settings = DataSettings(dataset="npz", data=str(real_data_dir() / "har.npz"), partitioner="natural")
+    data = FederatedData(settings, 30, 0)
+    assert sum(sum(data.sizes(i)) for i in range(30)) == 10299
+    assert data.client(29).x_train.shape[1:] == (9, 128)
+    with pytest.raises(ConfigError, match="num-clients = 31: must be at most 30"):
+        FederatedData(settings, 31, 0)
+
+
+def test_femnist_by_writer() -> None:
+    settings = DataSettings(dataset="npz", data=str(real_data_dir() / "femnist.npz"), partitioner="natural")
+    data = FederatedData(settings, 12, 0)
+    assert sum(sum(data.sizes(i)) for i in range(12)) == 5997 and data.input_shape == (1, 28, 28)
+
+
+def test_a_thousand_clients_of_fashion_mnist() -> None:
+    settings = DataSettings(dataset="fashion-mnist", data_dir=str(real_data_dir()))
+    start = time.perf_counter()
+    data = FederatedData(settings, 1000, 0)
+    counts = partition_counts(data)
+    seconds = time.perf_counter() - start
+    assert counts.shape == (1000, 10) and 52000 < counts.sum() < 53000
+    assert sum(sum(data.sizes(i)) for i in range(1000)) == 70000
+    assert seconds < 5, "0.3 s on an idle core; a busy one gets slack"
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+def test_counts() -> None:
+    data = federated_data(DataSettings(), 5, 0)
+    counts = partition_counts(data)
+    assert counts.shape == (5, 10)
+    assert counts.sum(axis=1).tolist() == [data.sizes(i)[0] for i in range(5)]
+    assert counts[2].tolist() == [int((data.client(2).y_train == c).sum()) for c in range(10)]
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (10, 10), (100, 10)])
+def test_bubble_chart(tmp_path: Path, shape: tuple[int, int]) -> None:
+    pytest.importorskip("matplotlib")
+    before = "matplotlib.pyplot" in sys.modules
+    counts = np.random.default_rng(0).integers(0, 50, shape)
+    picture = bubble_chart(counts, tmp_path / "deep" / "chart.png", "ten clients")
+    image = pytest.importorskip("PIL.Image").open(picture)
+    assert image.width > 200 and image.height > 200 and len(np.unique(np.asarray(image.convert("L")))) > 20
+    assert ("matplotlib.pyplot" in sys.modules) == before, "no global state"
+
+
+def test_bubble_chart_endings(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert bubble_chart(np.zeros((2, 3), int), tmp_path / "c.svg").read_text().startswith("<?xml")
+    with pytest.raises(ConfigError, match=r"must end in .png, .svg or .pdf"):
+        bubble_chart(np.zeros((2, 3), int), tmp_path / "c.doc")
+
+
+def test_table_for_terminals() -> None:
+    assert as_text(np.array([[3, 0], [10, 200]])).splitlines() == [
+        "client  samples  classes   0    1",
+        "     0        3        1   3    .",
+        "     1      210        2  10  200",
+    ]
+    wide = np.zeros((2, 30), int)
+    wide[0, [4, 7, 9, 20]] = [1, 9, 5, 5]
+    assert as_text(wide).splitlines()[1].split() == ["0", "20", "4", "7:", "9,", "9:", "5,", "20:", "5"]

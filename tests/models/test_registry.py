@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedpfl import models
+from fedpfl.errors import ConfigError
+from fedpfl.models import registry
+
+SMALLEST_SIDES = {"fedavg-cnn": 16, "convnet": 16, "small-cnn": 4, "resnet9": 11}
+
+
+def test_names_are_the_documented_ones() -> None:
+    assert models.names() == [
+        "convnet",
+        "fedavg-cnn",
+        "mlp",
+        "resnet10",
+        "resnet18",
+        "resnet8",
+        "resnet9",
+        "small-cnn",
+        "vgg16",
+    ]
+
+
+def test_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError) as error:
+        models.build("resnet7", (3, 32, 32), 10)
+    assert str(error.value) == f"model = 'resnet7': must be one of {', '.join(models.names())}"
+
+
+def test_too_small_image_is_one_clear_line() -> None:
+    with pytest.raises(ConfigError) as error:
+        models.build("fedavg-cnn", (1, 8, 8), 10)
+    assert str(error.value) == (
+        "model = 'fedavg-cnn': needs images (channels x height x width) of at least 16x16 pixels, "
+        "but the input is 1x8x8"
+    )
+
+
+@pytest.mark.parametrize("shape", [(561,), (9, 128), (3, 3, 32, 32), (), (0, 32, 32)])
+@pytest.mark.parametrize("name", sorted(set(models.names()) - {"mlp"}))
+def test_image_models_refuse_other_inputs(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="needs images"):
+        models.build(name, shape, 10)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 32)])
+def test_mlp_refuses_an_empty_input(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="at least one value"):
+        models.build("mlp", shape, 10)
+
+
+@pytest.mark.parametrize(("name", "side"), SMALLEST_SIDES.items())
+def test_smallest_side_is_exact(name: str, side: int) -> None:
+    model = models.build(name, (1, side, side + 1), 10).eval()
+    assert model(torch.zeros(2, 1, side, side + 1)).shape == (2, 10)
+    for shape in [(1, side - 1, side), (1, side, side - 1)]:
+        with pytest.raises(ConfigError, match=f"at least {side}x{side} pixels"):
+            models.build(name, shape, 10)
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize(("name", "side"), SMALLEST_SIDES.items())
+def test_smallest_side_is_not_too_strict(name: str, side: int) -> None:
+    with pytest.raises(RuntimeError):
+        registry._MODELS[name].builder((1, side - 1, side - 1), 10).eval()(torch.zeros(2, 1, side - 1, side - 1))
+
+
+def test_a_name_is_registered_once() -> None:
+    with pytest.raises(ValueError, match="a model named 'mlp' is already registered"):
+        models.register("mlp")(registry._MODELS["mlp"].builder)
+
+
+def test_a_registered_model_can_be_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_MODELS", dict(registry._MODELS))
+
+    @models.register("linear", smallest_side=2)
+    def linear(input_shape: tuple[int, ...], num_classes: int) -> models.SplitModel:
+        channels, height, width = input_shape
+        return models.SplitModel(torch.nn.Flatten(), torch.nn.Linear(channels * height * width, num_classes))
+
+    assert models.build("linear", (1, 2, 3), 4)(torch.zeros(5, 1, 2, 3)).shape == (5, 4)
+
+
+def test_every_builder_says_where_it_comes_from() -> None:
+    for entry in registry._MODELS.values():
+        doc = entry.builder.__doc__ or ""
+        assert "section" in doc or "appendix" in doc or "This project's own" in doc

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Callable, Mapping
@@ -19,33 +18,15 @@ import torch
 from .assembly import assemble
 from .config import Config
 from .data.federation import FederatedData, federated_data, own_data
-from .errors import ConfigError, LayoutError
+from .errors import ConfigError, LayoutError, TrainingDiverged
 from .methods.base import LocalRound
+from .payload import Payload
 from .rng import generator, torch_seed
 from .settings import Value
 from .state import ClientState
 from .training.loop import Score, evaluate, run_phase
 from .training.phase import Samples
 from .wire import Layout, decode, encode
-
-
-@dataclass
-class Payload:
-    """What one message carries, in plain types.
-
-    Attributes
-    ----------
-    config : dict of str to bool, int, float or str
-        Instructions and descriptions.
-    metrics : dict of str to int or float
-        Numbers that were measured.
-    arrays : dict of str to ndarray
-        Vectors; ``shared`` is the flat vector of the shared arrays.
-    """
-
-    config: dict[str, Value] = field(default_factory=dict)
-    metrics: dict[str, int | float] = field(default_factory=dict)
-    arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 class Engine:
@@ -91,32 +72,38 @@ class Engine:
     def train(self, client: int, message: Payload) -> Payload:
         """Run the method's schedule from the received shared and the stored personal arrays."""
         started = time.perf_counter()
-        server_round = int(message.config["round"])
-        state = self._load(client, server_round, message)
+        server_round, started_from = int(message.config["round"]), int(message.config["personal-round"])
+        state = self._load(client, message)
         method, run, training = self.config.method, self.config.run, self.config.training
         samples = self._samples(client)[0]
         local = LocalRound(client, server_round, samples, self.data.num_classes, self.model, self.partition.received())
         # Dropout draws from torch's own generator; the batches have theirs.
         torch.manual_seed(torch_seed(run.seed, "torch", client, server_round))
+        # A phase without epochs counts for nothing, so that a schedule that is FedAvg's in effect draws FedAvg's batches.
+        phases = [phase for phase in method.schedule(local) if phase.epochs]
         losses = [
             run_phase(self.model, phase, samples, training, generator(run.seed, "batches", client, server_round, place))
-            for place, phase in enumerate(method.schedule(local))
+            for place, phase in enumerate(phases)
         ]
-        state.save(self.partition.get_personal(), server_round)
+        personal, shared = self.partition.get_personal(), self.partition.get_shared()
+        if not all(np.isfinite(array).all() for array in (shared, *personal.values())):
+            # Neither sent nor kept: the client's last good state is where its next round starts.
+            raise TrainingDiverged(f"the training diverged in round {server_round}; a smaller learning-rate may help")
+        state.save(personal, server_round, started_from)
         return Payload(
             metrics={
                 "train-samples": len(samples.y),
                 "train-loss": losses[-1] if losses else 0.0,
                 "train-seconds": time.perf_counter() - started,
             },
-            arrays={"shared": encode(self.partition.get_shared(), run.wire_dtype)},
+            arrays={"shared": encode(shared, run.wire_dtype)},
             config={"layout": self.partition.layout.to_text()},
         )
 
     def evaluate(self, client: int, message: Payload) -> Payload:
         """Test the client's personalised model, and the global one on the client's test samples."""
         started = time.perf_counter()
-        self._load(client, int(message.config["round"]) + 1, message)
+        self._load(client, message)
         self.model.eval()
         samples = self._samples(client)[1]
         method = self.config.method
@@ -128,14 +115,15 @@ class Engine:
         metrics["evaluate-seconds"] = time.perf_counter() - started
         return Payload(metrics=metrics)
 
-    def _load(self, client: int, before: int, message: Payload) -> ClientState:
+    def _load(self, client: int, message: Payload) -> ClientState:
         if "shared" not in message.arrays:
             raise LayoutError("a message without the array 'shared' arrived")
         self.partition.layout.require(Layout.from_text(str(message.config["layout"])))
         self.partition.set_shared(decode(message.arrays["shared"]))
-        state = ClientState(Path(self.config.run.state_dir), self.config.run.run_name, client)
+        state = ClientState(Path(self.config.run.state_dir), str(message.config["state-key"]), client)
         if self.partition.personal:
-            self.partition.set_personal(state.load(before) or self._first_personal)
+            stored = int(message.config["personal-round"])
+            self.partition.set_personal(state.load(stored) if stored else self._first_personal)
         return state
 
     def _place(self, client: int) -> int:
@@ -162,7 +150,9 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
     kind : str
         ``query``, ``train`` or ``evaluate``.
     message : Payload
-        What arrived. ``run-name`` in its config is the name that the server gave the run.
+        What arrived. Its config has ``state-key``, under which the client keeps its arrays, and with ``train`` and
+        ``evaluate`` ``round``, ``personal-round`` (the round after which the client's arrays are wanted; 0 for the
+        initial ones) and ``layout``.
     run_config, node_config : mapping
         As Flower hands them to the ClientApp; the node has ``partition-id`` and ``num-partitions``, and on a device
         that holds its own data ``data``.
@@ -176,9 +166,7 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
         if key not in node_config:
             raise ConfigError("node-config", dict(node_config), f"must have {key} (`--node-config '{key}=…'`)")
     client, nodes = int(node_config["partition-id"]), int(node_config["num-partitions"])
-    values = dict(run_config)
-    values["run-name"] = message.config["run-name"]
-    engine = _engine(tuple(sorted(values.items())), nodes, str(node_config.get("data", "")), client)
+    engine = _engine(tuple(sorted(run_config.items())), nodes, str(node_config.get("data", "")), client)
     return HANDLERS[kind](engine, client, message)
 
 

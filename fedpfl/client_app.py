@@ -21,7 +21,7 @@ def _answer(kind: str, message: Message, context: Context) -> Message:
     try:
         reply = handle(kind, from_content(message.content), context.run_config, context.node_config)
     except FedpflError as error:
-        return Message(Error(CLIENT_APP_RAISED_EXCEPTION, f"{type(error).__name__}: {error}"), reply_to=message)
+        return Message(Error(CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=message)
     return Message(to_content(reply), reply_to=message)
 
 

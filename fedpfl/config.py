@@ -29,7 +29,7 @@ class RunSettings:
 
     method: str = setting("feddecomp", "The method.", choices=method_names)
     model: str = setting("small-cnn", "Model; its input and output sizes follow from the data.", choices=model_names)
-    num_server_rounds: int = setting(20, "Rounds.", minimum=1)
+    num_server_rounds: int = setting(5, "Rounds.", minimum=1)
     fraction_train: float = setting(
         1.0, "Share of the clients asked to train in a round (join rate); at least one client.", above=0, maximum=1
     )

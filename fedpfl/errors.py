@@ -39,5 +39,9 @@ class LayoutError(FedpflError):
     """Arrays that were received are not the arrays that were expected."""
 
 
+class TrainingDiverged(FedpflError):
+    """Local training ended in values that are not finite."""
+
+
 class StateError(FedpflError):
     """A stored file (personal state, checkpoint, result) is missing or damaged."""

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from .client import Payload
+from .payload import Payload
 from .settings import Value
 
 
-def to_content(payload: Payload) -> RecordDict:
-    """Pack a payload into a message's content: one record of arrays, one of settings, one of numbers."""
+def pack_arrays(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
+    """Pack vectors into a record; one record can go into many messages."""
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+
+
+def to_content(payload: Payload, arrays: ArrayRecord | None = None) -> RecordDict:
+    """Pack a payload into a message's content: one record of arrays (or the one given), of settings and of numbers."""
     return RecordDict(
         {
-            "arrays": ArrayRecord({name: Array(array) for name, array in payload.arrays.items()}),
+            "arrays": pack_arrays(payload.arrays) if arrays is None else arrays,
             "config": ConfigRecord(dict(payload.config)),
             "metrics": MetricRecord(dict(payload.metrics)),
         }

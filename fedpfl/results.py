@@ -3,7 +3,7 @@
 ::
 
     RUN/config.toml          every setting, as used; `flwr run . --run-config RUN/config.toml` runs it again
-    RUN/task.json            input shape, classes and number of clients
+    RUN/task.json            input shape, classes, clients, and the key of the clients' stored state
     RUN/metrics.jsonl        one line a round
     RUN/checkpoint/          server state of the last two rounds (safetensors), for --resume
     RUN/global.safetensors   shared arrays at the end, by name
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import statistics
 import time
 import tomllib
@@ -29,12 +30,14 @@ from safetensors.numpy import load_file, save
 
 from .config import Config
 from .errors import ConfigError, StateError
-from .state import KEPT_ROUNDS, write_atomically
+from .state import write_atomically
 from .wire import Layout
 
 if TYPE_CHECKING:
     from .strategies.base import PersonalisedStrategy, Round
 
+# A crash while the newest checkpoint is read or judged damaged leaves one more.
+KEPT_CHECKPOINTS = 2
 _CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
 
 # What a resumed run may change: how long it runs, how long it waits and where things lie.
@@ -83,8 +86,10 @@ class RunFolder:
             except OSError as error:
                 raise ConfigError("output-dir", str(root), f"cannot be written ({error.strerror})") from error
         folder = cls(path)
-        values = {**config.flat(), "run-name": path.name, "resume": False}
+        values = {**config.flat(), "run-name": "", "resume": False}
         write_atomically(path / "config.toml", to_toml(values).encode())
+        # The name may have been used before, by a run that was deleted: its clients' arrays must not come back.
+        folder._write_task({"state_key": f"{path.name}-{secrets.token_hex(4)}"})
         (path / "checkpoint").mkdir()
         return folder
 
@@ -111,7 +116,7 @@ class RunFolder:
     def describe(self, input_shape: tuple[int, ...], num_classes: int, num_clients: int) -> None:
         """Write what the model was built for, so that it can be built again without the data."""
         task = {"input_shape": list(input_shape), "num_classes": num_classes, "clients": num_clients}
-        write_atomically(self.path / "task.json", (json.dumps(task) + "\n").encode())
+        self._write_task({**self.task(), **task})
 
     def record(self, done: Round, strategy: PersonalisedStrategy) -> None:
         """Store a round: its metrics first, then the checkpoint that makes it count."""
@@ -120,7 +125,7 @@ class RunFolder:
             file.write(json.dumps(line) + "\n")
         path = self.path / "checkpoint" / f"round-{done.number:06d}.safetensors"
         write_atomically(path, save(strategy.state()))
-        for old in self._checkpoints()[:-KEPT_ROUNDS]:
+        for old in self._checkpoints()[:-KEPT_CHECKPOINTS]:
             old[1].unlink()
         self._write_events(line)
 
@@ -149,6 +154,20 @@ class RunFolder:
         except (OSError, tomllib.TOMLDecodeError) as error:
             raise StateError(f"{self.path / 'config.toml'}: cannot be read ({error})") from error
 
+    def task(self) -> dict[str, Any]:
+        """Return ``state_key`` and, once the clients are found, ``input_shape``, ``num_classes`` and ``clients``.
+
+        Raises
+        ------
+        StateError
+            The file is missing or damaged.
+        """
+        path = self.path / "task.json"
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise StateError(f"{path}: cannot be read ({error})") from error
+
     def metrics(self) -> list[dict[str, Any]]:
         """Return the recorded rounds; a last line that a crash cut short does not count."""
         return list(_lines(self.path / "metrics.jsonl"))
@@ -172,6 +191,9 @@ class RunFolder:
         kept = [line for line in self.metrics() if line["round"] <= last]
         write_atomically(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept).encode())
         return last, state
+
+    def _write_task(self, task: dict[str, Any]) -> None:
+        write_atomically(self.path / "task.json", (json.dumps(task) + "\n").encode())
 
     def _checkpoints(self) -> list[tuple[int, Path]]:
         folder = self.path / "checkpoint"

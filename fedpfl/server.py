@@ -10,10 +10,10 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from .assembly import assemble
-from .client import Payload
 from .config import Config, RunSettings
 from .errors import ConfigError, FedpflError, LayoutError
 from .messages import from_content, to_content
+from .payload import Payload
 from .results import RunFolder
 from .settings import Value
 from .strategies import Client, PersonalisedStrategy, strategies
@@ -48,10 +48,10 @@ def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
     config = Config.parse(run_config)
     folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
-    descriptions = _find_clients(grid, config, folder.path.name)
+    descriptions = _find_clients(grid, config)
     shape, num_classes = _task(descriptions)
     folder.describe(shape, num_classes, len(descriptions))
-    strategy = _strategy(config, descriptions, folder.path.name, shape, num_classes)
+    strategy = _strategy(config, descriptions, folder.task()["state_key"], shape, num_classes)
     strategy.recorder = folder
     first_round = 1
     if config.run.resume:
@@ -63,13 +63,13 @@ def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
     return folder
 
 
-def _find_clients(grid: Grid, config: Config, run_name: str) -> dict[int, Payload]:
+def _find_clients(grid: Grid, config: Config) -> dict[int, Payload]:
     """Wait for the nodes and ask each which client it is; return the descriptions by node id."""
     settings, deadline = config.run, time.monotonic() + config.run.node_timeout
     descriptions: dict[int, Payload] = {}
     while True:
         nodes = _settled_nodes(grid, deadline)
-        descriptions.update(_query(grid, [n for n in nodes if n not in descriptions], run_name, settings))
+        descriptions.update(_query(grid, [n for n in nodes if n not in descriptions], settings))
         if descriptions:
             expected = int(next(iter(descriptions.values())).config["num-clients"])
             if len(descriptions) == expected:
@@ -105,8 +105,8 @@ def _settled_nodes(grid: Grid, deadline: float) -> list[int]:
     return nodes
 
 
-def _query(grid: Grid, nodes: list[int], run_name: str, settings: RunSettings) -> dict[int, Payload]:
-    content = to_content(Payload(config={"run-name": run_name}))
+def _query(grid: Grid, nodes: list[int], settings: RunSettings) -> dict[int, Payload]:
+    content = to_content(Payload())
     pending = set(grid.push_messages([Message(content, node, "query") for node in nodes]))
     out: dict[int, Payload] = {}
     deadline = time.monotonic() + settings.round_timeout
@@ -131,7 +131,7 @@ def _task(descriptions: Mapping[int, Payload]) -> tuple[tuple[int, ...], int]:
 
 
 def _strategy(
-    config: Config, descriptions: Mapping[int, Payload], run_name: str, shape: tuple[int, ...], num_classes: int
+    config: Config, descriptions: Mapping[int, Payload], state_key: str, shape: tuple[int, ...], num_classes: int
 ) -> PersonalisedStrategy:
     _, partition = assemble(config, shape, num_classes)
     clients = []
@@ -145,5 +145,5 @@ def _strategy(
         clients.append(Client(client, node, int(metrics["train-samples"]), int(metrics["test-samples"])))
     aggregation = config.method.aggregation
     return strategies()[aggregation.rule](
-        clients, partition.layout, partition.get_shared(), config.run, run_name, **aggregation.options
+        clients, partition.layout, partition.get_shared(), config.run, state_key, **aggregation.options
     )

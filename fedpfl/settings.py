@@ -124,15 +124,14 @@ def parse(cls: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
 
 def _checked(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
     kind: type = type(field.default)
-    if kind is float and type(value) is int:
-        value = float(value)
-    if type(value) is not kind:
+    typed = float(value) if kind is float and type(value) is int else value
+    if type(typed) is not kind:
         words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
         raise ConfigError(key, value, f"must be {words[kind]}")
-    complaint = field.metadata["limits"].complaint(value)
+    complaint = field.metadata["limits"].complaint(typed)
     if complaint:
         raise ConfigError(key, value, complaint)
-    return cast(Value, value)
+    return cast(Value, typed)
 
 
 def items(settings: Any, prefix: str = "") -> Iterator[tuple[str, Value]]:

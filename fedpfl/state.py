@@ -1,8 +1,9 @@
 """Personal state: what a client keeps between rounds, on its own disk.
 
-One safetensors file a client and round, under ``state-dir/RUN/client-00003/round-000012.safetensors``, written beside
-and renamed, so that a crash or a full disk leaves the last good file. The newest two are kept: a round that is
-repeated after a crash starts from where it started before.
+One safetensors file a client and round, ``state-dir/KEY/client-00003/round-000012.safetensors``, written beside and
+renamed, so that a crash or a full disk leaves the last good file. The server says after which round the client's
+arrays are wanted (the last one whose reply it has), so a round that is repeated starts exactly where it did; that
+round's file and the new one are kept.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from safetensors.numpy import load_file, save
 
 from .errors import StateError
 
-KEPT_ROUNDS = 2
 _FILE = re.compile(r"round-(\d{6,})\.safetensors")
 
 
@@ -30,47 +30,58 @@ class ClientState:
     ----------
     root : Path
         ``state-dir``.
-    run : str
-        Name of the run.
+    key : str
+        The run's key, which no other run has.
     client : int
         Client from 0.
     """
 
-    def __init__(self, root: Path, run: str, client: int) -> None:
-        self.folder = Path(root).expanduser() / run / f"client-{client:05d}"
+    def __init__(self, root: Path, key: str, client: int) -> None:
+        self.folder = Path(root).expanduser() / key / f"client-{client:05d}"
 
-    def load(self, before: int) -> dict[str, np.ndarray]:
-        """Return the newest arrays of a round earlier than ``before``; empty if there are none.
+    def load(self, server_round: int) -> dict[str, np.ndarray]:
+        """Return the arrays that the client held after ``server_round``.
 
         Raises
         ------
         StateError
-            The file is damaged.
+            The file is missing or damaged.
         """
-        stored = [(n, path) for n, path in self._files() if n < before]
-        if not stored:
-            return {}
-        path = stored[-1][1]
+        path = self._path(server_round)
         try:
             return dict(load_file(path))
         except (SafetensorError, OSError) as error:
-            raise StateError(f"{path}: cannot be read ({error}); delete it to go on from the round before") from error
+            raise StateError(f"{path}: the client's personal arrays cannot be read ({error})") from error
 
-    def save(self, arrays: Mapping[str, np.ndarray], server_round: int) -> None:
-        """Store the arrays that the client holds after ``server_round``; does nothing if there are none."""
+    def save(self, arrays: Mapping[str, np.ndarray], server_round: int, started_from: int) -> None:
+        """Store the arrays that the client holds after ``server_round``; does nothing if there are none.
+
+        Parameters
+        ----------
+        arrays : mapping of str to ndarray
+            The personal arrays.
+        server_round : int
+            The round that was trained.
+        started_from : int
+            The round whose arrays it started from: that file stays, all others go.
+        """
         if not arrays:
             return
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(self.folder / f"round-{server_round:06d}.safetensors", save(dict(arrays)))
-        earlier = [path for n, path in self._files() if n < server_round]
-        for path in earlier[: -(KEPT_ROUNDS - 1)]:
-            path.unlink()
+        write_atomically(self._path(server_round), save(dict(arrays)))
+        for number in self.rounds():
+            if number not in (server_round, started_from):
+                self._path(number).unlink()
 
-    def _files(self) -> list[tuple[int, Path]]:
+    def rounds(self) -> list[int]:
+        """Return the rounds after which arrays are stored, in order."""
         if not self.folder.is_dir():
             return []
-        found = ((_FILE.fullmatch(path.name), path) for path in self.folder.iterdir())
-        return sorted((int(match.group(1)), path) for match, path in found if match)
+        found = (_FILE.fullmatch(path.name) for path in self.folder.iterdir())
+        return sorted(int(match.group(1)) for match in found if match)
+
+    def _path(self, server_round: int) -> Path:
+        return self.folder / f"round-{server_round:06d}.safetensors"
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -30,9 +30,8 @@ class _LowRank(nn.Module):
         self.tau_b = nn.Parameter(self.weight.new_zeros(rows, inner))
         self.tau_a = nn.Parameter(self.weight.new_empty(inner, columns))
         if init == "paper":
-            # The paper says "Gaussian" and no more. The first step moves tau by the dense gradient times A^T A, whose
-            # mean is the identity for this deviation: a learning rate means the same for tau as for sigma, at any rank.
-            nn.init.normal_(self.tau_a, std=inner**-0.5)
+            # The paper says "Gaussian" and no more; the deviation is PyTorch's default for a layer of A's shape.
+            nn.init.normal_(self.tau_a, std=(3 * columns) ** -0.5)
         else:
             nn.init.kaiming_uniform_(self.tau_a, a=math.sqrt(5))
 
@@ -42,7 +41,11 @@ class _LowRank(nn.Module):
 
     def merged_weight(self) -> Tensor:
         """Return sigma + tau, of the weight's shape and in its memory format."""
-        return self.weight + (self.tau() if self._frozen is None else self._frozen)
+        merged = self.weight + (self.tau() if self._frozen is None else self._frozen)
+        # The strides of a 1 x 1 kernel are ambiguous, and another choice of them makes the convolution round otherwise:
+        # a model without low-rank steps must be the plain model to the bit.
+        same = merged.stride() == self.weight.stride()
+        return merged if same else merged.as_strided(self.weight.shape, self.weight.stride())
 
     def _forward_weight(self) -> Tensor:
         return self.merged_weight() if self.use_tau else self.weight

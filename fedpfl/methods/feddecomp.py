@@ -19,11 +19,13 @@ from .base import Aggregation, LocalRound, Method, everything, excluding
 
 @dataclass(frozen=True)
 class FedDecompSettings:
-    """Settings of FedDecomp; the defaults are the paper's for CIFAR-10."""
+    """Settings of FedDecomp; the ranks are the paper's for CIFAR-10."""
 
     rank_conv: float = setting(0.6, "Rank ratio R_c of τ in convolutions.", above=0, maximum=1)
     rank_linear: float = setting(0.6, "Rank ratio R_l of τ in linear layers.", above=0, maximum=1)
-    lora_epochs: int = setting(2, "Epochs E_lora of a round that train τ; the rest train σ.", minimum=0)
+    lora_epochs: int = setting(
+        1, "Epochs E_lora of a round that train τ, the rest train σ; the authors' code has 2.", minimum=0
+    )
     init: str = setting("paper", "Shape and start of τ, as in the paper or as in its code.", choices=INITS)
     variant: str = setting(
         "alternating",

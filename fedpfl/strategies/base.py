@@ -13,18 +13,19 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from logging import INFO, WARNING, getLogger
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from ..client import Payload
 from ..config import RunSettings
 from ..errors import FedpflError, LayoutError
-from ..messages import count_bytes, from_content, to_content
+from ..messages import count_bytes, from_content, pack_arrays, to_content
+from ..payload import Payload
 from ..rng import generator
+from ..settings import Value
 from ..wire import Layout, decode, encode
 
 logger = getLogger("flwr")
@@ -109,20 +110,22 @@ class PersonalisedStrategy(Strategy):
         The initial shared arrays.
     settings : RunSettings
         Rounds, share of clients, seed, time limits.
-    run_name : str
-        Name under which clients keep their personal state.
+    state_key : str
+        Key under which clients keep their personal state.
     """
 
     rule: ClassVar[str]
 
     def __init__(
-        self, clients: Sequence[Client], layout: Layout, shared: np.ndarray, settings: RunSettings, run_name: str
+        self, clients: Sequence[Client], layout: Layout, shared: np.ndarray, settings: RunSettings, state_key: str
     ) -> None:
         self.clients = {client.id: client for client in sorted(clients, key=lambda c: c.id)}
         self.layout = layout
         self.shared = shared
         self.settings = settings
-        self.run_name = run_name
+        self.state_key = state_key
+        # The last round of each client whose reply counted: the client goes on from what it held after it.
+        self.personal_round = dict.fromkeys(self.clients, 0)
         self.recorder: Recorder | None = None
         self._round = Round(0)
         self._by_node = {client.node_id: client for client in self.clients.values()}
@@ -157,11 +160,12 @@ class PersonalisedStrategy(Strategy):
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that the next round depends on, by name."""
-        return {"shared": self.shared}
+        return {"shared": self.shared, "personal_round": np.array(list(self.personal_round.values()), np.int64)}
 
     def load_state(self, state: dict[str, np.ndarray]) -> None:
         """Take back what :meth:`state` returned."""
         self.shared = state["shared"]
+        self.personal_round = dict(zip(self.clients, state["personal_round"].tolist(), strict=True))
 
     # -- Flower's interface ------------------------------------------------------------------------------------------
 
@@ -192,6 +196,7 @@ class PersonalisedStrategy(Strategy):
                 continue
             self.add(client, shared, reply)
             self._round.trained[client.id] = dict(reply.metrics)
+            self.personal_round[client.id] = server_round
         if not self._round.trained:
             raise RoundFailed(f"round {server_round}: no client trained; {self._reasons()}")
         self.finish()
@@ -266,20 +271,20 @@ class PersonalisedStrategy(Strategy):
         return [clients[i] for i in sorted(rng.choice(len(clients), count, replace=False))]
 
     def _messages(self, clients: Iterable[Client], server_round: int, kind: str) -> Iterator[Message]:
-        contents: dict[int, Any] = {}
+        packed: dict[int, tuple[np.ndarray, ArrayRecord]] = {}
+        layout = self.layout.to_text()
         for client in clients:
             vector = self.outgoing(client)
             # Clients that get the same vector share one record: serialised once, held once.
-            if id(vector) not in contents:
-                contents[id(vector)] = vector, to_content(
-                    Payload(
-                        config={
-                            "round": server_round, "run-name": self.run_name, "layout": self.layout.to_text(),
-                        },
-                        arrays={"shared": encode(vector, self.settings.wire_dtype)},
-                    )
-                )  # fmt: skip
-            content = contents[id(vector)][1]
+            if id(vector) not in packed:
+                packed[id(vector)] = vector, pack_arrays({"shared": encode(vector, self.settings.wire_dtype)})
+            config: dict[str, Value] = {
+                "round": server_round,
+                "personal-round": self.personal_round[client.id],
+                "state-key": self.state_key,
+                "layout": layout,
+            }
+            content = to_content(Payload(config), packed[id(vector)][1])
             self._round.bytes_down += count_bytes(content)
             yield Message(content, client.node_id, kind, group_id=str(server_round))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..client import Payload
+from ..payload import Payload
 from .base import Client, PersonalisedStrategy
 
 

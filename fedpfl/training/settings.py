@@ -13,9 +13,9 @@ class TrainingSettings:
     """How a client trains; a method may spend the epochs on several phases."""
 
     local_epochs: int = setting(5, "Epochs E over the client's data in a round.", minimum=1)
-    batch_size: int = setting(20, "Samples B in a batch; the last batch of an epoch may be smaller.", minimum=1)
+    batch_size: int = setting(10, "Samples B in a batch; the last batch of an epoch may be smaller.", minimum=1)
     optimizer: str = setting("sgd", "Local optimiser, fresh in every phase.", choices=tuple(OPTIMIZERS))
-    learning_rate: float = setting(0.05, "Learning rate η.", above=0)
+    learning_rate: float = setting(0.02, "Learning rate η.", above=0)
     momentum: float = setting(0.9, "Momentum of SGD (first β of Adam).", minimum=0, maximum=0.999999)
     weight_decay: float = setting(0.0, "L2 penalty added to the gradient.", minimum=0)
     device: str = setting("cpu", "Where clients compute.", choices=("cpu", "cuda"))

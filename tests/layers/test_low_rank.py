@@ -95,10 +95,10 @@ def test_a_convolution_of_tiny_ratio_keeps_rank_one() -> None:
         assert LowRankConv2d(nn.Conv2d(2, 3, 3), 0.01, init).tau_a.shape[0] == 3
 
 
-def test_gaussian_a_moves_tau_like_a_dense_weight() -> None:
+def test_gaussian_a_has_the_deviation_of_a_default_layer_of_its_shape() -> None:
     torch.manual_seed(0)
     a = LowRankLinear(nn.Linear(400, 300), 1.0).tau_a.detach()
-    torch.testing.assert_close((a.t() @ a).diagonal().mean(), torch.tensor(1.0), rtol=0.02, atol=0)
+    torch.testing.assert_close(a.std(), nn.Linear(300, 300).weight.std().detach(), rtol=0.02, atol=0)
 
 
 @pytest.mark.parametrize("init", INITS)
@@ -188,8 +188,8 @@ def test_only_the_a_matrices_use_the_random_generator() -> None:
     state = torch.get_rng_state()
     torch.manual_seed(5)
     for layer in (model.base.conv1, model.base.conv2, model.base.fc1, model.head):
-        inner = layer.tau_a.shape[0]
-        assert torch.equal(layer.tau_a, torch.empty_like(layer.tau_a).normal_(std=inner**-0.5))
+        columns = layer.tau_a.shape[1]
+        assert torch.equal(layer.tau_a, torch.empty_like(layer.tau_a).normal_(std=(3 * columns) ** -0.5))
     assert torch.equal(state, torch.get_rng_state())
 
 

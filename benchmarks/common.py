@@ -1,0 +1,295 @@
+"""What the benchmarks share: a run through ``fedpfl run`` that is watched, the machine in words, Markdown tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedpfl.errors import FedpflError
+from fedpfl.launch import script
+from fedpfl.results import to_toml
+
+GIB = 2**30
+MIB = 2**20
+# How often metrics.jsonl is looked for: start-up times are known to this precision.
+LOOK_SECONDS = 0.05
+# After Ctrl-C `fedpfl run` stops Flower and Ray.
+STOP_SECONDS = 30.0
+
+
+class BenchmarkError(Exception):
+    """A benchmark cannot be measured; the message says why in one line."""
+
+
+def main(measure: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
+    """Run a benchmark; what goes wrong is said in one line."""
+    try:
+        measure(parser.parse_args())
+    except (BenchmarkError, FedpflError) as error:
+        sys.exit(f"{parser.prog}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def count(text: str) -> int:
+    """Parse a whole number of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+def add_data_options(parser: argparse.ArgumentParser, dataset: str) -> None:
+    """Add the options that every benchmark has."""
+    parser.add_argument("--dataset", default=dataset, help="data set (%(default)s)")
+    parser.add_argument("--data-dir", default="~/.fedpfl/data", help="where it lies or is downloaded to (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="every random choice follows from it (%(default)s)")
+
+
+def data_dir(text: str) -> str:
+    """Return ``--data-dir`` as an absolute path: runs have another working directory."""
+    return str(Path(text).expanduser().absolute())
+
+
+def note(text: str) -> None:
+    """Say on standard error what is being done."""
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
+
+
+# -- the table -------------------------------------------------------------------------------------------------------
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table; all columns but the first are aligned to the right."""
+    lines = [list(header), ["---", *["---:"] * (len(header) - 1)], *map(list, rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def machine() -> str:
+    """Describe the machine and the versions in one line."""
+    memory = _memory_bytes()
+    parts = [
+        _cpu_model(), f"{cores()} cores", f"{memory / GIB:.0f} GiB" if memory else "",
+        f"{platform.system()} {platform.machine()}", f"Python {platform.python_version()}",
+        *(f"{name} {version(name)}" for name in ("torch", "flwr", "ray")),
+        f"load average {os.getloadavg()[0]:.1f} at the end" if hasattr(os, "getloadavg") else "",
+    ]  # fmt: skip
+    return ", ".join(part for part in parts if part)
+
+
+def footer(seed: int) -> str:
+    """Return the lines below a table: the machine, the command, the seed."""
+    return f"\nMachine: {machine()}\nCommand: python {shlex.join(sys.argv)}\nSeed: {seed}"
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def torch_threads(number: int) -> None:
+    """Compute with this many threads."""
+    torch.set_num_threads(number)
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model"))]
+    return names[0] if names else platform.processor() or "unknown processor"
+
+
+def _memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 0
+
+
+# -- a run through the whole of Flower -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished ``fedpfl run``.
+
+    Attributes
+    ----------
+    lines : list of dict
+        ``metrics.jsonl``.
+    vector : dict of str to Tensor
+        The shared arrays after the last round.
+    seconds : float
+        The whole command.
+    seconds_to_first_step : float or None
+        From the start of the command until the server sent out round 1: when ``metrics.jsonl`` got its first line,
+        less that round's seconds. Data and model are in the clients' memory by then, from the question which client
+        they are.
+    """
+
+    lines: list[dict[str, Any]]
+    vector: dict[str, torch.Tensor]
+    seconds: float
+    seconds_to_first_step: float | None
+
+
+def simulate(
+    settings: Mapping[str, Any], sample: Callable[[ProcessTree], None] | None = None, every: float = 1.0
+) -> Run:
+    """Run ``fedpfl run --json`` with these settings, in a folder of its own that is removed afterwards.
+
+    Parameters
+    ----------
+    settings : mapping
+        Settings by key.
+    sample : callable, optional
+        Gets the run's processes every ``every`` seconds.
+    every : float
+        Seconds between samples.
+
+    Raises
+    ------
+    BenchmarkError
+        The run failed.
+    """
+    from safetensors.torch import load_file
+
+    with tempfile.TemporaryDirectory(prefix="fedpfl-benchmark-") as name:
+        folder = Path(name)
+        places = {"output-dir": str(folder / "runs"), "state-dir": str(folder / "state"), "run-name": "run"}
+        file = folder / "settings.toml"
+        file.write_text(to_toml({**settings, **places}), encoding="utf-8")
+        result = folder / "runs" / "run"
+        command = [script("fedpfl"), "run", "--json", "--quiet", "--run-config", str(file)]
+        with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
+            started = time.time()
+            process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=err, stdin=subprocess.DEVNULL)
+            try:
+                first_line_at = _watch(process, result / "metrics.jsonl", sample, every)
+            finally:
+                if process.poll() is None:  # interrupted: it stops Flower and Ray itself
+                    process.terminate()
+                    process.wait(STOP_SECONDS)
+            seconds = time.time() - started
+            out.seek(0)
+            outcome = _last_json(out.read())
+            err.seek(0)
+            if outcome.get("status") != "finished:completed":
+                reason = outcome.get("error") or (err.read().strip().splitlines() or ["no reason given"])[-1]
+                raise BenchmarkError(f"fedpfl run failed: {reason}")
+        text = (result / "metrics.jsonl").read_text(encoding="utf-8")
+        lines = [json.loads(line) for line in text.splitlines()]
+        begun = first_line_at - started - lines[0]["seconds"] if first_line_at else None
+        return Run(lines, load_file(result / "global.safetensors"), seconds, begun)
+
+
+def _watch(
+    process: subprocess.Popen[bytes], metrics: Path, sample: Callable[[ProcessTree], None] | None, every: float
+) -> float | None:
+    """Wait for the end of a run; return when its first round was recorded."""
+    tree = ProcessTree(process.pid)
+    first_line_at: float | None = None
+    sample_at = time.monotonic()
+    while process.poll() is None:
+        if first_line_at is None and metrics.is_file() and metrics.stat().st_size:
+            first_line_at = time.time()
+        if sample is not None and time.monotonic() >= sample_at:
+            tree.look()
+            sample(tree)
+            sample_at = time.monotonic() + every
+        # Once the first line is there nothing is urgent, and looking costs the run time.
+        time.sleep(LOOK_SECONDS if first_line_at is None else min(every, 0.2))
+    return first_line_at
+
+
+def _last_json(text: str) -> dict[str, Any]:
+    for line in reversed(text.splitlines()):
+        if line.startswith("{"):
+            return dict(json.loads(line))
+    return {}
+
+
+# -- memory of a run's processes -------------------------------------------------------------------------------------
+
+
+class ProcessTree:
+    """A process and all that descend from it, from ``/proc``; without ``/proc`` it stays empty.
+
+    A process that was seen below the root once still counts when its parent has ended (Ray's do that).
+
+    Parameters
+    ----------
+    root : int
+        Process id.
+    """
+
+    def __init__(self, root: int) -> None:
+        self.members: dict[int, str] = {}
+        self._root = root
+
+    def look(self) -> None:
+        """Find the members anew: by process id, the start time that tells a reused id from the old."""
+        found: dict[int, tuple[int, str]] = {}
+        for entry in Path("/proc").glob("[0-9]*/stat"):
+            text = _read(entry)
+            # The name in parentheses may hold anything; state, parent, … come after it.
+            fields = text.rpartition(")")[2].split()
+            if len(fields) > 19 and fields[0] != "Z":
+                found[int(entry.parent.name)] = int(fields[1]), fields[19]
+        members = {pid: start for pid, start in self.members.items() if pid in found and found[pid][1] == start}
+        if self._root in found:
+            members[self._root] = found[self._root][1]
+        grew = True
+        while grew:
+            new = {pid: start for pid, (parent, start) in found.items() if parent in members and pid not in members}
+            members.update(new)
+            grew = bool(new)
+        self.members = members
+
+    def actors(self) -> dict[int, int]:
+        """Return the peak resident memory in bytes of Ray's actors, by process id."""
+        out = {}
+        for pid in self.members:
+            if "ClientAppActor" in _read(Path(f"/proc/{pid}/cmdline")):
+                out[pid] = _kib(_read(Path(f"/proc/{pid}/status")), "VmHWM:") * 1024
+        return out
+
+    def resident(self) -> tuple[int, bool]:
+        """Return (memory of all members together in bytes, whether shared pages are counted once).
+
+        The proportional set size (PSS) where it can be read, else the resident set size, which counts a page that
+        ten processes share ten times.
+        """
+        total, proportional = 0, True
+        for pid in self.members:
+            pss = _kib(_read(Path(f"/proc/{pid}/smaps_rollup")), "Pss:")
+            if not pss:
+                pss = _kib(_read(Path(f"/proc/{pid}/status")), "VmRSS:")
+                proportional = proportional and not pss
+            total += pss * 1024
+        return total, proportional
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # gone, or somebody else's
+        return ""
+
+
+def _kib(text: str, key: str) -> int:
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith(key)), 0)

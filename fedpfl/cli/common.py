@@ -1,0 +1,131 @@
+"""What several commands share: reading settings as Flower does, finding runs, printing."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..results import RunFolder
+
+RunConfig = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--run-config",
+        "-c",
+        metavar="SETTINGS",
+        help="Settings such as 'method=\"fedavg\" dirichlet-alpha=0.1', or a TOML file; repeatable, the last wins.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run in output-dir, or its folder.")]
+
+# As in flwr.common.config.parse_config_args, which would take a second to import and overlooks what does not match.
+_PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
+
+
+def app_settings(app: Path) -> dict[str, Any] | None:
+    """Return ``[tool.flwr.app.config]`` of the Flower app in a folder; None if the folder holds no Flower app.
+
+    Raises
+    ------
+    ConfigError
+        ``pyproject.toml`` cannot be read.
+    """
+    path = app / "pyproject.toml"
+    if not path.is_file():
+        return None
+    tool = _read_toml(path).get("tool", {})
+    flower = tool.get("flwr", {}).get("app")
+    return None if flower is None else dict(flower.get("config", {}))
+
+
+def overrides(texts: Sequence[str] | None) -> dict[str, Any]:
+    """Return the settings that ``--run-config`` gives.
+
+    Raises
+    ------
+    ConfigError
+        A text is neither key=value pairs nor a TOML file.
+    """
+    values: dict[str, Any] = {}
+    for text in texts or ():
+        if text.endswith(".toml") and "=" not in text:
+            values.update(_read_toml(Path(text).expanduser()))
+            continue
+        rest = _PAIR.sub("", text).strip()
+        if rest:
+            raise ConfigError("run-config", rest, "must be key=value pairs, without spaces around '=', or a .toml file")
+        for key, value in _PAIR.findall(text):
+            values.update(_pair(key, value))
+    return values
+
+
+def run_folder(run: str, settings: Mapping[str, Any] | None = None) -> RunFolder:
+    """Find a run by its folder's path or by its name in output-dir.
+
+    Raises
+    ------
+    ConfigError
+        There is no such run.
+    """
+    from ..results import RunFolder
+
+    root = output_dir(settings)
+    for path in (Path(run).expanduser(), root / run):
+        if (path / "config.toml").is_file():
+            return RunFolder(path.resolve())
+    raise ConfigError("run", run, f"there is no such run in {root}, nor a run's folder of this path")
+
+
+def output_dir(settings: Mapping[str, Any] | None = None) -> Path:
+    """Return the folder of run folders: from the settings, or else as the app in this folder says, or the default."""
+    from ..config import RunSettings
+
+    values = settings if settings is not None else app_settings(Path()) or {}
+    return Path(str(values.get("output-dir", RunSettings.output_dir))).expanduser()
+
+
+def percent(value: float | None) -> str:
+    """Write a share as a percentage."""
+    return "–" if value is None else f"{100 * value:.2f} %"
+
+
+def stdout() -> Console:
+    """Return a console on standard output that never breaks lines where output goes to a file."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+
+
+def print_json(value: object) -> None:
+    """Print one line of JSON on standard output."""
+    typer.echo(json.dumps(value, ensure_ascii=False))
+
+
+def _pair(key: str, value: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(f"{key} = {value}")
+    except tomllib.TOMLDecodeError:
+        allowed = f'must be a number, true, false or a text in quotes: {key}="…"'
+        raise ConfigError(key, value, allowed) from None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("run-config", str(path), f"cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("run-config", str(path), f"is not valid TOML ({error})") from error

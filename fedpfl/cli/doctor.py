@@ -1,0 +1,210 @@
+"""``fedpfl doctor``: looks for what would stop a run, and says what to do about it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import typer
+
+from . import app
+from .common import AsJson, app_settings, print_json, stdout
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+PYTHON = (3, 11)
+FLOWER = (1, 41)
+LOCAL_SUPERLINK_PORT = 39091
+LEAST_FREE_BYTES = 1_000_000_000
+CLOCK_SECONDS = 5.0
+
+
+class Finding(NamedTuple):
+    """One line of the report."""
+
+    check: str
+    state: str
+    words: str
+
+
+@app.command("doctor")
+def doctor(as_json: AsJson = False) -> None:
+    """Check this machine for what would stop a run; exit code 1 if there is a problem."""
+    from ..config import Config
+    from .plan import PATHS
+
+    values = app_settings(Path()) or {}
+    settings = Config.parse({key: value for key, value in values.items() if key in PATHS})
+    folders = {
+        "output-dir": settings.run.output_dir,
+        "state-dir": settings.run.state_dir,
+        "data-dir": settings.data.data_dir,
+    }
+    findings = [*examine({key: Path(path).expanduser() for key, path in folders.items()})]
+    if as_json:
+        print_json([finding._asdict() for finding in findings])
+    else:
+        colours = {OK: "green", WARNING: "yellow", PROBLEM: "red"}
+        for finding in findings:
+            # The words may have brackets, which rich would take for markup.
+            stdout().print(f"[{colours[finding.state]}]{finding.state:8}[/]", end=f" {finding.check}: ")
+            typer.echo(finding.words)
+    if any(finding.state == PROBLEM for finding in findings):
+        raise typer.Exit(1)
+
+
+def examine(folders: dict[str, Path]) -> Iterator[Finding]:
+    """Run every check.
+
+    Parameters
+    ----------
+    folders : dict of str to Path
+        The folders that a run writes, by the setting that names them.
+    """
+    yield _python()
+    yield _flower()
+    yield from (_imports(name, why) for name, why in (("torch", "training"), ("ray", "simulation")))
+    yield _commands()
+    yield _ports()
+    yield from (_folder(key, path) for key, path in folders.items())
+    yield _proxy()
+    yield _clock(folders["output-dir"])
+    yield _local_superlink()
+
+
+def _python() -> Finding:
+    words = f"Python {sys.version.split()[0]}"
+    if sys.version_info[:2] < PYTHON:
+        return Finding("python", PROBLEM, f"{words}; Flower needs {PYTHON[0]}.{PYTHON[1]} or later")
+    return Finding("python", OK, words)
+
+
+def _flower() -> Finding:
+    try:
+        version = importlib.metadata.version("flwr")
+    except importlib.metadata.PackageNotFoundError:
+        return Finding("flower", PROBLEM, "not installed; pip install 'flwr[simulation]>=1.41,<2'")
+    number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if not FLOWER <= number < (2,):
+        return Finding("flower", PROBLEM, f"Flower {version}; pip install 'flwr[simulation]>=1.41,<2'")
+    return Finding("flower", OK, f"Flower {version}")
+
+
+def _imports(name: str, why: str) -> Finding:
+    try:
+        module: Any = __import__(name)
+    except (ImportError, OSError) as error:  # OSError: a shared library that torch needs
+        return Finding(name, PROBLEM, f"cannot be imported ({error}); {why} needs it")
+    return Finding(name, OK, f"{name} {module.__version__}")
+
+
+def _commands() -> Finding:
+    from ..errors import FedpflError
+    from ..launch import script
+
+    try:
+        for name in ("flwr", "flower-superlink", "flower-superexec"):
+            script(name)
+    except FedpflError as error:
+        return Finding("commands", PROBLEM, str(error))
+    return Finding("commands", OK, "Flower's commands are there; uv is not needed")
+
+
+def _ports() -> Finding:
+    try:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            probe.listen()
+            with socket.create_connection(probe.getsockname(), timeout=5):
+                pass
+    except OSError as error:
+        return Finding(
+            "ports", PROBLEM, f"no port on 127.0.0.1 can be opened and reached ({error}); check the firewall"
+        )
+    return Finding("ports", OK, "ports on 127.0.0.1 can be opened and reached")
+
+
+def _folder(key: str, path: Path) -> Finding:
+    there = _existing(path)
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        return Finding(key, PROBLEM, f"{path} cannot be written ({error.strerror}); set {key}")
+    free = shutil.disk_usage(there).free
+    if free < LEAST_FREE_BYTES:
+        return Finding(key, WARNING, f"{path} has only {free / 1e6:.0f} MB free")
+    return Finding(key, OK, f"{path}, {free / 1e9:.0f} GB free")
+
+
+def _existing(path: Path) -> Path:
+    """Return the folder itself or, where a run would make it, the nearest one above that is there."""
+    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+
+
+def _proxy() -> Finding:
+    names = [name for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy") if os.environ.get(name)]
+    bypass = (os.environ.get("NO_PROXY", "") + "," + os.environ.get("no_proxy", "")).split(",")
+    if names and not {"127.0.0.1", "*"} & {name.strip() for name in bypass}:
+        words = f"{names[0]} is set and NO_PROXY lacks 127.0.0.1: `fedpfl run` sees to it, plain `flwr run` would fail"
+        return Finding("proxy", WARNING, f"{words}; export NO_PROXY=127.0.0.1,localhost")
+    return Finding("proxy", OK, "no proxy is in the way")
+
+
+def _clock(folder: Path) -> Finding:
+    # There is no second clock to ask without a network; a file system on another machine has one of its own.
+    if time.gmtime().tm_year < 2025:
+        return Finding(
+            "clock", PROBLEM, f"says {time.strftime('%Y-%m-%d')}; set it (a signature of the wrong time is refused)"
+        )
+    try:
+        with tempfile.NamedTemporaryFile(dir=_existing(folder)) as file:
+            difference = Path(file.name).stat().st_mtime - time.time()
+    except OSError:
+        return Finding("clock", OK, "the year is plausible; it could not be compared with the output folder's")
+    if abs(difference) > CLOCK_SECONDS:
+        words = f"{abs(difference):.0f} s {'behind' if difference > 0 else 'ahead of'} the clock of {folder}"
+        return Finding("clock", WARNING, f"{words}; synchronise the clocks (devices more than 5 s ahead are refused)")
+    return Finding(
+        "clock", OK, "the year is plausible and the output folder's clock agrees (not compared with the network)"
+    )
+
+
+def _local_superlink() -> Finding:
+    check = "superlink"
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        if probe.connect_ex(("127.0.0.1", LOCAL_SUPERLINK_PORT)) != 0:
+            return Finding(check, OK, "no shared SuperLink of `flwr run` is running")
+    matters = "matters for plain `flwr run .` only"
+    found = _process(lambda words: "superlink" in words[1] and str(LOCAL_SUPERLINK_PORT) in " ".join(words))
+    if found is None:
+        return Finding(check, WARNING, f"something listens on Flower's local port {LOCAL_SUPERLINK_PORT}; {matters}")
+    pid, python, folder = found
+    stop = f"stop it with: kill {pid}"
+    own = {Path(sys.executable), Path(sys.executable).resolve()}
+    if Path(python) not in own:
+        return Finding(check, WARNING, f"the shared SuperLink (pid {pid}) belongs to {python}; {matters}; {stop}")
+    if folder != Path.cwd():
+        return Finding(check, WARNING, f"the shared SuperLink (pid {pid}) runs apps in {folder}; {matters}; {stop}")
+    return Finding(check, OK, f"the shared SuperLink of `flwr run` (pid {pid}) was started from here")
+
+
+def _process(wanted: Callable[[list[str]], bool]) -> tuple[int, str, Path] | None:
+    """Return (pid, interpreter, working directory) of a process by its command line; only Linux has /proc."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().decode(errors="replace").split("\0")
+            if len(words) > 1 and wanted(words):
+                return int(entry.parent.name), words[0], (entry.parent / "cwd").readlink()
+        except OSError:
+            continue
+    return None

@@ -1,0 +1,86 @@
+"""``fedpfl methods``, ``datasets``, ``models`` and ``config``: what there is to choose from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import app
+from .common import AsJson, print_json, stdout
+
+
+@app.command("methods")
+def methods_command(as_json: AsJson = False) -> None:
+    """List the methods: paper, what travels, settings."""
+    from .. import settings
+    from ..methods import methods
+
+    rows = [
+        {
+            "name": method.name,
+            "aliases": list(method.aliases),
+            "paper": method.paper,
+            "shares": method.shares,
+            "settings": dict(settings.items(method.Settings(), method.name)),
+        }
+        for method in methods().values()
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    from rich.table import Table
+
+    table = Table("method", "paper", "what travels", "settings (default)", show_lines=True)
+    for method, row in zip(methods().values(), rows, strict=True):
+        own = "\n".join(f"{k} = {v}" for k, v in settings.items(method.Settings(), method.name))
+        name = " ".join([method.name, *(f"({alias})" for alias in method.aliases)])
+        table.add_row(name, str(row["paper"]), str(row["shares"]), own)
+    stdout().print(table)
+
+
+@app.command("datasets")
+def datasets_command(as_json: AsJson = False) -> None:
+    """List the data sets."""
+    from ..data import table as datasets
+
+    if as_json:
+        print_json([info._asdict() for info in datasets()])
+        return
+    from rich.table import Table
+
+    table = Table("data set", "what", "samples", "classes", "shape", "from", show_lines=True)
+    for info in datasets():
+        table.add_row(info.name, info.description, info.size, info.classes, info.shape, info.source)
+    stdout().print(table)
+
+
+@app.command("models")
+def models_command(as_json: AsJson = False) -> None:
+    """List the models."""
+    from ..models import names
+
+    if as_json:
+        print_json(names())
+    else:
+        typer.echo("\n".join(names()))
+
+
+@app.command("config")
+def config_command(
+    update: Annotated[
+        bool, typer.Option("--update", help="Rewrite the block in ./pyproject.toml and docs/configuration.md.")
+    ] = False,
+) -> None:
+    """Print every setting with its default, meaning and limits."""
+    from .. import reference
+
+    if not update:
+        typer.echo(reference.pyproject_block())
+        return
+    changed = reference.update(Path())
+    for path in changed:
+        typer.echo(f"wrote {path}")
+    if not changed:
+        typer.echo("nothing to change")

@@ -1,0 +1,151 @@
+"""Everything that is decided, and checked, before ``fedpfl run`` starts anything."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config import Config, check_keys
+from ..errors import ConfigError, FedpflError
+from ..results import RunFolder
+from ..settings import Value
+from .common import app_settings, overrides, run_folder
+from .split import DEFAULT_CLIENTS
+
+PATHS = ("output-dir", "state-dir", "data-dir", "data")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that can be started.
+
+    Attributes
+    ----------
+    app : Path or None
+        The app's folder; None means the installed package.
+    config : Config
+        Its settings, with absolute paths, a name and the number of clients.
+    folder : RunFolder
+        Where the server will put the results.
+    """
+
+    app: Path | None
+    config: Config
+    folder: RunFolder
+
+    def run_config(self) -> dict[str, Value]:
+        """Return the settings to hand to Flower."""
+        return self.config.flat()
+
+    def federation(self, clients_per_gpu: int) -> dict[str, int | float]:
+        """Return Flower's ``--federation-config``: one actor for each core, none idle, each with one thread."""
+        clients = self.config.data.num_clients
+        out: dict[str, int | float] = {
+            "num-supernodes": clients,
+            "client-resources-num-cpus": 1,
+            # Ray starts an actor for every core that it is told of.
+            "init-args-num-cpus": max(1, min(_cores(), clients)),
+        }
+        if self.config.training.device == "cuda":
+            out["client-resources-num-gpus"] = 1 / clients_per_gpu
+        return out
+
+
+def prepare(app: Path | None, texts: Sequence[str] | None, num_supernodes: int | None, resume: str | None) -> Plan:
+    """Check everything that can be checked before a run.
+
+    Parameters
+    ----------
+    app : Path or None
+        The app's folder; None takes the working directory if it holds an app, else the installed package.
+    texts : sequence of str
+        What ``--run-config`` gives.
+    num_supernodes : int or None
+        Number of clients where ``num-clients`` is 0.
+    resume : str or None
+        Name or folder of the run to go on with.
+
+    Raises
+    ------
+    FedpflError
+        In one line, what to change.
+    """
+    folder, defaults = app or Path(), app_settings(app or Path())
+    if app is not None and defaults is None:
+        raise ConfigError("app", str(app), "is not the folder of a Flower app (pyproject.toml with [tool.flwr.app])")
+    given = overrides(texts)
+    values = {**(defaults or {}), **given}
+    check_keys(values)
+    if resume is not None:
+        values = _resumed(resume, values, given)
+    values = Config.parse(values).flat()
+    for key in PATHS:
+        if values[key]:  # the server and the clients run in another working directory
+            values[key] = str(Path(str(values[key])).expanduser().absolute())
+    config = Config.parse(values)
+    values["num-clients"] = _clients(config.data.num_clients, num_supernodes)
+    values["run-name"] = config.run.run_name or _new_name(config)
+    config = Config.parse(values)
+    _check_device(config)
+    run = _reopen(config) if config.run.resume else _fresh(config)
+    return Plan(folder.resolve() if defaults is not None else None, config, run)
+
+
+def _resumed(resume: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    stored = run_folder(resume, values)
+    where = {"run-name": stored.path.name, "output-dir": str(stored.path.parent), "resume": True}
+    return {**stored.config(), **given, **where}
+
+
+def _clients(num_clients: int, num_supernodes: int | None) -> int:
+    if num_clients and num_supernodes and num_clients != num_supernodes:
+        raise ConfigError("num-supernodes", num_supernodes, f"must be num-clients = {num_clients}, or be left out")
+    return num_clients or num_supernodes or DEFAULT_CLIENTS
+
+
+def _new_name(config: Config) -> str:
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{config.run.method}-{config.data.dataset}"
+    # Two runs that start in the same second each have a process of their own.
+    return f"{name}-{os.getpid()}" if (Path(config.run.output_dir) / name).exists() else name
+
+
+def _check_device(config: Config) -> None:
+    if config.training.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ConfigError("device", "cuda", "this machine has no GPU that PyTorch can use; use cpu")
+
+
+def _fresh(config: Config) -> RunFolder:
+    root = Path(config.run.output_dir)
+    if (root / config.run.run_name).exists():
+        allowed = f"a run of this name is in {root}; choose another, or go on with it: --resume {config.run.run_name}"
+        raise ConfigError("run-name", config.run.run_name, allowed)
+    for key, path in (("output-dir", root), ("state-dir", Path(config.run.state_dir))):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(key, str(path), f"cannot be written ({error.strerror})") from error
+        if not os.access(path, os.W_OK):
+            raise ConfigError(key, str(path), "cannot be written")
+    return RunFolder(root / config.run.run_name)
+
+
+def _reopen(config: Config) -> RunFolder:
+    folder = RunFolder.reopen(config)
+    last = max((line["round"] for line in folder.metrics()), default=0)
+    if last >= config.run.num_server_rounds and (folder.path / "summary.md").is_file():
+        raise FedpflError(
+            f"{config.run.run_name} has finished its {last} rounds; "
+            f"ask for more: --run-config 'num-server-rounds={2 * last}'"
+        )
+    return folder
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

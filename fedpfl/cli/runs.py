@@ -1,0 +1,123 @@
+"""``fedpfl show`` and ``fedpfl export``: what runs have left in their folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import app
+from .common import RunName, output_dir, percent, run_folder, stdout
+
+if TYPE_CHECKING:
+    from ..results import RunFolder
+
+ROUNDS_SHOWN = 20
+
+
+@app.command("show")
+def show(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="A run's name or folder; without, all runs.")
+    ] = None,
+) -> None:
+    """Show a run: settings, outcome, rounds, clients. Without RUN, list the runs."""
+    if run is None:
+        _list_runs(output_dir())
+    else:
+        _show_run(run_folder(run))
+
+
+@app.command("export")
+def export(
+    run: RunName,
+    client: Annotated[list[int] | None, typer.Option("--client", help="Only this client; may be repeated.")] = None,
+) -> None:
+    """Write each client's personalised model as a plain model's weights, from the clients' state on this machine."""
+    from ..export import export_personal
+
+    folder = run_folder(run)
+    written = export_personal(folder, client)
+    typer.echo(f"{len(written)} models in {folder.path / 'personal'}")
+
+
+def _list_runs(root: Path) -> None:
+    from rich.table import Table
+
+    from ..results import RunFolder, outcome
+
+    found = sorted(path.parent for path in root.glob("*/config.toml"))
+    if not found:
+        typer.echo(f"no runs in {root}")
+        return
+    table = Table("run", "method", "data", "rounds", "personalised", "global", "finished", title=str(root))
+    for path in found:
+        folder = RunFolder(path)
+        values, result = folder.config(), outcome(folder)
+        table.add_row(
+            path.name, str(values.get("method")), str(values.get("dataset")),
+            f"{result['rounds']}/{values.get('num-server-rounds')}", percent(result["personalised_accuracy"]),
+            percent(result["global_accuracy"]), "yes" if (path / "summary.md").is_file() else "no",
+        )  # fmt: skip
+    stdout().print(table)
+
+
+def _show_run(folder: RunFolder) -> None:
+    from rich.table import Table
+
+    from ..results import outcome
+
+    values, result, lines = folder.config(), outcome(folder), folder.metrics()
+    console = stdout()
+    state = "finished" if (folder.path / "summary.md").is_file() else "not finished"
+    console.print(f"[bold]{folder.path.name}[/bold] ({state}), {folder.path}")
+    console.print(
+        f"{values['method']} on {values['dataset']} ({values['partitioner']}, α = {values['dirichlet-alpha']}, "
+        f"{values['num-clients'] or 'as many as nodes'} clients), model {values['model']}, seed {values['seed']}, "
+        f"{values['local-epochs']} epochs, batch {values['batch-size']}, η = {values['learning-rate']}"
+    )
+    console.print(outcome_table(result))
+    if not lines:
+        return
+    rounds = Table(
+        "round", "personalised", "± clients", "global", "train loss", "s", "MB up", "MB down", title="rounds"
+    )
+    step = -(-len(lines) // ROUNDS_SHOWN)
+    for line in [line for at, line in enumerate(lines) if at % step == 0 or at == len(lines) - 1]:
+        own, shared = line.get("personalised") or {}, line.get("global") or {}
+        loss = line.get("train_loss")
+        rounds.add_row(
+            str(line["round"]), percent(own.get("accuracy")), percent(own.get("std")), percent(shared.get("accuracy")),
+            "–" if loss is None else f"{loss:.4f}", f"{line['seconds']:.2f}", f"{line['bytes_up'] / 1e6:.2f}",
+            f"{line['bytes_down'] / 1e6:.2f}",
+        )  # fmt: skip
+    console.print(rounds)
+    last = next((line for line in reversed(lines) if "personalised" in line), None)
+    if last:
+        each = last["personalised"]["each"]
+        words = "  ".join(f"{client}: {percent(accuracy)}" for client, accuracy in each.items())
+        console.print(f"[bold]clients, round {last['round']}[/bold]\n{words}")
+
+
+def outcome_table(result: dict[str, object]) -> object:
+    """Lay out :func:`fedpfl.results.outcome` as a table."""
+    from rich.table import Table
+
+    def share(key: str) -> str:
+        value = result[key]
+        return percent(value if isinstance(value, float) else None)
+
+    def megabytes(key: str) -> str:
+        value = result[key]
+        return f"{value / 1e6:.2f} MB" if isinstance(value, int) else "–"
+
+    seconds = result["seconds_per_round"]
+    table = Table("", "last round", "best round")
+    table.add_row("personalised accuracy", share("personalised_accuracy"), share("best_personalised_accuracy"))
+    table.add_row("global accuracy", share("global_accuracy"), share("best_global_accuracy"))
+    table.add_section()
+    table.add_row("rounds", str(result["rounds"]), "")
+    table.add_row("seconds a round", f"{seconds:.2f}" if isinstance(seconds, float) else "–", "")
+    table.add_row("moved up / down", f"{megabytes('bytes_up')} / {megabytes('bytes_down')}", "")
+    return table

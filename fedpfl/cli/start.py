@@ -1,0 +1,184 @@
+"""``fedpfl run``: a whole simulated run with one command, and its outcome in the exit code."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import ConfigError, FedpflError
+from . import app
+from .common import RunConfig, print_json, stdout
+
+if TYPE_CHECKING:
+    from ..launch import SuperLink
+    from .plan import Plan
+    from .progress import Display
+
+COMPLETED = "finished:completed"
+LOOK_SECONDS = 0.2
+# A question to Flower costs a process and a second of one core. While nothing hints at the end, ask rarely.
+ASK_SECONDS = 20.0
+ASK_SECONDS_AT_END = 1.0
+# After the results are written Ray is stopped. Only if Flower does not log the end by then, ask for it.
+RAY_STOP_SECONDS = 8.0
+
+
+class RunFailedError(FedpflError):
+    """The run ended without its results.
+
+    Parameters
+    ----------
+    status : str
+        Flower's last word.
+    reason : str
+        Why, in one line.
+    """
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+@app.command("run")
+def run_command(
+    app_dir: Annotated[
+        Path | None, typer.Argument(metavar="[APP_DIR]", help="Folder of the app; the working directory by default.")
+    ] = None,
+    run_config: RunConfig = None,
+    num_supernodes: Annotated[
+        int | None, typer.Option(min=1, help="Number of clients where num-clients is 0; 10 by default.")
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Go on with this run (name or folder), with its settings.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    keep_log: Annotated[bool, typer.Option("--keep-log", help="Keep Flower's log also when all went well.")] = False,
+    clients_per_gpu: Annotated[
+        int, typer.Option(min=1, help='Clients that share a GPU at the same time (device = "cuda").')
+    ] = 4,
+) -> None:
+    """Simulate a federation on this machine, through Flower, and wait for its end."""
+    plan: Plan | None = None
+    try:
+        from ..launch import ending_signals
+        from .plan import prepare
+
+        with ending_signals():
+            plan = prepare(app_dir, run_config, num_supernodes, resume)
+            _simulate(plan, quiet, keep_log, clients_per_gpu)
+    except FedpflError as error:
+        if as_json:
+            before = "invalid" if isinstance(error, ConfigError) and plan is None else "failed"
+            _report(plan, error.status if isinstance(error, RunFailedError) else before, str(error))
+        raise
+    except KeyboardInterrupt:
+        message = "interrupted"
+        if plan is not None and (plan.folder.path / "config.toml").is_file():
+            message += f"; go on with: fedpfl run --resume {plan.folder.path}"
+        if as_json:
+            _report(plan, "interrupted", message)
+        typer.echo(message, err=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        _report(plan, COMPLETED, None)
+    else:
+        from ..results import outcome
+        from .runs import outcome_table
+
+        stdout().print(outcome_table(outcome(plan.folder)))
+        typer.echo(plan.folder.path)
+
+
+def _simulate(plan: Plan, quiet: bool, keep_log: bool, clients_per_gpu: int) -> None:
+    from ..launch import SuperLink, reason_in
+    from .progress import display
+
+    started = time.time()
+    run_id, status, details = None, "failed", ""
+    with display(plan.config.run.num_server_rounds, quiet) as shown:
+        shown.stage("starting Flower")
+        with SuperLink() as link:
+            log = ""
+            try:
+                run_id = link.submit(plan.app, plan.run_config(), plan.federation(clients_per_gpu))
+                status, details = _watch(link, run_id, plan, shown, started)
+                finished = status == COMPLETED and _newer(plan.folder.path / "summary.md", started)
+                if keep_log or not finished:
+                    log = link.log(run_id)
+            except FedpflError as error:
+                finished, details, log = False, str(error), link.log(None)
+            shown.stage("stopping Flower")
+        if finished:
+            _export(plan, shown)
+    where = _keep(log, plan) if log else None
+    if not finished:
+        reason = reason_in(log) or (details if details not in ("", "N/A") else "the run ended without results")
+        raise RunFailedError(status, f"{reason} (log: {where})" if where else reason)
+    if where:
+        typer.echo(f"log: {where}", err=True)
+
+
+def _watch(link: SuperLink, run_id: str, plan: Plan, shown: Display, started: float) -> tuple[str, str]:
+    """Show the run's progress until Flower says that it has finished; return Flower's status and details."""
+    from .progress import Rounds
+
+    rounds = Rounds(plan.folder.path / "metrics.jsonl")
+    summary, task = plan.folder.path / "summary.md", plan.folder.path / "task.json"
+    shown.stage("starting the server and Ray")
+    folder_seen = clients_seen = ending = False
+    ask_at = time.monotonic() + ASK_SECONDS
+    while True:
+        if not folder_seen and (plan.folder.path / "config.toml").is_file():
+            folder_seen = True
+            shown.stage("waiting for the clients")
+        if not clients_seen and _newer(task, started):
+            clients_seen = True
+            shown.stage("first round")
+        for line in rounds.new():
+            shown.round(line)
+        if link.hints_end():
+            ending, ask_at = True, 0.0
+        elif not ending and _newer(summary, started):
+            ending, ask_at = True, time.monotonic() + RAY_STOP_SECONDS
+        if link.exit_code() is not None:
+            raise FedpflError(f"Flower's SuperLink ended with exit code {link.exit_code()}")
+        if time.monotonic() >= ask_at:
+            status, details = link.status(run_id)
+            if status.startswith("finished"):
+                for line in rounds.new():
+                    shown.round(line)
+                return status, details
+            ask_at = time.monotonic() + (ASK_SECONDS_AT_END if ending else ASK_SECONDS)
+        time.sleep(LOOK_SECONDS)
+
+
+def _export(plan: Plan, shown: Display) -> None:
+    from ..export import export_personal
+
+    shown.stage("writing the personalised models")
+    export_personal(plan.folder)
+
+
+def _newer(path: Path, started: float) -> bool:
+    # A resumed run has files of its earlier part. File systems may round times down, to two seconds at worst.
+    return path.is_file() and path.stat().st_mtime >= started - 2
+
+
+def _keep(log: str, plan: Plan) -> Path:
+    folder = plan.folder.path
+    path = folder / "flower.log" if folder.is_dir() else folder.with_name(folder.name + ".flower.log")
+    path.write_text(log, encoding="utf-8")
+    return path
+
+
+def _report(plan: Plan | None, status: str, error: str | None) -> None:
+    from ..results import outcome
+
+    result: dict[str, Any] = {"run": plan.folder.path.name if plan else None, "status": status, "error": error}
+    if plan is not None:
+        result.update(outcome(plan.folder))
+    print_json(result)

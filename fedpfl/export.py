@@ -1,0 +1,84 @@
+"""Personalised models as plain weights: what ``load_state_dict`` of the model without the method's changes takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from safetensors.torch import save
+
+from . import models
+from .assembly import assemble
+from .config import Config
+from .errors import ConfigError, StateError
+from .results import RunFolder
+from .state import ClientState, write_atomically
+from .wire import Layout
+
+
+def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> list[Path]:
+    """Write the personalised model of each client whose state is on this machine.
+
+    Parameters
+    ----------
+    folder : RunFolder
+        A run; the clients' state is looked for in its ``state-dir``.
+    clients : sequence of int, optional
+        Only these, numbered from 0.
+
+    Returns
+    -------
+    list of Path
+        ``RUN/personal/client-00003.safetensors`` and so on; empty if the method keeps nothing on the clients.
+
+    Raises
+    ------
+    ConfigError
+        A client that was asked for has no state here.
+    StateError
+        A file is missing, damaged or of another model.
+    """
+    config, task = Config.parse(folder.config()), folder.task()
+    if "input_shape" not in task:
+        raise StateError(f"{folder.path}: the run has not got as far as its first round")
+    shape, num_classes = tuple(task["input_shape"]), task["num_classes"]
+    model, partition = assemble(config, shape, num_classes)
+    if not partition.personal:
+        return []
+    partition.set_shared(_shared(folder, partition.layout))
+    plain = models.build(config.run.model, shape, num_classes).state_dict()
+    written = []
+    for client in range(task["clients"]) if clients is None else clients:
+        state = ClientState(Path(config.run.state_dir), task["state_key"], client)
+        if not state.rounds():
+            if clients is not None:
+                allowed = f"has no stored state of run {folder.path.name} in {config.run.state_dir}"
+                raise ConfigError("client", client, allowed)
+            continue
+        partition.set_personal(state.load(state.rounds()[-1]))
+        path = folder.path / "personal" / f"client-{client:05d}.safetensors"
+        path.parent.mkdir(exist_ok=True)
+        exported = config.method.export(model)
+        complete = {name: exported.get(name, torch.zeros_like(array)) for name, array in plain.items()}
+        content = {name: array.detach().cpu().contiguous() for name, array in complete.items()}
+        write_atomically(path, save(content))
+        written.append(path)
+    return written
+
+
+def _shared(folder: RunFolder, layout: Layout) -> np.ndarray:
+    # The newest checkpoint and the final weights agree, except while a finished run is being continued.
+    stored = sorted((folder.path / "checkpoint").glob("round-*.safetensors"))
+    path = stored[-1] if stored else folder.path / "global.safetensors"
+    try:
+        arrays = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise StateError(f"{path}: cannot be read ({error})") from error
+    if not stored:
+        return layout.flatten(arrays)
+    layout.unflatten(arrays["shared"])
+    return arrays["shared"]

@@ -1,0 +1,354 @@
+"""A private Flower SuperLink: start it, submit a run, watch it, and leave nothing behind.
+
+``flwr run .`` alone uses one SuperLink for all of a user's runs: it goes on running afterwards, in the working
+directory and with the environment of whoever started it first. A run of ``fedpfl run`` brings its own instead, on a
+free port, with its own ``FLWR_HOME``, in an empty folder. Everything is said through the commands ``flower-superlink``
+and ``flwr``, which Flower documents, rather than through the modules behind them, which change.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from .errors import FedpflError
+from .reference import pyproject_block
+from .results import to_toml
+
+START_SECONDS = 60.0
+STOP_SECONDS = 5.0
+COMMAND_SECONDS = 120.0
+PORT_TRIES = 3
+
+# What Flower bundles of an app. It looks at every file below the app's folder, a virtual environment there included
+# (5 s for one with torch), and so it is given a copy without one.
+APP_SUFFIXES = frozenset({".py", ".toml", ".md", ".yaml", ".yml", ".json"})
+APP_NAMES = frozenset({"LICENSE", ".gitignore"})
+
+_PYPROJECT = """\
+[project]
+name = "fedpfl"
+version = "0.1.0"
+description = "The installed package as a Flower app"
+license = { text = "Apache-2.0" }
+dependencies = ["flwr[simulation]>=1.41"]
+[tool.flwr.app]
+publisher = "fedpfl"
+[tool.flwr.app.components]
+serverapp = "server_app:app"
+clientapp = "client_app:app"
+"""  # and the settings, because Flower refuses a --run-config key that the app does not list
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_REASON = re.compile(r"ERROR\W+(?:fedpfl|Could not start run): (.*)")
+
+
+class SuperLink:
+    """A SuperLink for one run; a context manager that stops everything it started.
+
+    Attributes
+    ----------
+    folder : Path
+        Temporary folder of the SuperLink: its ``FLWR_HOME``, the app, Ray's files. Removed at the end.
+    """
+
+    def __init__(self) -> None:
+        # Ray puts sockets below it, whose paths are limited to about 100 characters.
+        base = tempfile.gettempdir()
+        self.folder = Path(tempfile.mkdtemp(prefix="fedpfl-", dir=base if len(base) < 24 else "/tmp"))
+        self._home = self.folder / "home"
+        self._work = self.folder / "work"
+        self._log = self.folder / "superlink.log"
+        self._read = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._environment = _environment(self.folder, self._home)
+
+    def __enter__(self) -> SuperLink:
+        """Start it and wait until it answers."""
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop every process that came from here and remove the temporary folder."""
+        with _undisturbed():
+            self._stop()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def submit(self, app: Path | None, run_config: Mapping[str, Any], federation: Mapping[str, int | float]) -> str:
+        """Submit a run.
+
+        Parameters
+        ----------
+        app : Path or None
+            Folder of the app; None means the installed package.
+        run_config : mapping
+            Settings by key.
+        federation : mapping
+            Flower's ``--federation-config``.
+
+        Returns
+        -------
+        str
+            The run's id.
+
+        Raises
+        ------
+        FedpflError
+            Flower refuses the app.
+        """
+        copy = self.folder / "app"
+        copy_app(app, copy)
+        settings = self.folder / "run-config.toml"
+        settings.write_text(to_toml(dict(run_config)), encoding="utf-8")
+        federation_config = " ".join(f"{key}={value}" for key, value in federation.items())
+        answer = self._flwr(
+            "run", str(copy), "--run-config", str(settings), "--federation-config", federation_config,
+            "--format", "json",
+        )  # fmt: skip
+        return str(answer["run-id"])
+
+    def status(self, run_id: str) -> tuple[str, str]:
+        """Return Flower's (status, details) of a run, for example ``("finished:completed", "N/A")``."""
+        run = self._flwr("ls", "--run-id", run_id, "--format", "json")["runs"][0]
+        return str(run["status"]), str(run["status-details"])
+
+    def log(self, run_id: str | None) -> str:
+        """Return what the SuperLink, and with a run's id its ServerApp and clients, have logged."""
+        parts = [_text(self._log)]
+        if run_id is not None and self.exit_code() is None:
+            shown = self._command("log", run_id, "--show")
+            parts.append(shown.stdout + shown.stderr)
+        return _COLOUR.sub("", "\n".join(parts))
+
+    def exit_code(self) -> int | None:
+        """Return the SuperLink's exit code, or None while it runs."""
+        return self._process.poll() if self._process else None
+
+    def hints_end(self) -> bool:
+        """Say whether the SuperLink has logged since the last call that a task ended: time to ask for the status."""
+        with self._log.open("rb") as file:
+            file.seek(self._read)
+            new = file.read()
+        self._read += len(new)
+        return b"Finished task" in new
+
+    def _start(self) -> None:
+        self._home.mkdir()
+        self._work.mkdir()
+        for _ in range(PORT_TRIES):
+            port = _free_port()
+            command = [script("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
+                       "--host", "127.0.0.1", "--port", str(port)]  # fmt: skip
+            with self._log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    command, env=self._environment, cwd=self._work, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    start_new_session=True,
+                )  # fmt: skip
+            if self._answers(port):
+                config = f'[superlink]\ndefault = "fedpfl"\n[superlink.fedpfl]\naddress = "127.0.0.1:{port}"\n'
+                (self._home / "config.toml").write_text(config + "insecure = true\n", encoding="utf-8")
+                return
+            if "address already in use" not in _text(self._log):
+                break  # else another program took the port between our look and the SuperLink's
+        raise FedpflError(f"Flower's SuperLink did not start: {_last_line(_text(self._log))}")
+
+    def _answers(self, port: int) -> bool:
+        deadline = time.monotonic() + START_SECONDS
+        while self.exit_code() is None and time.monotonic() < deadline:
+            connection = HTTPConnection("127.0.0.1", port, timeout=2)  # which looks at no proxy variable
+            try:
+                connection.request("GET", "/health")
+                return connection.getresponse().status == 200
+            except (OSError, HTTPException):
+                time.sleep(0.05)
+            finally:
+                connection.close()
+        return False
+
+    def _flwr(self, *arguments: str) -> dict[str, Any]:
+        done = self._command(*arguments)
+        try:
+            answer = json.loads(done.stdout)
+        except json.JSONDecodeError:
+            answer = {}
+        if not answer.get("success"):
+            reason = answer.get("error-message") or done.stderr or done.stdout
+            raise FedpflError(f"`flwr {arguments[0]}` failed: {' '.join(_COLOUR.sub('', str(reason)).split())[:500]}")
+        return dict(answer)
+
+    def _command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                [script("flwr"), *arguments], env=self._environment, cwd=self._work, stdin=subprocess.DEVNULL,
+                capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise FedpflError(f"`flwr {arguments[0]}` did not end within {COMMAND_SECONDS:g} s") from None
+
+    def _stop(self) -> None:
+        if self._process is None:
+            return
+        # The SuperLink ends its SuperExec, but nobody ends the simulation and Ray; they stay in the SuperExec's group.
+        groups = _groups(f"FLWR_HOME={self._home}") | {self._process.pid}
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            alive = {group for group in groups if _send(group, number)}
+            deadline = time.monotonic() + STOP_SECONDS
+            while alive and time.monotonic() < deadline:
+                self._process.poll()  # reaps it
+                alive = {group for group in alive if _send(group, 0)}
+                time.sleep(0.05)
+            if not alive:
+                break
+
+
+def copy_app(app: Path | None, to: Path) -> None:
+    """Copy what Flower takes of an app; without an app write one that is the installed package."""
+    if app is None:
+        to.mkdir()
+        (to / "pyproject.toml").write_text(_PYPROJECT + pyproject_block(), encoding="utf-8")
+        for side in ("server", "client"):
+            # Flower looks for the name in the text.
+            text = f'from fedpfl.{side}_app import app\n\n__all__ = ["app"]\n'
+            (to / f"{side}_app.py").write_text(text, encoding="utf-8")
+        return
+
+    def skipped(folder: str, names: list[str]) -> set[str]:
+        return {name for name in names if not _belongs(Path(folder, name))}
+
+    shutil.copytree(app, to, ignore=skipped)
+
+
+def reason_in(log: str) -> str | None:
+    """Return the words in which the ServerApp, or Flower itself, logged why the run failed."""
+    found = _REASON.findall(log)
+    return found[-1].strip() if found else None
+
+
+def _belongs(path: Path) -> bool:
+    if path.is_dir():
+        return not path.name.startswith(".") and path.name != "__pycache__" and not (path / "pyvenv.cfg").exists()
+    return path.suffix in APP_SUFFIXES or path.name in APP_NAMES
+
+
+def _environment(folder: Path, home: Path) -> dict[str, str]:
+    here = {"127.0.0.1", "localhost"}
+    no_proxy = ",".join(sorted({*filter(None, os.environ.get("NO_PROXY", "").split(",")), *here}))
+    return {
+        **os.environ,
+        # The SuperLink starts its helpers by name.
+        "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
+        "FLWR_HOME": str(home),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_TMPDIR": str(folder),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "NO_PROXY": no_proxy,
+        "no_proxy": no_proxy,
+    }
+
+
+def script(name: str) -> str:
+    """Return the path of one of Flower's commands, first looked for beside this Python.
+
+    Raises
+    ------
+    FedpflError
+        It is not installed.
+    """
+    found = shutil.which(name, path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
+    if found is None:
+        raise FedpflError(f"the command {name} is not installed; install flwr[simulation] beside fedpfl")
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _groups(mark: str) -> set[int]:
+    """Return the process groups in which a process has ``mark`` in its environment."""
+    marked: list[int] = []
+    if Path("/proc/self/environ").exists():
+        for entry in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if mark.encode() in entry.read_bytes().split(b"\0"):
+                    marked.append(int(entry.parent.name))
+            except OSError:  # somebody else's, or gone
+                continue
+    else:
+        listing = subprocess.run(["ps", "axeww", "-o", "pid=,command="], capture_output=True, text=True, check=False)
+        marked += [int(line.split()[0]) for line in listing.stdout.splitlines() if mark in line.split()]
+    groups = set()
+    for pid in marked:
+        try:
+            groups.add(os.getpgid(pid))
+        except ProcessLookupError:
+            continue
+    return groups - {os.getpgrp()}
+
+
+def _send(group: int, number: int) -> bool:
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ignore further signals to end while everything is being ended."""
+    numbers: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def ending_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind the program as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in _COLOUR.sub("", text).splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"

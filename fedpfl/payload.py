@@ -1,0 +1,31 @@
+"""What one message carries, in plain types: the engine and the strategies know nothing of Flower's records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Union
+
+import numpy as np
+
+from .settings import Value
+
+Number = Union[int, float]  # noqa: UP007 (Python 3.8 evaluates this line)
+
+
+@dataclass
+class Payload:
+    """The content of a message.
+
+    Attributes
+    ----------
+    config : dict of str to bool, int, float or str
+        Instructions and descriptions.
+    metrics : dict of str to int or float
+        Numbers that were measured.
+    arrays : dict of str to ndarray
+        Vectors; ``shared`` is the flat vector of the shared arrays.
+    """
+
+    config: dict[str, Value] = field(default_factory=dict)
+    metrics: dict[str, Number] = field(default_factory=dict)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)

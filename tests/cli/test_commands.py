@@ -1,0 +1,199 @@
+"""The commands that start nothing, and every way to use `fedpfl run` wrongly."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from fedpfl import reference
+from fedpfl.cli import app, doctor
+from fedpfl.config import Config
+from fedpfl.data import table
+from fedpfl.methods import methods
+from fedpfl.results import RunFolder
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Run in an empty folder that is the home as well, so that no default path leads outside."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def fedpfl(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments], prog_name="fedpfl")
+
+
+@pytest.fixture
+def stored_run(elsewhere):
+    folder = RunFolder.create(Config.parse({"run-name": "first", "output-dir": str(elsewhere / ".fedpfl/runs")}))
+    lines = [
+        {
+            "round": n, "seconds": 1.5, "bytes_up": 1_000_000, "bytes_down": 2_000_000, "train_loss": 1 / n,
+            "personalised": {"accuracy": n / 50, "std": 0.1, "each": {"0": n / 50, "3": n / 60}},
+            "global": {"accuracy": 0.25},
+        }
+        for n in range(1, 46)
+    ]  # fmt: skip
+    (folder.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_help_is_quick():
+    started = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", "import fedpfl.cli"], capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert time.perf_counter() - started < 5
+    imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
+    assert not {"torch", "flwr", "numpy", "rich.table"} & imported
+
+
+def test_methods():
+    rows = json.loads(fedpfl("methods", "--json").stdout)
+    assert [row["name"] for row in rows] == list(methods())
+    feddecomp = next(row for row in rows if row["name"] == "feddecomp")
+    assert feddecomp["aliases"] == ["fedlora"]
+    assert feddecomp["settings"]["feddecomp-rank-conv"] == 0.6
+    assert "feddecomp-rank-conv = 0.6" in fedpfl("methods").stdout
+
+
+def test_datasets():
+    rows = json.loads(fedpfl("datasets", "--json").stdout)
+    assert [row["name"] for row in rows] == [info.name for info in table()]
+    assert "tiny-imagenet" in fedpfl("datasets").stdout
+
+
+def test_models():
+    assert "small-cnn" in json.loads(fedpfl("models", "--json").stdout)
+    assert "small-cnn" in fedpfl("models").stdout.split()
+
+
+def test_config(elsewhere):
+    assert fedpfl("config").stdout.strip() == reference.pyproject_block()
+    refused = fedpfl("config", "--update")
+    assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+    (elsewhere / "pyproject.toml").write_text(f"{reference.BEGIN}\n{reference.END}\n")
+    assert "wrote pyproject.toml" in fedpfl("config", "--update").stdout
+    assert (elsewhere / "docs" / "configuration.md").is_file()
+    assert "nothing to change" in fedpfl("config", "--update").stdout
+
+
+def test_show(stored_run):
+    shown = fedpfl("show", "first").stdout
+    assert "not finished" in shown
+    assert "90.00 %" in shown  # the last round's accuracy
+    assert "0: 90.00 %  3: 75.00 %" in shown
+    rounds = [line for line in shown.splitlines() if line.startswith("│") and line.split()[1].isdigit()]
+    assert 15 <= len(rounds) <= 21
+    assert rounds[-1].split()[1] == "45"
+    assert fedpfl("show", stored_run.path).stdout == shown
+
+
+def test_show_lists_runs(stored_run):
+    assert "first" in fedpfl("show").stdout
+    assert "45/5" in fedpfl("show").stdout
+
+
+def test_show_without_runs():
+    assert "no runs in" in fedpfl("show").stdout
+
+
+def test_partition(elsewhere):
+    done = fedpfl("partition", "-c", "num-clients=4", "--plot", "chart.png")
+    assert done.exit_code == 0
+    rows = done.stdout.splitlines()
+    assert len(rows) == 5
+    assert (elsewhere / "chart.png").stat().st_size > 1000
+    assert len(fedpfl("partition", "--num-supernodes", 3).stdout.splitlines()) == 4
+
+
+def test_doctor_reports_every_check():
+    done = fedpfl("doctor", "--json")
+    findings = json.loads(done.stdout)
+    checks = [finding["check"] for finding in findings]
+    assert checks == [
+        "python", "flower", "torch", "ray", "commands", "ports", "output-dir", "state-dir", "data-dir", "proxy",
+        "clock", "superlink",
+    ]  # fmt: skip
+    assert (done.exit_code == 1) == any(finding["state"] == "problem" for finding in findings)
+    assert "python: Python" in fedpfl("doctor").stdout
+
+
+def test_doctor_finds_problems(elsewhere, monkeypatch):
+    (elsewhere / "file").write_text("")
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy:3128")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setattr(doctor, "FLOWER", (1, 99))
+    folders = {"output-dir": elsewhere / "file" / "runs", "state-dir": elsewhere / "new", "data-dir": elsewhere}
+    found = {finding.check: finding for finding in doctor.examine(folders)}
+    assert found["output-dir"].state == found["flower"].state == "problem"
+    assert found["state-dir"].state == "ok"
+    assert not (elsewhere / "new").exists()
+    assert found["proxy"].state == "warning"
+    assert "NO_PROXY" in found["proxy"].words
+
+
+def test_export_of_nothing(stored_run):
+    done = fedpfl("export", "first")
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert "not got as far as its first round" in done.stderr
+
+
+BAD = {
+    "dirichlet-alpha=0": ("dirichlet-alpha = 0:", "> 0"),
+    "num-server-rounds=1.5": ("num-server-rounds = 1.5", "a whole number"),
+    "fraction-train=2": ("fraction-train = 2:", "at most 1"),
+    "learning-rate=nan": ("learning-rate = nan", "> 0"),
+    "resume=1": ("resume = 1", "true or false"),
+    'method="fedavgg"': ("method = 'fedavgg'", "fedavg, feddecomp"),
+    'dataset="none"': ("dataset = 'none'", "digits"),
+    'run-name="a/b"': ("run-name = 'a/b'", "letters, digits"),
+    "feddecomp-lora-epochs=9": ("feddecomp-lora-epochs = 9", "at most local-epochs = 5"),
+    "diriclet-alpha=1": ("diriclet-alpha = 1", "did you mean dirichlet-alpha"),
+    "method=fedavg": ("method = 'fedavg'", "quotes"),
+    "dirichlet-alpha = 1": ("run-config = 'dirichlet-alpha", "spaces"),
+    "missing.toml": ("run-config = 'missing.toml'", "No such file"),
+    'output-dir="/dev/null/x"': ("output-dir = '/dev/null/x'", "cannot be written"),
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_bad_settings_end_at_once_with_one_line(text):
+    done = fedpfl("run", "-c", text)
+    assert done.exit_code == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: ")
+    for words in BAD[text]:
+        assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "nowhere"],
+        ["run", "--bogus"],
+        ["run", "--num-supernodes", "0"],
+        ["run", "--num-supernodes", "3", "-c", "num-clients=4"],
+        ["run", "--resume", "none"],
+        ["show", "none"],
+        ["bogus"],
+    ],
+)
+def test_bad_usage_is_one_line(arguments):
+    done = fedpfl(*arguments)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+
+
+def test_bad_settings_as_json():
+    done = fedpfl("run", "--json", "-c", "seed=-1")
+    answer = json.loads(done.stdout)
+    assert done.exit_code == 2
+    assert answer["status"] == "invalid"
+    assert "seed" in answer["error"]

@@ -1,0 +1,151 @@
+"""What `fedpfl run` decides before it starts anything, and what it reads while a run goes on."""
+
+import pytest
+from flwr.common.config import parse_config_args
+
+from fedpfl import reference
+from fedpfl.cli.common import overrides
+from fedpfl.cli.plan import prepare
+from fedpfl.cli.progress import Lines, Rounds, describe
+from fedpfl.errors import ConfigError, FedpflError
+from fedpfl.launch import copy_app, reason_in
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", ['seed=3 method="fedavg" resume=true', "dirichlet-alpha=0.1  data='my data'", ""])
+def test_overrides_are_read_as_flower_reads_them(text):
+    assert overrides([text]) == parse_config_args([text])
+
+
+def test_overrides_mix_files_and_pairs_and_the_last_wins(elsewhere):
+    (elsewhere / "my.toml").write_text("seed = 5\nlocal-epochs = 2\n")
+    assert overrides(["seed=4 num-clients=3", "my.toml", "local-epochs=9"]) == {
+        "seed": 5, "num-clients": 3, "local-epochs": 9,
+    }  # fmt: skip
+
+
+def test_plan_of_the_installed_package(elsewhere):
+    plan = prepare(None, ['output-dir="runs"'], None, None)
+    values = plan.run_config()
+    assert plan.app is None
+    assert values["num-clients"] == 10
+    assert values["output-dir"] == str(elsewhere / "runs")
+    assert values["state-dir"] == str(elsewhere / ".fedpfl" / "state")
+    assert values["run-name"].endswith("-feddecomp-digits")
+    assert plan.folder.path == elsewhere / "runs" / values["run-name"]
+    assert plan.federation(4)["num-supernodes"] == 10
+    assert "client-resources-num-gpus" not in plan.federation(4)
+
+
+def test_plan_takes_the_apps_settings(elsewhere):
+    (elsewhere / "pyproject.toml").write_text("[tool.flwr.app]\n[tool.flwr.app.config]\nseed = 7\nnum-clients = 3\n")
+    plan = prepare(None, ["local-epochs=3"], None, None)
+    values = plan.run_config()
+    assert plan.app == elsewhere
+    assert (values["seed"], values["local-epochs"], values["num-clients"]) == (7, 3, 3)
+
+
+def test_plan_counts_clients():
+    assert prepare(None, None, 4, None).run_config()["num-clients"] == 4
+    assert prepare(None, ["num-clients=4"], 4, None).run_config()["num-clients"] == 4
+    with pytest.raises(ConfigError, match="num-supernodes"):
+        prepare(None, ["num-clients=5"], 4, None)
+
+
+def test_run_names_are_not_used_twice(elsewhere):
+    (elsewhere / ".fedpfl" / "runs" / "taken").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="--resume taken"):
+        prepare(None, ['run-name="taken"'], None, None)
+
+
+@pytest.fixture
+def unfinished(elsewhere):
+    """Make a run of two clients that was interrupted after round 2."""
+    from fedpfl.results import RunFolder
+
+    plan = prepare(None, ['run-name="old" seed=9 output-dir="here"', "num-server-rounds=4"], 2, None)
+    folder = RunFolder.create(plan.config)
+    (folder.path / "checkpoint" / "round-000002.safetensors").write_bytes(b"")
+    (folder.path / "metrics.jsonl").write_text('{"round": 1}\n{"round": 2}\n')
+    return folder
+
+
+def test_resume_takes_the_runs_settings(unfinished):
+    plan = prepare(None, ["num-server-rounds=6"], None, str(unfinished.path))
+    values = plan.run_config()
+    assert plan.folder.path == unfinished.path
+    assert (values["resume"], values["run-name"], values["seed"], values["num-clients"]) == (True, "old", 9, 2)
+    assert values["num-server-rounds"] == 6
+    by_name = prepare(None, ['output-dir="here"'], None, "old")
+    assert by_name.run_config()["num-server-rounds"] == 4
+
+
+def test_resume_refuses_other_settings(unfinished):
+    with pytest.raises(ConfigError, match="the run to resume used 9"):
+        prepare(None, ["seed=1"], None, str(unfinished.path))
+
+
+def test_resume_of_a_finished_run_says_so(unfinished):
+    (unfinished.path / "summary.md").write_text("")
+    with pytest.raises(FedpflError, match="num-server-rounds=4"):
+        prepare(None, ["num-server-rounds=2"], None, str(unfinished.path))
+
+
+def test_rounds_follow_a_growing_file(elsewhere):
+    path = elsewhere / "metrics.jsonl"
+    rounds = Rounds(path)
+    assert rounds.new() == []
+    path.write_text('{"round": 1}\n{"rou')
+    assert rounds.new() == [{"round": 1}]
+    with path.open("a") as file:
+        file.write('nd": 2}\n')
+    assert rounds.new() == [{"round": 2}]
+    assert rounds.new() == []
+    later = Rounds(path)
+    assert later.new() == []
+    path.write_text('{"round": 1}\n')  # a resumed run drops what came after its checkpoint
+    assert later.new() == []
+    path.write_text('{"round": 1}\n{"round": 2}\n')
+    assert later.new() == [{"round": 2}]
+
+
+def test_lines_are_plain(capsys):
+    line = {"round": 2, "personalised": {"accuracy": 0.5}, "bytes_up": 1, "bytes_down": 2e6, "failed": {"1": "x"}}
+    Lines(3).round(line)
+    Lines(3, quiet=True).round(line)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [f"[   0.0 s] round 2/3: {describe(line)}"]
+    assert describe(line) == "personalised 50.0 %, 2.0 MB, 1 clients failed"
+
+
+def test_the_app_is_copied_without_environments(elsewhere):
+    app = elsewhere / "app"
+    for name in ("pyproject.toml", "fedpfl/a.py", "fedpfl/__pycache__/a.pyc", ".git/config.toml", "venv/pyvenv.cfg",
+                 "venv/b.py", "data.npz", "LICENSE", ".gitignore"):  # fmt: skip
+        (app / name).parent.mkdir(parents=True, exist_ok=True)
+        (app / name).write_text("")
+    copy_app(app, elsewhere / "copy")
+    copied = {str(p.relative_to(elsewhere / "copy")) for p in (elsewhere / "copy").rglob("*") if p.is_file()}
+    assert copied == {"pyproject.toml", "fedpfl/a.py", "LICENSE", ".gitignore"}
+
+
+def test_flower_takes_the_installed_package_as_an_app(elsewhere):
+    from flwr.cli.config_utils import load_and_validate
+
+    copy_app(None, elsewhere / "own")
+    config, _ = load_and_validate(elsewhere / "own" / "pyproject.toml")
+    assert config["tool"]["flwr"]["app"]["config"]["method"] == "feddecomp"
+    assert reference.BEGIN in (elsewhere / "own" / "pyproject.toml").read_text()
+
+
+def test_the_reason_is_found_in_the_log():
+    log = "INFO :      fedpfl: results in x\nERROR :     fedpfl: seed = -1: must be at least 0\nERROR :     more\n"
+    assert reason_in(log) == "seed = -1: must be at least 0"
+    assert reason_in("INFO : fedpfl: all is well") is None

@@ -1,0 +1,100 @@
+"""`fedpfl run` with the real Flower: outcome, exit code, and nothing left behind."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
+
+SECONDS = 240
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Start `fedpfl run` in an empty folder, with a mark in its environment that nothing may have at the end."""
+    (tmp_path / "work").mkdir()
+    mark = f"FEDPFL_TEST_MARK={tmp_path}"
+    environment = {**os.environ, "HOME": str(tmp_path), "FEDPFL_TEST_MARK": str(tmp_path)}
+
+    def start(*arguments):
+        folders = f'output-dir="{tmp_path / "runs"}" state-dir="{tmp_path / "state"}"'
+        command = [sys.executable, "-c", "from fedpfl.cli import main; main()", "run", "-c", folders, *arguments]
+        return subprocess.Popen(
+            command, env=environment, cwd=tmp_path / "work", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    yield start
+    deadline = time.monotonic() + 5
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == []
+
+
+def marked(mark):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark.encode() in path.read_bytes().split(b"\0"):
+                found.append((path.parent / "cmdline").read_bytes())
+        except OSError:
+            continue
+    return found
+
+
+def test_a_run_and_its_continuation(started, tmp_path):
+    settings = 'run-name="real" num-server-rounds=2 local-epochs=1 feddecomp-lora-epochs=1'
+    run = started("--json", "--keep-log", "--num-supernodes", "3", "-c", settings)
+    out, err = run.communicate(timeout=SECONDS)
+    assert run.returncode == 0, err
+    answer = json.loads(out.splitlines()[-1])
+    folder = tmp_path / "runs" / "real"
+    assert (answer["run"], answer["status"], answer["error"]) == ("real", "finished:completed", None)
+    assert (answer["folder"], answer["rounds"]) == (str(folder), 2)
+    assert 0 < answer["personalised_accuracy"] <= 1
+    assert answer["bytes_up"] > 0
+    assert "round 2/2" in err
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {"config.toml", "task.json", "metrics.jsonl", "summary.md", "global.safetensors", "flower.log"}
+    assert len(list((folder / "personal").iterdir())) == 3
+    port = int(re.search(r"127\.0\.0\.1:(\d+)", (folder / "flower.log").read_text()).group(1))
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+    run = started("--json", "--quiet", "--resume", "real", "-c", "num-server-rounds=3")
+    out, err = run.communicate(timeout=SECONDS)
+    assert (run.returncode, err) == (0, "")
+    assert json.loads(out)["rounds"] == 3
+
+
+def test_a_run_that_fails_says_why(started, tmp_path):
+    (tmp_path / "broken.npz").write_bytes(b"not an archive")
+    run = started("--json", "--num-supernodes", "2", "-c", f'dataset="npz" data="{tmp_path / "broken.npz"}"')
+    out, err = run.communicate(timeout=SECONDS)
+    assert run.returncode == 1
+    answer = json.loads(out)
+    assert answer["status"] == "finished:failed"
+    assert "broken.npz" in answer["error"]
+    assert err.splitlines()[-1] == f"error: {answer['error']}"
+    log = Path(re.search(r"\(log: (.*)\)", answer["error"]).group(1))
+    assert "broken.npz" in log.read_text()
+
+
+def test_an_interrupted_run_leaves_no_process(started, tmp_path):
+    run = started("--json", "--num-supernodes", "2", "-c", 'run-name="long" num-server-rounds=10000')
+    metrics = tmp_path / "runs" / "long" / "metrics.jsonl"
+    deadline = time.monotonic() + SECONDS
+    while not metrics.is_file() and run.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    run.send_signal(signal.SIGTERM)
+    out, err = run.communicate(timeout=60)
+    assert run.returncode == 130, err
+    assert json.loads(out)["status"] == "interrupted"
+    assert "--resume" in err

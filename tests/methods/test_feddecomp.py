@@ -1,0 +1,100 @@
+"""The "must hold" lines of FedDecomp, through the whole of server, strategy and client."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from support import LocalGrid, federation, simulate
+
+from fedpfl.client import _cached_engine, handle
+from fedpfl.payload import Payload
+
+
+def shared(folder):
+    return load_file(folder.path / "global.safetensors")
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
+
+
+@pytest.mark.parametrize("model", ["small-cnn", "resnet8"])
+def test_without_tau_epochs_it_is_fedavg_with_uniform_weights_to_the_bit(tmp_path, model):
+    settings = {"model": model, "learning_rate": 0.02, "num_server_rounds": 2, "local_epochs": 1}
+    ours = simulate(tmp_path / "a", 2, method="feddecomp", feddecomp_lora_epochs=0, **settings)
+    fedavg = simulate(tmp_path / "b", 2, method="fedavg", fedavg_weights="uniform", **settings)
+    assert same(shared(ours), shared(fedavg))
+    assert [line["personalised"] for line in ours.metrics()] == [line["personalised"] for line in fedavg.metrics()]
+
+
+@pytest.mark.parametrize("init", ["paper", "code"])
+def test_without_sigma_epochs_sigma_never_changes(tmp_path, init):
+    settings = {"method": "feddecomp", "model": "resnet8", "local_epochs": 1, "feddecomp_lora_epochs": 1}
+    run = simulate(tmp_path, 2, feddecomp_init=init, num_server_rounds=2, learning_rate=0.02, **settings)
+    first = _initial(tmp_path, 2, feddecomp_init=init, **settings)
+    assert same(shared(run), first)
+
+
+def test_running_statistics_follow_the_authors_code_on_request(tmp_path):
+    settings = {"method": "feddecomp", "model": "resnet8", "local_epochs": 1, "feddecomp_lora_epochs": 1}
+    run = simulate(
+        tmp_path, 2, feddecomp_lora_moves_statistics=True, num_server_rounds=1, learning_rate=0.02, **settings
+    )
+    first, last = _initial(tmp_path, 2, **settings), shared(run)
+    moved = {name for name in first if not np.array_equal(first[name], last[name])}
+    assert moved == {name for name in first if name.endswith(("running_mean", "running_var"))}
+
+
+def test_only_sigma_travels_and_reverse_sends_only_tau(tmp_path):
+    for variant, check in (("alternating", lambda n: "tau" not in n), ("reverse", lambda n: "tau" in n)):
+        run = simulate(tmp_path / variant, 2, method="feddecomp", feddecomp_variant=variant, num_server_rounds=1)
+        names = list(shared(run))
+        assert names
+        assert all(check(name) for name in names)
+        assert ("global" in run.metrics()[0]) == (variant == "alternating")
+
+
+def test_simultaneous_trains_both_parts_in_one_phase(tmp_path):
+    run = simulate(tmp_path, 2, method="feddecomp", feddecomp_variant="simultaneous", num_server_rounds=1)
+    first = _initial(tmp_path, 2, method="feddecomp")
+    assert not same(shared(run), first)
+    stored = next((tmp_path / "state").rglob("round-000001.safetensors"))
+    assert any(np.abs(array).max() > 0 for name, array in load_file(stored).items() if name.endswith("tau_b"))
+
+
+def test_absent_clients_can_count_with_the_last_mean(tmp_path):
+    settings = {"method": "feddecomp", "fraction_train": 0.5, "num_server_rounds": 1}
+    skip = simulate(tmp_path / "skip", 4, **settings)
+    last = simulate(tmp_path / "last", 4, feddecomp_absent_clients="last", **settings)
+    first = _initial(tmp_path, 4, **settings)
+    for name, array in shared(last).items():
+        half = (shared(skip)[name].astype(np.float64) + first[name]) / 2
+        np.testing.assert_allclose(array, half, rtol=1e-6, atol=1e-7)
+
+
+def test_the_exported_model_is_sigma_plus_tau(tmp_path):
+    from fedpfl.export import export_personal
+
+    run = simulate(tmp_path, 2, method="feddecomp", num_server_rounds=1)
+    merged = load_file(export_personal(run)[0])
+    sigma = shared(run)
+    assert merged.keys() == sigma.keys()
+    assert not np.array_equal(merged["base.fc1.weight"], sigma["base.fc1.weight"])
+    assert np.array_equal(merged["base.fc1.bias"], sigma["base.fc1.bias"])
+
+
+def _initial(tmp_path, num_clients, **settings):
+    """Return the arrays that every client starts from, by name."""
+    values = federation(tmp_path, num_clients, **settings)
+    handle("query", Payload(), values, {"partition-id": 0, "num-partitions": num_clients})
+    engine = _cached_engine(tuple(sorted(values.items())), num_clients, "", -1)
+    from fedpfl.assembly import assemble
+
+    _, partition = assemble(engine.config, engine.data.input_shape, engine.data.num_classes)
+    return partition.layout.unflatten(partition.get_shared())
+
+
+def test_the_grid_of_the_tests_answers_like_flower(tmp_path):
+    values = federation(tmp_path, 2)
+    assert list(LocalGrid(2, values).get_node_ids()) == [100, 101]

@@ -1,0 +1,93 @@
+"""Exported models are plain models that predict what the personalised ones predict."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
+
+from fedpfl import models
+from fedpfl.assembly import assemble
+from fedpfl.config import Config
+from fedpfl.errors import ConfigError, StateError
+from fedpfl.export import export_personal
+from fedpfl.results import RunFolder
+from fedpfl.state import ClientState
+
+SHAPE, CLASSES = (3, 16, 16), 5
+
+
+def stored_run(tmp_path, method="feddecomp", model="resnet8"):
+    values = {"run-name": "r", "output-dir": str(tmp_path / "runs"), "state-dir": str(tmp_path / "state")}
+    config = Config.parse({**values, "method": method, "model": model})
+    folder = RunFolder.create(config)
+    folder.describe(SHAPE, CLASSES, 3)
+    return config, folder
+
+
+def trained(config, seed):
+    """Return a model with arrays of its own, and its partition."""
+    model, partition = assemble(config, SHAPE, CLASSES)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for array in model.state_dict().values():
+            if array.is_floating_point():
+                array.copy_(torch.rand(array.shape, generator=generator) * 0.2 + 0.01)
+    return model, partition
+
+
+def test_exported_models_predict_the_same(tmp_path):
+    config, folder = stored_run(tmp_path)
+    expected = {}
+    for client in (0, 2):
+        _, partition = trained(config, 1)  # the same shared arrays for both
+        shared = partition.get_shared()
+        other, personal = trained(config, 10 + client)
+        personal.set_shared(shared)
+        ClientState(tmp_path / "state", folder.task()["state_key"], client).save(personal.get_personal(), 4, 0)
+        x = torch.rand(2, *SHAPE, generator=torch.Generator().manual_seed(0))
+        expected[client] = (x, config.method.personalised(other.eval())(x).detach())
+    save_file({"shared": shared}, folder.path / "checkpoint" / "round-000004.safetensors")
+    written = export_personal(folder)
+    assert [path.name for path in written] == ["client-00000.safetensors", "client-00002.safetensors"]
+    for path, (x, logits) in zip(written, expected.values(), strict=True):
+        plain = models.build("resnet8", SHAPE, CLASSES)
+        state = load_file(path)
+        plain.load_state_dict(state)
+        assert torch.allclose(plain.eval()(x), logits, atol=1e-5)
+        counters = [array for name, array in state.items() if name.endswith("num_batches_tracked")]
+        assert counters
+        assert all(array == 0 for array in counters)
+
+
+def test_final_weights_serve_without_a_checkpoint(tmp_path):
+    config, folder = stored_run(tmp_path)
+    _, partition = trained(config, 1)
+    arrays = {name: array.copy() for name, array in partition.layout.unflatten(partition.get_shared()).items()}
+    save_file(arrays, folder.path / "global.safetensors")
+    ClientState(tmp_path / "state", folder.task()["state_key"], 1).save(partition.get_personal(), 1, 0)
+    assert [path.name for path in export_personal(folder, [1])] == ["client-00001.safetensors"]
+    with pytest.raises(ConfigError, match="client = 0"):
+        export_personal(folder, [0])
+
+
+def test_local_models_need_no_shared_arrays(tmp_path):
+    config, folder = stored_run(tmp_path, method="local")
+    _, partition = trained(config, 1)
+    save_file({"shared": np.zeros(0, np.float32)}, folder.path / "checkpoint" / "round-000001.safetensors")
+    ClientState(tmp_path / "state", folder.task()["state_key"], 0).save(partition.get_personal(), 1, 0)
+    models.build("resnet8", SHAPE, CLASSES).load_state_dict(load_file(export_personal(folder)[0]))
+
+
+def test_nothing_to_export_without_personal_arrays(tmp_path):
+    _, folder = stored_run(tmp_path, method="fedavg")
+    assert export_personal(folder) == []
+
+
+def test_damaged_files_are_named(tmp_path):
+    _, folder = stored_run(tmp_path)
+    with pytest.raises(StateError, match=r"global\.safetensors"):
+        export_personal(folder)
+    (folder.path / "task.json").write_text("{")
+    with pytest.raises(StateError, match=r"task\.json"):
+        export_personal(folder)

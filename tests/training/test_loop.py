@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedpfl.training.loop import evaluate, run_phase
+from fedpfl.training.phase import Phase, Proximal, Samples, cross_entropy
+from fedpfl.training.settings import TrainingSettings
+
+SETTINGS = TrainingSettings(batch_size=4, learning_rate=0.1, momentum=0.9, weight_decay=0.01)
+
+
+def everything(name):
+    return True
+
+
+def images(n=10, channels=3):
+    torch.manual_seed(0)
+    x = torch.randn(n, channels, 8, 8).contiguous(memory_format=torch.channels_last)
+    return Samples(x, torch.arange(n) % 3)
+
+
+def convnet(norm=False):
+    torch.manual_seed(1)
+    layers = [nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5) if norm else nn.Identity(), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(5 * 36, 3)).to(memory_format=torch.channels_last)
+
+
+def straight(model, samples, epochs, rng, penalty=lambda model: 0.0):
+    """Run the same steps with torch.optim and nothing clever."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=0.01, foreach=True)
+    model.train()
+    for _ in range(epochs):
+        order = torch.from_numpy(rng.permutation(len(samples.y)))
+        for at in range(0, len(order), 4):
+            rows = order[at : at + 4]
+            optimizer.zero_grad()
+            (F.cross_entropy(model(samples.x[rows]), samples.y[rows]) + penalty(model)).backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_a_phase_does_the_steps_of_a_plain_loop(norm):
+    ours, reference, samples = convnet(norm), convnet(norm), images()
+    run_phase(ours, Phase(everything, epochs=3), samples, SETTINGS, np.random.default_rng(5))
+    straight(reference, samples, 3, np.random.default_rng(5))
+    for a, b in zip(ours.state_dict().values(), reference.state_dict().values(), strict=True):
+        # 1e-5: the plain loop gathers batches in another memory order, so convolutions round differently.
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_the_loss_is_the_mean_over_all_samples():
+    model, samples = convnet(), images()
+    still = TrainingSettings(batch_size=4, learning_rate=1e-30)
+    loss = run_phase(model, Phase(everything, epochs=2), samples, still, np.random.default_rng(0))
+    assert loss == pytest.approx(float(F.cross_entropy(model(samples.x), samples.y)), rel=1e-5)
+
+
+def test_only_the_selected_parameters_move():
+    model, samples = convnet(), images()
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    run_phase(model, Phase(lambda n: n.startswith("4."), epochs=1), samples, SETTINGS, np.random.default_rng(0))
+    moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    assert moved == {"4.weight", "4.bias"}
+    assert all(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize("phase", [Phase(everything, epochs=0), Phase(lambda name: False, epochs=3)])
+def test_nothing_happens_without_epochs_or_parameters(phase):
+    model = convnet()
+    before = [p.clone() for p in model.parameters()]
+    assert run_phase(model, phase, images(), SETTINGS, np.random.default_rng(0)) == 0.0
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_a_proximal_term_has_its_real_gradient():
+    ours, reference, samples = convnet(), convnet(), images()
+    anchor = {name: torch.randn_like(p) for name, p in ours.named_parameters()}
+    phase = Phase(everything, epochs=2, penalty=Proximal(0.3, anchor))
+    run_phase(ours, phase, samples, SETTINGS, np.random.default_rng(5))
+    straight(
+        reference,
+        samples,
+        2,
+        np.random.default_rng(5),
+        lambda m: 0.15 * sum(((p - anchor[n]) ** 2).sum() for n, p in m.named_parameters()),
+    )
+    for a, b in zip(ours.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_proximal_term_of_weight_zero_changes_no_bit():
+    with_term, without, samples = convnet(), convnet(), images()
+    anchor = {name: torch.randn_like(p) for name, p in with_term.named_parameters()}
+    run_phase(
+        with_term, Phase(everything, 2, penalty=Proximal(0.0, anchor)), samples, SETTINGS, np.random.default_rng(5)
+    )
+    run_phase(without, Phase(everything, 2), samples, SETTINGS, np.random.default_rng(5))
+    assert all(torch.equal(a, b) for a, b in zip(with_term.parameters(), without.parameters(), strict=True))
+
+
+def test_running_statistics_stand_still_on_request():
+    model = convnet(norm=True)
+    before = model[1].running_mean.clone(), model[1].running_var.clone()
+    run_phase(model, Phase(everything, 1, move_statistics=False), images(), SETTINGS, np.random.default_rng(0))
+    assert torch.equal(model[1].running_mean, before[0])
+    assert torch.equal(model[1].running_var, before[1])
+    assert model[1].momentum == 0.1
+    run_phase(model, Phase(everything, 1), images(), SETTINGS, np.random.default_rng(0))
+    assert not torch.equal(model[1].running_mean, before[0])
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_a_lone_sample_trains_even_where_batchnorm_sees_one_value_per_channel(n):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    before = model[1].weight.clone()
+    run_phase(model, Phase(everything, 1), images(n), SETTINGS, np.random.default_rng(0))
+    assert not torch.equal(model[1].weight, before)
+    assert model[2].training
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
+def test_batches_tell_which_samples_they_hold():
+    samples, seen = images(), []
+
+    def loss(model, batch):
+        assert torch.equal(samples.x[batch.positions], batch.x)
+        assert torch.equal(samples.y[batch.positions], batch.y)
+        seen.extend(batch.positions.tolist())
+        return cross_entropy(model, batch)
+
+    run_phase(convnet(), Phase(everything, 2, loss=loss), samples, SETTINGS, np.random.default_rng(0))
+    assert sorted(seen) == sorted([*range(10), *range(10)])
+
+
+def test_a_phase_s_own_data_and_learning_rate_take_precedence():
+    model, samples = convnet(), images()
+    nothing = Samples(samples.x[:0], samples.y[:0])
+    assert run_phase(model, Phase(everything, 1, data=nothing), samples, SETTINGS, np.random.default_rng(0)) == 0.0
+    before = model[0].weight.clone()
+    run_phase(model, Phase(everything, 1, learning_rate=1e-30), samples, SETTINGS, np.random.default_rng(0))
+    assert torch.equal(model[0].weight, before)
+
+
+def test_scores_are_sums_over_all_batches():
+    torch.manual_seed(0)
+    x, y = torch.randn(1203, 5), torch.randint(3, (1203,))
+    model = nn.Linear(5, 3)
+    score = evaluate(model, Samples(x, y))
+    assert score.samples == 1203
+    assert score.correct == int((model(x).argmax(1) == y).sum())
+    assert score.loss_sum == pytest.approx(float(F.cross_entropy(model(x), y, reduction="sum")), rel=1e-5)

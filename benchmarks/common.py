@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from fedpfl.errors import FedpflError
 from fedpfl.launch import script
@@ -101,11 +101,6 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def torch_threads(number: int) -> None:
-    """Compute with this many threads."""
-    torch.set_num_threads(number)
-
-
 def _cpu_model() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
@@ -131,7 +126,7 @@ class Run:
     ----------
     lines : list of dict
         ``metrics.jsonl``.
-    vector : dict of str to Tensor
+    arrays : dict of str to Tensor
         The shared arrays after the last round.
     seconds : float
         The whole command.
@@ -142,7 +137,7 @@ class Run:
     """
 
     lines: list[dict[str, Any]]
-    vector: dict[str, torch.Tensor]
+    arrays: dict[str, Tensor]
     seconds: float
     seconds_to_first_step: float | None
 

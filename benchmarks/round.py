@@ -16,7 +16,6 @@ import queue
 import statistics
 import time
 from collections.abc import Iterator
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
@@ -34,7 +33,6 @@ from common import (
     note,
     simulate,
     table,
-    torch_threads,
 )
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -72,7 +70,7 @@ def measure(options: argparse.Namespace) -> None:
         for pid, peak in tree.actors().items():
             peaks[pid] = max(peak, peaks.get(pid, 0))
 
-    with BarePool(config, options.processes) as pool:
+    with BarePool(config, data, options.processes) as pool:
         for repeat in range(1, options.repeats + 1):
             note(f"repeat {repeat} of {options.repeats}: bare loop")
             seconds, vector = pool.train(strategy, rounds)
@@ -84,7 +82,7 @@ def measure(options: argparse.Namespace) -> None:
                 starts += [run.seconds_to_first_step] if run.seconds_to_first_step is not None else []
                 exits.append(run.seconds)
                 same_clients(rounds, run)
-            difference = distance(vector, run)
+            difference = distance(vector, run, strategy.layout.names)
     base = statistics.median(bare)
 
     def row(who: str, seconds: list[float], goal: str) -> list[str]:
@@ -157,9 +155,9 @@ def same_clients(rounds: list[list[Client]], run: Run) -> None:
         raise BenchmarkError("fedpfl trained other clients than the bare loop; the comparison would not be fair")
 
 
-def distance(vector: Tensor, run: Run) -> float:
+def distance(vector: Tensor, run: Run, names: list[str]) -> float:
     """Return ‖a − b‖ / ‖b‖ of the bare loop's final model and fedpfl's."""
-    theirs = torch.cat([array.reshape(-1) for array in run.in_order()])
+    theirs = torch.cat([run.arrays[name].reshape(-1) for name in names])
     return float((vector - theirs).norm() / theirs.norm())
 
 
@@ -167,27 +165,153 @@ def distance(vector: Tensor, run: Run) -> float:
 
 
 class BarePool:
-    """Processes that train clients; started and warmed before anything is timed.
+    """Processes that train clients; started and warmed before anything is timed, idle between the rounds.
 
     Parameters
     ----------
     config : Config
         The run's settings.
+    data : FederatedData
+        The clients' data; each process prepares its own copy.
     processes : int
         How many.
     """
 
-    def __init__(self, config: Config, processes: int) -> None:
+    def __init__(self, config: Config, data: FederatedData, processes: int) -> None:
+        size = sum(p.numel() for p in cnn(data.input_shape[0], data.num_classes).parameters())
+        slots = max(1, round(config.run.fraction_train * data.num_clients))
+        # The weights that a round starts from, and those that each of its clients ends with.
+        self._start = torch.zeros(size).share_memory_()
+        self._ends = torch.zeros(slots, size).share_memory_()
         context = multiprocessing.get_context("spawn")
         self._tasks: Any = context.Queue()
         self._done: Any = context.Queue()
-        probe = sum(p.numel() for p in cnn(1, 10).parameters())
-        self._probe = probe
-        slots = max(1, round(config.run.fraction_train * config.data.num_clients))
-        # The weights that a round starts from, and those that each of its clients ends with.
-        self._start = torch.zeros(probe).share_memory_()
-        self._ends = torch.zeros(slots, probe).share_memory_()
-        shared = (config.flat(), self._tasks, self._done, self._start, self._ends)
-        self._workers: list[BaseProcess] = [
-            context.Process(target=work, args=shared, daemon=True) for _ in range(processes)
-        ]
+        given = (config.flat(), self._tasks, self._done, self._start, self._ends)
+        self._workers = [context.Process(target=work, args=given, daemon=True) for _ in range(processes)]
+
+    def __enter__(self) -> BarePool:
+        """Start the processes and wait until they are warm."""
+        note("starting the bare loop's processes")
+        for worker in self._workers:
+            worker.start()
+        self._wait(len(self._workers))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the processes."""
+        for _ in self._workers:
+            self._tasks.put(None)
+        for worker in self._workers:
+            worker.join(10)
+            if worker.is_alive():
+                worker.terminate()
+
+    def train(self, strategy: PersonalisedStrategy, rounds: list[list[Client]]) -> tuple[list[float], Tensor]:
+        """Train all rounds from the strategy's initial weights; return the seconds of each and the final weights."""
+        self._start.copy_(torch.from_numpy(strategy.shared))
+        seconds = []
+        for number, chosen in enumerate(rounds, 1):
+            begun = time.perf_counter()
+            slots = sorted(range(len(chosen)), key=lambda slot: -chosen[slot].train_samples)
+            for slot in slots:
+                self._tasks.put((slot, chosen[slot].id, number))
+            self._wait(len(chosen))
+            weights = torch.tensor([client.train_samples for client in chosen], dtype=torch.float32)
+            self._start.copy_((weights / weights.sum()) @ self._ends[: len(chosen)])
+            seconds.append(time.perf_counter() - begun)
+        return seconds, self._start.clone()
+
+    def _wait(self, answers: int) -> None:
+        while answers:
+            try:
+                reason = self._done.get(timeout=1)
+            except queue.Empty:
+                if all(worker.is_alive() for worker in self._workers):
+                    continue
+                reason = "it ended"
+            if reason:
+                raise BenchmarkError(f"a process of the bare loop failed: {reason}")
+            answers -= 1
+
+
+def work(values: dict[str, Any], tasks: Any, done: Any, start: Tensor, ends: Tensor) -> None:
+    """Be one of the bare loop's processes."""
+    try:
+        torch.set_num_threads(1)
+        config = Config.parse(values)
+        training, seed = config.training, config.run.seed
+        data = FederatedData(config.data, config.data.num_clients, seed, cache_bytes=2**62)
+        clients = [data.client(i) for i in range(data.num_clients)]
+        model = cnn(data.input_shape[0], data.num_classes)
+        params = list(model.parameters())
+        some = clients[0]
+        for inputs, labels in batches(some.x_train, some.y_train, training.batch_size, torch.arange(len(some.y_train))):
+            step(model, params, inputs, labels, training.learning_rate)
+        done.put("")
+        for slot, client, number in iter(tasks.get, None):
+            x, y = clients[client].x_train, clients[client].y_train
+            load(params, start)
+            rng = generator(seed, "batches", client, number, 0)
+            for _ in range(training.local_epochs):
+                order = torch.from_numpy(rng.permutation(len(y)))
+                for inputs, labels in batches(x, y, training.batch_size, order):
+                    step(model, params, inputs, labels, training.learning_rate)
+            torch.cat([p.detach().reshape(-1) for p in params], out=ends[slot])
+            done.put("")
+    except KeyboardInterrupt:
+        pass
+    except Exception as error:  # noqa: BLE001 (said by the parent in one line)
+        done.put(f"{type(error).__name__}: {error}")
+
+
+def cnn(channels: int, classes: int) -> nn.Module:
+    """Return FedAvg's CNN for images of 28x28 pixels, channels_last."""
+    model = nn.Sequential(
+        nn.Conv2d(channels, 32, 5), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Conv2d(32, 64, 5), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Flatten(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, classes),
+    )  # fmt: skip
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+@torch.no_grad()
+def load(params: list[nn.Parameter], flat: Tensor) -> None:
+    """Load a flat vector into the parameters."""
+    for p, values in zip(params, flat.split([p.numel() for p in params]), strict=True):
+        p.copy_(values.view(p.shape))
+
+
+def batches(x: Tensor, y: Tensor, size: int, order: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Gather an epoch once (n × H × W × C in memory, whole samples) and cut it into batches."""
+    gathered = x.permute(0, 2, 3, 1)[order].permute(0, 3, 1, 2)
+    return zip(gathered.split(size), y[order].split(size), strict=True)
+
+
+def step(model: nn.Module, params: list[nn.Parameter], x: Tensor, y: Tensor, learning_rate: float) -> None:
+    """Do one step of SGD."""
+    grads = torch.autograd.grad(F.cross_entropy(model(x), y), params)
+    with torch.no_grad():
+        torch._foreach_add_(params, grads, alpha=-learning_rate)
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = argparse.ArgumentParser(
+        prog="round.py",
+        description="A round of FedAvg through fedpfl and Flower, beside a bare PyTorch loop with the same SGD steps.",
+    )
+    add_data_options(parser, "fashion-mnist")
+    parser.add_argument("--rounds", type=count, default=4, help="rounds to measure, after one more (%(default)s)")
+    parser.add_argument("--repeats", type=count, default=2, help="how often all is measured in turn (%(default)s)")
+    parser.add_argument("--clients", type=count, default=20, help="clients of the federation (%(default)s)")
+    parser.add_argument("--fraction", type=float, default=0.2, help="share of them in a round (%(default)s)")
+    parser.add_argument("--partitioner", default="iid", help="how the data are divided (%(default)s)")
+    parser.add_argument("--epochs", type=count, default=5, help="epochs of a client in a round (%(default)s)")
+    parser.add_argument("--batch-size", type=count, default=20, help="samples in a batch (%(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=0.05, help="of SGD without momentum (%(default)s)")
+    parser.add_argument("--processes", type=count, default=cores(), help="of the bare loop; all cores (%(default)s)")
+    return parser
+
+
+if __name__ == "__main__":
+    main(measure, arguments())

@@ -108,7 +108,7 @@ QUICK = {
 }  # fmt: skip
 
 
-def federation(tmp_path: Any, num_clients: int = 4, **settings: Any) -> dict[str, Any]:
+def federation(tmp_path: Any, num_nodes: int = 4, **settings: Any) -> dict[str, Any]:
     """Return the run config of a small run in ``tmp_path``; underscores in the names stand for dashes."""
     given = {key.replace("_", "-"): value for key, value in settings.items()}
     folders = {"output-dir": str(tmp_path / "runs"), "state-dir": str(tmp_path / "state")}
@@ -116,7 +116,7 @@ def federation(tmp_path: Any, num_clients: int = 4, **settings: Any) -> dict[str
     return config.flat()
 
 
-def simulate(tmp_path: Any, num_clients: int = 4, grid: Callable[..., Grid] = LocalGrid, **settings: Any) -> RunFolder:
+def simulate(tmp_path: Any, num_nodes: int = 4, grid: Callable[..., Grid] = LocalGrid, **settings: Any) -> RunFolder:
     """Run a small federation in this process and return its folder."""
-    values = federation(tmp_path, num_clients, **settings)
-    return run_federation(grid(num_clients, values), values)
+    values = federation(tmp_path, num_nodes, **settings)
+    return run_federation(grid(num_nodes, values), values)

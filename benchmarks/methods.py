@@ -1,0 +1,187 @@
+"""What a method's round costs a client beyond the method's own steps.
+
+Each method trains a client through the real engine (``fedpfl.client.Engine``: receive, schedule, train, store, answer)
+and, in turn with it, with the only loop over batches replaced by a bare one: batches gathered beforehand, then the
+phase's own loss, gradients for what the phase trains, its penalty, one call for the SGD step, nothing else. Only the
+bare loop itself is timed then, so messages, state on disk and the making of the schedule count for the engine alone.
+A method that is added to ``fedpfl/methods`` is measured without a change here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from common import BenchmarkError, add_data_options, count, data_dir, footer, main, note, table
+from torch import Tensor, nn
+
+from fedpfl import client as engine_module
+from fedpfl.client import Engine
+from fedpfl.config import Config
+from fedpfl.data.federation import federated_data
+from fedpfl.methods import methods
+from fedpfl.payload import Payload
+from fedpfl.strategies import Client, strategies
+from fedpfl.training.phase import Batch, Phase, Samples
+from fedpfl.training.settings import TrainingSettings
+from fedpfl.wire import encode
+
+GOAL = 1.1
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Measure every method, one after the other."""
+    chosen = options.method or list(methods())
+    rows, size = [], 0
+    for name in chosen:
+        note(name)
+        whole, bare, steps, size = cost(options, name)
+        ratio = whole / bare
+        rows.append([name, f"{whole:.3f}", f"{bare:.3f}", str(steps), f"{ratio:.3f}", "yes" if ratio <= GOAL else "NO"])
+    print(table(["method", "s / round, engine", "s / round, bare steps", "steps", "ratio", f"≤ {GOAL}"], rows))
+    print(
+        f"\nWork: {options.model} on {options.dataset}, one client of {size} samples, batch {options.batch_size}, "
+        f"{options.epochs} epochs, one thread; medians of {options.rounds} rounds each, in turn, after one that does "
+        "not count."
+    )
+    print(footer(options.seed))
+
+
+def cost(options: argparse.Namespace, name: str) -> tuple[float, float, int, int]:
+    """Return (seconds of a round, seconds of its bare steps, steps, samples) of one method."""
+    with tempfile.TemporaryDirectory(prefix="fedpfl-benchmark-") as folder:
+        config = Config.parse(
+            {
+                "method": name, "model": options.model, "dataset": options.dataset,
+                "data-dir": data_dir(options.data_dir), "num-clients": options.clients, "partitioner": "iid",
+                "local-epochs": options.epochs, "batch-size": options.batch_size, "optimizer": "sgd",
+                "learning-rate": options.learning_rate, "threads": 1, "seed": options.seed, "state-dir": folder,
+            }
+        )  # fmt: skip
+        data = federated_data(config.data, options.clients, options.seed)
+        engine = Engine(config, data, options.clients)
+        play = player(engine)
+        bare = BareLoop()
+        whole: list[float] = []
+        steps: list[float] = []
+        for place in range(options.rounds + 1):
+            begun = time.perf_counter()
+            play()
+            whole.append(time.perf_counter() - begun)
+            bare.seconds, bare.steps = 0.0, 0
+            with patch.object(engine_module, "run_phase", bare):
+                play()
+            steps.append(bare.seconds)
+            if bare.steps == 0:
+                raise BenchmarkError(f"{name}: its schedule has no steps")
+            if place == 0:
+                whole.clear()
+                steps.clear()
+        return statistics.median(whole), statistics.median(steps), bare.steps, data.sizes(0)[0]
+
+
+def player(engine: Engine) -> Callable[[], None]:
+    """Return a function that plays the next round of client 0, as the server would ask for it."""
+    config, layout = engine.config, engine.partition.layout
+    aggregation = config.method.aggregation
+    strategy = strategies()[aggregation.rule](
+        [Client(0, 0, *engine.data.sizes(0))], layout, engine.partition.get_shared(), config.run, "benchmark",
+        **aggregation.options,
+    )  # fmt: skip
+    played = 0
+
+    def play() -> None:
+        nonlocal played
+        shared = encode(strategy.outgoing(strategy.clients[0]), config.run.wire_dtype)
+        message = Payload(
+            config={
+                "round": played + 1, "personal-round": played, "state-key": "benchmark", "layout": layout.to_text(),
+            },
+            arrays={"shared": shared},
+        )  # fmt: skip
+        engine.train(0, message)
+        played += 1
+
+    return play
+
+
+class BareLoop:
+    """Takes the place of ``fedpfl.training.loop.run_phase`` and counts its own steps and seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.steps = 0
+
+    def __call__(
+        self, model: nn.Module, phase: Phase, samples: Samples, settings: TrainingSettings, rng: np.random.Generator
+    ) -> float:
+        """Train through one phase."""
+        x, y = phase.data if phase.data is not None else samples
+        trained = [(name, p) for name, p in model.named_parameters() if phase.train(name)]
+        if not trained or phase.epochs == 0 or len(y) == 0:
+            return 0.0
+        order = torch.from_numpy(rng.permutation(len(y)))
+        cut = order.split(settings.batch_size)
+        batches = [Batch(_rows(x, positions), y[positions], positions) for positions in cut]
+        names, params = [name for name, _ in trained], [p for _, p in trained]
+        still = [p for name, p in model.named_parameters() if name not in set(names) and p.requires_grad]
+        norms = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
+        rate, momentum, decay = phase.learning_rate or settings.learning_rate, settings.momentum, settings.weight_decay
+        velocity = [torch.zeros_like(p) for p in params]
+        for p in still:
+            p.requires_grad_(False)
+        model.train()
+        begun = time.perf_counter()
+        with phase.during(model):
+            for _ in range(phase.epochs):
+                for batch in batches:
+                    if norms and len(batch.y) == 1:  # which BatchNorm cannot normalise
+                        model.eval()
+                    grads: list[Tensor] = list(torch.autograd.grad(phase.loss(model, batch), params))
+                    if phase.penalty is not None:
+                        phase.penalty.add_gradient(names, params, grads)
+                    with torch.no_grad():
+                        if decay:
+                            torch._foreach_add_(grads, params, alpha=decay)
+                        if momentum:
+                            torch._foreach_mul_(velocity, momentum)
+                            torch._foreach_add_(velocity, grads)
+                            grads = velocity
+                        torch._foreach_add_(params, grads, alpha=-rate)
+                    if norms and len(batch.y) == 1:
+                        model.train()
+        self.seconds += time.perf_counter() - begun
+        self.steps += phase.epochs * len(batches)
+        for p in still:
+            p.requires_grad_(True)
+        return 0.0
+
+
+def _rows(x: Tensor, positions: Tensor) -> Tensor:
+    return x.permute(0, 2, 3, 1)[positions].permute(0, 3, 1, 2) if x.dim() == 4 else x[positions]
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = argparse.ArgumentParser(
+        prog="methods.py", description="What a round of each method costs a client beyond the method's own steps."
+    )
+    add_data_options(parser, "fashion-mnist")
+    parser.add_argument("--model", default="fedavg-cnn", help="model (%(default)s); for example resnet8 with cifar10")
+    parser.add_argument("--method", action="append", choices=list(methods()), help="only this one; may be repeated")
+    parser.add_argument("--rounds", type=count, default=5, help="rounds to measure, after one more (%(default)s)")
+    parser.add_argument("--clients", type=count, default=100, help="clients that share the data (%(default)s)")
+    parser.add_argument("--epochs", type=count, default=5, help="epochs of a round (%(default)s)")
+    parser.add_argument("--batch-size", type=count, default=20, help="samples in a batch (%(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=0.01, help="of SGD with momentum 0.9 (%(default)s)")
+    return parser
+
+
+if __name__ == "__main__":
+    main(measure, arguments())

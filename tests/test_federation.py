@@ -1,0 +1,269 @@
+"""Whole federations in one process: resume, order of arrival, what leaves a client, failures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from support import Killed, LocalGrid, federation, simulate
+
+from fedpfl.errors import ConfigError, FedpflError, LayoutError, StateError
+from fedpfl.methods import methods
+from fedpfl.results import outcome
+from fedpfl.server import run_federation
+
+SETTINGS = {"feddecomp": {"feddecomp_lora_epochs": 1}}
+
+
+def arrays(folder, tmp_path):
+    """Return all arrays of a finished run: the shared ones and each client's newest personal ones."""
+    found = {f"global/{k}": v for k, v in load_file(folder.path / "global.safetensors").items()}
+    for client in sorted((tmp_path / "state").glob("*/client-*")):
+        newest = sorted(client.glob("round-*.safetensors"))[-1]
+        found.update({f"{client.name}/{newest.name}/{k}": v for k, v in load_file(newest).items()})
+    return found
+
+
+def assert_identical(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        assert np.array_equal(a[name], b[name]), name
+
+
+@pytest.mark.parametrize("method", list(methods()))
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_a_killed_and_resumed_run_ends_with_the_same_bits(tmp_path, method, fraction):
+    settings = {"method": method, "fraction_train": fraction, "num_server_rounds": 4, **SETTINGS.get(method, {})}
+    whole = simulate(tmp_path / "whole", 4, **settings)
+
+    values = federation(tmp_path / "killed", 4, **settings)
+    trained = []
+
+    def kill(kind, client, payload):
+        trained.extend([payload.config["round"]] if kind == "train" else [])
+        if kind == "train" and payload.config["round"] == 3 and trained.count(3) == 2:
+            raise Killed  # in the middle of round 3: one client has trained and stored its personal arrays
+
+    with pytest.raises(Killed):
+        run_federation(LocalGrid(4, values, intercept=kill), values)
+    values["resume"] = True
+    resumed = run_federation(LocalGrid(4, values), values)
+
+    assert_identical(arrays(whole, tmp_path / "whole"), arrays(resumed, tmp_path / "killed"))
+    strip = ("seconds", "seconds_train", "seconds_evaluate")
+    lines = [[{k: v for k, v in line.items() if k not in strip} for line in f.metrics()] for f in (whole, resumed)]
+    assert lines[0] == lines[1]
+    assert [line["round"] for line in lines[1]] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("method", list(methods()))
+def test_the_order_of_arrival_changes_no_bit(tmp_path, method):
+    a = simulate(tmp_path / "a", 4, method=method)
+    b = simulate(tmp_path / "b", 4, grid=lambda n, v: LocalGrid(n, v, shuffle=True), method=method)
+    assert_identical(arrays(a, tmp_path / "a"), arrays(b, tmp_path / "b"))
+
+
+@pytest.mark.parametrize("method", list(methods()))
+def test_nothing_personal_leaves_a_client(tmp_path, method):
+    values = federation(tmp_path, 3, method=method, num_server_rounds=2)
+    grid = LocalGrid(3, values)
+    run_federation(grid, values)
+    stored = [a for p in (tmp_path / "state").rglob("*.safetensors") for a in load_file(p).values()]
+    assert bool(stored) == (method != "fedavg")
+    sent = b"".join(
+        array.data
+        for kind, _, _, reply in grid.log
+        if reply is not None
+        for array in reply.array_records["arrays"].values()
+    )
+    for array in stored:
+        # Any 16 bytes in a row of a personal array: a copy would hold them. All-zero runs prove nothing.
+        for at in range(0, array.size - 4, max(1, array.size // 20)):
+            piece = np.ascontiguousarray(array).reshape(-1)[at : at + 4]
+            if np.all(piece != 0):
+                assert piece.tobytes() not in sent
+    for kind, _, _, reply in grid.log:
+        assert reply is not None
+        assert set(reply.array_records["arrays"]) == ({"shared"} if kind == "train" else set())
+        assert all(isinstance(value, (int, float)) for value in reply.metric_records["metrics"].values())
+
+
+@pytest.mark.parametrize("method", list(methods()))
+def test_every_method_learns_and_personalised_clients_beat_chance(tmp_path, method):
+    run = simulate(tmp_path, 4, method=method, num_server_rounds=5, local_epochs=5)
+    assert outcome(run)["personalised_accuracy"] > 0.5
+
+
+def test_bytes_are_those_of_the_messages(tmp_path):
+    values = federation(tmp_path, 3, method="fedavg", num_server_rounds=1, evaluate_every=0)
+    folder = run_federation(LocalGrid(3, values), values)
+    line = folder.metrics()[0]
+    vector = 4 * 13706
+    assert 3 * vector <= line["bytes_up"] <= 1.02 * 3 * vector
+    assert 6 * vector <= line["bytes_down"] <= 1.02 * 6 * vector  # training and the evaluation after the last round
+
+
+def test_float16_halves_the_traffic(tmp_path):
+    full = simulate(tmp_path / "a", 2, method="fedavg", num_server_rounds=1)
+    half = simulate(tmp_path / "b", 2, method="fedavg", num_server_rounds=1, wire_dtype="float16")
+    assert outcome(half)["bytes_up"] < 0.52 * outcome(full)["bytes_up"]
+
+
+def test_local_training_sends_no_arrays_and_has_no_global_model(tmp_path):
+    run = simulate(tmp_path, 2, method="local", num_server_rounds=1)
+    assert "global" not in run.metrics()[0]
+    assert outcome(run)["bytes_up"] < 3000
+
+
+@pytest.mark.parametrize(("every", "rounds"), [(1, [1, 2, 3]), (2, [2, 3]), (0, [3])])
+def test_clients_are_tested_when_asked_and_after_the_last_round(tmp_path, every, rounds):
+    run = simulate(tmp_path, 2, method="fedavg", evaluate_every=every)
+    assert [line["round"] for line in run.metrics() if "personalised" in line] == rounds
+
+
+def test_a_run_never_overwrites_another(tmp_path):
+    simulate(tmp_path, 2, method="fedavg", num_server_rounds=1)
+    with pytest.raises(ConfigError, match="run-name = 'run': a run of this name is in"):
+        simulate(tmp_path, 2, method="fedavg", num_server_rounds=1)
+
+
+def test_a_deleted_run_s_personal_arrays_do_not_come_back(tmp_path):
+    import shutil
+
+    first = simulate(tmp_path, 2, method="local", num_server_rounds=3)
+    shutil.rmtree(first.path)
+    again = simulate(tmp_path, 2, method="local", num_server_rounds=1)
+    fresh = simulate(tmp_path / "fresh", 2, method="local", num_server_rounds=1)
+    assert again.metrics()[0]["personalised"] == fresh.metrics()[0]["personalised"]
+
+
+def test_resume_refuses_other_settings_and_names_the_key(tmp_path):
+    simulate(tmp_path, 2, method="fedavg", num_server_rounds=1)
+    with pytest.raises(ConfigError, match=r"learning-rate = 0.5: the run to resume used"):
+        simulate(tmp_path, 2, method="fedavg", num_server_rounds=2, learning_rate=0.5, resume=True)
+
+
+def test_a_finished_run_can_be_made_longer(tmp_path):
+    simulate(tmp_path / "a", 2, method="feddecomp", num_server_rounds=2, feddecomp_lora_epochs=1)
+    longer = simulate(
+        tmp_path / "a", 2, method="feddecomp", num_server_rounds=4, feddecomp_lora_epochs=1, resume=True
+    )
+    whole = simulate(tmp_path / "b", 2, method="feddecomp", num_server_rounds=4, feddecomp_lora_epochs=1)
+    assert_identical(arrays(longer, tmp_path / "a"), arrays(whole, tmp_path / "b"))
+
+
+def test_lost_personal_state_is_an_error_not_a_fresh_start(tmp_path):
+    simulate(tmp_path, 2, method="local", num_server_rounds=1)
+    for path in (tmp_path / "state").rglob("client-00001/*"):
+        path.unlink()
+    run = simulate(tmp_path, 2, method="local", num_server_rounds=2, resume=True)
+    assert "personal arrays cannot be read" in run.metrics()[1]["failed"]["1"]
+
+
+def test_a_failing_client_is_recorded_and_the_others_go_on(tmp_path):
+    values = federation(tmp_path, 3, method="fedavg", num_server_rounds=2)
+
+    def fail(kind, client, payload):
+        if kind == "train" and client == 1 and payload.config["round"] == 1:
+            raise StateError("the disk of client 1 is full")
+
+    folder = run_federation(LocalGrid(3, values, intercept=fail), values)
+    first, second = folder.metrics()
+    assert first["failed"] == {"1": "the disk of client 1 is full"}
+    assert first["clients"] == [0, 2]
+    assert second["clients"] == [0, 1, 2]
+    assert "failed" not in second
+
+
+def test_a_round_without_any_reply_ends_the_run_with_the_clients_words(tmp_path):
+    values = federation(tmp_path, 2, method="fedavg")
+
+    def fail(kind, client, payload):
+        if kind == "train":
+            raise StateError("no space left")
+
+    with pytest.raises(FedpflError, match="round 1: no client trained; client 0: no space left; client 1: no space left"):
+        run_federation(LocalGrid(2, values, intercept=fail), values)
+
+
+def test_a_silent_client_costs_a_round_no_more_than_the_timeout(tmp_path):
+    values = federation(tmp_path, 3, method="fedavg", num_server_rounds=1, round_timeout=0.5)
+
+    class Deaf(LocalGrid):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            lost = [m for m in replies if m.metadata.src_node_id == 101 and m.metadata.message_type == "train"]
+            return [m for m in replies if m not in lost]
+
+    folder = run_federation(Deaf(3, values), values)
+    line = folder.metrics()[0]
+    assert line["failed"] == {"1": "no reply within 0.5 s"}
+    assert line["clients"] == [0, 2]
+    assert line["seconds_train"] < 2
+
+
+def test_diverged_training_is_neither_sent_nor_kept(tmp_path):
+    with pytest.raises(FedpflError, match="the training diverged in round 1; a smaller learning-rate may help"):
+        simulate(tmp_path, 2, method="local", learning_rate=1e30)
+    assert list((tmp_path / "state").rglob("*.safetensors")) == []
+
+
+def test_another_number_of_nodes_than_clients_is_one_clear_line(tmp_path):
+    with pytest.raises(FedpflError, match="num-clients = 5: this federation has 2 nodes; use 2 or 0"):
+        simulate(tmp_path, 2, num_clients=5)
+
+
+def test_two_nodes_with_one_partition_are_refused(tmp_path):
+    values = federation(tmp_path, 2)
+    with pytest.raises(ConfigError, match="partition-id = 0: two nodes have it"):
+        run_federation(LocalGrid(2, values, node_config={1: {"partition-id": 0}}), values)
+
+
+def test_missing_clients_are_counted_when_the_wait_is_over(tmp_path):
+    values = federation(tmp_path, 2, node_timeout=0.6)
+    nodes = {i: {"num-partitions": 3} for i in range(2)}
+    with pytest.raises(FedpflError, match=r"2 of 3 clients connected within node-timeout = 0.6 s: \[0, 1\]"):
+        run_federation(LocalGrid(2, values, node_config=nodes), values)
+
+
+def test_a_client_with_another_model_is_named_before_round_1(tmp_path):
+    values = federation(tmp_path, 2, method="fedavg")
+
+    class Other(LocalGrid):
+        def push_messages(self, messages):
+            pushed = list(messages)
+            ids = list(super().push_messages(pushed))
+            for message_id in ids:
+                reply = self.replies[message_id]
+                if reply.metadata.src_node_id == 101 and reply.metadata.message_type == "query":
+                    config = reply.content.config_records["config"]
+                    config["layout"] = config["layout"].replace("base.conv1.weight", "base.conv9.weight")
+            return ids
+
+    with pytest.raises(LayoutError, match="client 1 has another model: array 'base.conv9.weight'"):
+        run_federation(Other(2, values), values)
+
+
+@pytest.mark.parametrize(
+    ("node_config", "message"),
+    [({"partition-id": 0}, "node-config = .*must have num-partitions"), ({}, "must have partition-id")],
+)
+def test_a_node_without_partition_is_told_what_it_needs(tmp_path, node_config, message):
+    from fedpfl.client import handle
+    from fedpfl.payload import Payload
+
+    with pytest.raises(ConfigError, match=message):
+        handle("query", Payload(), federation(tmp_path), node_config)
+
+
+def test_a_device_with_its_own_data_takes_part(tmp_path):
+    rng = np.random.default_rng(0)
+    nodes = {}
+    for i in range(2):
+        x = rng.integers(0, 255, (60, 8, 8), dtype=np.uint8)
+        np.savez(tmp_path / f"own{i}.npz", x=x, y=rng.integers(0, 3, 60))
+        nodes[i] = {"data": str(tmp_path / f"own{i}.npz")}
+    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, num_classes=3)
+    folder = run_federation(LocalGrid(2, values, node_config=nodes), values)
+    assert folder.task()["num_classes"] == 3
+    assert folder.metrics()[0]["clients"] == [0, 1]

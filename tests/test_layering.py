@@ -1,0 +1,85 @@
+"""The architecture, as a test: who may import whom."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "fedpfl"
+
+# Lowest first; a part may import what stands before it, and files of its own group.
+LAYERS = [
+    ["errors", "rng"],
+    ["settings", "wire"],
+    ["payload", "data", "layers", "models", "partition", "state"],
+    ["training"],
+    ["methods"],
+    ["config"],
+    ["assembly"],
+    ["client", "messages", "reference"],
+    ["strategies", "results"],
+    ["server", "export"],
+    ["client_app", "server_app", "launch"],
+    ["cli"],
+]
+RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
+DEVICE = {part for parts in LAYERS[:8] for part in parts} - {"messages", "reference"}
+
+
+def part_of(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path):
+    """Yield (package part or foreign module, whether it is imported when the file is) of a file's imports."""
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        child
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for child in ast.walk(node)
+    }
+    depth = len(path.relative_to(PACKAGE).parts)
+    for node in ast.walk(tree):
+        if node in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name.split(".")[0], False) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield (node.module or "").split(".")[0], False
+        elif isinstance(node, ast.ImportFrom) and node.level == depth:
+            names = [node.module.split(".")[0]] if node.module else [alias.name for alias in node.names]
+            yield from ((name, True) for name in names if name in RANK)
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_dependencies_point_downwards(path):
+    part = part_of(path)
+    if part == "__init__":
+        return
+    for name, ours in imports(path):
+        if ours and name != part:
+            assert RANK[name] < RANK[part], f"{part} imports {name}"
+        if not ours and part in DEVICE:
+            assert name != "flwr", f"{part} imports flwr"
+
+
+def test_the_training_core_loads_without_flower():
+    code = "import sys, fedpfl.client; assert not any(m.split('.')[0] in ('flwr', 'ray') for m in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_flower_loads_the_apps_without_torch():
+    code = "import sys, fedpfl.client_app, fedpfl.server_app; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_no_method_s_name_decides_anything_outside_its_file():
+    for path in PACKAGE.rglob("*.py"):
+        text = path.read_text()
+        if part_of(path) != "methods":
+            assert "method ==" not in text, path

@@ -127,9 +127,10 @@ class BareLoop:
         if not trained or phase.epochs == 0 or len(y) == 0:
             return 0.0
         order = torch.from_numpy(rng.permutation(len(y)))
-        cut = order.split(settings.batch_size)
+        cut = torch.split(order, settings.batch_size)
         batches = [Batch(_rows(x, positions), y[positions], positions) for positions in cut]
-        names, params = [name for name, _ in trained], [p for _, p in trained]
+        names = [name for name, _ in trained]
+        params: list[Tensor] = [p for _, p in trained]
         still = [p for name, p in model.named_parameters() if name not in set(names) and p.requires_grad]
         norms = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
         rate, momentum, decay = phase.learning_rate or settings.learning_rate, settings.momentum, settings.weight_decay

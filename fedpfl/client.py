@@ -17,7 +17,7 @@ import torch
 
 from .assembly import assemble
 from .config import Config
-from .data.federation import FederatedData, federated_data, own_data
+from .data.federation import FederatedData, Samples, federated_data, own_data
 from .errors import ConfigError, LayoutError, TrainingDiverged
 from .methods.base import LocalRound
 from .payload import Payload
@@ -25,7 +25,6 @@ from .rng import generator, torch_seed
 from .settings import Value
 from .state import ClientState
 from .training.loop import Score, evaluate, run_phase
-from .training.phase import Samples
 from .wire import Layout, decode, encode
 
 
@@ -75,11 +74,11 @@ class Engine:
         server_round, started_from = int(message.config["round"]), int(message.config["personal-round"])
         state = self._load(client, message)
         method, run, training = self.config.method, self.config.run, self.config.training
-        samples = self._samples(client)[0]
+        samples = self._on_device(self.data.train(self._place(client)))
         local = LocalRound(client, server_round, samples, self.data.num_classes, self.model, self.partition.received())
         # Dropout draws from torch's own generator; the batches have theirs.
         torch.manual_seed(torch_seed(run.seed, "torch", client, server_round))
-        # A phase without epochs counts for nothing, so that a schedule that is FedAvg's in effect draws FedAvg's batches.
+        # A phase without epochs does not count: a schedule that is FedAvg's in effect draws FedAvg's batches.
         phases = [phase for phase in method.schedule(local) if phase.epochs]
         losses = [
             run_phase(self.model, phase, samples, training, generator(run.seed, "batches", client, server_round, place))
@@ -105,7 +104,7 @@ class Engine:
         started = time.perf_counter()
         self._load(client, message)
         self.model.eval()
-        samples = self._samples(client)[1]
+        samples = self._on_device(self.data.test(self._place(client)))
         method = self.config.method
         personalised, shared = method.personalised(self.model), method.global_model(self.model)
         score = evaluate(personalised, samples)
@@ -129,10 +128,8 @@ class Engine:
     def _place(self, client: int) -> int:
         return 0 if self.own else client
 
-    def _samples(self, client: int) -> tuple[Samples, Samples]:
-        data, device = self.data.client(self._place(client)), self.config.training.device
-        train = Samples(data.x_train.to(device), data.y_train.to(device))
-        return train, Samples(data.x_test.to(device), data.y_test.to(device))
+    def _on_device(self, samples: Samples) -> Samples:
+        return Samples(*(tensor.to(self.config.training.device) for tensor in samples))
 
 
 HANDLERS: dict[str, Callable[[Engine, int, Payload], Payload]] = {

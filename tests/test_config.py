@@ -12,11 +12,28 @@ from fedpfl.config import Config, check_keys, known_keys
 from fedpfl.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
-FIXED = (
-    "method dataset data data-dir model num-clients partitioner dirichlet-alpha num-server-rounds local-epochs "
-    "batch-size learning-rate momentum weight-decay fraction-train evaluate-every seed output-dir state-dir "
-    "feddecomp-rank-conv"
-).split()
+FIXED = [
+    "method",
+    "dataset",
+    "data",
+    "data-dir",
+    "model",
+    "num-clients",
+    "partitioner",
+    "dirichlet-alpha",
+    "num-server-rounds",
+    "local-epochs",
+    "batch-size",
+    "learning-rate",
+    "momentum",
+    "weight-decay",
+    "fraction-train",
+    "evaluate-every",
+    "seed",
+    "output-dir",
+    "state-dir",
+    "feddecomp-rank-conv",
+]
 
 
 def test_the_promised_keys_exist():

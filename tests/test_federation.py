@@ -123,7 +123,7 @@ def test_clients_are_tested_when_asked_and_after_the_last_round(tmp_path, every,
 
 def test_a_run_never_overwrites_another(tmp_path):
     simulate(tmp_path, 2, method="fedavg", num_server_rounds=1)
-    with pytest.raises(ConfigError, match="run-name = 'run': a run of this name is in"):
+    with pytest.raises(ConfigError, match=r"run-name = 'run': a run of this name is in"):
         simulate(tmp_path, 2, method="fedavg", num_server_rounds=1)
 
 
@@ -145,9 +145,7 @@ def test_resume_refuses_other_settings_and_names_the_key(tmp_path):
 
 def test_a_finished_run_can_be_made_longer(tmp_path):
     simulate(tmp_path / "a", 2, method="feddecomp", num_server_rounds=2, feddecomp_lora_epochs=1)
-    longer = simulate(
-        tmp_path / "a", 2, method="feddecomp", num_server_rounds=4, feddecomp_lora_epochs=1, resume=True
-    )
+    longer = simulate(tmp_path / "a", 2, method="feddecomp", num_server_rounds=4, feddecomp_lora_epochs=1, resume=True)
     whole = simulate(tmp_path / "b", 2, method="feddecomp", num_server_rounds=4, feddecomp_lora_epochs=1)
     assert_identical(arrays(longer, tmp_path / "a"), arrays(whole, tmp_path / "b"))
 
@@ -182,7 +180,9 @@ def test_a_round_without_any_reply_ends_the_run_with_the_clients_words(tmp_path)
         if kind == "train":
             raise StateError("no space left")
 
-    with pytest.raises(FedpflError, match="round 1: no client trained; client 0: no space left; client 1: no space left"):
+    with pytest.raises(
+        FedpflError, match=r"round 1: no client trained; client 0: no space left; client 1: no space left"
+    ):
         run_federation(LocalGrid(2, values, intercept=fail), values)
 
 
@@ -203,19 +203,19 @@ def test_a_silent_client_costs_a_round_no_more_than_the_timeout(tmp_path):
 
 
 def test_diverged_training_is_neither_sent_nor_kept(tmp_path):
-    with pytest.raises(FedpflError, match="the training diverged in round 1; a smaller learning-rate may help"):
+    with pytest.raises(FedpflError, match=r"the training diverged in round 1; a smaller learning-rate may help"):
         simulate(tmp_path, 2, method="local", learning_rate=1e30)
     assert list((tmp_path / "state").rglob("*.safetensors")) == []
 
 
 def test_another_number_of_nodes_than_clients_is_one_clear_line(tmp_path):
-    with pytest.raises(FedpflError, match="num-clients = 5: this federation has 2 nodes; use 2 or 0"):
+    with pytest.raises(FedpflError, match=r"num-clients = 5: this federation has 2 nodes; use 2 or 0"):
         simulate(tmp_path, 2, num_clients=5)
 
 
 def test_two_nodes_with_one_partition_are_refused(tmp_path):
     values = federation(tmp_path, 2)
-    with pytest.raises(ConfigError, match="partition-id = 0: two nodes have it"):
+    with pytest.raises(ConfigError, match=r"partition-id = 0: two nodes have it"):
         run_federation(LocalGrid(2, values, node_config={1: {"partition-id": 0}}), values)
 
 
@@ -240,7 +240,7 @@ def test_a_client_with_another_model_is_named_before_round_1(tmp_path):
                     config["layout"] = config["layout"].replace("base.conv1.weight", "base.conv9.weight")
             return ids
 
-    with pytest.raises(LayoutError, match="client 1 has another model: array 'base.conv9.weight'"):
+    with pytest.raises(LayoutError, match=r"client 1 has another model: array 'base.conv9.weight'"):
         run_federation(Other(2, values), values)
 
 

@@ -56,7 +56,7 @@ def test_a_damaged_file_is_named(tmp_path):
     state.save(arrays(1), 1, 0)
     path = state.folder / "round-000001.safetensors"
     path.write_bytes(path.read_bytes()[:20])
-    with pytest.raises(StateError, match="round-000001.safetensors: the client's personal arrays cannot be read"):
+    with pytest.raises(StateError, match=r"round-000001.safetensors: the client's personal arrays cannot be read"):
         state.load(1)
 
 
@@ -68,7 +68,7 @@ def test_a_failed_write_leaves_the_old_content_and_no_rubbish(tmp_path, monkeypa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=r"No space left"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]

@@ -76,9 +76,9 @@ def test_layouts_survive_the_network(entries):
 def test_wrong_lengths_and_missing_arrays_are_named():
     with pytest.raises(LayoutError, match=r"shape \(3,\) arrived, expected \(21,\)"):
         LAYOUT.unflatten(np.zeros(3, np.float32))
-    with pytest.raises(LayoutError, match="'conv.bias' is missing"):
+    with pytest.raises(LayoutError, match=r"'conv.bias' is missing"):
         LAYOUT.flatten({"conv.weight": np.zeros((2, 1, 3, 3), np.float32)})
-    with pytest.raises(LayoutError, match="'conv.weight' has shape"):
+    with pytest.raises(LayoutError, match=r"'conv.weight' has shape"):
         LAYOUT.flatten({"conv.weight": np.zeros((2, 1, 3, 2), np.float32)})
 
 
@@ -86,7 +86,7 @@ def test_float16_travels_and_refuses_what_it_cannot_hold():
     sent = encode(np.array([0.5, -3.25], np.float32), "float16")
     assert sent.dtype == np.float16
     assert decode(sent).tolist() == [0.5, -3.25]
-    with pytest.raises(LayoutError, match="1e\\+06 does not fit"):
+    with pytest.raises(LayoutError, match=r"1e\+06 does not fit"):
         encode(np.array([1e6], np.float32), "float16")
 
 
@@ -97,5 +97,5 @@ def test_float32_is_exact():
 
 @pytest.mark.parametrize("bad", [np.zeros((2, 2), np.float32), np.zeros(2, np.int64), np.zeros(2, "U3")])
 def test_only_float_vectors_are_decoded(bad):
-    with pytest.raises(LayoutError, match="expected a float vector"):
+    with pytest.raises(LayoutError, match=r"expected a float vector"):
         decode(bad)

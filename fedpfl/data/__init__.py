@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from .datasets import Dataset, DatasetInfo, dataset, load, table
-from .federation import ClientData, FederatedData, federated_data, own_data
+from .federation import FederatedData, Samples, federated_data, own_data
 from .partition import Pool, Share, label_permutation, partition, partitioner
 from .plot import as_text, bubble_chart, partition_counts
 from .settings import DataSettings
 
 __all__ = [
-    "ClientData",
     "DataSettings",
     "Dataset",
     "DatasetInfo",
     "FederatedData",
     "Pool",
+    "Samples",
     "Share",
     "as_text",
     "bubble_chart",

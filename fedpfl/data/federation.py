@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import OrderedDict
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Sequence
 
 import numpy as np
 
@@ -21,30 +20,21 @@ if TYPE_CHECKING:
 CACHE_BYTES = 512 * 2**20
 
 
-@dataclasses.dataclass(frozen=True)
-class ClientData:
-    """One client's samples, ready to train on. The tensors are shared by all users of the client: do not write to them.
+class Samples(NamedTuple):
+    """Labelled samples, ready to train on. The tensors are shared by all who ask for them: do not write to them.
 
-    Parameters
+    Attributes
     ----------
-    x_train, x_test : Tensor of float32
+    x : Tensor of float32
         Images: n × channels × height × width in channels_last memory order (convolutions on the CPU are about 1.3
         times faster), (v/255 − 0.5)/0.5, that is −1 … 1. Other data as they are: n × features or
         n × channels × length.
-    y_train, y_test : Tensor of int64, shape (n,)
+    y : Tensor of int64, shape (n,)
         Class numbers, in the client's own numbering with ``permute-labels``.
     """
 
-    x_train: torch.Tensor
-    y_train: torch.Tensor
-    x_test: torch.Tensor
-    y_test: torch.Tensor
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory that the tensors take, in bytes."""
-        tensors = (self.x_train, self.y_train, self.x_test, self.y_test)
-        return sum(t.numel() * t.element_size() for t in tensors)
+    x: torch.Tensor
+    y: torch.Tensor
 
 
 class FederatedData:
@@ -59,7 +49,7 @@ class FederatedData:
     seed : int
         Everything random follows from it.
     cache_bytes : int
-        Prepared clients are kept up to this many bytes; the ones that were not asked for the longest time go first.
+        Prepared samples are kept up to this many bytes; those not asked for the longest time go first.
 
     Raises
     ------
@@ -124,7 +114,7 @@ class FederatedData:
     ) -> None:
         self._data, self._shares, self._numbers = data, shares, numbers
         self._permute = settings.permute_labels
-        self._cache: OrderedDict[int, ClientData] = OrderedDict()
+        self._cache: OrderedDict[tuple[int, str], Samples] = OrderedDict()
         self._cache_left = cache_bytes
 
     @property
@@ -170,31 +160,34 @@ class FederatedData:
         """Return the training labels of client ``i`` (int64) without preparing its data."""
         return self._labels(self.share(i).train, i)
 
-    def client(self, i: int) -> ClientData:
-        """Return the prepared data of client ``i`` (from the cache if they are still there).
+    def train(self, i: int) -> Samples:
+        """Return the training samples of client ``i``, from the cache if they are still there.
 
         Raises
         ------
         DataError
             There is no client ``i``.
         """
-        if i in self._cache:
-            self._cache.move_to_end(i)
-            return self._cache[i]
-        share = self.share(i)
+        return self._prepared(i, self.share(i).train, "train")
+
+    def test(self, i: int) -> Samples:
+        """Return the test samples of client ``i``, as :meth:`train` does."""
+        return self._prepared(i, self.share(i).test, "test")
+
+    def _prepared(self, i: int, positions: np.ndarray, part: str) -> Samples:
+        # Training and test samples are kept apart: a process that tests all clients trains only a few of them.
+        key = (i, part)
+        if key in self._cache:
+            self._cache.move_to_end(key)
+            return self._cache[key]
         import torch
 
-        made = ClientData(
-            self._inputs(share.train),
-            torch.from_numpy(self._labels(share.train, i)),
-            self._inputs(share.test),
-            torch.from_numpy(self._labels(share.test, i)),
-        )
-        self._cache[i] = made
-        self._cache_left -= made.num_bytes
+        made = Samples(self._inputs(positions), torch.from_numpy(self._labels(positions, i)))
+        self._cache[key] = made
+        self._cache_left -= _bytes(made)
         while self._cache_left < 0:
             _, dropped = self._cache.popitem(last=False)
-            self._cache_left += dropped.num_bytes
+            self._cache_left += _bytes(dropped)
         return made
 
     def _index(self, i: int) -> int:
@@ -215,6 +208,10 @@ class FederatedData:
         # n × H × W × C in memory is exactly what channels_last means, so this only renames the axes.
         x = raw.permute(0, 3, 1, 2).to(torch.float32)
         return x.div_(255).sub_(0.5).div_(0.5).contiguous(memory_format=torch.channels_last)
+
+
+def _bytes(samples: Samples) -> int:
+    return sum(t.numel() * t.element_size() for t in samples)
 
 
 def _take(first: np.ndarray, second: np.ndarray | None, positions: np.ndarray) -> np.ndarray:

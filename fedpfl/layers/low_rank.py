@@ -91,7 +91,19 @@ class LowRankLinear(_LowRank, nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map features (..., I) to (..., O)."""
+        training_tau = self.training and self._frozen is None and self.tau_a.requires_grad
+        if training_tau and self.use_tau and self._factored_is_cheaper(x):
+            through_sigma = F.linear(x, self.weight, self.bias)
+            if self.init == "code":
+                return through_sigma + F.linear(F.linear(x, self.tau_a), self.tau_b) * self.scale
+            return through_sigma + (x @ self.tau_b) @ self.tau_a
         return F.linear(x, self._forward_weight(), self.bias)
+
+    def _factored_is_cheaper(self, x: Tensor) -> bool:
+        # Products per pass: x B A against B A and its sum with sigma. Small batches never pay for the whole of tau.
+        rank, sizes = min(self.tau_a.shape[0], self.tau_b.shape[1]), self.in_features + self.out_features
+        rows = x.numel() // self.in_features
+        return rows * rank * sizes < rank * self.in_features * self.out_features
 
 
 class LowRankConv2d(_LowRank, nn.Conv2d):

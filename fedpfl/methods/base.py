@@ -16,8 +16,9 @@ from typing import Any, Callable, ClassVar, Mapping
 import numpy as np
 from torch import Tensor, nn
 
+from ..data.federation import Samples
 from ..partition import Partition
-from ..training.phase import Forward, Phase, Samples
+from ..training.phase import Forward, Phase
 from ..training.settings import TrainingSettings
 
 

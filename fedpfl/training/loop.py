@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..data.federation import Samples
 from .optim import OPTIMIZERS
-from .phase import Batch, Forward, Phase, Samples
+from .phase import Batch, Forward, Phase
 from .settings import TrainingSettings
 
 EVALUATION_BATCH = 500

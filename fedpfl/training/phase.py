@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..data.federation import Samples
+
 
 class Batch(NamedTuple):
     """One mini-batch.
@@ -25,20 +27,6 @@ class Batch(NamedTuple):
     x: Tensor
     y: Tensor
     positions: Tensor
-
-
-class Samples(NamedTuple):
-    """Data of a phase.
-
-    Attributes
-    ----------
-    x : Tensor, shape (n, …)
-        Images in channels_last memory format, or features.
-    y : Tensor of int64, shape (n,)
-    """
-
-    x: Tensor
-    y: Tensor
 
 
 Forward = Callable[[Tensor], Tensor]

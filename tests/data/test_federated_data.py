@@ -44,26 +44,26 @@ def test_images_are_normalised_channels_last_and_the_right_ones(colours: DataSet
     pixels, labels = np.concatenate([raw.x_train, raw.x_test]), np.concatenate([raw.y_train, raw.y_test])
     assert (data.num_clients, data.num_classes, data.input_shape) == (5, 4, (3, 6, 5)) and data.is_image
     for i in range(5):
-        client, share = data.client(i), data.share(i)
-        assert data.sizes(i) == (len(client.y_train), len(client.y_test)) == (len(share.train), len(share.test))
-        for x, y, where in ((client.x_train, client.y_train, share.train), (client.x_test, client.y_test, share.test)):
+        share = data.share(i)
+        assert data.sizes(i) == (len(data.train(i).y), len(data.test(i).y)) == (len(share.train), len(share.test))
+        for (x, y), where in ((data.train(i), share.train), (data.test(i), share.test)):
             assert x.dtype == torch.float32 and y.dtype == torch.int64
             assert x.shape[1:] == data.input_shape and x.is_contiguous(memory_format=torch.channels_last)
             assert torch.equal(x, torch.stack([usual(image) for image in pixels[where]])), "bit for bit"
             assert y.tolist() == labels[where].tolist()
-        assert data.labels(i).tolist() == client.y_train.tolist()
+        assert data.labels(i).tolist() == data.train(i).y.tolist()
 
 
 def test_grey_images_and_features(tmp_path: Path) -> None:
     digits = federated_data(DataSettings(), 4, 0)
-    x = digits.client(0).x_train
+    x = digits.train(0).x
     assert x.shape[1:] == (1, 8, 8) and x.min() == -1 and x.max() == 1
     assert x.is_contiguous(memory_format=torch.channels_last)
     waves = np.random.default_rng(0).normal(size=(40, 2, 16)).astype(np.float32)
     np.savez(tmp_path / "w.npz", x=waves, y=np.arange(40) % 2)
     data = FederatedData(DataSettings(dataset="npz", data=str(tmp_path / "w.npz"), partitioner="iid"), 2, 0)
     assert data.input_shape == (2, 16) and not data.is_image
-    assert np.array_equal(data.client(1).x_test.numpy(), waves[data.share(1).test]), "not normalised"
+    assert np.array_equal(data.test(1).x.numpy(), waves[data.share(1).test]), "not normalised"
 
 
 def test_permuted_labels() -> None:
@@ -71,22 +71,28 @@ def test_permuted_labels() -> None:
     for i in range(6):
         order = label_permutation(i, 10)
         assert np.array_equal(permuted.labels(i), order[plain.labels(i)])
-        assert np.array_equal(permuted.client(i).y_test.numpy(), order[plain.client(i).y_test.numpy()])
-        assert torch.equal(permuted.client(i).x_test, plain.client(i).x_test)
+        assert np.array_equal(permuted.test(i).y.numpy(), order[plain.test(i).y.numpy()])
+        assert torch.equal(permuted.test(i).x, plain.test(i).x)
 
 
 def test_cache_is_bounded(colours: DataSettings) -> None:
-    size = FederatedData(colours, 5, 0).client(0).num_bytes
-    assert size == 100 * (6 * 5 * 3 * 4 + 8)
+    size = sum(t.numel() * t.element_size() for t in FederatedData(colours, 5, 0).train(0))
+    assert size == 75 * (6 * 5 * 3 * 4 + 8)
     data = FederatedData(colours, 5, 0, cache_bytes=2 * size)
-    first, second = data.client(0), data.client(1)
-    assert data.client(0) is first
-    data.client(2)  # client 1 was not asked for the longest time
-    assert data.client(0) is first and data.client(1) is not second
+    first, second = data.train(0), data.train(1)
+    assert data.train(0) is first
+    data.train(2)  # client 1 was not asked for the longest time
+    assert data.train(0) is first and data.train(1) is not second
     assert len(data._cache) == 2 and data._cache_left == 0
     tiny = FederatedData(colours, 5, 0, cache_bytes=size - 1)
-    assert torch.equal(tiny.client(3).x_train, data.client(3).x_train)
+    assert torch.equal(tiny.train(3).x, data.train(3).x)
     assert not tiny._cache and tiny._cache_left == size - 1
+
+
+def test_testing_prepares_no_training_samples(colours: DataSettings) -> None:
+    data = FederatedData(colours, 5, 0)
+    assert data.test(1) is data.test(1)
+    assert list(data._cache) == [(1, "test")]
 
 
 def test_one_process_reads_and_divides_once(colours: DataSettings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +110,7 @@ def test_no_such_client(colours: DataSettings) -> None:
     data = FederatedData(colours, 5, 0)
     for i in (-1, 5):
         with pytest.raises(DataError, match=rf"client {i}: the data are divided among 5 clients"):
-            data.client(i)
+            data.train(i)
 
 
 # -- a device's own data -----------------------------------------------------------------------------------------------
@@ -151,7 +157,7 @@ def test_har_by_person() -> None:
     settings = DataSettings(dataset="npz", data=str(real_data_dir() / "har.npz"), partitioner="natural")
     data = FederatedData(settings, 30, 0)
     assert sum(sum(data.sizes(i)) for i in range(30)) == 10299
-    assert data.client(29).x_train.shape[1:] == (9, 128)
+    assert data.train(29).x.shape[1:] == (9, 128)
     with pytest.raises(ConfigError, match="num-clients = 31: must be at most 30"):
         FederatedData(settings, 31, 0)
 
@@ -181,7 +187,7 @@ def test_counts() -> None:
     counts = partition_counts(data)
     assert counts.shape == (5, 10)
     assert counts.sum(axis=1).tolist() == [data.sizes(i)[0] for i in range(5)]
-    assert counts[2].tolist() == [int((data.client(2).y_train == c).sum()) for c in range(10)]
+    assert counts[2].tolist() == [int((data.train(2).y == c).sum()) for c in range(10)]
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (10, 10), (100, 10)])

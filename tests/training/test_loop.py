@@ -6,8 +6,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedpfl.data.federation import Samples
 from fedpfl.training.loop import evaluate, run_phase
-from fedpfl.training.phase import Phase, Proximal, Samples, cross_entropy
+from fedpfl.training.phase import Phase, Proximal, cross_entropy
 from fedpfl.training.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(batch_size=4, learning_rate=0.1, momentum=0.9, weight_decay=0.01)

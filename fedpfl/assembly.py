@@ -11,7 +11,9 @@ from .partition import Partition
 from .rng import torch_seed
 
 
-def assemble(config: Config, input_shape: tuple[int, ...], num_classes: int) -> tuple[nn.Module, Partition]:
+def assemble(
+    config: Config, input_shape: tuple[int, ...], num_classes: int, device: str = "cpu"
+) -> tuple[nn.Module, Partition]:
     """Build the model that every participant of a run starts from: the same seed gives the same arrays everywhere.
 
     Parameters
@@ -22,6 +24,8 @@ def assemble(config: Config, input_shape: tuple[int, ...], num_classes: int) -> 
         (channels, height, width) of an image, or the shape of a feature array.
     num_classes : int
         Classes of the task.
+    device : str
+        Where the model computes; a server needs only its arrays.
 
     Raises
     ------
@@ -31,5 +35,5 @@ def assemble(config: Config, input_shape: tuple[int, ...], num_classes: int) -> 
     torch.manual_seed(torch_seed(config.run.seed, "model"))
     model = config.method.build(models.build(config.run.model, input_shape, num_classes))
     # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
-    model = model.to(device=config.training.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model, config.method.partition(model)

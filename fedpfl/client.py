@@ -44,14 +44,14 @@ class Engine:
     """
 
     def __init__(self, config: Config, data: FederatedData, num_clients: int, own: bool = False) -> None:
-        torch.set_num_threads(config.training.threads or int(os.environ.get("OMP_NUM_THREADS") or 1))
+        torch.set_num_threads(config.training.threads or _available_threads())
         if config.training.device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("device", "cuda", "this machine has no GPU that PyTorch can use; use cpu")
         self.config = config
         self.data = data
         self.num_clients = num_clients
         self.own = own
-        self.model, self.partition = assemble(config, data.input_shape, data.num_classes)
+        self.model, self.partition = assemble(config, data.input_shape, data.num_classes, config.training.device)
         self._first_personal = self.partition.get_personal()
 
     def query(self, client: int, message: Payload) -> Payload:
@@ -183,6 +183,13 @@ def _cached_engine(values: tuple[tuple[str, Value], ...], nodes: int, path: str,
     else:
         data = federated_data(config.data, num_clients, config.run.seed)
     return Engine(config, data, num_clients, own=bool(path))
+
+
+def _available_threads() -> int:
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _metrics(prefix: str, score: Score) -> dict[str, int | float]:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 from safetensors.torch import save
 
 from . import models
@@ -17,7 +14,6 @@ from .config import Config
 from .errors import ConfigError, StateError
 from .results import RunFolder
 from .state import ClientState, write_atomically
-from .wire import Layout
 
 
 def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> list[Path]:
@@ -49,17 +45,21 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     model, partition = assemble(config, shape, num_classes)
     if not partition.personal:
         return []
-    partition.set_shared(_shared(folder, partition.layout))
+    # Shared and personal arrays of one moment: the client may have trained on since, for a reply that was lost.
+    _, stored = folder.checkpoint()
+    partition.set_shared(stored["shared"])
+    initial, personal_round = partition.get_personal(), stored["personal_round"].tolist()
     plain = models.build(config.run.model, shape, num_classes).state_dict()
     written = []
     for client in range(task["clients"]) if clients is None else clients:
         state = ClientState(Path(config.run.state_dir), task["state_key"], client)
-        if not state.rounds():
+        if not state.folder.is_dir():
             if clients is not None:
                 allowed = f"has no stored state of run {folder.path.name} in {config.run.state_dir}"
                 raise ConfigError("client", client, allowed)
             continue
-        partition.set_personal(state.load(state.rounds()[-1]))
+        number = personal_round[client]
+        partition.set_personal(state.load(number) if number else initial)
         path = folder.path / "personal" / f"client-{client:05d}.safetensors"
         path.parent.mkdir(exist_ok=True)
         exported = config.method.export(model)
@@ -68,17 +68,3 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
         write_atomically(path, save(content))
         written.append(path)
     return written
-
-
-def _shared(folder: RunFolder, layout: Layout) -> np.ndarray:
-    # The newest checkpoint and the final weights agree, except while a finished run is being continued.
-    stored = sorted((folder.path / "checkpoint").glob("round-*.safetensors"))
-    path = stored[-1] if stored else folder.path / "global.safetensors"
-    try:
-        arrays = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise StateError(f"{path}: cannot be read ({error})") from error
-    if not stored:
-        return layout.flatten(arrays)
-    layout.unflatten(arrays["shared"])
-    return arrays["shared"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from .settings import Value
 
-Number = Union[int, float]  # noqa: UP007 (Python 3.8 evaluates this line)
+Number = Union[int, float]
 
 
 @dataclass

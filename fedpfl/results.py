@@ -86,8 +86,7 @@ class RunFolder:
             except OSError as error:
                 raise ConfigError("output-dir", str(root), f"cannot be written ({error.strerror})") from error
         folder = cls(path)
-        values = {**config.flat(), "run-name": "", "resume": False}
-        write_atomically(path / "config.toml", to_toml(values).encode())
+        folder._write_config(config)
         # The name may have been used before, by a run that was deleted: its clients' arrays must not come back.
         folder._write_task({"state_key": f"{path.name}-{secrets.token_hex(4)}"})
         (path / "checkpoint").mkdir()
@@ -117,6 +116,19 @@ class RunFolder:
         """Write what the model was built for, so that it can be built again without the data."""
         task = {"input_shape": list(input_shape), "num_classes": num_classes, "clients": num_clients}
         self._write_task({**self.task(), **task})
+
+    def require_task(self, input_shape: tuple[int, ...], num_classes: int, num_clients: int) -> None:
+        """Raise :class:`ConfigError` if a run that goes on has another task than before."""
+        now = {"input_shape": list(input_shape), "num_classes": num_classes, "clients": num_clients}
+        before = self.task()
+        for key, value in now.items():
+            if before.get(key) != value:
+                raise ConfigError(key, value, f"the run to resume had {before.get(key)}")
+
+    def go_on(self, config: Config) -> None:
+        """Note that the run goes on with these settings; what it concluded before no longer holds."""
+        self._write_config(config)
+        (self.path / "summary.md").unlink(missing_ok=True)
 
     def record(self, done: Round, strategy: PersonalisedStrategy) -> None:
         """Store a round: its metrics first, then the checkpoint that makes it count."""
@@ -172,8 +184,25 @@ class RunFolder:
         """Return the recorded rounds; a last line that a crash cut short does not count."""
         return list(_lines(self.path / "metrics.jsonl"))
 
+    def checkpoint(self) -> tuple[int, dict[str, np.ndarray]]:
+        """Return (round, the strategy's state after it) of the newest checkpoint.
+
+        Raises
+        ------
+        StateError
+            There is none, or it is damaged.
+        """
+        stored = self._checkpoints()
+        if not stored:
+            raise StateError(f"{self.path}: no round was finished")
+        last, path = stored[-1]
+        try:
+            return last, dict(load_file(path))
+        except (SafetensorError, OSError) as error:
+            raise StateError(f"{path}: cannot be read ({error}); delete it to go on from the round before") from error
+
     def restore(self, layout: Layout) -> tuple[int, dict[str, np.ndarray]]:
-        """Return (last finished round, the strategy's state after it) and drop what was recorded later.
+        """Return :meth:`checkpoint` and drop what was recorded later.
 
         Raises
         ------
@@ -182,15 +211,15 @@ class RunFolder:
         LayoutError
             It belongs to another model.
         """
-        last, path = self._checkpoints()[-1]
-        try:
-            state = dict(load_file(path))
-        except (SafetensorError, OSError) as error:
-            raise StateError(f"{path}: cannot be read ({error}); delete it to resume from the round before") from error
+        last, state = self.checkpoint()
         layout.unflatten(state["shared"])
         kept = [line for line in self.metrics() if line["round"] <= last]
         write_atomically(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept).encode())
         return last, state
+
+    def _write_config(self, config: Config) -> None:
+        values = {**config.flat(), "run-name": "", "resume": False}
+        write_atomically(self.path / "config.toml", to_toml(values).encode())
 
     def _write_task(self, task: dict[str, Any]) -> None:
         write_atomically(self.path / "task.json", (json.dumps(task) + "\n").encode())

@@ -19,7 +19,8 @@ def generator(seed: int, *path: int | str) -> np.random.Generator:
     seed : int
         The run's seed, at least 0.
     *path : int or str
-        What the numbers are for, for example ``"batches", client, round``. Integers are at least 0.
+        What the numbers are for, for example ``"batches", client, round``. Integers are at least 0. A purpose has
+        always the same number of words: NumPy takes a missing last one for a 0.
     """
     words = [seed] + [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in path]
     return np.random.default_rng(np.random.SeedSequence(words))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from logging import INFO, getLogger
@@ -23,6 +24,8 @@ logger = getLogger("flwr")
 
 # The number of nodes has to stand still for this long before the first are asked.
 SETTLED_SECONDS = 0.3
+# Classes, clients and samples are fewer than this; larger numbers are no descriptions.
+MOST = 10_000_000
 
 
 def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
@@ -50,7 +53,10 @@ def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
     descriptions = _find_clients(grid, config)
     shape, num_classes = _task(descriptions)
-    folder.describe(shape, num_classes, len(descriptions))
+    if config.run.resume:
+        folder.require_task(shape, num_classes, len(descriptions))
+    else:
+        folder.describe(shape, num_classes, len(descriptions))
     strategy = _strategy(config, descriptions, folder.task()["state_key"], shape, num_classes)
     strategy.recorder = folder
     first_round = 1
@@ -58,6 +64,7 @@ def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
         finished, state = folder.restore(strategy.layout)
         strategy.load_state(state)
         first_round = finished + 1
+        folder.go_on(config)
     strategy.start(grid, first_round=first_round)
     folder.finish(strategy)
     return folder
@@ -69,9 +76,13 @@ def _find_clients(grid: Grid, config: Config) -> dict[int, Payload]:
     descriptions: dict[int, Payload] = {}
     while True:
         nodes = _settled_nodes(grid, deadline)
-        descriptions.update(_query(grid, [n for n in nodes if n not in descriptions], settings))
+        descriptions = {node: d for node, d in descriptions.items() if node in nodes}
+        descriptions.update(_query(grid, [n for n in nodes if n not in descriptions], settings, deadline))
         if descriptions:
-            expected = int(next(iter(descriptions.values())).config["num-clients"])
+            counts = {int(d.config["num-clients"]) for d in descriptions.values()}
+            if len(counts) > 1:
+                raise ConfigError("num-partitions", sorted(counts), "must be the same on all nodes")
+            expected = counts.pop()
             if len(descriptions) == expected:
                 break
             if len(descriptions) > expected:
@@ -105,19 +116,33 @@ def _settled_nodes(grid: Grid, deadline: float) -> list[int]:
     return nodes
 
 
-def _query(grid: Grid, nodes: list[int], settings: RunSettings) -> dict[int, Payload]:
+def _query(grid: Grid, nodes: list[int], settings: RunSettings, deadline: float) -> dict[int, Payload]:
     content = to_content(Payload())
-    pending = set(grid.push_messages([Message(content, node, "query") for node in nodes]))
+    pending = {i for i in grid.push_messages([Message(content, node, "query") for node in nodes]) if i}
     out: dict[int, Payload] = {}
-    deadline = time.monotonic() + settings.round_timeout
+    deadline = min(deadline, time.monotonic() + settings.round_timeout)
     while pending and time.monotonic() < deadline:
         for reply in grid.pull_messages(pending):
             pending.discard(reply.metadata.reply_to_message_id)
+            if reply.metadata.src_node_id not in nodes:
+                continue  # made by the SuperLink for a node that is gone; if it comes back it is asked again
             if reply.has_error():
                 raise FedpflError(f"a client cannot take part: {reply.error.reason}")
-            out[reply.metadata.src_node_id] = from_content(reply.content)
+            out[reply.metadata.src_node_id] = _description(from_content(reply.content))
         time.sleep(0.01)
     return out
+
+
+def _description(payload: Payload) -> Payload:
+    """Check what a client says of itself; it comes from the network."""
+    config, metrics = payload.config, payload.metrics
+    numbers = [config.get("client"), config.get("num-clients"), config.get("num-classes")]
+    numbers += [metrics.get("train-samples"), metrics.get("test-samples")]
+    shape = str(config.get("input-shape", ""))
+    proper = all(type(n) is int and 0 <= n < MOST for n in numbers) and re.fullmatch(r"\d{1,6}(x\d{1,6}){0,3}", shape)
+    if not proper or "layout" not in config:
+        raise FedpflError("a client described itself in a way that this version does not understand")
+    return payload
 
 
 def _task(descriptions: Mapping[int, Payload]) -> tuple[tuple[int, ...], int]:

@@ -21,7 +21,7 @@ def main(grid: Grid, context: Context) -> None:
 
     try:
         run_federation(grid, context.run_config)
-    except FedpflError as error:
+    except (FedpflError, OSError) as error:  # OSError: the disk is full, or the folder is gone
         # One line says what to change. Flower logs a failed ServerApp with its traceback, which would bury it.
         getLogger("flwr").log(ERROR, "fedpfl: %s", error)
         sys.tracebacklimit = 0

@@ -124,7 +124,7 @@ def parse(cls: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
 
 def _checked(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
     kind: type = type(field.default)
-    typed = float(value) if kind is float and type(value) is int else value
+    typed = float(value) if kind is float and type(value) is int and abs(value) < 2**63 else value
     if type(typed) is not kind:
         words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
         raise ConfigError(key, value, f"must be {words[kind]}")

@@ -20,6 +20,7 @@ from safetensors.numpy import load_file, save
 
 from .errors import StateError
 
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _FILE = re.compile(r"round-(\d{6,})\.safetensors")
 
 
@@ -34,9 +35,17 @@ class ClientState:
         The run's key, which no other run has.
     client : int
         Client from 0.
+
+    Raises
+    ------
+    StateError
+        The key is not the name of a folder.
     """
 
     def __init__(self, root: Path, key: str, client: int) -> None:
+        if not _KEY.fullmatch(key):
+            # The key comes from the network and becomes a path.
+            raise StateError(f"state-key = {key!r}: must be letters, digits, '.', '_' and '-'")
         self.folder = Path(root).expanduser() / key / f"client-{client:05d}"
 
     def load(self, server_round: int) -> dict[str, np.ndarray]:
@@ -63,14 +72,15 @@ class ClientState:
         server_round : int
             The round that was trained.
         started_from : int
-            The round whose arrays it started from: that file stays, all others go.
+            The round whose arrays it started from: its file stays, earlier ones go. Later ones stay as well: this may
+            be the late answer to a round that the server has long closed.
         """
         if not arrays:
             return
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(self._path(server_round), save(dict(arrays)))
         for number in self.rounds():
-            if number not in (server_round, started_from):
+            if number < min(server_round, started_from):
                 self._path(number).unlink()
 
     def rounds(self) -> list[int]:

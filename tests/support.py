@@ -72,6 +72,8 @@ class LocalGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []
         for message in messages:
+            assert message.metadata.dst_node_id
+        for message in messages:  # Flower's grid over HTTP goes through them twice, too
             message_id = f"m{len(self.log)}"
             message.metadata.__dict__["_message_id"] = message_id
             client = message.metadata.dst_node_id - 100
@@ -104,7 +106,7 @@ class LocalGrid(Grid):
 
 QUICK = {
     "dataset": "digits", "model": "small-cnn", "num-server-rounds": 3, "local-epochs": 2, "batch-size": 32,
-    "dirichlet-alpha": 0.5, "seed": 3, "run-name": "run",
+    "dirichlet-alpha": 0.5, "seed": 3, "run-name": "run", "feddecomp-lora-epochs": 1,
 }  # fmt: skip
 
 

@@ -36,6 +36,11 @@ def trained(config, seed):
     return model, partition
 
 
+def checkpoint(folder, number, shared, personal_round):
+    arrays = {"shared": shared, "personal_round": np.array(personal_round, np.int64)}
+    save_file(arrays, folder.path / "checkpoint" / f"round-{number:06d}.safetensors")
+
+
 def test_exported_models_predict_the_same(tmp_path):
     config, folder = stored_run(tmp_path)
     expected = {}
@@ -47,7 +52,9 @@ def test_exported_models_predict_the_same(tmp_path):
         ClientState(tmp_path / "state", folder.task()["state_key"], client).save(personal.get_personal(), 4, 0)
         x = torch.rand(2, *SHAPE, generator=torch.Generator().manual_seed(0))
         expected[client] = (x, config.method.personalised(other.eval())(x).detach())
-    save_file({"shared": shared}, folder.path / "checkpoint" / "round-000004.safetensors")
+    # Client 2 trained once more, for a reply that was lost: what counts is what the checkpoint counts.
+    ClientState(tmp_path / "state", folder.task()["state_key"], 2).save(trained(config, 99)[1].get_personal(), 5, 4)
+    checkpoint(folder, 4, shared, [4, 0, 4])
     written = export_personal(folder)
     assert [path.name for path in written] == ["client-00000.safetensors", "client-00002.safetensors"]
     for path, (x, logits) in zip(written, expected.values(), strict=True):
@@ -60,11 +67,10 @@ def test_exported_models_predict_the_same(tmp_path):
         assert all(array == 0 for array in counters)
 
 
-def test_final_weights_serve_without_a_checkpoint(tmp_path):
+def test_a_client_without_state_is_named(tmp_path):
     config, folder = stored_run(tmp_path)
     _, partition = trained(config, 1)
-    arrays = {name: array.copy() for name, array in partition.layout.unflatten(partition.get_shared()).items()}
-    save_file(arrays, folder.path / "global.safetensors")
+    checkpoint(folder, 1, partition.get_shared(), [0, 1, 0])
     ClientState(tmp_path / "state", folder.task()["state_key"], 1).save(partition.get_personal(), 1, 0)
     assert [path.name for path in export_personal(folder, [1])] == ["client-00001.safetensors"]
     with pytest.raises(ConfigError, match="client = 0"):
@@ -74,7 +80,7 @@ def test_final_weights_serve_without_a_checkpoint(tmp_path):
 def test_local_models_need_no_shared_arrays(tmp_path):
     config, folder = stored_run(tmp_path, method="local")
     _, partition = trained(config, 1)
-    save_file({"shared": np.zeros(0, np.float32)}, folder.path / "checkpoint" / "round-000001.safetensors")
+    checkpoint(folder, 1, np.zeros(0, np.float32), [1, 0, 0])
     ClientState(tmp_path / "state", folder.task()["state_key"], 0).save(partition.get_personal(), 1, 0)
     models.build("resnet8", SHAPE, CLASSES).load_state_dict(load_file(export_personal(folder)[0]))
 
@@ -86,7 +92,10 @@ def test_nothing_to_export_without_personal_arrays(tmp_path):
 
 def test_damaged_files_are_named(tmp_path):
     _, folder = stored_run(tmp_path)
-    with pytest.raises(StateError, match=r"global\.safetensors"):
+    with pytest.raises(StateError, match="no round was finished"):
+        export_personal(folder)
+    (folder.path / "checkpoint" / "round-000001.safetensors").write_bytes(b"rubbish")
+    with pytest.raises(StateError, match=r"round-000001\.safetensors: cannot be read"):
         export_personal(folder)
     (folder.path / "task.json").write_text("{")
     with pytest.raises(StateError, match=r"task\.json"):

@@ -202,6 +202,69 @@ def test_a_silent_client_costs_a_round_no_more_than_the_timeout(tmp_path):
     assert line["seconds_train"] < 2
 
 
+def test_an_error_that_the_superlink_makes_for_a_dead_node_is_the_client_s(tmp_path):
+    from flwr.app import Error, Message
+
+    values = federation(tmp_path, 3, method="fedavg", num_server_rounds=2)
+
+    class Dead(LocalGrid):
+        def push_messages(self, messages):
+            pushed = list(messages)
+            ids = list(super().push_messages(pushed))
+            for message, message_id in zip(pushed, ids, strict=True):
+                if message.metadata.dst_node_id == 101 and message.metadata.message_type == "train":
+                    reply = Message(Error(5, "Node Unavailable"), reply_to=message)
+                    reply.metadata.__dict__["_src_node_id"] = 1  # the SuperLink's own
+                    self.replies[message_id] = reply
+            return ids
+
+    for line in run_federation(Dead(3, values), values).metrics():
+        assert line["failed"] == {"1": "Node Unavailable"}
+        assert line["clients"] == [0, 2]
+
+
+def test_messages_that_cannot_be_sent_are_failures_at_once(tmp_path):
+    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1)
+
+    class Full(LocalGrid):
+        def push_messages(self, messages):
+            pushed = list(messages)
+            ids = list(super().push_messages(pushed))
+            kinds = [m.metadata.message_type for m in pushed]
+            return [None if k == "train" and i % 2 else m for i, (m, k) in enumerate(zip(ids, kinds, strict=True))]
+
+    line = run_federation(Full(2, values), values).metrics()[0]
+    assert list(line["failed"].values()) == ["its message could not be sent"]
+
+
+def test_a_reply_without_its_numbers_is_the_client_s_failure(tmp_path):
+    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1)
+
+    class Mute(LocalGrid):
+        def push_messages(self, messages):
+            ids = list(super().push_messages(messages))
+            for message_id in ids:
+                reply = self.replies[message_id]
+                if reply.metadata.src_node_id == 101 and reply.metadata.message_type == "train":
+                    del reply.content.metric_records["metrics"]["train-loss"]
+            return ids
+
+    line = run_federation(Mute(2, values), values).metrics()[0]
+    assert line["failed"] == {"1": "its reply lacks a proper train-loss"}
+
+
+def test_resume_with_another_number_of_clients_is_one_clear_line(tmp_path):
+    simulate(tmp_path, 3, method="fedavg", num_server_rounds=1)
+    with pytest.raises(ConfigError, match="clients = 2: the run to resume had 3"):
+        simulate(tmp_path, 2, method="fedavg", num_server_rounds=2, resume=True)
+
+
+def test_the_config_of_a_lengthened_run_is_the_one_it_used(tmp_path):
+    run = simulate(tmp_path, 2, method="fedavg", num_server_rounds=1)
+    simulate(tmp_path, 2, method="fedavg", num_server_rounds=2, resume=True)
+    assert run.config()["num-server-rounds"] == 2
+
+
 def test_diverged_training_is_neither_sent_nor_kept(tmp_path):
     with pytest.raises(FedpflError, match=r"the training diverged in round 1; a smaller learning-rate may help"):
         simulate(tmp_path, 2, method="local", learning_rate=1e30)

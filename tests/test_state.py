@@ -31,7 +31,17 @@ def test_only_the_round_and_the_one_it_started_from_are_kept(tmp_path):
     # Replies of rounds 5 and 6 were lost: the server still counts from round 4, whose file must not go.
     state.save(arrays(5), 5, started_from=4)
     state.save(arrays(6), 6, started_from=4)
-    assert state.rounds() == [4, 6]
+    assert state.rounds() == [4, 5, 6]
+    state.save(arrays(7), 7, started_from=6)
+    assert state.rounds() == [6, 7]
+
+
+def test_a_late_round_takes_nothing_from_a_newer_one(tmp_path):
+    state = ClientState(tmp_path, "run", 0)
+    state.save(arrays(2), 2, started_from=1)
+    state.save(arrays(4), 4, started_from=2)
+    state.save(arrays(3), 3, started_from=2)
+    assert 4 in state.rounds()
 
 
 def test_a_missing_file_is_an_error_not_a_fresh_start(tmp_path):
@@ -72,3 +82,9 @@ def test_a_failed_write_leaves_the_old_content_and_no_rubbish(tmp_path, monkeypa
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("key", ["", "..", "../run", "a/b", "/etc", ".hidden", "a\0b", "x" * 300])
+def test_a_key_from_the_network_cannot_lead_elsewhere(tmp_path, key):
+    with pytest.raises(StateError, match="state-key = "):
+        ClientState(tmp_path, key, 0)

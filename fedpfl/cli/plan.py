@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -108,9 +109,9 @@ def _clients(num_clients: int, num_supernodes: int | None) -> int:
 
 
 def _new_name(config: Config) -> str:
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{config.run.method}-{config.data.dataset}"
-    # Two runs that start in the same second each have a process of their own.
-    return f"{name}-{os.getpid()}" if (Path(config.run.output_dir) / name).exists() else name
+    # Two runs may start in the same second, and their folders appear only seconds later.
+    moment = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    return f"{moment}-{config.run.method}-{config.data.dataset}"
 
 
 def _check_device(config: Config) -> None:

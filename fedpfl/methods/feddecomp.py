@@ -23,10 +23,12 @@ class FedDecompSettings:
 
     rank_conv: float = setting(0.6, "Rank ratio R_c of τ in convolutions.", above=0, maximum=1)
     rank_linear: float = setting(0.6, "Rank ratio R_l of τ in linear layers.", above=0, maximum=1)
-    lora_epochs: int = setting(
-        1, "Epochs E_lora of a round that train τ, the rest train σ; the authors' code has 2.", minimum=0
+    lora_epochs: int = setting(2, "Epochs E_lora of a round that train τ; the rest train σ.", minimum=0)
+    init: str = setting(
+        "code",
+        "Shape and start of τ, as in the paper or as in its code; the code's comes nearer to the paper's table 1.",
+        choices=INITS,
     )
-    init: str = setting("paper", "Shape and start of τ, as in the paper or as in its code.", choices=INITS)
     variant: str = setting(
         "alternating",
         "First τ then σ (alternating), both at once (simultaneous), or τ shared and σ personal (reverse).",

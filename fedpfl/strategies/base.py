@@ -34,6 +34,14 @@ logger = getLogger("flwr")
 # looking costs the training processes beside it nothing.
 FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH = 0.002, 0.05, 1.3
 
+# Numbers that a reply must have: what is computed with here.
+REQUIRED = {
+    MessageType.TRAIN: ("train-samples", "train-loss"),
+    MessageType.EVALUATE: ("personalised-correct", "personalised-loss-sum", "personalised-samples"),
+}
+
+Replies = Iterator[tuple["Client", Message]]
+
 
 @dataclass(frozen=True)
 class Client:
@@ -177,10 +185,10 @@ class PersonalisedStrategy(Strategy):
         longest_first = sorted(chosen, key=lambda client: -client.train_samples)
         return self._messages(longest_first, server_round, MessageType.TRAIN)
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
+    def aggregate_train(  # type: ignore[override]
+        self, server_round: int, replies: Iterable[tuple[Client, Message]]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Combine the replies of this round, which come in client order."""
+        """Combine the replies of this round, which come with their clients and in client order."""
         self.begin(server_round)
         for client, reply in self._payloads(replies):
             # Checked before it is added, so that a bad reply leaves nothing behind in the sums.
@@ -211,7 +219,9 @@ class PersonalisedStrategy(Strategy):
         clients = sorted(self.clients.values(), key=lambda client: -client.test_samples) if due else []
         return self._messages(clients, server_round, MessageType.EVALUATE)
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+    def aggregate_evaluate(  # type: ignore[override]
+        self, server_round: int, replies: Iterable[tuple[Client, Message]]
+    ) -> MetricRecord | None:
         """Collect the clients' scores."""
         for client, reply in self._payloads(replies):
             self._round.evaluated[client.id] = dict(reply.metrics)
@@ -288,56 +298,58 @@ class PersonalisedStrategy(Strategy):
             self._round.bytes_down += count_bytes(content)
             yield Message(content, client.node_id, kind, group_id=str(server_round))
 
-    def _exchange(self, grid: Grid, messages: Iterable[Message], timeout: float) -> Iterator[Message]:
-        """Send messages and yield the replies in client order, each as soon as those before it are in."""
-        sent: list[int] = []
-
-        def noted() -> Iterator[Message]:
-            for message in messages:
-                sent.append(self._by_node[message.metadata.dst_node_id].id)
-                yield message
-
-        pending = set(grid.push_messages(noted()))
-        order = sorted(sent)
-        waiting: dict[int, Message] = {}
-        deadline = time.monotonic() + timeout
-        pause = FIRST_PAUSE
-        while order:
-            replies = list(grid.pull_messages(pending)) if pending else []
+    def _exchange(self, grid: Grid, messages: Iterable[Message], timeout: float) -> Replies:
+        """Send messages and yield (client, reply) in client order, each as soon as those before it are in."""
+        messages = list(messages)  # the grid may go through them more than once
+        accepted = {message_id for message_id in grid.push_messages(messages) if message_id}
+        # A reply that the SuperLink makes for a dead node carries the SuperLink's own node id: go by the message.
+        clients = {m.metadata.message_id: self._by_node[m.metadata.dst_node_id] for m in messages}
+        for message_id in clients.keys() - accepted:
+            self._fail(clients[message_id], "its message could not be sent")
+        del messages
+        order = sorted(clients[message_id].id for message_id in accepted)
+        arrived: dict[int, Message] = {}
+        deadline, pause = time.monotonic() + timeout, FIRST_PAUSE
+        while accepted and time.monotonic() < deadline:
+            replies = list(grid.pull_messages(accepted))
             for reply in replies:
-                pending.discard(reply.metadata.reply_to_message_id)
-                waiting[self._by_node[reply.metadata.src_node_id].id] = reply
-            while order and order[0] in waiting:
-                yield waiting.pop(order.pop(0))
-            if order and (not pending or time.monotonic() > deadline):
-                # Whoever is missing will not come: go on with those that are here, still in order.
-                for client in order:
-                    if client in waiting:
-                        yield waiting.pop(client)
-                    else:
-                        self._fail(self.clients[client], f"no reply within {timeout:g} s")
-                return
-            if not order:
-                return
-            if replies:
-                pause = FIRST_PAUSE
-            time.sleep(pause)
-            pause = min(pause * PAUSE_GROWTH, LONGEST_PAUSE)
+                accepted.discard(reply.metadata.reply_to_message_id)
+                arrived[clients[reply.metadata.reply_to_message_id].id] = reply
+            while order and order[0] in arrived:
+                client = order.pop(0)
+                yield self.clients[client], arrived.pop(client)
+            if accepted:
+                pause = FIRST_PAUSE if replies else min(pause * PAUSE_GROWTH, LONGEST_PAUSE)
+                time.sleep(pause)
+        # Whoever is missing will not come: go on with those that are here, still in order.
+        for client in order:
+            if client in arrived:
+                yield self.clients[client], arrived.pop(client)
+            else:
+                self._fail(self.clients[client], f"no reply within {timeout:g} s")
 
-    def _payloads(self, replies: Iterable[Message]) -> Iterator[tuple[Client, Payload]]:
-        for reply in replies:
-            client = self._by_node[reply.metadata.src_node_id]
+    def _payloads(self, replies: Iterable[tuple[Client, Message]]) -> Iterator[tuple[Client, Payload]]:
+        for client, reply in replies:
             if reply.has_error():
                 self._fail(client, reply.error.reason or f"error code {reply.error.code}")
                 continue
             self._round.bytes_up += count_bytes(reply.content)
-            yield client, from_content(reply.content)
+            payload = from_content(reply.content)
+            bad = [key for key in REQUIRED[reply.metadata.message_type] if not _is_count(payload.metrics.get(key))]
+            if bad:
+                self._fail(client, f"its reply lacks a proper {bad[0]}")
+                continue
+            yield client, payload
 
     def _fail(self, client: Client, reason: str) -> None:
         self._round.failed[client.id] = reason
 
     def _reasons(self) -> str:
         return "; ".join(f"client {client}: {reason}" for client, reason in self._round.failed.items())
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value < float("inf")
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -12,7 +12,7 @@ from .optim import OPTIMIZERS
 class TrainingSettings:
     """How a client trains; a method may spend the epochs on several phases."""
 
-    local_epochs: int = setting(5, "Epochs E over the client's data in a round.", minimum=1)
+    local_epochs: int = setting(10, "Epochs E over the client's data in a round.", minimum=1)
     batch_size: int = setting(10, "Samples B in a batch; the last batch of an epoch may be smaller.", minimum=1)
     optimizer: str = setting("sgd", "Local optimiser, fresh in every phase.", choices=tuple(OPTIMIZERS))
     learning_rate: float = setting(0.02, "Learning rate η.", above=0)
@@ -20,6 +20,6 @@ class TrainingSettings:
     weight_decay: float = setting(0.0, "L2 penalty added to the gradient.", minimum=0)
     device: str = setting("cpu", "Where clients compute.", choices=("cpu", "cuda"))
     threads: int = setting(
-        0, "Threads a client computes with; 0 means OMP_NUM_THREADS, which Ray sets to the client's CPUs, or else 1.",
+        0, "Threads a client computes with; 0: OMP_NUM_THREADS (Ray sets it to the client's CPUs), or else all cores.",
         minimum=0,
     )  # fmt: skip

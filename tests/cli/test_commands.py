@@ -155,7 +155,7 @@ BAD = {
     'method="fedavgg"': ("method = 'fedavgg'", "fedavg, feddecomp"),
     'dataset="none"': ("dataset = 'none'", "digits"),
     'run-name="a/b"': ("run-name = 'a/b'", "letters, digits"),
-    "feddecomp-lora-epochs=9": ("feddecomp-lora-epochs = 9", "at most local-epochs = 5"),
+    "feddecomp-lora-epochs=99": ("feddecomp-lora-epochs = 99", "at most local-epochs = 10"),
     "diriclet-alpha=1": ("diriclet-alpha = 1", "did you mean dirichlet-alpha"),
     "method=fedavg": ("method = 'fedavg'", "quotes"),
     "dirichlet-alpha = 1": ("run-config = 'dirichlet-alpha", "spaces"),

@@ -20,7 +20,8 @@ from .optim import OPTIMIZERS
 from .phase import Batch, Forward, Phase
 from .settings import TrainingSettings
 
-EVALUATION_BATCH = 500
+# On a CPU the activations of more samples fall out of the caches (measured for FedAvg's CNN: 500 costs a quarter more).
+EVALUATION_BATCH = 200
 
 
 class Score(NamedTuple):

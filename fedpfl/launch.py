@@ -251,7 +251,8 @@ def _belongs(path: Path) -> bool:
 
 def _environment(folder: Path, home: Path) -> dict[str, str]:
     here = {"127.0.0.1", "localhost"}
-    no_proxy = ",".join(sorted({*filter(None, os.environ.get("NO_PROXY", "").split(",")), *here}))
+    given = ",".join(os.environ.get(name, "") for name in ("NO_PROXY", "no_proxy"))
+    no_proxy = ",".join(sorted({*filter(None, given.split(",")), *here}))
     return {
         **os.environ,
         # The SuperLink starts its helpers by name.

@@ -291,6 +291,12 @@ def summarise(done: Round) -> dict[str, Any]:
     return line
 
 
+OUTCOME_KEYS = (
+    "folder", "rounds", "personalised_accuracy", "global_accuracy", "best_personalised_accuracy",
+    "best_global_accuracy", "seconds_per_round", "bytes_up", "bytes_down",
+)  # fmt: skip
+
+
 def outcome(folder: RunFolder) -> dict[str, Any]:
     """Return the outcome of a run as ``fedpfl run --json`` prints it, without ``run`` and ``status``."""
     lines = folder.metrics()

@@ -330,3 +330,9 @@ def test_a_device_with_its_own_data_takes_part(tmp_path):
     folder = run_federation(LocalGrid(2, values, node_config=nodes), values)
     assert folder.task()["num_classes"] == 3
     assert folder.metrics()[0]["clients"] == [0, 1]
+
+
+def test_the_outcome_has_the_promised_keys(tmp_path):
+    from fedpfl.results import OUTCOME_KEYS
+
+    assert tuple(outcome(simulate(tmp_path, 2, method="fedavg", num_server_rounds=1))) == OUTCOME_KEYS

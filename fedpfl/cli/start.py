@@ -77,7 +77,7 @@ def run_command(
         raise
     except KeyboardInterrupt:
         message = "interrupted"
-        if plan is not None and (plan.folder.path / "config.toml").is_file():
+        if plan is not None and any((plan.folder.path / "checkpoint").glob("round-*.safetensors")):
             message += f"; go on with: fedpfl run --resume {plan.folder.path}"
         if as_json:
             _report(plan, "interrupted", message)
@@ -176,9 +176,9 @@ def _keep(log: str, plan: Plan) -> Path:
 
 
 def _report(plan: Plan | None, status: str, error: str | None) -> None:
-    from ..results import outcome
+    from ..results import OUTCOME_KEYS, outcome
 
     result: dict[str, Any] = {"run": plan.folder.path.name if plan else None, "status": status, "error": error}
-    if plan is not None:
-        result.update(outcome(plan.folder))
+    # The same keys in every case: whoever reads the object need not ask which are there.
+    result.update(outcome(plan.folder) if plan is not None else dict.fromkeys(OUTCOME_KEYS))
     print_json(result)

@@ -10,7 +10,7 @@ import os
 import time
 from functools import lru_cache
 from pathlib import Path
-from typing import Callable, Mapping
+from typing import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from .rng import generator, torch_seed
 from .settings import Value
 from .state import ClientState
 from .training.loop import Score, evaluate, run_phase
+from .training.phase import Phase
 from .wire import Layout, decode, encode
 
 
@@ -71,50 +72,65 @@ class Engine:
     def train(self, client: int, message: Payload) -> Payload:
         """Run the method's schedule from the received shared and the stored personal arrays."""
         started = time.perf_counter()
-        server_round, started_from = int(message.config["round"]), int(message.config["personal-round"])
-        state = self._load(client, message)
-        method, run, training = self.config.method, self.config.run, self.config.training
-        samples = self._on_device(self.data.train(self._place(client)))
-        local = LocalRound(client, server_round, samples, self.data.num_classes, self.model, self.partition.received())
-        # Dropout draws from torch's own generator; the batches have theirs.
-        torch.manual_seed(torch_seed(run.seed, "torch", client, server_round))
-        # A phase without epochs does not count: a schedule that is FedAvg's in effect draws FedAvg's batches.
-        phases = [phase for phase in method.schedule(local) if phase.epochs]
-        losses = [
-            run_phase(self.model, phase, samples, training, generator(run.seed, "batches", client, server_round, place))
-            for place, phase in enumerate(phases)
-        ]
+        state, local = self._load(client, message)
+        method = self.config.method
+        method.prepare(local)
+        losses = self._run(method.schedule(local), local, "batches")
+        extra = method.conclude(local)
         personal, shared = self.partition.get_personal(), self.partition.get_shared()
-        if not all(np.isfinite(array).all() for array in (shared, *personal.values())):
+        if not all(np.isfinite(array).all() for array in (shared, *personal.values(), *extra.arrays.values())):
             # Neither sent nor kept: the client's last good state is where its next round starts.
-            raise TrainingDiverged(f"the training diverged in round {server_round}; a smaller learning-rate may help")
-        state.save(personal, server_round, started_from)
+            raise TrainingDiverged(f"the training diverged in round {local.round}; a smaller learning-rate may help")
+        state.save(personal, local.round, int(message.config["personal-round"]))
         return Payload(
             metrics={
-                "train-samples": len(samples.y),
+                **extra.metrics,
+                "train-samples": len(local.samples.y),
                 "train-loss": losses[-1] if losses else 0.0,
                 "train-seconds": time.perf_counter() - started,
             },
-            arrays={"shared": encode(shared, run.wire_dtype)},
-            config={"layout": self.partition.layout.to_text()},
+            arrays={**extra.arrays, "shared": encode(shared, self.config.run.wire_dtype)},
+            config={**extra.config, "layout": self.partition.layout.to_text()},
         )
 
     def evaluate(self, client: int, message: Payload) -> Payload:
         """Test the client's personalised model, and the global one on the client's test samples."""
         started = time.perf_counter()
-        self._load(client, message)
-        self.model.eval()
+        _, local = self._load(client, message)
+        method, metrics = self.config.method, {}
+        method.prepare(local)
         samples = self._on_device(self.data.test(self._place(client)))
-        method = self.config.method
+        adaptation = method.adaptation(local)
+        self.model.eval()
         personalised, shared = method.personalised(self.model), method.global_model(self.model)
+        # Before the model adapts: the next message loads every array anew, so the adapted one needs no undoing.
+        if shared is not None and (adaptation or shared is not personalised):
+            metrics.update(_metrics("global", evaluate(shared, samples)))
+        self._run(adaptation, local, "adaptation")
+        self.model.eval()
         score = evaluate(personalised, samples)
-        metrics = _metrics("personalised", score)
-        if shared is not None:
-            metrics.update(_metrics("global", score if shared is personalised else evaluate(shared, samples)))
+        metrics.update(_metrics("personalised", score))
+        if shared is not None and "global-correct" not in metrics:
+            metrics.update(_metrics("global", score))
         metrics["evaluate-seconds"] = time.perf_counter() - started
         return Payload(metrics=metrics)
 
-    def _load(self, client: int, message: Payload) -> ClientState:
+    def _run(self, phases: Sequence[Phase], local: LocalRound, purpose: str) -> list[float]:
+        """Run phases; return the mean loss of each."""
+        # A phase without epochs does not count: a schedule that is FedAvg's in effect draws FedAvg's batches.
+        phases = [phase for phase in phases if phase.epochs]
+        if phases:
+            # Dropout draws from torch's own generator; the batches have theirs.
+            torch.manual_seed(torch_seed(local.seed, f"torch {purpose}", local.client, local.round))
+        return [
+            run_phase(
+                self.model, phase, local.samples, self.config.training,
+                generator(local.seed, purpose, local.client, local.round, place),
+            )
+            for place, phase in enumerate(phases)
+        ]  # fmt: skip
+
+    def _load(self, client: int, message: Payload) -> tuple[ClientState, LocalRound]:
         if "shared" not in message.arrays:
             raise LayoutError("a message without the array 'shared' arrived")
         self.partition.layout.require(Layout.from_text(str(message.config["layout"])))
@@ -123,7 +139,14 @@ class Engine:
         if self.partition.personal:
             stored = int(message.config["personal-round"])
             self.partition.set_personal(state.load(stored) if stored else self._first_personal)
-        return state
+        place = self._place(client)
+        local = LocalRound(
+            client, int(message.config["round"]), self.config.run.seed, self.data.num_classes, self.model,
+            self.partition.received(), message,
+            train_data=lambda: self._on_device(self.data.train(place)),
+            train_labels=lambda: self.data.labels(place),
+        )  # fmt: skip
+        return state, local
 
     def _place(self, client: int) -> int:
         return 0 if self.own else client

@@ -12,6 +12,7 @@ from . import models
 from .assembly import assemble
 from .config import Config
 from .errors import ConfigError, StateError
+from .partition import UNUSED_BUFFER
 from .results import RunFolder
 from .state import ClientState, write_atomically
 
@@ -43,27 +44,31 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
         raise StateError(f"{folder.path}: the run has not got as far as its first round")
     shape, num_classes = tuple(task["input_shape"]), task["num_classes"]
     model, partition = assemble(config, shape, num_classes)
-    if not partition.personal:
-        return []
     # Shared and personal arrays of one moment: the client may have trained on since, for a reply that was lost.
     _, stored = folder.checkpoint()
-    partition.set_shared(stored["shared"])
+    if not partition.personal and "for_clients" not in stored:
+        return []
     initial, personal_round = partition.get_personal(), stored["personal_round"].tolist()
     plain = models.build(config.run.model, shape, num_classes).state_dict()
     written = []
     for client in range(task["clients"]) if clients is None else clients:
         state = ClientState(Path(config.run.state_dir), task["state_key"], client)
-        if not state.folder.is_dir():
+        if partition.personal and not state.folder.is_dir():
             if clients is not None:
                 allowed = f"has no stored state of run {folder.path.name} in {config.run.state_dir}"
                 raise ConfigError("client", client, allowed)
             continue
         number = personal_round[client]
+        partition.set_shared(stored["for_clients"][client] if "for_clients" in stored else stored["shared"])
         partition.set_personal(state.load(number) if number else initial)
         path = folder.path / "personal" / f"client-{client:05d}.safetensors"
         path.parent.mkdir(exist_ok=True)
         exported = config.method.export(model)
-        complete = {name: exported.get(name, torch.zeros_like(array)) for name, array in plain.items()}
+        # BatchNorm's count of batches is kept nowhere, because nothing depends on it.
+        counts = {name: torch.zeros_like(array) for name, array in plain.items() if name.endswith(UNUSED_BUFFER)}
+        complete = {name: array for name, array in {**counts, **exported}.items() if name in plain}
+        if complete.keys() != plain.keys():
+            raise StateError(f"the method's export lacks {sorted(plain.keys() - complete.keys())[0]!r}")
         content = {name: array.detach().cpu().contiguous() for name, array in complete.items()}
         write_atomically(path, save(content))
         written.append(path)

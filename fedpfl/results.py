@@ -6,7 +6,8 @@
     RUN/task.json            input shape, classes, clients, and the key of the clients' stored state
     RUN/metrics.jsonl        one line a round
     RUN/checkpoint/          server state of the last two rounds (safetensors), for --resume
-    RUN/global.safetensors   shared arrays at the end, by name
+    RUN/arrays/NAME/         what a strategy keeps of each round, for example similarities (NumPy files)
+    RUN/global.safetensors   shared arrays at the end, by name; not with strategies that keep a model for each client
     RUN/personal/            personalised models, written by `fedpfl export` where the clients' state is at hand
     RUN/summary.md           the outcome in words and numbers
     RUN/events.out.tfevents… the curves, for TensorBoard
@@ -14,13 +15,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import secrets
 import statistics
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 # A crash while the newest checkpoint is read or judged damaged leaves one more.
 KEPT_CHECKPOINTS = 2
 _CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
+
+# What every client reports after training; what else it reports is the method's own.
+EVERY_REPLY = frozenset({"train-samples", "train-loss", "train-seconds"})
 
 # What a resumed run may change: how long it runs, how long it waits and where things lie.
 FREE_ON_RESUME = frozenset(
@@ -112,9 +117,12 @@ class RunFolder:
             raise StateError(f"{folder.path}: no round was finished, so there is nothing to resume")
         return folder
 
-    def describe(self, input_shape: tuple[int, ...], num_classes: int, num_clients: int) -> None:
-        """Write what the model was built for, so that it can be built again without the data."""
+    def describe(
+        self, input_shape: tuple[int, ...], num_classes: int, num_clients: int, remarks: Sequence[str] = ()
+    ) -> None:
+        """Write what the model was built for, so that it can be built again without the data; and the remarks on it."""
         task = {"input_shape": list(input_shape), "num_classes": num_classes, "clients": num_clients}
+        task["remarks"] = list(remarks)
         self._write_task({**self.task(), **task})
 
     def require_task(self, input_shape: tuple[int, ...], num_classes: int, num_clients: int) -> None:
@@ -133,6 +141,8 @@ class RunFolder:
     def record(self, done: Round, strategy: PersonalisedStrategy) -> None:
         """Store a round: its metrics first, then the checkpoint that makes it count."""
         line = summarise(done)
+        for name, array in done.arrays.items():
+            self._write_array(name, done.number, array)
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         path = self.path / "checkpoint" / f"round-{done.number:06d}.safetensors"
@@ -143,8 +153,9 @@ class RunFolder:
 
     def finish(self, strategy: PersonalisedStrategy) -> None:
         """Write the final weights and the summary."""
-        arrays = {name: array.copy() for name, array in strategy.layout.unflatten(strategy.shared).items()}
-        write_atomically(self.path / "global.safetensors", save(arrays))
+        if strategy.one_model:
+            arrays = {name: array.copy() for name, array in strategy.layout.unflatten(strategy.shared).items()}
+            write_atomically(self.path / "global.safetensors", save(arrays))
         write_atomically(self.path / "summary.md", summary(self).encode())
         if self._events is not None:
             self._events.close()
@@ -217,6 +228,13 @@ class RunFolder:
         write_atomically(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept).encode())
         return last, state
 
+    def _write_array(self, name: str, number: int, array: np.ndarray) -> None:
+        path = self.path / "arrays" / name / f"round-{number:06d}.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = io.BytesIO()
+        np.save(content, array, allow_pickle=False)
+        write_atomically(path, content.getvalue())
+
     def _write_config(self, config: Config) -> None:
         values = {**config.flat(), "run-name": "", "resume": False}
         write_atomically(self.path / "config.toml", to_toml(values).encode())
@@ -257,6 +275,7 @@ def summarise(done: Round) -> dict[str, Any]:
     ``personalised`` has the mean over clients of each client's accuracy on its own test samples (``accuracy``, with
     ``std`` and ``each``) and the share of all test samples that are classified correctly (``weighted``); ``global``
     measures the shared model on the union of the clients' test sets. Clients without test samples do not count.
+    ``details`` has what the method measured itself: means over the clients, and the strategy's own numbers.
     """
     line: dict[str, Any] = {
         "round": done.number,
@@ -286,9 +305,22 @@ def summarise(done: Round) -> dict[str, Any]:
                 "accuracy": sum(m["global-correct"] for m in shared) / samples,
                 "loss": sum(m["global-loss-sum"] for m in shared) / samples,
             }
+    details = {**_means(done.trained.values()), **done.details}
+    if details:
+        line["details"] = details
     if done.failed:
         line["failed"] = {str(i): reason for i, reason in sorted(done.failed.items())}
     return line
+
+
+def _means(replies: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the means, over the clients that sent them, of the numbers that only this method reports."""
+    values: dict[str, list[float]] = {}
+    for reply in replies:
+        for name, value in reply.items():
+            if name not in EVERY_REPLY:
+                values.setdefault(name, []).append(value)
+    return {name: statistics.fmean(values[name]) for name in sorted(values)}
 
 
 OUTCOME_KEYS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from logging import INFO, getLogger
+from logging import INFO, WARNING, getLogger
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -14,6 +14,7 @@ from .assembly import assemble
 from .config import Config, RunSettings
 from .errors import ConfigError, FedpflError, LayoutError
 from .messages import from_content, to_content
+from .partition import Partition
 from .payload import Payload
 from .results import RunFolder
 from .settings import Value
@@ -53,11 +54,14 @@ def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
     descriptions = _find_clients(grid, config)
     shape, num_classes = _task(descriptions)
+    model, partition = assemble(config, shape, num_classes)
     if config.run.resume:
         folder.require_task(shape, num_classes, len(descriptions))
     else:
-        folder.describe(shape, num_classes, len(descriptions))
-    strategy = _strategy(config, descriptions, folder.task()["state_key"], shape, num_classes)
+        folder.describe(shape, num_classes, len(descriptions), config.method.remarks(model))
+    for remark in folder.task().get("remarks", []):
+        logger.log(WARNING, "fedpfl: %s", remark)
+    strategy = _strategy(config, descriptions, folder.task()["state_key"], partition)
     strategy.recorder = folder
     first_round = 1
     if config.run.resume:
@@ -156,9 +160,8 @@ def _task(descriptions: Mapping[int, Payload]) -> tuple[tuple[int, ...], int]:
 
 
 def _strategy(
-    config: Config, descriptions: Mapping[int, Payload], state_key: str, shape: tuple[int, ...], num_classes: int
+    config: Config, descriptions: Mapping[int, Payload], state_key: str, partition: Partition
 ) -> PersonalisedStrategy:
-    _, partition = assemble(config, shape, num_classes)
     clients = []
     for node, description in descriptions.items():
         client = int(description.config["client"])

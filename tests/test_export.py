@@ -86,7 +86,8 @@ def test_local_models_need_no_shared_arrays(tmp_path):
 
 
 def test_nothing_to_export_without_personal_arrays(tmp_path):
-    _, folder = stored_run(tmp_path, method="fedavg")
+    config, folder = stored_run(tmp_path, method="fedavg")
+    checkpoint(folder, 1, trained(config, 0)[1].get_shared(), [1, 1, 1])
     assert export_personal(folder) == []
 
 

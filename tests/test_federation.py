@@ -7,17 +7,20 @@ import pytest
 from safetensors.numpy import load_file
 from support import Killed, LocalGrid, federation, simulate
 
+from fedpfl.assembly import assemble
+from fedpfl.config import Config
 from fedpfl.errors import ConfigError, FedpflError, LayoutError, StateError
 from fedpfl.methods import methods
 from fedpfl.results import outcome
 from fedpfl.server import run_federation
 
-SETTINGS = {"feddecomp": {"feddecomp_lora_epochs": 1}}
+# What a method needs beside the quick settings of all.
+SETTINGS: dict[str, dict[str, object]] = {"feddecomp": {"feddecomp_lora_epochs": 1}}
 
 
 def arrays(folder, tmp_path):
-    """Return all arrays of a finished run: the shared ones and each client's newest personal ones."""
-    found = {f"global/{k}": v for k, v in load_file(folder.path / "global.safetensors").items()}
+    """Return all arrays of a finished run: the server's whole state and each client's newest personal ones."""
+    found = {f"server/{k}": v for k, v in folder.checkpoint()[1].items()}
     for client in sorted((tmp_path / "state").glob("*/client-*")):
         newest = sorted(client.glob("round-*.safetensors"))[-1]
         found.update({f"{client.name}/{newest.name}/{k}": v for k, v in load_file(newest).items()})
@@ -30,8 +33,9 @@ def assert_identical(a, b):
         assert np.array_equal(a[name], b[name]), name
 
 
-@pytest.mark.parametrize("method", list(methods()))
-@pytest.mark.parametrize("fraction", [1.0, 0.5])
+@pytest.mark.parametrize(
+    ("method", "fraction"), [*((method, 0.5) for method in methods()), ("fedavg", 1.0), ("feddecomp", 1.0)]
+)
 def test_a_killed_and_resumed_run_ends_with_the_same_bits(tmp_path, method, fraction):
     settings = {"method": method, "fraction_train": fraction, "num_server_rounds": 4, **SETTINGS.get(method, {})}
     whole = simulate(tmp_path / "whole", 4, **settings)
@@ -58,23 +62,27 @@ def test_a_killed_and_resumed_run_ends_with_the_same_bits(tmp_path, method, frac
 
 @pytest.mark.parametrize("method", list(methods()))
 def test_the_order_of_arrival_changes_no_bit(tmp_path, method):
-    a = simulate(tmp_path / "a", 4, method=method)
-    b = simulate(tmp_path / "b", 4, grid=lambda n, v: LocalGrid(n, v, shuffle=True), method=method)
+    settings = {"method": method, "num_server_rounds": 2, **SETTINGS.get(method, {})}
+    a = simulate(tmp_path / "a", 4, **settings)
+    b = simulate(tmp_path / "b", 4, grid=lambda n, v: LocalGrid(n, v, shuffle=True), **settings)
     assert_identical(arrays(a, tmp_path / "a"), arrays(b, tmp_path / "b"))
 
 
 @pytest.mark.parametrize("method", list(methods()))
 def test_nothing_personal_leaves_a_client(tmp_path, method):
-    values = federation(tmp_path, 3, method=method, num_server_rounds=2)
+    values = federation(tmp_path, 3, method=method, num_server_rounds=2, **SETTINGS.get(method, {}))
     grid = LocalGrid(3, values)
-    run_federation(grid, values)
+    folder = run_federation(grid, values)
+    config, task = Config.parse(values), folder.task()
+    _, partition = assemble(config, tuple(task["input_shape"]), task["num_classes"])
     stored = [a for p in (tmp_path / "state").rglob("*.safetensors") for a in load_file(p).values()]
-    assert bool(stored) == (method != "fedavg")
+    assert bool(stored) == bool(partition.personal)
     sent = b"".join(
         array.data
         for kind, _, _, reply in grid.log
         if reply is not None
-        for array in reply.array_records["arrays"].values()
+        for name, array in reply.array_records["arrays"].items()
+        if name not in config.method.also_sends
     )
     for array in stored:
         # Any 16 bytes in a row of a personal array: a copy would hold them. All-zero runs prove nothing.
@@ -84,13 +92,15 @@ def test_nothing_personal_leaves_a_client(tmp_path, method):
                 assert piece.tobytes() not in sent
     for kind, _, _, reply in grid.log:
         assert reply is not None
-        assert set(reply.array_records["arrays"]) == ({"shared"} if kind == "train" else set())
+        expected = {"shared", *config.method.also_sends} if kind == "train" else set()
+        assert set(reply.array_records["arrays"]) == expected
         assert all(isinstance(value, (int, float)) for value in reply.metric_records["metrics"].values())
 
 
 @pytest.mark.parametrize("method", list(methods()))
 def test_every_method_learns_and_personalised_clients_beat_chance(tmp_path, method):
-    run = simulate(tmp_path, 4, method=method, num_server_rounds=5, local_epochs=5)
+    settings = {"num_server_rounds": 3, "local_epochs": 5, **SETTINGS.get(method, {})}
+    run = simulate(tmp_path, 4, method=method, **settings)
     assert outcome(run)["personalised_accuracy"] > 0.5
 
 

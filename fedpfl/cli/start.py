@@ -137,6 +137,8 @@ def _watch(link: SuperLink, run_id: str, plan: Plan, shown: Display, started: fl
             shown.stage("waiting for the clients")
         if not clients_seen and _newer(task, started):
             clients_seen = True
+            for remark in plan.folder.task().get("remarks", []):
+                typer.echo(f"note: {remark}", err=True)
             shown.stage("first round")
         for line in rounds.new():
             shown.round(line)

@@ -11,6 +11,7 @@ files or Flower:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Callable, ClassVar, Mapping
 
 import numpy as np
@@ -18,6 +19,8 @@ from torch import Tensor, nn
 
 from ..data.federation import Samples
 from ..partition import Partition
+from ..payload import Payload
+from ..rng import generator
 from ..training.phase import Forward, Phase
 from ..training.settings import TrainingSettings
 
@@ -45,32 +48,56 @@ class Aggregation:
 
 @dataclass(frozen=True)
 class LocalRound:
-    """What a method may look at when it plans a client's round.
+    """What a method may look at when a client trains or is tested.
 
     Attributes
     ----------
     client, round : int
         Client from 0, round from 1.
-    samples : Samples
-        The client's training data.
+    seed : int
+        The run's.
     num_classes : int
         Classes of the task; the client may have fewer.
     model : nn.Module
         Already holds the received shared and the client's personal arrays.
     received : dict of str to Tensor
         A copy of the shared arrays as they arrived, before training.
+    message : Payload
+        What the server sent; with it whatever the strategy attached.
+    train_data : callable, () → Samples
+        Prepares the client's training data.
+    train_labels : callable, () → ndarray of int64
+        The labels alone, which cost nothing to prepare.
     """
 
     client: int
     round: int
-    samples: Samples
+    seed: int
     num_classes: int
     model: nn.Module
     received: Mapping[str, Tensor]
+    message: Payload
+    train_data: Callable[[], Samples]
+    train_labels: Callable[[], np.ndarray]
 
+    @cached_property
+    def samples(self) -> Samples:
+        """The client's training data."""
+        return self.train_data()
+
+    @cached_property
     def class_counts(self) -> np.ndarray:
         """Training samples of each class, shape (num_classes,)."""
-        return np.bincount(self.samples.y.cpu().numpy(), minlength=self.num_classes)
+        return np.bincount(self.train_labels(), minlength=self.num_classes)
+
+    @property
+    def never_trained(self) -> bool:
+        """Whether the client's personal arrays are still the initial ones."""
+        return self.message.config["personal-round"] == 0
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """Return the source of this client's random choices for one purpose in this round."""
+        return generator(self.seed, purpose, self.client, self.round)
 
 
 class Method:
@@ -93,12 +120,15 @@ class Method:
         What travels, in a few words.
     aliases : tuple of str
         Other names that users may write.
+    also_sends : tuple of str
+        Arrays that a reply carries beside the shared ones (see :meth:`conclude`).
     """
 
     name: ClassVar[str]
     paper: ClassVar[str]
     shares: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
+    also_sends: ClassVar[tuple[str, ...]] = ()
     Settings: ClassVar[type[Any]] = NoSettings
 
     def __init__(self, settings: Any, training: TrainingSettings) -> None:
@@ -123,11 +153,35 @@ class Method:
         """Split a built model's arrays; override it where the split is finer than whole arrays."""
         return Partition(model, lambda name: self.is_shared(name, model))
 
+    def remarks(self, model: nn.Module) -> list[str]:
+        """Return what users should know before round 1, for example that the method has nothing to do on this model.
+
+        A model that the method cannot take is refused by :meth:`build`, with a :class:`~fedpfl.errors.ConfigError`.
+        """
+        return []
+
     # -- schedule ----------------------------------------------------------------------------------------------------
+
+    def prepare(self, local: LocalRound) -> None:
+        """Set in the loaded model what depends on the client's data or on what the server attached.
+
+        Called before a client trains and before it is tested.
+        """
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """List the phases of a client's round."""
         return [Phase(train=everything, epochs=self.training.local_epochs)]
+
+    def conclude(self, local: LocalRound) -> Payload:
+        """Finish the round after training: update what the client remembers, return what its reply carries besides.
+
+        Returns
+        -------
+        Payload
+            Its metrics are sent (and recorded, as means over the clients), and so are its arrays, which
+            :attr:`also_sends` names.
+        """
+        return Payload()
 
     # -- aggregation -------------------------------------------------------------------------------------------------
 
@@ -138,6 +192,10 @@ class Method:
 
     # -- prediction --------------------------------------------------------------------------------------------------
 
+    def adaptation(self, local: LocalRound) -> list[Phase]:
+        """List phases that a client runs on a copy of its model before that is tested, for example fine-tuning."""
+        return []
+
     def personalised(self, model: nn.Module) -> Forward:
         """Return the forward pass with which a client predicts."""
         return model
@@ -145,9 +203,10 @@ class Method:
     def global_model(self, model: nn.Module) -> Forward | None:
         """Return the forward pass of the shared arrays alone, or ``None`` where they make no model.
 
-        Return what :meth:`personalised` returns where both are the same model: it is then measured once.
+        Unless overridden: the model where all of its arrays are shared. Return what :meth:`personalised` returns where
+        both are the same: it is then measured once.
         """
-        return self.personalised(model)
+        return self.personalised(model) if all(self.is_shared(name, model) for name in model.state_dict()) else None
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the client's model as a state dict that the plain model loads."""

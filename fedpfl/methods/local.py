@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..training.phase import Forward
 from .base import Method
 
 
@@ -18,7 +17,3 @@ class Local(Method):
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Nothing travels."""
         return False
-
-    def global_model(self, model: nn.Module) -> Forward | None:
-        """There is no global model."""
-        return None

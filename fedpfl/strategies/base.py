@@ -79,6 +79,10 @@ class Round:
         Wall time of the two halves, messages included.
     bytes_down, bytes_up : int
         Content of all messages to and from clients.
+    details : dict of str to float
+        What the rule itself measured, for ``metrics.jsonl``.
+    arrays : dict of str to ndarray
+        What the rule wants kept of this round, each in a file of its own.
     """
 
     number: int
@@ -89,6 +93,8 @@ class Round:
     seconds_evaluate: float = 0.0
     bytes_down: int = 0
     bytes_up: int = 0
+    details: dict[str, float] = field(default_factory=dict)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 class Recorder(Protocol):
@@ -106,7 +112,8 @@ class PersonalisedStrategy(Strategy):
     """Base of the aggregation rules.
 
     A rule implements :meth:`begin`, :meth:`add` and :meth:`finish`, which combine the replies of a round, and may
-    override :meth:`outgoing` to send each client something else, and :meth:`state`.
+    override :meth:`outgoing` to send each client something else, :meth:`attachments` to send more, :meth:`check`,
+    and :meth:`state` with :meth:`load_state` for all that it remembers between rounds.
 
     Parameters
     ----------
@@ -123,6 +130,7 @@ class PersonalisedStrategy(Strategy):
     """
 
     rule: ClassVar[str]
+    one_model: ClassVar[bool] = True  # False: each client gets a model of its own, and there is no global one
 
     def __init__(
         self, clients: Sequence[Client], layout: Layout, shared: np.ndarray, settings: RunSettings, state_key: str
@@ -143,6 +151,9 @@ class PersonalisedStrategy(Strategy):
     @abstractmethod
     def begin(self, server_round: int) -> None:
         """Prepare for the replies of a round."""
+
+    def check(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
+        """Raise :class:`~fedpfl.errors.LayoutError` if a reply lacks what the rule needs; it comes from the network."""
 
     @abstractmethod
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
@@ -165,6 +176,18 @@ class PersonalisedStrategy(Strategy):
     def outgoing(self, client: Client) -> np.ndarray:
         """Return the shared vector that ``client`` gets next; the same for all unless overridden."""
         return self.shared
+
+    def attachments(self, client: Client, kind: str) -> Payload:
+        """Return settings and arrays to send to ``client`` beside its shared vector.
+
+        Parameters
+        ----------
+        client : Client
+            Who gets the message.
+        kind : str
+            ``train`` or ``evaluate``.
+        """
+        return Payload()
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that the next round depends on, by name."""
@@ -196,6 +219,7 @@ class PersonalisedStrategy(Strategy):
                 self.layout.require(Layout.from_text(str(reply.config.get("layout", ""))))
                 shared = decode(reply.arrays.get("shared", np.empty((0, 0))))
                 self.layout.unflatten(shared)
+                self.check(client, shared, reply)
             except LayoutError as error:
                 self._fail(client, str(error))
                 continue
@@ -281,20 +305,24 @@ class PersonalisedStrategy(Strategy):
         return [clients[i] for i in sorted(rng.choice(len(clients), count, replace=False))]
 
     def _messages(self, clients: Iterable[Client], server_round: int, kind: str) -> Iterator[Message]:
-        packed: dict[int, tuple[np.ndarray, ArrayRecord]] = {}
+        packed: dict[tuple[int, ...], tuple[dict[str, np.ndarray], ArrayRecord]] = {}
         layout = self.layout.to_text()
         for client in clients:
-            vector = self.outgoing(client)
-            # Clients that get the same vector share one record: serialised once, held once.
-            if id(vector) not in packed:
-                packed[id(vector)] = vector, pack_arrays({"shared": encode(vector, self.settings.wire_dtype)})
+            extra = self.attachments(client, kind)
+            arrays = {**extra.arrays, "shared": self.outgoing(client)}
+            # Clients that get the same arrays share one record: serialised once, held once.
+            same = tuple(id(array) for array in arrays.values())
+            if same not in packed:
+                sent = {**arrays, "shared": encode(arrays["shared"], self.settings.wire_dtype)}
+                packed[same] = arrays, pack_arrays(sent)
             config: dict[str, Value] = {
+                **extra.config,
                 "round": server_round,
                 "personal-round": self.personal_round[client.id],
                 "state-key": self.state_key,
                 "layout": layout,
             }
-            content = to_content(Payload(config), packed[id(vector)][1])
+            content = to_content(Payload(config), packed[same][1])
             self._round.bytes_down += count_bytes(content)
             yield Message(content, client.node_id, kind, group_id=str(server_round))
 

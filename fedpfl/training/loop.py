@@ -69,13 +69,16 @@ def run_phase(
     only_training, statistics = _only_training(model, set(names)), _statistics(model, phase.move_statistics)
     with phase.during(model), only_training, statistics as norms:
         for _ in range(phase.epochs):
-            for batch in _batches(x, y, settings.batch_size, rng):
+            for batch in _batches(x, y, phase.batch_size or settings.batch_size, rng):
                 # One sample has no variance to normalise by: BatchNorm uses its running statistics for it.
                 lone = len(batch.y) == 1 and bool(norms)
                 if lone:
                     _set_mode(norms, False)
-                loss = phase.loss(model, batch)
-                grads: list[Tensor] = list(torch.autograd.grad(loss, params))
+                if phase.gradient is None:
+                    loss = phase.loss(model, batch)
+                    grads: list[Tensor] = list(torch.autograd.grad(loss, params))
+                else:
+                    loss, grads = phase.gradient(model, batch, params)
                 if phase.penalty is not None:
                     phase.penalty.add_gradient(names, params, grads)
                 optimizer.step(grads)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Callable, ContextManager, Mapping, NamedTuple, Protocol, Sequence
+from typing import Any, Callable, ContextManager, List, Mapping, NamedTuple, Protocol, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,8 @@ class Batch(NamedTuple):
 
 Forward = Callable[[Tensor], Tensor]
 Loss = Callable[[nn.Module, Batch], Tensor]
+# (model, batch, trained parameters) → (loss, one gradient for each parameter).
+Gradient = Callable[[nn.Module, Batch, Sequence[Tensor]], Tuple[Tensor, List[Tensor]]]
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
@@ -81,13 +83,16 @@ class Phase:
         Passes over the data, at least 0.
     loss : callable, (model, batch) → scalar Tensor
         Forward pass and loss.
+    gradient : callable, (model, batch, parameters) → (loss, gradients), optional
+        For steps that are not the gradient of a loss at the parameters as they are (MAML); ``loss`` is not used then.
+        The parameters must hold their values again when it returns.
     penalty : Penalty, optional
         A term over the parameters.
     data : Samples, optional
         Instead of the client's own training samples.
     move_statistics : bool
         Whether BatchNorm's running statistics move.
-    learning_rate : float, optional
+    learning_rate, batch_size : optional
         Instead of the setting.
     during : callable, model → context manager
         Surrounds the phase, for example to hold fixed what the phase does not train.
@@ -96,8 +101,10 @@ class Phase:
     train: Callable[[str], bool]
     epochs: int
     loss: Loss = cross_entropy
+    gradient: Gradient | None = None
     penalty: Penalty | None = None
     data: Samples | None = None
     move_statistics: bool = True
     learning_rate: float | None = None
+    batch_size: int | None = None
     during: Callable[[nn.Module], ContextManager[Any]] = nullcontext

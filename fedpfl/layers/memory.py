@@ -1,0 +1,53 @@
+"""What a client remembers beside its model: arrays and whole models that are personal state without being trained.
+
+They are children of the model, so they are stored, loaded and kept from travelling as any personal array is.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Mapping
+
+import torch
+from torch import Tensor, nn
+
+TWIN = "personal"
+
+
+class Memory(nn.Module):
+    """Arrays under the names of the parameters to which they belong.
+
+    Parameters
+    ----------
+    arrays : mapping of str to Tensor
+        Initial values; copied.
+    """
+
+    def __init__(self, arrays: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        for name, array in arrays.items():
+            # A buffer's name may not have dots.
+            self.register_buffer(name.replace(".", "/"), array.detach().clone())
+
+    def arrays(self) -> dict[str, Tensor]:
+        """Return the arrays themselves, by name: writing to them changes the memory."""
+        return {name.replace("/", "."): array for name, array in self.named_buffers()}
+
+
+def add_twin(model: nn.Module) -> nn.Module:
+    """Give a model a copy of itself as its child ``personal``; its arrays are those for which :func:`in_twin` holds."""
+    model.add_module(TWIN, copy.deepcopy(model))
+    return model
+
+
+def in_twin(name: str) -> bool:
+    """Say whether an array belongs to the copy that :func:`add_twin` made."""
+    return name.startswith(TWIN + ".")
+
+
+@torch.no_grad()
+def refresh_twin(model: nn.Module) -> None:
+    """Copy the model's arrays, running statistics too, into its twin."""
+    arrays = model.state_dict()
+    for name, array in getattr(model, TWIN).state_dict().items():
+        array.copy_(arrays[name])

@@ -1,0 +1,39 @@
+"""Where a model is cut into features and classifier."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fedpfl import models
+from fedpfl.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "layers", "in_head"),
+    [
+        ("convnet", (3, 32, 32), 1, {"head"}),
+        ("convnet", (3, 32, 32), 2, {"head", "base.fc2"}),
+        ("convnet", (3, 32, 32), 3, {"head", "base.fc2", "base.fc1"}),
+        ("resnet8", (3, 32, 32), 1, {"head"}),
+    ],
+)
+def test_head_after_base_is_the_model(name, shape, layers, in_head):
+    torch.manual_seed(0)
+    model = models.build(name, shape, 10).eval()
+    base, head, belongs = models.cut(model, layers)
+    x = torch.randn(2, *shape)
+    assert torch.equal(head(base(x)), model(x))
+    assert {key.rsplit(".", 1)[0] for key in model.state_dict() if belongs(key)} == in_head
+
+
+@pytest.mark.parametrize(("name", "layers"), [("convnet", 4), ("resnet8", 2), ("convnet", 0)])
+def test_a_head_longer_than_the_linear_end_is_refused(name, layers):
+    with pytest.raises(ConfigError, match=rf"head-layers = {layers}: the model ends with \d linear layers"):
+        models.cut(models.build(name, (3, 32, 32), 10), layers)
+
+
+def test_a_model_without_a_head_is_refused():
+    with pytest.raises(ConfigError, match="model = 'Linear': has no head"):
+        models.cut(nn.Linear(3, 2))

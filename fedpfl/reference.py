@@ -1,17 +1,19 @@
-"""The configuration reference, written from the settings themselves: ``pyproject.toml``'s block and a docs page.
+"""The reference, written from the code itself: ``pyproject.toml``'s settings, a page on them and one on the methods.
 
-``fedpfl config --update`` writes both; a test fails when they are out of date.
+``fedpfl config --update`` writes all three; a test fails when they are out of date.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import re
 from pathlib import Path
 
 from .config import sections
 from .errors import FedpflError
+from .methods import Method, methods
 from .settings import key_of
 
 BEGIN = "# -- settings: written by `fedpfl config --update`, which reads them from the code --"
@@ -29,8 +31,8 @@ def pyproject_block() -> str:
     return "\n".join([*lines, END])
 
 
-def markdown() -> str:
-    """Return the reference as a Markdown page."""
+def settings_page() -> str:
+    """Return the reference of all settings as a Markdown page."""
     lines = [
         "# Settings",
         "",
@@ -40,17 +42,27 @@ def markdown() -> str:
         "",
     ]
     for title, cls, prefix in sections():
-        lines += [f"## {title}", "", "| key | default | meaning | allowed |", "|---|---|---|---|"]
-        for field in dataclasses.fields(cls):
-            default = json.dumps(field.default, ensure_ascii=False)
-            row = (f"`{key_of(field, prefix)}`", f"`{default}`", field.metadata["doc"], _allowed(field))
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
-        lines.append("")
+        lines += [f"## {title}", "", *_settings_table(cls, prefix), ""]
+    return "\n".join(lines)
+
+
+def methods_page() -> str:
+    """Return the reference of all methods as a Markdown page."""
+    lines = [
+        "# Methods",
+        "",
+        "What each method does, from which paper, and what it can be told. E, B and η are the settings `local-epochs`,",
+        "`batch-size` and `learning-rate` of [configuration.md](configuration.md). Written by `fedpfl config --update`",
+        "from the files in `fedpfl/methods/`; [adding-a-method.md](adding-a-method.md) shows how one is written.",
+        "",
+    ]
+    for method in methods().values():
+        lines += [*_description(method), ""]
     return "\n".join(lines)
 
 
 def update(root: Path) -> list[Path]:
-    """Rewrite the block in ``pyproject.toml`` and the page ``docs/configuration.md`` under ``root``.
+    """Rewrite the block in ``pyproject.toml`` and the two pages in ``docs`` under ``root``.
 
     Returns
     -------
@@ -67,12 +79,36 @@ def update(root: Path) -> list[Path]:
     block = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
     if not block.search(text):
         raise FedpflError(f"{project}: has no settings block; run this in the project's folder")
-    wanted = {project: block.sub(lambda _: pyproject_block(), text), root / "docs" / "configuration.md": markdown()}
+    wanted = {
+        project: block.sub(lambda _: pyproject_block(), text),
+        root / "docs" / "configuration.md": settings_page(),
+        root / "docs" / "methods.md": methods_page(),
+    }
     changed = [path for path, new in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != new]
     for path in changed:
         path.parent.mkdir(exist_ok=True)
         path.write_text(wanted[path], encoding="utf-8")
     return changed
+
+
+def _description(method: type[Method]) -> list[str]:
+    title, _, about = (inspect.getdoc(inspect.getmodule(method)) or "").partition("\n")
+    names = ", ".join(f"`{name}`" for name in (method.name, *method.aliases))
+    facts = [f"- `method`: {names}", f"- paper: {method.paper}", f"- what travels: {method.shares}"]
+    lines = [f"## {method.name}", "", title, "", *facts]
+    for text in (about.strip(), inspect.getdoc(method)):
+        lines += ["", text] if text else []
+    table = _settings_table(method.Settings, method.name)
+    return [*lines, "", *table] if dataclasses.fields(method.Settings) else lines
+
+
+def _settings_table(cls: type, prefix: str) -> list[str]:
+    lines = ["| key | default | meaning | allowed |", "|---|---|---|---|"]
+    for field in dataclasses.fields(cls):
+        default = json.dumps(field.default, ensure_ascii=False)
+        row = (f"`{key_of(field, prefix)}`", f"`{default}`", field.metadata["doc"], _allowed(field))
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
+    return lines
 
 
 def _allowed(field: dataclasses.Field[object]) -> str:

@@ -10,6 +10,8 @@ import pytest
 from fedpfl import reference
 from fedpfl.config import Config, check_keys, known_keys
 from fedpfl.errors import ConfigError
+from fedpfl.methods import methods
+from fedpfl.settings import keys
 
 ROOT = Path(__file__).parents[1]
 FIXED = [
@@ -46,9 +48,21 @@ def test_keys_are_unique_kebab_case():
     assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", key) for key in keys)
 
 
-def test_pyproject_and_the_reference_page_are_what_the_code_says():
+def test_pyproject_and_the_reference_pages_are_what_the_code_says():
     assert reference.pyproject_block() in (ROOT / "pyproject.toml").read_text()
-    assert (ROOT / "docs" / "configuration.md").read_text() == reference.markdown()
+    assert (ROOT / "docs" / "configuration.md").read_text() == reference.settings_page()
+    assert (ROOT / "docs" / "methods.md").read_text() == reference.methods_page()
+
+
+def test_the_page_of_methods_has_each_with_its_paper_and_settings():
+    page = reference.methods_page()
+    sections = dict(zip(methods(), page.split("\n## ")[1:], strict=True))
+    for method in methods().values():
+        section = sections[method.name]
+        assert section.startswith(f"{method.name}\n")
+        assert f"- paper: {method.paper}\n- what travels: {method.shares}\n" in section
+        for key in keys(method.Settings, method.name):
+            assert f"| `{key}` | `" in section
 
 
 def test_pyproject_defaults_are_the_code_s_defaults():

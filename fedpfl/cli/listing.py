@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +35,8 @@ def methods_command(as_json: AsJson = False) -> None:
 
     table = Table("method", "paper", "what travels", "settings (default)", show_lines=True)
     for method, row in zip(methods().values(), rows, strict=True):
-        own = "\n".join(f"{k} = {v}" for k, v in settings.items(method.Settings(), method.name))
+        defaults = settings.items(method.Settings(), method.name)
+        own = "\n".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in defaults)
         name = " ".join([method.name, *(f"({alias})" for alias in method.aliases)])
         table.add_row(name, str(row["paper"]), str(row["shares"]), own)
     stdout().print(table)
@@ -70,7 +72,7 @@ def models_command(as_json: AsJson = False) -> None:
 @app.command("config")
 def config_command(
     update: Annotated[
-        bool, typer.Option("--update", help="Rewrite the block in ./pyproject.toml and docs/configuration.md.")
+        bool, typer.Option("--update", help="Rewrite the block in ./pyproject.toml and the pages in docs.")
     ] = False,
 ) -> None:
     """Print every setting with its default, meaning and limits."""

@@ -60,7 +60,9 @@ def test_methods():
     feddecomp = next(row for row in rows if row["name"] == "feddecomp")
     assert feddecomp["aliases"] == ["fedlora"]
     assert feddecomp["settings"]["feddecomp-rank-conv"] == 0.6
-    assert "feddecomp-rank-conv = 0.6" in fedpfl("methods").stdout
+    listed = fedpfl("methods").stdout
+    assert "feddecomp-rank-conv = 0.6" in listed
+    assert 'feddecomp-init = "code"' in listed
 
 
 def test_datasets():
@@ -81,6 +83,7 @@ def test_config(elsewhere):
     (elsewhere / "pyproject.toml").write_text(f"{reference.BEGIN}\n{reference.END}\n")
     assert "wrote pyproject.toml" in fedpfl("config", "--update").stdout
     assert (elsewhere / "docs" / "configuration.md").is_file()
+    assert (elsewhere / "docs" / "methods.md").is_file()
     assert "nothing to change" in fedpfl("config", "--update").stdout
 
 

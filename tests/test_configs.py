@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from fedpfl import models
 from fedpfl.config import Config, check_keys
 from fedpfl.data import Dataset, partition, table
 from fedpfl.methods import methods
-from fedpfl.training.settings import TrainingSettings
 
 FOLDER = Path(__file__).resolve().parents[1] / "configs"
 FILES = sorted(FOLDER.glob("*.toml"))
@@ -154,21 +152,3 @@ def test_the_readme_lists_every_method_as_the_code_describes_it() -> None:
     for method in methods().values():
         names = " ".join([f"`{method.name}`", *(f"(`{alias}`)" for alias in method.aliases)])
         assert f"| {names} | {method.paper} | {method.shares} |" in text
-
-
-def test_the_readmes_own_method_trains_what_it_says() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    code = next(block for block in blocks if "(Method)" in block)
-    names: dict[str, Any] = {"__name__": "fedpfl.methods.readme_example", "__package__": "fedpfl.methods"}
-    exec(compile(code, "README.md", "exec", dont_inherit=True), names)
-    cls = names["HeadFirst"]
-    method = cls(cls.Settings(), TrainingSettings(local_epochs=3))
-    model = method.build(models.build("small-cnn", (1, 8, 8), 10))
-    split = method.partition(model)
-    assert split.personal == ["head.weight", "head.bias"]
-    head, base = method.schedule(None)
-    parameters = [name for name, _ in model.named_parameters()]
-    assert [name for name in parameters if head.train(name)] == split.personal
-    assert [name for name in parameters if base.train(name)] == split.shared
-    assert (head.epochs, base.epochs) == (1, 3)
-    assert method.global_model(model) is None

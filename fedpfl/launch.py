@@ -2,8 +2,10 @@
 
 ``flwr run .`` alone uses one SuperLink for all of a user's runs: it goes on running afterwards, in the working
 directory and with the environment of whoever started it first. A run of ``fedpfl run`` brings its own instead, on a
-free port, with its own ``FLWR_HOME``, in an empty folder. Everything is said through the commands ``flower-superlink``
-and ``flwr``, which Flower documents, rather than through the modules behind them, which change.
+free port, with its own ``FLWR_HOME``, in an empty folder, and its own Ray. Everything is said through the commands
+``flower-superlink`` and ``flwr``, which Flower documents, rather than through the modules behind them, which change.
+
+Nothing here needs torch: a run's settings are checked, which does, while the SuperLink is starting.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import time
@@ -25,12 +29,11 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from . import guard
 from .errors import FedpflError
-from .reference import pyproject_block
 from .results import to_toml
 
 START_SECONDS = 60.0
-STOP_SECONDS = 5.0
 COMMAND_SECONDS = 120.0
 PORT_TRIES = 3
 
@@ -57,7 +60,7 @@ _REASON = re.compile(r"ERROR\W+(?:fedpfl|Could not start run): (.*)")
 
 
 class SuperLink:
-    """A SuperLink for one run; a context manager that stops everything it started.
+    """A SuperLink for one run; a context manager that stops everything it started, even if this program is killed.
 
     Attributes
     ----------
@@ -69,29 +72,55 @@ class SuperLink:
         # Ray puts sockets below it, whose paths are limited to about 100 characters.
         base = tempfile.gettempdir()
         self.folder = Path(tempfile.mkdtemp(prefix="fedpfl-", dir=base if len(base) < 24 else "/tmp"))
-        self._home = self.folder / "home"
+        self._home = guard.home(self.folder)
         self._work = self.folder / "work"
         self._log = self.folder / "superlink.log"
         self._read = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._environment = _environment(self.folder, self._home)
+        self._port = 0
+        self._ray_port = _free_port()
+        self._environment = _environment(self.folder, self._ray_port)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> SuperLink:
-        """Start it and wait until it answers."""
+        """Begin to start it; :meth:`submit` waits until it answers."""
+        # First of all, so that from here on nothing can be left behind. Its standard input is the sign that we live.
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", guard.__file__, str(self.folder)], stdin=subprocess.PIPE, start_new_session=True
+        )
         try:
+            self._home.mkdir()
+            self._work.mkdir()
             self._start()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.stop()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Stop, if it has not been stopped."""
+        self.stop()
+
+    def stop(self) -> None:
         """Stop every process that came from here and remove the temporary folder."""
         with _undisturbed():
-            self._stop()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            assert self._guard.stdin is not None
+            self._guard.stdin.close()
+            for process in (self._guard, *self._processes.values()):
+                process.wait()
+
+    def start_ray(self, actors: int) -> None:
+        """Begin to start Ray, with as many actors; Flower's simulation finds it, and waits for it."""
+        token = self.folder / "ray-token"
+        token.touch(0o600)
+        token.write_text(secrets.token_hex(32), encoding="utf-8")
+        # Without idle workers from the start: Flower's actors need workers with an environment of their own.
+        own = {"RAY_GCS_SERVER_PORT": str(self._ray_port), "RAY_prestart_worker_first_driver": "0"}
+        environment = {**self._environment, **own}
+        del environment["RAY_ADDRESS"]
+        head = Path(__file__).with_name("ray_head.py")
+        self._spawn("Ray", [sys.executable, "-P", str(head), str(actors)], environment)
 
     def submit(self, app: Path | None, run_config: Mapping[str, Any], federation: Mapping[str, int | float]) -> str:
         """Submit a run.
@@ -113,8 +142,9 @@ class SuperLink:
         Raises
         ------
         FedpflError
-            Flower refuses the app.
+            The SuperLink does not start, or refuses the app.
         """
+        self._await()
         copy = self.folder / "app"
         copy_app(app, copy)
         settings = self.folder / "run-config.toml"
@@ -134,14 +164,17 @@ class SuperLink:
     def log(self, run_id: str | None) -> str:
         """Return what the SuperLink, and with a run's id its ServerApp and clients, have logged."""
         parts = [_text(self._log)]
-        if run_id is not None and self.exit_code() is None:
+        if run_id is not None and self.ended() is None:
             shown = self._command("log", run_id, "--show")
             parts.append(shown.stdout + shown.stderr)
         return _COLOUR.sub("", "\n".join(parts))
 
-    def exit_code(self) -> int | None:
-        """Return the SuperLink's exit code, or None while it runs."""
-        return self._process.poll() if self._process else None
+    def ended(self) -> str | None:
+        """Say which of the processes that must run has ended; None while they all run."""
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                return f"{name} ended with exit code {process.poll()}"
+        return None
 
     def hints_end(self) -> bool:
         """Say whether the SuperLink has logged since the last call that a task ended: time to ask for the status."""
@@ -152,29 +185,28 @@ class SuperLink:
         return b"Finished task" in new
 
     def _start(self) -> None:
-        self._home.mkdir()
-        self._work.mkdir()
+        self._port = _free_port()
+        command = [script("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
+                   "--host", "127.0.0.1", "--port", str(self._port)]  # fmt: skip
+        self._spawn("Flower's SuperLink", command, self._environment)
+
+    def _await(self) -> None:
         for _ in range(PORT_TRIES):
-            port = _free_port()
-            command = [script("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
-                       "--host", "127.0.0.1", "--port", str(port)]  # fmt: skip
-            with self._log.open("wb") as log:
-                self._process = subprocess.Popen(
-                    command, env=self._environment, cwd=self._work, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    start_new_session=True,
-                )  # fmt: skip
-            if self._answers(port):
-                config = f'[superlink]\ndefault = "fedpfl"\n[superlink.fedpfl]\naddress = "127.0.0.1:{port}"\n'
+            if self._answers():
+                address = f"127.0.0.1:{self._port}"
+                config = f'[superlink]\ndefault = "fedpfl"\n[superlink.fedpfl]\naddress = "{address}"\n'
                 (self._home / "config.toml").write_text(config + "insecure = true\n", encoding="utf-8")
                 return
             if "address already in use" not in _text(self._log):
-                break  # else another program took the port between our look and the SuperLink's
-        raise FedpflError(f"Flower's SuperLink did not start: {_last_line(_text(self._log))}")
+                break
+            self._start()  # another program took the port between our look and the SuperLink's
+        reason = self.ended() or f"Flower's SuperLink did not answer within {START_SECONDS:g} s"
+        raise FedpflError(f"{reason}: {_last_line(_text(self._log))}")
 
-    def _answers(self, port: int) -> bool:
+    def _answers(self) -> bool:
         deadline = time.monotonic() + START_SECONDS
-        while self.exit_code() is None and time.monotonic() < deadline:
-            connection = HTTPConnection("127.0.0.1", port, timeout=2)  # which looks at no proxy variable
+        while self.ended() is None and time.monotonic() < deadline:
+            connection = HTTPConnection("127.0.0.1", self._port, timeout=2)  # which looks at no proxy variable
             try:
                 connection.request("GET", "/health")
                 return connection.getresponse().status == 200
@@ -183,6 +215,13 @@ class SuperLink:
             finally:
                 connection.close()
         return False
+
+    def _spawn(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        with self._log.open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                command, env=environment, cwd=self._work, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
 
     def _flwr(self, *arguments: str) -> dict[str, Any]:
         done = self._command(*arguments)
@@ -199,30 +238,17 @@ class SuperLink:
         try:
             return subprocess.run(
                 [script("flwr"), *arguments], env=self._environment, cwd=self._work, stdin=subprocess.DEVNULL,
-                capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False,
+                capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False, start_new_session=True,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise FedpflError(f"`flwr {arguments[0]}` did not end within {COMMAND_SECONDS:g} s") from None
-
-    def _stop(self) -> None:
-        if self._process is None:
-            return
-        # The SuperLink ends its SuperExec, but nobody ends the simulation and Ray; they stay in the SuperExec's group.
-        groups = _groups(f"FLWR_HOME={self._home}") | {self._process.pid}
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            alive = {group for group in groups if _send(group, number)}
-            deadline = time.monotonic() + STOP_SECONDS
-            while alive and time.monotonic() < deadline:
-                self._process.poll()  # reaps it
-                alive = {group for group in alive if _send(group, 0)}
-                time.sleep(0.05)
-            if not alive:
-                break
 
 
 def copy_app(app: Path | None, to: Path) -> None:
     """Copy what Flower takes of an app; without an app write one that is the installed package."""
     if app is None:
+        from .reference import pyproject_block
+
         to.mkdir()
         (to / "pyproject.toml").write_text(_PYPROJECT + pyproject_block(), encoding="utf-8")
         for side in ("server", "client"):
@@ -249,7 +275,7 @@ def _belongs(path: Path) -> bool:
     return path.suffix in APP_SUFFIXES or path.name in APP_NAMES
 
 
-def _environment(folder: Path, home: Path) -> dict[str, str]:
+def _environment(folder: Path, ray_port: int) -> dict[str, str]:
     here = {"127.0.0.1", "localhost"}
     given = ",".join(os.environ.get(name, "") for name in ("NO_PROXY", "no_proxy"))
     no_proxy = ",".join(sorted({*filter(None, given.split(",")), *here}))
@@ -257,11 +283,15 @@ def _environment(folder: Path, home: Path) -> dict[str, str]:
         **os.environ,
         # The SuperLink starts its helpers by name.
         "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
-        "FLWR_HOME": str(home),
+        "FLWR_HOME": str(guard.home(folder)),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_TMPDIR": str(folder),
+        "RAY_ADDRESS": f"127.0.0.1:{ray_port}",
+        # Ray listens on every interface and runs what it is sent; with a token, only what this run sends.
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(folder / "ray-token"),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "NO_PROXY": no_proxy,
@@ -287,36 +317,6 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _groups(mark: str) -> set[int]:
-    """Return the process groups in which a process has ``mark`` in its environment."""
-    marked: list[int] = []
-    if Path("/proc/self/environ").exists():
-        for entry in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                if mark.encode() in entry.read_bytes().split(b"\0"):
-                    marked.append(int(entry.parent.name))
-            except OSError:  # somebody else's, or gone
-                continue
-    else:
-        listing = subprocess.run(["ps", "axeww", "-o", "pid=,command="], capture_output=True, text=True, check=False)
-        marked += [int(line.split()[0]) for line in listing.stdout.splitlines() if mark in line.split()]
-    groups = set()
-    for pid in marked:
-        try:
-            groups.add(os.getpgid(pid))
-        except ProcessLookupError:
-            continue
-    return groups - {os.getpgrp()}
-
-
-def _send(group: int, number: int) -> bool:
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
 
 
 @contextmanager

@@ -30,13 +30,13 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from .config import Config
 from .errors import ConfigError, StateError
 from .state import write_atomically
-from .wire import Layout
 
 if TYPE_CHECKING:
+    from .config import Config
     from .strategies.base import PersonalisedStrategy, Round
+    from .wire import Layout
 
 # A crash while the newest checkpoint is read or judged damaged leaves one more.
 KEPT_CHECKPOINTS = 2

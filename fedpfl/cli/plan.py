@@ -42,14 +42,15 @@ class Plan:
         """Return the settings to hand to Flower."""
         return self.config.flat()
 
+    def actors(self) -> int:
+        """Return the number of processes that play clients: one for each core, none idle."""
+        return min(_cores(), self.config.data.num_clients)
+
     def federation(self, clients_per_gpu: int) -> dict[str, int | float]:
-        """Return Flower's ``--federation-config``: one actor for each core, none idle, each with one thread."""
-        clients = self.config.data.num_clients
+        """Return Flower's ``--federation-config``: actors with one thread, as many as Ray has CPUs."""
         out: dict[str, int | float] = {
-            "num-supernodes": clients,
+            "num-supernodes": self.config.data.num_clients,
             "client-resources-num-cpus": 1,
-            # Ray starts an actor for every core that it is told of.
-            "init-args-num-cpus": max(1, min(_cores(), clients)),
         }
         if self.config.training.device == "cuda":
             out["client-resources-num-gpus"] = 1 / clients_per_gpu

@@ -64,12 +64,14 @@ def run_command(
     """Simulate a federation on this machine, through Flower, and wait for its end."""
     plan: Plan | None = None
     try:
-        from ..launch import ending_signals
-        from .plan import prepare
+        from ..launch import SuperLink, ending_signals
 
-        with ending_signals():
+        # The SuperLink takes as long to start as the checks with their import of torch, and so they run side by side.
+        with ending_signals(), SuperLink() as link:
+            from .plan import prepare
+
             plan = prepare(app_dir, run_config, num_supernodes, resume)
-            _simulate(plan, quiet, keep_log, clients_per_gpu)
+            _simulate(link, plan, quiet, keep_log, clients_per_gpu)
     except FedpflError as error:
         if as_json:
             before = "invalid" if isinstance(error, ConfigError) and plan is None else "failed"
@@ -93,25 +95,26 @@ def run_command(
         typer.echo(plan.folder.path)
 
 
-def _simulate(plan: Plan, quiet: bool, keep_log: bool, clients_per_gpu: int) -> None:
-    from ..launch import SuperLink, reason_in
+def _simulate(link: SuperLink, plan: Plan, quiet: bool, keep_log: bool, clients_per_gpu: int) -> None:
+    from ..launch import reason_in
     from .progress import display
 
     started = time.time()
     run_id, status, details = None, "failed", ""
     with display(plan.config.run.num_server_rounds, quiet) as shown:
         shown.stage("starting Flower")
-        with SuperLink() as link:
-            log = ""
-            try:
-                run_id = link.submit(plan.app, plan.run_config(), plan.federation(clients_per_gpu))
-                status, details = _watch(link, run_id, plan, shown, started)
-                finished = status == COMPLETED and _newer(plan.folder.path / "summary.md", started)
-                if keep_log or not finished:
-                    log = link.log(run_id)
-            except FedpflError as error:
-                finished, details, log = False, str(error), link.log(None)
-            shown.stage("stopping Flower")
+        log = ""
+        try:
+            link.start_ray(plan.actors())
+            run_id = link.submit(plan.app, plan.run_config(), plan.federation(clients_per_gpu))
+            status, details = _watch(link, run_id, plan, shown, started)
+            finished = status == COMPLETED and _newer(plan.folder.path / "summary.md", started)
+            if keep_log or not finished:
+                log = link.log(run_id)
+        except FedpflError as error:
+            finished, details, log = False, str(error), link.log(None)
+        shown.stage("stopping Flower")
+        link.stop()
         if finished:
             _export(plan, shown)
     where = _keep(log, plan) if log else None
@@ -146,8 +149,8 @@ def _watch(link: SuperLink, run_id: str, plan: Plan, shown: Display, started: fl
             ending, ask_at = True, 0.0
         elif not ending and _newer(summary, started):
             ending, ask_at = True, time.monotonic() + RAY_STOP_SECONDS
-        if link.exit_code() is not None:
-            raise FedpflError(f"Flower's SuperLink ended with exit code {link.exit_code()}")
+        if ended := link.ended():
+            raise FedpflError(ended)
         if time.monotonic() >= ask_at:
             status, details = link.status(run_id)
             if status.startswith("finished"):

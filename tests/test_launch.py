@@ -1,0 +1,63 @@
+"""What `fedpfl run` starts ends with it, however it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedpfl import guard
+from fedpfl.launch import SuperLink
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
+
+
+def belonging(folder):
+    mark = f"FLWR_HOME={guard.home(folder)}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in path.read_bytes().split(b"\0"):
+                found.append((path.parent / "cmdline").read_bytes())
+        except OSError:
+            continue
+    return found
+
+
+def until(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+def test_nothing_outlives_a_killed_program():
+    program = "import time; from fedpfl.launch import SuperLink; link = SuperLink().__enter__(); link.start_ray(1); "
+    program += "print(link.folder, flush=True); time.sleep(60)"
+    run = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    folder = Path(run.stdout.readline().strip())
+    assert until(lambda: len(belonging(folder)) >= 2)  # the SuperLink and Ray
+    assert oct((folder / "ray-token").stat().st_mode)[-3:] == "600"
+    run.kill()
+    run.wait()
+    run.stdout.close()
+    assert until(lambda: not folder.exists())
+    assert belonging(folder) == []
+
+
+def test_a_stopped_superlink_is_gone_at_once():
+    with SuperLink() as link:
+        assert until(lambda: belonging(link.folder))
+        assert link.ended() is None
+    assert belonging(link.folder) == []
+    assert not link.folder.exists()
+
+
+def test_a_superlink_that_dies_is_noticed():
+    with SuperLink() as link:
+        for process in link._processes.values():
+            os.killpg(process.pid, signal.SIGKILL)
+        assert until(link.ended) == "Flower's SuperLink ended with exit code -9"

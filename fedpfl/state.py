@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Mapping
 
@@ -22,6 +21,7 @@ from .errors import StateError
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _FILE = re.compile(r"round-(\d{6,})\.safetensors")
+_PART = re.compile(r"\..+\.(\d{1,9})\.part")
 
 
 class ClientState:
@@ -78,7 +78,7 @@ class ClientState:
         if not arrays:
             return
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(self._path(server_round), save(dict(arrays)))
+        write_atomically(self._path(server_round), save(dict(arrays)), private=True)
         for number in self.rounds():
             if number < min(server_round, started_from):
                 self._path(number).unlink()
@@ -94,15 +94,40 @@ class ClientState:
         return self.folder / f"round-{server_round:06d}.safetensors"
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a crash, sees the old content or the new one and nothing between."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
+    """Write a file so that a reader, or a crash, sees the old content or the new one and nothing between.
+
+    Parameters
+    ----------
+    path : Path
+        The file. What killed processes left behind when they wrote to this folder is removed.
+    content : bytes
+        All of it.
+    private : bool
+        Whether only the user may read it; otherwise the umask says who may.
+    """
+    for other in path.parent.iterdir():
+        part = _PART.fullmatch(other.name)
+        if part and not _runs(int(part.group(1))):
+            other.unlink(missing_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink()
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        pass
+    return True

@@ -13,6 +13,7 @@ from . import app
 from .common import RunConfig, app_settings, overrides
 
 DEFAULT_CLIENTS = 10
+CHART = "partition.png"
 
 
 @app.command("partition")
@@ -21,13 +22,15 @@ def partition_command(
     num_supernodes: Annotated[
         int | None, typer.Option(min=1, help="Number of clients where num-clients is 0; 10 by default.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the chart into this .png, .svg or .pdf.")] = None,
+    plot: Annotated[bool, typer.Option("--plot", help=f"Draw a chart into {CHART}.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Draw it into this .png, .svg or .pdf instead.")] = None,
 ) -> None:
     """Print how the data are divided: clients by classes."""
     from ..config import Config, check_keys
     from ..data import as_text, bubble_chart, federated_data, partition_counts
 
-    if plot is not None and find_spec("matplotlib") is None:
+    chart = output or (Path(CHART) if plot else None)
+    if chart is not None and find_spec("matplotlib") is None:
         raise FedpflError("the chart needs matplotlib: pip install 'fedpfl[report]'")
     values = {**(app_settings(Path()) or {}), **overrides(run_config)}
     check_keys(values)
@@ -35,6 +38,6 @@ def partition_command(
     clients = config.data.num_clients or num_supernodes or DEFAULT_CLIENTS
     counts = partition_counts(federated_data(config.data, clients, config.run.seed))
     typer.echo(as_text(counts))
-    if plot is not None:
+    if chart is not None:
         title = f"{config.data.dataset}, {config.data.partitioner}, {clients} clients"
-        typer.echo(f"wrote {bubble_chart(counts, plot, title)}", err=True)
+        typer.echo(f"wrote {bubble_chart(counts, chart, title).absolute()}", err=True)

@@ -108,11 +108,14 @@ def test_show_without_runs():
 
 
 def test_partition(elsewhere):
-    done = fedpfl("partition", "-c", "num-clients=4", "--plot", "chart.png")
+    done = fedpfl("partition", "-c", "num-clients=4", "--plot")
     assert done.exit_code == 0
     rows = done.stdout.splitlines()
     assert len(rows) == 5
-    assert (elsewhere / "chart.png").stat().st_size > 1000
+    assert done.stderr == f"wrote {elsewhere / 'partition.png'}\n"
+    assert (elsewhere / "partition.png").stat().st_size > 1000
+    assert fedpfl("partition", "--output", "charts/mine.svg").exit_code == 0
+    assert (elsewhere / "charts" / "mine.svg").is_file()
     assert len(fedpfl("partition", "--num-supernodes", 3).stdout.splitlines()) == 4
 
 

@@ -58,8 +58,11 @@ class Engine:
     def query(self, client: int, message: Payload) -> Payload:
         """Describe the client's task; no array of the client leaves it."""
         train_samples, test_samples = self.data.sizes(self._place(client))
+        # All clients must divide common data alike; data of a device's own are not divided.
+        division: dict[str, Value] = {} if self.own else {"division": self.data.checksum}
         return Payload(
             config={
+                **division,
                 "client": client,
                 "num-clients": self.num_clients,
                 "input-shape": "x".join(map(str, self.data.input_shape)),
@@ -182,12 +185,20 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
     FedpflError
         A setting, the data, the stored state or the message is not as it should be.
     """
-    for key in ("partition-id", "num-partitions"):
-        if key not in node_config:
-            raise ConfigError("node-config", dict(node_config), f"must have {key} (`--node-config '{key}=…'`)")
-    client, nodes = int(node_config["partition-id"]), int(node_config["num-partitions"])
+    client, nodes = _number(node_config, "partition-id", 0), _number(node_config, "num-partitions", 1)
+    if client >= nodes:
+        raise ConfigError("partition-id", client, f"must be below num-partitions = {nodes}")
     engine = _engine(tuple(sorted(run_config.items())), nodes, str(node_config.get("data", "")), client)
     return HANDLERS[kind](engine, client, message)
+
+
+def _number(node_config: Mapping[str, Value], key: str, least: int) -> int:
+    if key not in node_config:
+        raise ConfigError("node-config", dict(node_config), f"must have {key} (`--node-config '{key}=…'`)")
+    value = node_config[key]
+    if type(value) is not int or value < least:
+        raise ConfigError(key, value, f"must be a whole number of at least {least} (`--node-config '{key}=…'`)")
+    return value
 
 
 def _engine(values: tuple[tuple[str, Value], ...], nodes: int, path: str, client: int) -> Engine:

@@ -54,6 +54,7 @@ def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
     descriptions = _find_clients(grid, config)
     shape, num_classes = _task(descriptions)
+    _require_one_division(descriptions)
     model, partition = assemble(config, shape, num_classes)
     if config.run.resume:
         folder.require_task(shape, num_classes, len(descriptions))
@@ -142,11 +143,23 @@ def _description(payload: Payload) -> Payload:
     config, metrics = payload.config, payload.metrics
     numbers = [config.get("client"), config.get("num-clients"), config.get("num-classes")]
     numbers += [metrics.get("train-samples"), metrics.get("test-samples")]
+    division = config.get("division", 0)
     shape = str(config.get("input-shape", ""))
     proper = all(type(n) is int and 0 <= n < MOST for n in numbers) and re.fullmatch(r"\d{1,6}(x\d{1,6}){0,3}", shape)
-    if not proper or "layout" not in config:
+    if not proper or type(division) is not int or "layout" not in config:
         raise FedpflError("a client described itself in a way that this version does not understand")
     return payload
+
+
+def _require_one_division(descriptions: Mapping[int, Payload]) -> None:
+    """Refuse clients whose processes divide the common data differently: some samples would be trained on twice."""
+    clients: dict[int, list[int]] = {}
+    for description in descriptions.values():
+        if "division" in description.config:
+            clients.setdefault(int(description.config["division"]), []).append(int(description.config["client"]))
+    if len(clients) > 1:
+        groups = " and ".join(f"clients {sorted(same)}" for same in sorted(clients.values()))
+        raise FedpflError(f"{groups} divide the data differently: other versions of NumPy or of the data set?")
 
 
 def _task(descriptions: Mapping[int, Payload]) -> tuple[tuple[int, ...], int]:

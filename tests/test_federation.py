@@ -319,7 +319,15 @@ def test_a_client_with_another_model_is_named_before_round_1(tmp_path):
 
 @pytest.mark.parametrize(
     ("node_config", "message"),
-    [({"partition-id": 0}, "node-config = .*must have num-partitions"), ({}, "must have partition-id")],
+    [
+        ({"partition-id": 0}, "node-config = .*must have num-partitions"),
+        ({}, "must have partition-id"),
+        ({"partition-id": -1, "num-partitions": 4}, "partition-id = -1: must be a whole number of at least 0"),
+        ({"partition-id": 1.5, "num-partitions": 4}, "partition-id = 1.5: must be a whole number"),
+        ({"partition-id": "one", "num-partitions": 4}, "partition-id = 'one': must be a whole number"),
+        ({"partition-id": 0, "num-partitions": 0}, "num-partitions = 0: must be a whole number of at least 1"),
+        ({"partition-id": 4, "num-partitions": 4}, "partition-id = 4: must be below num-partitions = 4"),
+    ],
 )
 def test_a_node_without_partition_is_told_what_it_needs(tmp_path, node_config, message):
     from fedpfl.client import handle
@@ -327,6 +335,20 @@ def test_a_node_without_partition_is_told_what_it_needs(tmp_path, node_config, m
 
     with pytest.raises(ConfigError, match=message):
         handle("query", Payload(), federation(tmp_path), node_config)
+
+
+def test_clients_that_divide_the_data_differently_are_refused(tmp_path):
+    values = federation(tmp_path, 3, method="fedavg")
+
+    class Other(LocalGrid):
+        def pull_messages(self, message_ids):
+            for reply in (replies := super().pull_messages(message_ids)):
+                if reply.metadata.src_node_id == 101:
+                    reply.content.config_records["config"]["division"] += 1
+            return replies
+
+    with pytest.raises(FedpflError, match=r"clients \[0, 2\] and clients \[1\] divide the data differently"):
+        run_federation(Other(3, values), values)
 
 
 def test_a_device_with_its_own_data_takes_part(tmp_path):

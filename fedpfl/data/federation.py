@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import OrderedDict
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Sequence
 
@@ -150,6 +151,14 @@ class FederatedData:
     def share(self, i: int) -> Share:
         """Return the positions of client ``i``'s samples in the training set followed by the test set."""
         return self._shares[self._index(i)]
+
+    @cached_property
+    def checksum(self) -> int:
+        """CRC-32 of all clients' positions: equal where two processes divide a data set in the same way."""
+        crc = 0
+        for positions in (part for share in self._shares for part in share):
+            crc = zlib.crc32(positions.astype("<i8").tobytes(), zlib.crc32(str(len(positions)).encode(), crc))
+        return crc
 
     def sizes(self, i: int) -> tuple[int, int]:
         """Return (training samples, test samples) of client ``i`` without preparing its data."""

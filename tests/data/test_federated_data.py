@@ -23,6 +23,7 @@ from fedpfl.data import (
     own_data,
     partition_counts,
 )
+from fedpfl.data.partition import Share
 from fedpfl.errors import ConfigError, DataError
 
 
@@ -104,6 +105,16 @@ def test_one_process_reads_and_divides_once(colours: DataSettings, monkeypatch: 
     assert federated_data(dataclasses.replace(colours), 5, 0) is a
     assert federated_data(dataclasses.replace(colours, partitioner="dirichlet"), 5, 1) is not a
     assert len(calls) == 1, "another division of the same data does not read them again"
+
+
+def test_the_checksum_tells_divisions_apart(colours: DataSettings) -> None:
+    first = FederatedData(colours, 3, seed=1)
+    assert first.checksum == FederatedData(colours, 3, seed=1).checksum
+    assert first.checksum != FederatedData(colours, 3, seed=2).checksum
+    moved = FederatedData(colours, 3, seed=1)
+    (a, b, *_) = moved._shares
+    moved._shares[:2] = [Share(np.append(a.train, b.train[0]), a.test), Share(b.train[1:], b.test)]
+    assert moved.checksum != first.checksum
 
 
 def test_no_such_client(colours: DataSettings) -> None:

@@ -16,9 +16,11 @@ app = ClientApp()
 def _answer(kind: str, message: Message, context: Context) -> Message:
     # torch takes seconds to import; Flower loads this module in processes that never train, too.
     from .client import handle
+    from .config import require_absolute
     from .messages import from_content, to_content
 
     try:
+        require_absolute(context.run_config)
         reply = handle(kind, from_content(message.content), context.run_config, context.node_config)
     except FedpflError as error:
         return Message(Error(CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=message)

@@ -45,10 +45,11 @@ _CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
 # What every client reports after training; what else it reports is the method's own.
 EVERY_REPLY = frozenset({"train-samples", "train-loss", "train-seconds"})
 
-# What a resumed run may change: how long it runs, how long it waits and where things lie.
-FREE_ON_RESUME = frozenset(
-    {"resume", "num-server-rounds", "output-dir", "state-dir", "data-dir", "node-timeout", "round-timeout", "run-name"}
-)
+# What a resumed run may change: how long it runs, how long it waits, where things lie, and with how many threads.
+FREE_ON_RESUME = frozenset({
+    "resume", "run-name", "num-server-rounds", "node-timeout", "round-timeout", "output-dir", "state-dir", "data-dir",
+    "data", "threads",
+})  # fmt: skip
 
 
 class RunFolder:
@@ -109,12 +110,18 @@ class RunFolder:
             It has no checkpoint.
         """
         folder = cls(Path(config.run.output_dir).expanduser() / config.run.run_name)
-        stored = folder.config()
-        for key, value in config.flat().items():
-            if key not in FREE_ON_RESUME and stored.get(key) != value:
-                raise ConfigError(key, value, f"the run to resume used {stored.get(key)!r}")
+        # A setting that is younger than the run counts as its default.
+        stored = {**type(config).parse({"method": config.run.method}).flat(), **folder.config()}
+        same = dict(config.flat())
+        if 0 in (stored["num-clients"], same["num-clients"]):  # as many as there are nodes: see require_task
+            del same["num-clients"]
+        for key, value in same.items():
+            if key not in FREE_ON_RESUME and stored[key] != value:
+                raise ConfigError(key, value, f"the run to resume used {stored[key]!r}")
         if not folder._checkpoints():
-            raise StateError(f"{folder.path}: no round was finished, so there is nothing to resume")
+            rounds = len(folder.metrics())
+            what = f"it recorded {rounds} rounds, but checkpoint/ is empty" if rounds else "no round was finished"
+            raise StateError(f"{folder.path}: {what}, so there is nothing to resume")
         return folder
 
     def describe(

@@ -17,9 +17,11 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run's settings describe."""
     # torch and the methods take seconds to import; Flower's simulation loads this module before it starts its workers.
+    from .config import require_absolute
     from .server import run_federation
 
     try:
+        require_absolute(context.run_config)
         run_federation(grid, context.run_config)
     except (FedpflError, OSError) as error:  # OSError: the disk is full, or the folder is gone
         # One line says what to change. Flower logs a failed ServerApp with its traceback, which would bury it.

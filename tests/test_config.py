@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedpfl import reference
-from fedpfl.config import Config, check_keys, known_keys
+from fedpfl.config import Config, check_keys, known_keys, require_absolute
 from fedpfl.errors import ConfigError
 from fedpfl.methods import methods
 from fedpfl.settings import keys
@@ -63,6 +63,15 @@ def test_the_page_of_methods_has_each_with_its_paper_and_settings():
         assert f"- paper: {method.paper}\n- what travels: {method.shares}\n" in section
         for key in keys(method.Settings, method.name):
             assert f"| `{key}` | `" in section
+
+
+@pytest.mark.parametrize("key", ["output-dir", "state-dir", "data-dir", "data"])
+def test_places_must_not_depend_on_the_working_directory(key):
+    require_absolute({key: "/absolute"})
+    require_absolute({key: "~/in/the/home"})
+    require_absolute({key: ""})
+    with pytest.raises(ConfigError, match=rf"{key} = 'runs': must be absolute or start with ~"):
+        require_absolute({key: "runs"})
 
 
 def test_pyproject_defaults_are_the_code_s_defaults():

@@ -38,11 +38,10 @@ class Finding(NamedTuple):
 @app.command("doctor")
 def doctor(as_json: AsJson = False) -> None:
     """Check this machine for what would stop a run; exit code 1 if there is a problem."""
-    from ..config import Config
-    from .plan import PATHS
+    from ..config import PLACES, Config
 
     values = app_settings(Path()) or {}
-    settings = Config.parse({key: value for key, value in values.items() if key in PATHS})
+    settings = Config.parse({key: value for key, value in values.items() if key in PLACES})
     folders = {
         "output-dir": settings.run.output_dir,
         "state-dir": settings.run.state_dir,

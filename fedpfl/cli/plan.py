@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import Config, check_keys
+from ..config import PLACES, Config, check_keys
 from ..errors import ConfigError, FedpflError
 from ..results import RunFolder
 from ..settings import Value
 from .common import app_settings, overrides, run_folder
 from .split import DEFAULT_CLIENTS
-
-PATHS = ("output-dir", "state-dir", "data-dir", "data")
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ def prepare(app: Path | None, texts: Sequence[str] | None, num_supernodes: int |
     if resume is not None:
         values = _resumed(resume, values, given)
     values = Config.parse(values).flat()
-    for key in PATHS:
+    for key in PLACES:
         if values[key]:  # the server and the clients run in another working directory
             values[key] = str(Path(str(values[key])).expanduser().absolute())
     config = Config.parse(values)
@@ -100,7 +98,9 @@ def prepare(app: Path | None, texts: Sequence[str] | None, num_supernodes: int |
 def _resumed(resume: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     stored = run_folder(resume, values)
     where = {"run-name": stored.path.name, "output-dir": str(stored.path.parent), "resume": True}
-    return {**stored.config(), **given, **where}
+    values = {**stored.config(), **given, **where}
+    # Without a number `flwr run` took one client for each node that there was.
+    return {**values, "num-clients": values.get("num-clients") or stored.task().get("clients", 0)}
 
 
 def _clients(num_clients: int, num_supernodes: int | None) -> int:

@@ -86,6 +86,31 @@ def test_resume_takes_the_runs_settings(unfinished):
     assert by_name.run_config()["num-server-rounds"] == 4
 
 
+def test_resume_fills_in_and_lets_change_what_does_not_matter(unfinished):
+    path = unfinished.path / "config.toml"
+    kept = [line for line in path.read_text().splitlines() if not line.startswith(("round-timeout", "fraction-train"))]
+    path.write_text("\n".join(kept))  # as if these settings were younger than the run
+    plan = prepare(None, ['threads=3 data="/elsewhere"'], None, str(unfinished.path))
+    assert plan.run_config()["fraction-train"] == 1.0
+    with pytest.raises(ConfigError, match=r"fraction-train = 0.5: the run to resume used 1.0"):
+        prepare(None, ["fraction-train=0.5"], None, str(unfinished.path))
+
+
+def test_resume_of_a_run_with_as_many_clients_as_nodes(unfinished):
+    path = unfinished.path / "config.toml"
+    path.write_text(path.read_text().replace("num-clients = 2", "num-clients = 0"))
+    unfinished.describe((1, 8, 8), 10, 3)
+    assert prepare(None, None, None, str(unfinished.path)).config.data.num_clients == 3
+    with pytest.raises(ConfigError, match="num-supernodes"):
+        prepare(None, None, 4, str(unfinished.path))
+
+
+def test_resume_without_the_checkpoint_says_so(unfinished):
+    (unfinished.path / "checkpoint" / "round-000002.safetensors").unlink()
+    with pytest.raises(FedpflError, match="recorded 2 rounds, but checkpoint/ is empty"):
+        prepare(None, None, None, str(unfinished.path))
+
+
 def test_resume_refuses_other_settings(unfinished):
     with pytest.raises(ConfigError, match="the run to resume used 9"):
         prepare(None, ["seed=1"], None, str(unfinished.path))

@@ -43,5 +43,9 @@ class TrainingDiverged(FedpflError):
     """Local training ended in values that are not finite."""
 
 
+class NoPlainModel(FedpflError):
+    """The method predicts with something that no single plain model can be."""
+
+
 class StateError(FedpflError):
     """A stored file (personal state, checkpoint, result) is missing or damaged."""

@@ -21,7 +21,14 @@ class SplitModel(nn.Module):
         Maps an input of shape (n, *input_shape) to features of shape (n, d).
     head : nn.Linear
         Maps features (n, d) to logits (n, num_classes).
+
+    Attributes
+    ----------
+    input_shape : tuple of int
+        Shape of one sample; set by :func:`build`.
     """
+
+    input_shape: Shape
 
     def __init__(self, base: nn.Module, head: nn.Linear) -> None:
         super().__init__()
@@ -100,7 +107,9 @@ def build(name: str, input_shape: Shape, num_classes: int) -> SplitModel:
     complaint = _complaint(input_shape, entry.smallest_side)
     if complaint:
         raise ConfigError("model", name, f"{complaint}, but the input is {'x'.join(map(str, input_shape)) or 'empty'}")
-    return entry.builder(input_shape, num_classes)
+    model = entry.builder(input_shape, num_classes)
+    model.input_shape = input_shape
+    return model
 
 
 def _complaint(shape: Shape, smallest_side: int | None) -> str | None:

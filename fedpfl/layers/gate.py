@@ -1,0 +1,109 @@
+"""pFedGate's gating layer: which blocks of a model's weights a client uses, and how much, decided from its input."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Mapping, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Block(NamedTuple):
+    """A run of values of one parameter.
+
+    Attributes
+    ----------
+    name : str
+        The parameter.
+    size : int
+        Values in it.
+    linear : bool
+        Whether the parameter belongs to a linear layer; these have a budget of their own.
+    first : bool
+        The first block of a parameter is always kept, so that no layer is cut off.
+    """
+
+    name: str
+    size: int
+    linear: bool
+    first: bool
+
+
+def blocks_of(model: nn.Module, per_parameter: int) -> list[Block]:
+    """Cut every parameter of a model into at most ``per_parameter`` runs of equal size; the last may be shorter."""
+    linear = {f"{name}." for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    blocks = []
+    for name, param in model.named_parameters():
+        size = -(-param.numel() // per_parameter)
+        in_linear = name.rpartition(".")[0] + "." in linear
+        for at in range(0, param.numel(), size):
+            blocks.append(Block(name, min(size, param.numel() - at), in_linear, at == 0))
+    return blocks
+
+
+class Gate(nn.Module):
+    """Maps a batch to one value in (0, 1) for every block: normalise, flatten, linear, BatchNorm, sigmoid, batch mean.
+
+    Parameters
+    ----------
+    input_shape : sequence of int
+        Shape of one sample.
+    blocks : list of Block
+        Of the model that is gated.
+    share : float
+        s in (0, 1]: the share of the values, of linear and of other layers apart, that are used.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], blocks: list[Block], share: float) -> None:
+        super().__init__()
+        self.blocks = blocks
+        self.share = share
+        self.linear = nn.Linear(prod(input_shape), len(blocks))
+        self.norm = nn.BatchNorm1d(len(blocks))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map inputs (n, …) to gate values, shape (blocks,)."""
+        flat = x.flatten(1)
+        gates: Tensor = torch.sigmoid(self.norm(self.linear(F.layer_norm(flat, flat.shape[1:])))).mean(0)
+        return gates
+
+    def kept(self, values: np.ndarray) -> np.ndarray:
+        """Choose blocks by falling value as long as they fit into the budget.
+
+        Parameters
+        ----------
+        values : ndarray, shape (blocks,)
+
+        Returns
+        -------
+        ndarray of bool, shape (blocks,)
+        """
+        sizes, linear, first = (np.array([block[i] for block in self.blocks]) for i in (1, 2, 3))
+        kept = first.copy()
+        for group in (linear, ~linear):
+            left = self.share * sizes[group].sum() - sizes[group & first].sum()
+            for at in sorted(np.flatnonzero(group & ~first), key=lambda i: (-values[i], i)):
+                if sizes[at] <= left:
+                    kept[at] = True
+                    left -= sizes[at]
+        return kept
+
+    def weights(self, params: Mapping[str, Tensor], x: Tensor) -> dict[str, Tensor]:
+        """Return the parameters as the client uses them for a batch: each block times its gate value, or times zero.
+
+        The choice of blocks passes the gradient straight through to the gate values.
+        """
+        values = self(x)
+        kept = torch.from_numpy(self.kept(values.detach().cpu().numpy())).to(values)
+        used = values + (values * kept - values).detach()
+        out, at = {}, 0
+        for name, param in params.items():
+            sizes = [block.size for block in self.blocks if block.name == name]
+            factors = used[at : at + len(sizes)]
+            repeated = torch.repeat_interleave(factors, torch.tensor(sizes, device=x.device))
+            out[name] = param * repeated.view(param.shape)
+            at += len(sizes)
+        return out

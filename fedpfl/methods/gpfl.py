@@ -1,0 +1,109 @@
+"""GPFL: features are steered towards global class embeddings, and conditioned on the client's own mix of classes.
+
+Zhang, Hua, Wang, Song, Xue, Ma, Cao, Guan: GPFL: Simultaneously Learning Global and Personalized Feature Information
+for Personalized Federated Learning, ICCV 2023, Section 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Sequence, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .. import models
+from ..errors import NoPlainModel
+from ..layers.conditional import ConditionalValve
+from ..layers.memory import Memory
+from ..settings import setting
+from ..training.phase import Batch, Forward, Phase
+from .base import LocalRound, Method, everything
+
+
+@dataclass(frozen=True)
+class GPFLSettings:
+    """Settings of GPFL; the authors' runs with CNNs take 0.01 and 0.1."""
+
+    guidance_weight: float = setting(0.001, "λ: weight of the distance to the global class embeddings.", minimum=0)
+    embedding_decay: float = setting(0.1, "µ: weight decay of class embeddings and conditional valve.", minimum=0)
+
+
+class GPFL(Method):
+    """Base, class embeddings and conditional valve are averaged; the head stays."""
+
+    name = "gpfl"
+    paper = (
+        "Zhang et al., GPFL: Simultaneously Learning Global and Personalized Feature Information for Personalized FL, "
+        "ICCV 2023"
+    )
+    shares = "base, class embeddings, conditional valve"
+    Settings = GPFLSettings
+
+    def build(self, model: Any) -> Any:
+        """Add the class embeddings E (GCE), the valve (CoV) and the two conditions to the model."""
+        head: Any = models.cut(model).head
+        classes, width = head.weight.shape
+        model.embeddings = nn.Embedding(classes, width)
+        model.valve = ConditionalValve(width)
+        model.conditions = Memory({"general": torch.zeros(width), "own": torch.zeros(width)})
+        return model
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Keep the head, and the conditions, which tell the client's mix of classes."""
+        return not name.startswith(("head.", "conditions."))
+
+    @torch.no_grad()
+    def prepare(self, local: LocalRound) -> None:
+        """Make the conditions from the received embeddings: c_g = mean_k E_k and c_i = Σ_k p_ik·E_k (Section 3.3)."""
+        embeddings, model = local.received["embeddings.weight"], cast(Any, local.model)
+        conditions = model.conditions.arrays()
+        shares = torch.from_numpy(local.class_counts / local.class_counts.sum()).to(embeddings)
+        conditions["general"].copy_(embeddings.mean(0))
+        conditions["own"].copy_(shares @ embeddings)
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """E epochs of everything on the sum of three losses (Equation 8)."""
+        frozen = local.received["embeddings.weight"]
+
+        def loss(model: Any, batch: Batch) -> Tensor:
+            features, conditions = model.base(batch.x), model.conditions.arrays()
+            personal = model.head(model.valve(features, conditions["own"]))
+            general = model.valve(features, conditions["general"])
+            angles = F.linear(F.normalize(general), F.normalize(model.embeddings.weight))
+            distance = (general - frozen[batch.y]).norm(dim=1).mean()
+            guidance = F.cross_entropy(angles, batch.y) + self.settings.guidance_weight * distance
+            total: Tensor = F.cross_entropy(personal, batch.y) + guidance
+            return total
+
+        decay = Decay(self.settings.embedding_decay, ("embeddings.", "valve."))
+        return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss, penalty=decay)]
+
+    def personalised(self, model: Any) -> Forward:
+        """Return head(CoV(base(x), c_i))."""
+
+        def forward(x: Tensor) -> Tensor:
+            logits: Tensor = model.head(model.valve(model.base(x), model.conditions.arrays()["own"]))
+            return logits
+
+        return forward
+
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """Refuse: the plain model has no valve between base and head."""
+        raise NoPlainModel("gpfl predicts through a conditional valve, which the plain model does not have")
+
+
+class Decay:
+    """µ/2·‖w‖² over the parameters whose names start in a certain way."""
+
+    def __init__(self, mu: float, prefixes: tuple[str, ...]) -> None:
+        self.mu = mu
+        self.prefixes = prefixes
+
+    @torch.no_grad()
+    def add_gradient(self, names: Sequence[str], params: Sequence[Tensor], grads: list[Tensor]) -> None:
+        """Add µ·w."""
+        for name, param, grad in zip(names, params, grads):
+            if name.startswith(self.prefixes):
+                grad.add_(param, alpha=self.mu)

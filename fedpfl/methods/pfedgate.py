@@ -1,0 +1,86 @@
+"""pFedGate: a personal gate picks, from the input, the blocks of a shared dense model that a client uses.
+
+Chen, Yao, Gao, Ding, Li: Efficient Personalized Federated Learning via Sparse Model-Adaptation, ICML 2023, Section 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..errors import NoPlainModel
+from ..layers.gate import Gate, blocks_of
+from ..settings import setting
+from ..training.phase import Batch, Forward, Phase
+from .base import Aggregation, LocalRound, Method, everything
+
+try:
+    from torch.func import functional_call
+except ImportError:  # before torch 2.0
+    from torch.nn.utils.stateless import functional_call  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class PFedGateSettings:
+    """Settings of pFedGate."""
+
+    share: float = setting(0.5, "Share s of the model's values that a client uses.", above=0, maximum=1)
+    blocks: int = setting(5, "Blocks into which every parameter is cut.", minimum=1)
+
+
+class PFedGate(Method):
+    """The dense model is averaged; the gate stays (Algorithm 1)."""
+
+    name = "pfedgate"
+    paper = "Chen et al., Efficient Personalized Federated Learning via Sparse Model-Adaptation, ICML 2023"
+    shares = "the dense model; the gate stays"
+    Settings = PFedGateSettings
+
+    def build(self, model: Any) -> Any:
+        """Add the gate."""
+        model.gate = Gate(model.input_shape, blocks_of(model, self.settings.blocks), self.settings.share)
+        return model
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Keep the gate."""
+        return not in_gate(name)
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """Gate and model train together."""
+
+        def loss(model: nn.Module, batch: Batch) -> Tensor:
+            return F.cross_entropy(gated(model, batch.x), batch.y)
+
+        return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss)]
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """The mean over all clients, the absent ones with the last global model."""
+        return Aggregation("mean", {"absent": "last"})
+
+    def personalised(self, model: nn.Module) -> Forward:
+        """Return the forward pass through the blocks that the gate picks for a batch."""
+        return lambda x: gated(model, x)
+
+    def global_model(self, model: nn.Module) -> Forward | None:
+        """Return the dense model."""
+        return model
+
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """Refuse: the weights depend on the input."""
+        raise NoPlainModel("pfedgate uses other weights for every batch, so there is no plain model to write")
+
+
+def in_gate(name: str) -> bool:
+    """Say whether an array belongs to the gate."""
+    return name.startswith("gate.")
+
+
+def gated(model: Any, x: Tensor) -> Tensor:
+    """Return the logits for a batch through the weights that the gate makes of the dense ones."""
+    dense = {name: param for name, param in model.named_parameters() if not in_gate(name)}
+    logits: Tensor = functional_call(model, model.gate.weights(dense, x), (x,))
+    return logits

@@ -1,0 +1,80 @@
+"""GPFL: the three losses, the conditions and what travels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from fedpfl.assembly import assemble
+from fedpfl.config import Config
+from fedpfl.data.federation import Samples
+from fedpfl.errors import NoPlainModel
+from fedpfl.layers.conditional import ConditionalValve
+from fedpfl.methods.base import LocalRound
+from fedpfl.methods.gpfl import Decay
+from fedpfl.payload import Payload
+from fedpfl.training.phase import Batch
+
+
+@pytest.fixture
+def local():
+    config = Config.parse({"method": "gpfl", "model": "small-cnn", "gpfl-guidance-weight": 0.5})
+    model, partition = assemble(config, (1, 8, 8), 3)
+    samples = Samples(torch.randn(6, 1, 8, 8), torch.tensor([0, 0, 0, 0, 2, 2]))
+    made = LocalRound(
+        0, 1, 1, 3, model, partition.received(), Payload(), lambda: samples, lambda: samples.y.numpy()
+    )  # fmt: skip
+    config.method.prepare(made)
+    return config.method, made
+
+
+def test_conditions_are_the_mean_and_the_client_s_mix_of_the_received_embeddings(local):
+    _, made = local
+    received = made.received["embeddings.weight"]
+    torch.testing.assert_close(made.model.conditions.arrays()["general"], received.mean(0))
+    own = (4 * received[0] + 2 * received[2]) / 6
+    torch.testing.assert_close(made.model.conditions.arrays()["own"], own)
+
+
+def test_the_loss_is_the_sum_of_the_three_of_the_paper(local):
+    method, made = local
+    model, samples = made.model, made.samples
+    with torch.no_grad():
+        model.embeddings.weight.add_(0.1)  # away from the received ones, which stand still
+    z, own = model.base(samples.x), model.conditions.arrays()["own"]
+    general = model.valve(z, model.conditions.arrays()["general"])
+    cosine = torch.stack(
+        [F.cosine_similarity(general, row.expand_as(general)) for row in model.embeddings.weight], dim=1
+    )
+    received = made.received["embeddings.weight"]
+    distance = torch.stack([(g - received[y]).norm() for g, y in zip(general, samples.y, strict=True)]).mean()
+    expected = F.cross_entropy(model.head(model.valve(z, own)), samples.y) + F.cross_entropy(cosine, samples.y)
+    (phase,) = method.schedule(made)
+    batch = Batch(samples.x, samples.y, torch.arange(6))
+    torch.testing.assert_close(phase.loss(model, batch), expected + 0.5 * distance)
+    torch.testing.assert_close(method.personalised(model)(samples.x), model.head(model.valve(z, own)))
+
+
+def test_the_valve_scales_and_shifts_under_a_relu():
+    torch.manual_seed(0)
+    valve = ConditionalValve(4)
+    f, c = torch.randn(5, 4), torch.randn(4)
+    torch.testing.assert_close(valve(f, c), (f * (valve.scale(c) + 1) + valve.shift(c)).clamp(min=0))
+
+
+def test_decay_reaches_embeddings_and_valve_only():
+    params = [torch.ones(2), torch.ones(2)]
+    grads = [torch.zeros(2), torch.zeros(2)]
+    Decay(0.1, ("embeddings.", "valve.")).add_gradient(["valve.scale.0.weight", "base.fc1.weight"], params, grads)
+    assert np.allclose(grads[0], 0.1)
+    assert np.all(grads[1].numpy() == 0)
+
+
+def test_head_and_conditions_stay(local):
+    method, made = local
+    stays = {name.split(".")[0] for name in made.model.state_dict() if not method.is_shared(name, made.model)}
+    assert stays == {"head", "conditions"}
+    with pytest.raises(NoPlainModel, match="conditional valve"):
+        method.export(made.model)

@@ -24,7 +24,7 @@ FEDDECOMP = {  # section 4.1
     "local-epochs": 5, "batch-size": 100, "optimizer": "sgd", "learning-rate": 0.1,
 }  # fmt: skip
 FEDREG = {  # section 4.1
-    "model": "convnet", "num-server-rounds": 100, "fraction-train": 0.2, "partitioner": "dirichlet",
+    "method": "fedreg", "model": "convnet", "num-server-rounds": 100, "fraction-train": 0.2, "partitioner": "dirichlet",
     "dirichlet-alpha": 0.1, "split": "mixed", "test-fraction": 0.25, "local-epochs": 5, "batch-size": 20,
     "optimizer": "sgd", "learning-rate": 0.01, "momentum": 0.9,
 }  # fmt: skip

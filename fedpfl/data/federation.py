@@ -215,8 +215,15 @@ class FederatedData:
         if not self.is_image:
             return raw
         # n × H × W × C in memory is exactly what channels_last means, so this only renames the axes.
-        x = raw.permute(0, 3, 1, 2).to(torch.float32)
-        return x.div_(255).sub_(0.5).div_(0.5).contiguous(memory_format=torch.channels_last)
+        return scale(raw.permute(0, 3, 1, 2))
+
+
+def scale(pixels: torch.Tensor) -> torch.Tensor:
+    """Return images n × channels × height × width of uint8 as models take them, see :class:`Samples`."""
+    import torch
+
+    x = pixels.to(torch.float32)
+    return x.div_(255).sub_(0.5).div_(0.5).contiguous(memory_format=torch.channels_last)
 
 
 def _bytes(samples: Samples) -> int:

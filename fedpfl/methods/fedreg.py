@@ -1,0 +1,146 @@
+"""FedReG: a shared head learns from rebalanced data, beside a personal one that learns from the client's own.
+
+Liu, Yang, Wang: FedReG: Recouping the Global Model in Personalized Federated Learning, Section 3 and Algorithms 1 to 3.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Callable
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..data.federation import Samples
+from ..data.rebalance import AUGMENTATIONS, THRESHOLDS, effective_samples, quota, rebalance
+from ..models.split import cut
+from ..payload import Payload
+from ..rng import generator
+from ..settings import setting
+from ..training.phase import Batch, Forward, Phase
+from .base import Aggregation, LocalRound, Method, everything, excluding
+
+HEAD_P = "head_p"
+# The ablations of Section 4.7, a) to d).
+VARIANTS = ("full", "same-weights", "one-head", "original-only", "rebalanced-only")
+ONE_HEAD = ("one-head", "rebalanced-only")
+
+
+@dataclass(frozen=True)
+class FedReGSettings:
+    """Settings of FedReG; the defaults are the paper's choice (Section 4.3)."""
+
+    threshold: str = setting(
+        "average",
+        "Size t of a client's rebalanced set, from the training samples of all clients; a class gets t / C of it.",
+        choices=tuple(THRESHOLDS),
+    )
+    augmentation: str = setting(
+        "simple",
+        "How a class with too few images is filled up: flip, crop, rotation, colour jitter, affine map (simple), "
+        "AutoAugment (auto) or plain copies (none). Data that are no images are always filled up with copies.",
+        choices=AUGMENTATIONS,
+    )
+    redraw: bool = setting(False, "Draw the rebalanced set anew in every round; the paper draws it once (Algorithm 1).")
+    order: str = setting(
+        "sequential",
+        "E epochs on the original data, then E on the rebalanced (sequential), or one of each, E times (interleaved).",
+        choices=("sequential", "interleaved"),
+    )
+    head_layers: int = setting(1, "Linear layers at the end of the model that make a head.", minimum=1)
+    variant: str = setting(
+        "full",
+        "The method, or an ablation: a) base and head with the same weights (same-weights), b) no personal head "
+        "(one-head), c) no rebalanced data (original-only), d) no step on the original data and hence no personal head "
+        "(rebalanced-only).",
+        choices=VARIANTS,
+    )
+
+
+class FedReG(Method):
+    """Base and head_G are shared, head_P is personal; clients predict with the sum of both heads."""
+
+    name = "fedreg"
+    paper = "Liu et al., FedReG: Recouping the Global Model in Personalized Federated Learning"
+    shares = "base and head_G; a second head stays"
+    Settings = FedReGSettings
+
+    _in_head_g: Callable[[str], bool]
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add head_P, which starts as a copy of head_G."""
+        parts = cut(model, self.settings.head_layers)
+        self._in_head_g = parts.in_head
+        if self.settings.variant not in ONE_HEAD:
+            model.add_module(HEAD_P, copy.deepcopy(parts.head))
+        return model
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Everything but head_P travels."""
+        return not in_head_p(name)
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """Step 1: base and head_P on the original data, through both heads; step 2: base and head_G, rebalanced."""
+        variant, epochs = self.settings.variant, self.training.local_epochs
+        both_heads = self.personalised(local.model)
+
+        def loss(model: nn.Module, batch: Batch) -> Tensor:
+            return F.cross_entropy(both_heads(batch.x), batch.y)
+
+        original = Phase(everything if variant in ONE_HEAD else excluding(self._in_head_g), epochs, loss)
+        rebalanced = Phase(excluding(in_head_p), epochs, data=self._rebalanced(local))
+        steps = [rebalanced] if variant == "rebalanced-only" else [original, rebalanced]
+        if self.settings.order == "sequential":
+            return steps
+        return [replace(step, epochs=1) for _ in range(epochs) for step in steps]
+
+    def conclude(self, local: LocalRound) -> Payload:
+        """Send n^r, the weight of head_G (Equation 6)."""
+        if self.settings.variant == "original-only":
+            return Payload(metrics={"effective-samples": int(local.class_counts.sum())})
+        return Payload(metrics={"effective-samples": effective_samples(local.class_counts, _quota(local))})
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """The base with weights n^o, head_G with n^r (Equations 4 and 5)."""
+
+        def weight_of(name: str) -> str:
+            effective = self._in_head_g(name) and self.settings.variant != "same-weights"
+            return "effective-samples" if effective else "train-samples"
+
+        return Aggregation("mean-of-rebalanced", {"weight_of": weight_of, "threshold": self.settings.threshold})
+
+    def personalised(self, model: nn.Module) -> Forward:
+        """head_G + head_P on the features of the base."""
+        if self.settings.variant in ONE_HEAD:
+            return model
+        base, head_g, _ = cut(model, self.settings.head_layers)
+        head_p = model.get_submodule(HEAD_P)
+
+        def forward(x: Tensor) -> Tensor:
+            features = base(x)
+            logits: Tensor = head_g(features) + head_p(features)
+            return logits
+
+        return forward
+
+    def global_model(self, model: nn.Module) -> Forward | None:
+        """Return base and head_G."""
+        return model
+
+    def _rebalanced(self, local: LocalRound) -> Samples | None:
+        if self.settings.variant == "original-only":
+            return None
+        draw = local.round if self.settings.redraw else 0
+        rng = generator(local.seed, "rebalanced set", local.client, draw)
+        return rebalance(local.samples, _quota(local), self.settings.augmentation, rng)
+
+
+def in_head_p(name: str) -> bool:
+    """Say whether an array belongs to the personal head."""
+    return name.startswith(HEAD_P + ".")
+
+
+def _quota(local: LocalRound) -> int:
+    return quota(local.class_counts, float(local.message.config["rebalance-threshold"]))

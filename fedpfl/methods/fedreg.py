@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from ..data.federation import Samples
 from ..data.rebalance import AUGMENTATIONS, THRESHOLDS, effective_samples, quota, rebalance
+from ..errors import NoPlainModel
 from ..models.split import cut
 from ..payload import Payload
 from ..rng import generator
@@ -128,6 +129,17 @@ class FedReG(Method):
     def global_model(self, model: nn.Module) -> Forward | None:
         """Return base and head_G."""
         return model
+
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """head_G + head_P: one layer whose weights and biases are the sums."""
+        arrays = model.state_dict()
+        if self.settings.variant in ONE_HEAD:
+            return arrays
+        if self.settings.head_layers > 1:
+            raise NoPlainModel("two heads of several layers each are no single one (fedreg-head-layers > 1)")
+        for name in ("weight", "bias"):
+            arrays[f"head.{name}"] = arrays[f"head.{name}"] + arrays[f"{HEAD_P}.{name}"]
+        return {name: array for name, array in arrays.items() if not in_head_p(name)}
 
     def _rebalanced(self, local: LocalRound) -> Samples | None:
         if self.settings.variant == "original-only":

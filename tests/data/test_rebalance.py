@@ -122,5 +122,5 @@ def test_without_torchvision_there_is_one_clear_line(monkeypatch: pytest.MonkeyP
 
 
 def test_autoaugment_names_the_images_that_it_cannot_take() -> None:
-    with pytest.raises(ConfigError, match="augmentation = 'auto'.*these have 4 channels"):
+    with pytest.raises(ConfigError, match=r"augmentation = 'auto'.*these have 4 channels"):
         rebalanced(images([1, 3], channels=4), 2, "auto")

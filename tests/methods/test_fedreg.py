@@ -1,4 +1,4 @@
-"""FedReG: both steps against a reference written out, the ablations, what travels, difficult clients."""
+"""FedReG: both steps against Algorithm 1 written out, the ablations, what travels, difficult clients."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from fedpfl import models
 from fedpfl.data.federation import Samples
 from fedpfl.data.rebalance import rebalance
+from fedpfl.errors import NoPlainModel
+from fedpfl.export import export_personal
 from fedpfl.methods.base import LocalRound
 from fedpfl.methods.fedreg import FedReG, FedReGSettings
 from fedpfl.payload import Payload
@@ -20,21 +22,21 @@ from fedpfl.server import run_federation
 from fedpfl.training.loop import run_phase
 from fedpfl.training.settings import TrainingSettings
 
-SHAPE, CLASSES, THRESHOLD = (1, 8, 8), 3, 12.0
+SHAPE, CLASSES, THRESHOLD, QUOTA = (1, 8, 8), 3, 12.0, 4
+COUNTS = [9, 2, 3]
 # One batch an epoch: the order of the samples changes nothing but the last bits.
 TRAINING = TrainingSettings(local_epochs=2, batch_size=100, learning_rate=0.1, momentum=0.9)
 
 
-def method_and_model(**settings):
+def method_and_model(model="small-cnn", **settings):
     method = FedReG(FedReGSettings(**settings), TRAINING)
     torch.manual_seed(0)
-    return method, method.build(models.build("convnet-mlp" if False else "small-cnn", SHAPE, CLASSES))
+    return method, method.build(models.build(model, SHAPE, CLASSES))
 
 
 def data():
-    g = torch.Generator().manual_seed(1)
-    y = torch.tensor([0] * 9 + [1] * 2 + [2] * 3)
-    return Samples(torch.rand(len(y), *SHAPE, generator=g) * 2 - 1, y)
+    y = torch.repeat_interleave(torch.arange(CLASSES), torch.tensor(COUNTS))
+    return Samples(torch.rand(len(y), *SHAPE, generator=torch.Generator().manual_seed(1)) * 2 - 1, y)
 
 
 def local_round(model, number=1):
@@ -43,65 +45,182 @@ def local_round(model, number=1):
     return LocalRound(4, number, 7, CLASSES, model, {}, message, lambda: samples, lambda: samples.y.numpy())
 
 
-def train(method, model, **kwargs):
-    local = local_round(model, **kwargs)
-    for place, phase in enumerate(method.schedule(local)):
-        run_phase(model, phase, local.samples, TRAINING, generator(1, "batches", 4, 1, place))
+def train(method, model):
+    for place, phase in enumerate(method.schedule(local_round(model))):
+        run_phase(model, phase, data(), TRAINING, generator(1, "batches", 4, 1, place))
 
 
-def sgd(arrays, names, loss):
-    """Take one epoch of one batch on each of ``names``, with fresh momentum carried in ``arrays``' own copies."""
-    params = [arrays[name].requires_grad_() for name in names]
-    optimizer = torch.optim.SGD(params, lr=TRAINING.learning_rate, momentum=TRAINING.momentum)
-
-    def step():
-        optimizer.zero_grad()
-        loss().backward()
-        optimizer.step()
-
-    return step
-
-
-def reference(order):
-    """Algorithm 1 on raw arrays, with torch's optimiser."""
-    _, model = method_and_model()
-    a = {name: array.detach().clone() for name, array in model.state_dict().items()}
+def algorithm_1(order):
+    """Return the arrays after Algorithm 1, on raw arrays and with PyTorch's optimiser."""
+    arrays = {name: array.detach().clone() for name, array in method_and_model()[1].state_dict().items()}
     x, y = data()
-    x_r, y_r = rebalance(data(), 4, "simple", generator(7, "rebalanced set", 4, 0))
+    x_r, y_r = rebalance(data(), QUOTA, "simple", generator(7, "rebalanced set", 4, 0))
 
-    def features(x):
-        for layer in ("conv1", "conv2"):
-            x = F.relu(F.max_pool2d(F.conv2d(x, a[f"base.{layer}.weight"], a[f"base.{layer}.bias"], padding=1), 2))
-        return F.relu(F.linear(x.flatten(1), a["base.fc1.weight"], a["base.fc1.bias"]))
+    def base(x):
+        for layer in ("base.conv1", "base.conv2"):
+            x = F.conv2d(x, arrays[f"{layer}.weight"], arrays[f"{layer}.bias"], padding=1)
+            x = F.relu(F.max_pool2d(x, 2))
+        return linear("base.fc1", x.flatten(1)).relu()
 
-    def head(name, z):
-        return F.linear(z, a[f"{name}.weight"], a[f"{name}.bias"])
+    def linear(layer, x):
+        return F.linear(x, arrays[f"{layer}.weight"], arrays[f"{layer}.bias"])
 
-    def loss_1():
-        z = features(x)
-        return F.cross_entropy(head("head", z) + head("head_p", z), y)
+    def step_1():
+        mid = base(x)
+        return F.cross_entropy(linear("head", mid) + linear("head_p", mid), y)
 
-    base = [name for name in a if name.startswith("base.")]
-    head_g, head_p = (["head.weight", "head.bias"], ["head_p.weight", "head_p.bias"])
-    for repetition in range(1 if order == "sequential" else TRAINING.local_epochs):
-        for names, loss in (
-            (base + head_p, loss_1),
-            (base + head_g, lambda: F.cross_entropy(head("head", features(x_r)), y_r)),
-        ):
-            for array in a.values():
-                array.requires_grad_(False)
-            step = sgd(a, names, loss)
-            for _ in range(TRAINING.local_epochs if order == "sequential" else 1):
-                step()
-        assert repetition < TRAINING.local_epochs
-    return {name: array.detach() for name, array in a.items()}
+    def step_2():
+        return F.cross_entropy(linear("head", base(x_r)), y_r)
+
+    def update(prefixes, loss, epochs):
+        updated = [array.requires_grad_() for name, array in arrays.items() if name.startswith(prefixes)]
+        optimizer = torch.optim.SGD(updated, lr=TRAINING.learning_rate, momentum=TRAINING.momentum)
+        for _ in range(epochs):
+            optimizer.zero_grad()
+            loss().backward()
+            optimizer.step()
+        for array in updated:
+            array.requires_grad_(False)
+
+    repetitions, epochs = (1, TRAINING.local_epochs) if order == "sequential" else (TRAINING.local_epochs, 1)
+    for _ in range(repetitions):
+        update(("base.", "head_p."), step_1, epochs)
+        update(("base.", "head."), step_2, epochs)
+    return arrays
 
 
 @pytest.mark.parametrize("order", ["sequential", "interleaved"])
 def test_both_steps_agree_with_algorithm_1_written_out(order):
     method, model = method_and_model(order=order)
     train(method, model)
-    expected = reference(order)
+    expected = algorithm_1(order)
     assert model.state_dict().keys() == expected.keys()
     for name, array in model.state_dict().items():
-        torch.testing.assert_close(array, expected[name], rtol=1e-4, atol=1e-5, msg=name)
+        torch.testing.assert_close(array, expected[name], rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(algorithm_1("sequential")["head.weight"], algorithm_1("interleaved")["head.weight"])
+
+
+def moved_by(phase, model):
+    return {name.split(".")[0] for name, _ in model.named_parameters() if phase.train(name)}
+
+
+@pytest.mark.parametrize(
+    ("variant", "steps"),
+    [
+        ("full", [{"base", "head_p"}, {"base", "head"}]),
+        ("same-weights", [{"base", "head_p"}, {"base", "head"}]),
+        ("one-head", [{"base", "head"}, {"base", "head"}]),
+        ("original-only", [{"base", "head_p"}, {"base", "head"}]),
+        ("rebalanced-only", [{"base", "head"}]),
+    ],
+)
+def test_the_ablations_leave_out_what_they_say(variant, steps):
+    method, model = method_and_model(variant=variant)
+    schedule = method.schedule(local_round(model))
+    assert [moved_by(phase, model) for phase in schedule] == steps
+    on_rebalanced = [phase.data is not None for phase in schedule]
+    assert on_rebalanced == {"original-only": [False, False], "rebalanced-only": [True]}.get(variant, [False, True])
+    has_head_p = variant not in ("one-head", "rebalanced-only")
+    assert method.partition(model).personal == (["head_p.weight", "head_p.bias"] if has_head_p else [])
+    assert (method.personalised(model) is method.global_model(model)) != has_head_p
+    effective = method.conclude(local_round(model)).metrics["effective-samples"]
+    assert effective == (sum(COUNTS) if variant == "original-only" else 4 + 2 + 3)
+    weight_of = method.aggregation.options["weight_of"]
+    assert weight_of("base.fc1.weight") == "train-samples"
+    assert weight_of("head.weight") == ("train-samples" if variant == "same-weights" else "effective-samples")
+
+
+def test_the_rebalanced_set_is_drawn_once_or_in_every_round():
+    for redraw in (False, True):
+        method, model = method_and_model(redraw=redraw)
+        first, second = (method.schedule(local_round(model, number))[1].data.x for number in (1, 2))
+        assert torch.equal(first, second) != redraw
+
+
+def test_clients_predict_with_both_heads_and_the_global_model_with_one():
+    for head_layers, model_name in ((1, "small-cnn"), (2, "small-cnn"), (2, "mlp")):
+        method, model = method_and_model(model_name, head_layers=head_layers)
+        x = data().x
+        torch.testing.assert_close(method.personalised(model)(x), 2 * method.global_model(model)(x))  # equal at first
+        with torch.no_grad():
+            for name, array in model.named_parameters():
+                if name.startswith("head_p."):
+                    array.zero_()
+        if head_layers == 1:
+            assert torch.equal(method.personalised(model)(x), method.global_model(model)(x))
+
+
+def test_a_head_of_two_layers_is_weighted_and_kept_whole():
+    method, model = method_and_model(head_layers=2)
+    weight_of = method.aggregation.options["weight_of"]
+    effective = {name for name in method.partition(model).shared if weight_of(name) == "effective-samples"}
+    assert effective == {"base.fc1.weight", "base.fc1.bias", "head.weight", "head.bias"}
+    shapes = [model.state_dict()[name].shape for name in method.partition(model).personal]
+    assert shapes == [
+        model.state_dict()[name].shape for name in ("base.fc1.weight", "base.fc1.bias", "head.weight", "head.bias")
+    ]
+
+
+def test_the_server_s_means_have_their_weights(tmp_path):
+    values = federation(tmp_path, 3, method="fedreg", num_server_rounds=1, local_epochs=1)
+    grid = LocalGrid(3, values)
+    run = run_federation(grid, values)
+    replies = [content for kind, _, _, content in grid.log if kind == "train"]
+    vectors = np.stack([content.array_records["arrays"]["shared"].numpy() for content in replies]).astype(np.float64)
+    metrics = [content.metric_records["metrics"] for content in replies]
+    assert any(m["effective-samples"] < m["train-samples"] for m in metrics)
+    head = 10 * 64 + 10  # the last arrays of the model
+    for metric, part in (("train-samples", slice(0, -head)), ("effective-samples", slice(-head, None))):
+        expected = np.average(vectors[:, part], axis=0, weights=[m[metric] for m in metrics])
+        found = run.checkpoint()[1]["shared"][part]
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+    sizes = [m["train-samples"] for m in metrics]
+    sent = [
+        message.config_records["config"]["rebalance-threshold"] for kind, _, message, _ in grid.log if kind == "train"
+    ]
+    assert sent == [sum(sizes) / 3] * 3
+
+
+def test_nothing_of_head_p_leaves_a_client(tmp_path):
+    values = federation(tmp_path, 2, method="fedreg", num_server_rounds=2, local_epochs=1)
+    grid = LocalGrid(2, values)
+    run_federation(grid, values)
+    stored = [load_file(path) for path in (tmp_path / "state").rglob("*.safetensors")]
+    assert {name for arrays in stored for name in arrays} == {"head_p.weight", "head_p.bias"}
+    sent = b"".join(a.data for *_, reply in grid.log for a in reply.array_records["arrays"].values())
+    for arrays in stored:
+        assert all(row.tobytes() not in sent for row in arrays["head_p.weight"])
+    layouts = {reply.config_records["config"].get("layout", "") for *_, reply in grid.log}
+    assert not any("head_p" in layout for layout in layouts)
+
+
+def test_the_exported_model_has_the_sum_of_the_heads(tmp_path):
+    run = simulate(tmp_path, 2, method="fedreg", num_server_rounds=1, local_epochs=1)
+    exported = load_file(export_personal(run)[0])
+    own = load_file(next((tmp_path / "state").rglob("client-00000/round-000001.safetensors")))
+    shared = load_file(run.path / "global.safetensors")
+    for array in ("weight", "bias"):
+        assert np.array_equal(exported[f"head.{array}"], shared[f"head.{array}"] + own[f"head_p.{array}"])
+    assert np.array_equal(exported["base.fc1.weight"], shared["base.fc1.weight"])
+
+
+def test_two_heads_of_several_layers_have_no_plain_model_and_one_head_is_one():
+    method, model = method_and_model(head_layers=2)
+    with pytest.raises(NoPlainModel, match="fedreg-head-layers > 1"):
+        method.export(model)
+    method, model = method_and_model(head_layers=2, variant="one-head")
+    assert method.export(model).keys() == models.build("small-cnn", SHAPE, CLASSES).state_dict().keys()
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+def test_clients_with_one_sample_or_a_single_class_take_part(tmp_path, fraction):
+    nodes = {}
+    for i, labels in enumerate(([2, 2], [0, 0, 0], [0, 1, 1, 1, 1], [1, 2])):  # of two samples one is for testing
+        x = np.random.default_rng(i).integers(0, 256, (len(labels), 8, 8), dtype=np.uint8)
+        np.savez(tmp_path / f"{i}.npz", x=x, y=np.array(labels))
+        nodes[i] = {"data": str(tmp_path / f"{i}.npz")}
+    settings = {"num_classes": 3, "min_samples": 2, "fraction_train": fraction, "num_server_rounds": 3}
+    values = federation(tmp_path, 4, method="fedreg", local_epochs=1, **settings)
+    for line in run_federation(LocalGrid(4, values, node_config=nodes), values).metrics():
+        assert "failed" not in line
+        assert len(line["clients"]) == 4 * fraction

@@ -1,4 +1,4 @@
-"""Builds what server and clients must agree on: the model, with the method's changes, and its partition."""
+"""Builds what server and clients must agree on: the model, with the method's changes, and which arrays travel."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from . import models
 from .config import Config
 from .partition import Partition
 from .rng import torch_seed
+from .wire import Layout
 
 
 def assemble(
@@ -37,3 +38,12 @@ def assemble(
     # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model, config.method.partition(model)
+
+
+def mean_model_layout(config: Config, model: nn.Module, partition: Partition) -> Layout:
+    """Return the layout of the personal arrays that ``evaluate-global`` averages; empty unless it is on and of use."""
+    if not config.run.evaluate_global or config.method.global_model(model) is not None:
+        return Layout(())
+    personal = partition.get_personal().items()
+    floats = [(name, array.shape) for name, array in personal if array.dtype.kind == "f"]
+    return Layout.of([(name, shape) for name, shape in floats if config.method.in_mean_model(name)])

@@ -15,12 +15,12 @@ from typing import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from .assembly import assemble
+from .assembly import assemble, mean_model_layout
 from .config import Config
 from .data.federation import FederatedData, Samples, federated_data, own_data
 from .errors import ConfigError, LayoutError, TrainingDiverged
 from .methods.base import LocalRound
-from .payload import Payload
+from .payload import EVALUATION_ONLY, Payload
 from .rng import generator, torch_seed
 from .settings import Value
 from .state import ClientState
@@ -54,6 +54,7 @@ class Engine:
         self.own = own
         self.model, self.partition = assemble(config, data.input_shape, data.num_classes, config.training.device)
         self._first_personal = self.partition.get_personal()
+        self._mean_model = mean_model_layout(config, self.model, self.partition)
 
     def query(self, client: int, message: Payload) -> Payload:
         """Describe the client's task; no array of the client leaves it."""
@@ -92,7 +93,7 @@ class Engine:
                 "train-loss": losses[-1] if losses else 0.0,
                 "train-seconds": time.perf_counter() - started,
             },
-            arrays={**extra.arrays, "shared": encode(shared, self.config.run.wire_dtype)},
+            arrays={**extra.arrays, **self._for_evaluation(personal, local.round), "shared": self._encode(shared)},
             config={**extra.config, "layout": self.partition.layout.to_text()},
         )
 
@@ -109,6 +110,8 @@ class Engine:
         # Before the model adapts: the next message loads every array anew, so the adapted one needs no undoing.
         if shared is not None and (adaptation or shared is not personalised):
             metrics.update(_metrics("global", evaluate(shared, samples)))
+        if EVALUATION_ONLY in message.arrays:
+            metrics.update(_metrics("global", self._test_mean_model(decode(message.arrays[EVALUATION_ONLY]), samples)))
         self._run(adaptation, local, "adaptation")
         self.model.eval()
         score = evaluate(personalised, samples)
@@ -117,6 +120,22 @@ class Engine:
             metrics.update(_metrics("global", score))
         metrics["evaluate-seconds"] = time.perf_counter() - started
         return Payload(metrics=metrics)
+
+    def _for_evaluation(self, personal: Mapping[str, np.ndarray], server_round: int) -> dict[str, np.ndarray]:
+        if not self._mean_model.size or not self.config.run.evaluates_in(server_round):
+            return {}
+        return {EVALUATION_ONLY: self._encode(self._mean_model.flatten(personal))}
+
+    def _test_mean_model(self, mean: np.ndarray, samples: Samples) -> Score:
+        """Test the shared arrays with the mean of the clients' personal ones."""
+        own = self.partition.get_personal()
+        self.partition.set_personal({**own, **self._mean_model.unflatten(mean)})
+        score = evaluate(self.config.method.personalised(self.model), samples)
+        self.partition.set_personal(own)
+        return score
+
+    def _encode(self, flat: np.ndarray) -> np.ndarray:
+        return encode(flat, self.config.run.wire_dtype)
 
     def _run(self, phases: Sequence[Phase], local: LocalRound, purpose: str) -> list[float]:
         """Run phases; return the mean loss of each."""

@@ -37,6 +37,11 @@ class RunSettings:
         1.0, "Share of the clients asked to train in a round (join rate); at least one client.", above=0, maximum=1
     )
     evaluate_every: int = setting(1, "Rounds between evaluations of all clients; 0: only after the last.", minimum=0)
+    evaluate_global: bool = setting(
+        False,
+        "Test the mean of the clients' whole models where a method has no global model of its own: for this alone, "
+        "clients send arrays that otherwise never leave them.",
+    )
     seed: int = setting(1, "Every random choice follows from it.", minimum=0)
     output_dir: str = setting("~/.fedpfl/runs", "Where run folders are made, on the server's machine.")
     state_dir: str = setting("~/.fedpfl/state", "Where a client keeps its personal arrays, on its own machine.")
@@ -45,6 +50,11 @@ class RunSettings:
     wire_dtype: str = setting("float32", "Type in which shared arrays travel.", choices=DTYPES)
     node_timeout: float = setting(600.0, "Seconds to wait until all clients are connected.", above=0)
     round_timeout: float = setting(600.0, "Seconds to wait for the replies of a round.", above=0)
+
+    def evaluates_in(self, server_round: int) -> bool:
+        """Say whether the clients are tested after a round."""
+        due = self.evaluate_every > 0 and server_round % self.evaluate_every == 0
+        return due or server_round == self.num_server_rounds
 
 
 @dataclass(frozen=True)

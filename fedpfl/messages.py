@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from .payload import Payload
+from .payload import EVALUATION_ONLY, Payload
 from .settings import Value
 
 
@@ -41,3 +41,9 @@ def from_content(content: RecordDict) -> Payload:
 def count_bytes(content: RecordDict) -> int:
     """Return the bytes of all records of a message: arrays with their headers, settings, numbers and keys."""
     return sum(record.count_bytes() for record in content.values())
+
+
+def count_evaluation_bytes(content: RecordDict) -> int:
+    """Return the bytes, among those of :func:`count_bytes`, that travel for ``evaluate-global`` alone."""
+    arrays = content.array_records.get("arrays", ArrayRecord())
+    return ArrayRecord({EVALUATION_ONLY: arrays[EVALUATION_ONLY]}).count_bytes() if EVALUATION_ONLY in arrays else 0

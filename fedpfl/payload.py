@@ -11,6 +11,9 @@ from .settings import Value
 
 Number = Union[int, float]
 
+# Name of the array that travels for `evaluate-global` alone: personal arrays from a client, their mean to all.
+EVALUATION_ONLY = "evaluation-only"
+
 
 @dataclass
 class Payload:

@@ -281,7 +281,8 @@ def summarise(done: Round) -> dict[str, Any]:
 
     ``personalised`` has the mean over clients of each client's accuracy on its own test samples (``accuracy``, with
     ``std`` and ``each``) and the share of all test samples that are classified correctly (``weighted``); ``global``
-    measures the shared model on the union of the clients' test sets. Clients without test samples do not count.
+    measures the shared model (with ``evaluate-global``, where there is none: the mean of the clients' whole models) on
+    the union of the clients' test sets. Clients without test samples do not count.
     ``details`` has what the method measured itself: means over the clients, and the strategy's own numbers.
     """
     line: dict[str, Any] = {
@@ -312,6 +313,8 @@ def summarise(done: Round) -> dict[str, Any]:
                 "accuracy": sum(m["global-correct"] for m in shared) / samples,
                 "loss": sum(m["global-loss-sum"] for m in shared) / samples,
             }
+    if done.bytes_evaluation_only:
+        line["bytes_evaluation_only"] = done.bytes_evaluation_only
     details = {**_means(done.trained.values()), **done.details}
     if details:
         line["details"] = details
@@ -371,13 +374,15 @@ def summary(folder: RunFolder) -> str:
         tenth = worst[: max(1, len(worst) // 10)]
         rows.append(("clients' accuracy: std / mean of the worst tenth", f"{_percent(last['std'])} / "
                      f"{_percent(statistics.fmean(tenth))}"))  # fmt: skip
+    mean_model = any("bytes_evaluation_only" in line for line in lines)
+    tested = "the mean of the clients' whole models" if mean_model else "the shared model"
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
     return (
         f"# {folder.path.name}\n\n"
         f"{values['method']} on {values['dataset']} ({values['partitioner']}), model {values['model']}, "
         f"{result['rounds']} rounds, seed {values['seed']}.\n\n"
         f"| | |\n|---|---|\n{table}\n\n"
-        "Personalised: mean over clients of the accuracy on their own test samples. Global: the shared model on the\n"
+        f"Personalised: mean over clients of the accuracy on their own test samples. Global: {tested} on the\n"
         "union of all test samples. All settings: `config.toml`; every round: `metrics.jsonl`.\n"
     )
 

@@ -10,7 +10,7 @@ from logging import INFO, WARNING, getLogger
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from .assembly import assemble
+from .assembly import assemble, mean_model_layout
 from .config import Config, RunSettings
 from .errors import ConfigError, FedpflError, LayoutError
 from .messages import from_content, to_content
@@ -19,6 +19,7 @@ from .payload import Payload
 from .results import RunFolder
 from .settings import Value
 from .strategies import Client, PersonalisedStrategy, strategies
+from .strategies.mean_model import MeanModel
 from .wire import Layout
 
 logger = getLogger("flwr")
@@ -64,6 +65,13 @@ def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
         logger.log(WARNING, "fedpfl: %s", remark)
     strategy = _strategy(config, descriptions, folder.task()["state_key"], partition)
     strategy.recorder = folder
+    personal = mean_model_layout(config, model, partition)
+    if personal.size:
+        if not strategy.one_model:
+            raise ConfigError(
+                "evaluate-global", True, f"{config.run.method} has no mean: each client gets other arrays"
+            )
+        strategy.mean_model = MeanModel(personal, config.run.wire_dtype)
     first_round = 1
     if config.run.resume:
         finished, state = folder.restore(strategy.layout)

@@ -208,6 +208,13 @@ class Method:
         """
         return self.personalised(model) if all(self.is_shared(name, model) for name in model.state_dict()) else None
 
+    def in_mean_model(self, name: str) -> bool:
+        """Say whether a personal array counts in the mean of whole models that ``evaluate-global`` tests.
+
+        Leave out what :meth:`personalised` does not compute with, for example memories.
+        """
+        return True
+
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the client's model as a state dict that the plain model loads."""
         return dict(model.state_dict())

@@ -16,17 +16,18 @@ from logging import INFO, WARNING, getLogger
 from typing import ClassVar, Protocol
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from ..config import RunSettings
 from ..errors import FedpflError, LayoutError
-from ..messages import count_bytes, from_content, pack_arrays, to_content
+from ..messages import count_bytes, count_evaluation_bytes, from_content, pack_arrays, to_content
 from ..payload import Payload
 from ..rng import generator
 from ..settings import Value
 from ..wire import Layout, decode, encode
+from .mean_model import MeanModel
 
 logger = getLogger("flwr")
 
@@ -78,7 +79,9 @@ class Round:
     seconds_train, seconds_evaluate : float
         Wall time of the two halves, messages included.
     bytes_down, bytes_up : int
-        Content of all messages to and from clients.
+        Content of all messages to and from clients, but for
+    bytes_evaluation_only : int
+        what travels for ``evaluate-global`` alone, both ways.
     details : dict of str to float
         What the rule itself measured, for ``metrics.jsonl``.
     arrays : dict of str to ndarray
@@ -93,6 +96,7 @@ class Round:
     seconds_evaluate: float = 0.0
     bytes_down: int = 0
     bytes_up: int = 0
+    bytes_evaluation_only: int = 0
     details: dict[str, float] = field(default_factory=dict)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -143,6 +147,7 @@ class PersonalisedStrategy(Strategy):
         # The last round of each client whose reply counted: the client goes on from what it held after it.
         self.personal_round = dict.fromkeys(self.clients, 0)
         self.recorder: Recorder | None = None
+        self.mean_model: MeanModel | None = None
         self._round = Round(0)
         self._by_node = {client.node_id: client for client in self.clients.values()}
 
@@ -213,6 +218,9 @@ class PersonalisedStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Combine the replies of this round, which come with their clients and in client order."""
         self.begin(server_round)
+        mean_model = self.mean_model if self.settings.evaluates_in(server_round) else None
+        if mean_model is not None:
+            mean_model.begin()
         for client, reply in self._payloads(replies):
             # Checked before it is added, so that a bad reply leaves nothing behind in the sums.
             try:
@@ -220,6 +228,7 @@ class PersonalisedStrategy(Strategy):
                 shared = decode(reply.arrays.get("shared", np.empty((0, 0))))
                 self.layout.unflatten(shared)
                 self.check(client, shared, reply)
+                personal = None if mean_model is None else mean_model.read(reply)
             except LayoutError as error:
                 self._fail(client, str(error))
                 continue
@@ -227,19 +236,22 @@ class PersonalisedStrategy(Strategy):
                 self._fail(client, "its arrays hold values that are not finite (the training diverged)")
                 continue
             self.add(client, shared, reply)
+            if mean_model is not None and personal is not None:
+                mean_model.add(client.train_samples, personal)
             self._round.trained[client.id] = dict(reply.metrics)
             self.personal_round[client.id] = server_round
         if not self._round.trained:
             raise RoundFailed(f"round {server_round}: no client trained; {self._reasons()}")
         self.finish()
+        if mean_model is not None:
+            mean_model.finish()
         return None, MetricRecord({"train-loss": _mean(m["train-loss"] for m in self._round.trained.values())})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Make the messages to all clients, in the rounds in which they are tested."""
-        every, last = self.settings.evaluate_every, self.settings.num_server_rounds
-        due = server_round == last or (every > 0 and server_round % every == 0)
+        due = self.settings.evaluates_in(server_round)
         clients = sorted(self.clients.values(), key=lambda client: -client.test_samples) if due else []
         return self._messages(clients, server_round, MessageType.EVALUATE)
 
@@ -310,6 +322,8 @@ class PersonalisedStrategy(Strategy):
         for client in clients:
             extra = self.attachments(client, kind)
             arrays = {**extra.arrays, "shared": self.outgoing(client)}
+            if self.mean_model is not None and kind == MessageType.EVALUATE:
+                arrays.update(self.mean_model.sent)
             # Clients that get the same arrays share one record: serialised once, held once.
             same = tuple(id(array) for array in arrays.values())
             if same not in packed:
@@ -323,7 +337,7 @@ class PersonalisedStrategy(Strategy):
                 "layout": layout,
             }
             content = to_content(Payload(config), packed[same][1])
-            self._round.bytes_down += count_bytes(content)
+            self._round.bytes_down += self._count(content)
             yield Message(content, client.node_id, kind, group_id=str(server_round))
 
     def _exchange(self, grid: Grid, messages: Iterable[Message], timeout: float) -> Replies:
@@ -361,13 +375,18 @@ class PersonalisedStrategy(Strategy):
             if reply.has_error():
                 self._fail(client, reply.error.reason or f"error code {reply.error.code}")
                 continue
-            self._round.bytes_up += count_bytes(reply.content)
+            self._round.bytes_up += self._count(reply.content)
             payload = from_content(reply.content)
             bad = [key for key in REQUIRED[reply.metadata.message_type] if not _is_count(payload.metrics.get(key))]
             if bad:
                 self._fail(client, f"its reply lacks a proper {bad[0]}")
                 continue
             yield client, payload
+
+    def _count(self, content: RecordDict) -> int:
+        apart = count_evaluation_bytes(content)
+        self._round.bytes_evaluation_only += apart
+        return count_bytes(content) - apart
 
     def _fail(self, client: Client, reason: str) -> None:
         self._round.failed[client.id] = reason

@@ -1,0 +1,57 @@
+"""The mean of the clients' whole models, for ``evaluate-global``.
+
+FedReG's tables (Section 4.1) test it as the global model of methods that have none: the shared arrays as the rule made
+them, the personal ones averaged over the clients of the round. Clients never train with it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import LayoutError
+from ..payload import EVALUATION_ONLY, Payload
+from ..wire import Layout, decode, encode
+
+
+class MeanModel:
+    """Averages personal arrays, weighted by training samples.
+
+    Parameters
+    ----------
+    layout : Layout
+        Layout of the personal arrays.
+    wire_dtype : str
+        Type in which they travel.
+    """
+
+    def __init__(self, layout: Layout, wire_dtype: str) -> None:
+        self.layout = layout
+        self.wire_dtype = wire_dtype
+
+    def begin(self) -> None:
+        """Start the sums at zero."""
+        self._sum = np.zeros(self.layout.size, np.float64)
+        self._samples = 0
+
+    def read(self, reply: Payload) -> np.ndarray:
+        """Return a client's personal arrays, shape (layout.size,).
+
+        Raises
+        ------
+        LayoutError
+            The reply has none, others, or values that are not finite.
+        """
+        personal = decode(reply.arrays.get(EVALUATION_ONLY, np.empty((0, 0))))
+        self.layout.unflatten(personal)
+        if not np.isfinite(personal).all():
+            raise LayoutError("its personal arrays hold values that are not finite")
+        return personal
+
+    def add(self, samples: int, personal: np.ndarray) -> None:
+        """Add n_i·w_i."""
+        self._sum += samples * personal.astype(np.float64)
+        self._samples += samples
+
+    def finish(self) -> None:
+        """Make the mean of what was added, ready to be sent."""
+        self.sent = {EVALUATION_ONLY: encode(self._sum / max(1, self._samples), self.wire_dtype)}

@@ -6,7 +6,7 @@ import zlib
 from collections import OrderedDict
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Callable, Hashable, NamedTuple, Sequence
 
 import numpy as np
 
@@ -36,6 +36,36 @@ class Samples(NamedTuple):
 
     x: torch.Tensor
     y: torch.Tensor
+
+
+class SamplesCache:
+    """Keeps prepared samples up to a number of bytes; those not asked for the longest time go first.
+
+    Parameters
+    ----------
+    limit : int
+        The number of bytes; a set larger than it is never kept.
+    """
+
+    def __init__(self, limit: int = CACHE_BYTES) -> None:
+        self.bytes_left = limit
+        self._kept: OrderedDict[Hashable, Samples] = OrderedDict()
+
+    def keys(self) -> list[Hashable]:
+        """Return the keys of what is kept, the next to go first."""
+        return list(self._kept)
+
+    def get(self, key: Hashable, make: Callable[[], Samples]) -> Samples:
+        """Return what is kept under ``key``, or else make it."""
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        made = self._kept[key] = make()
+        self.bytes_left -= _bytes(made)
+        while self.bytes_left < 0:
+            _, dropped = self._kept.popitem(last=False)
+            self.bytes_left += _bytes(dropped)
+        return made
 
 
 class FederatedData:
@@ -115,8 +145,7 @@ class FederatedData:
     ) -> None:
         self._data, self._shares, self._numbers = data, shares, numbers
         self._permute = settings.permute_labels
-        self._cache: OrderedDict[tuple[int, str], Samples] = OrderedDict()
-        self._cache_left = cache_bytes
+        self._cache = SamplesCache(cache_bytes)
 
     @property
     def name(self) -> str:
@@ -184,20 +213,13 @@ class FederatedData:
         return self._prepared(i, self.share(i).test, "test")
 
     def _prepared(self, i: int, positions: np.ndarray, part: str) -> Samples:
-        # Training and test samples are kept apart: a process that tests all clients trains only a few of them.
-        key = (i, part)
-        if key in self._cache:
-            self._cache.move_to_end(key)
-            return self._cache[key]
-        import torch
+        def prepare() -> Samples:
+            import torch
 
-        made = Samples(self._inputs(positions), torch.from_numpy(self._labels(positions, i)))
-        self._cache[key] = made
-        self._cache_left -= _bytes(made)
-        while self._cache_left < 0:
-            _, dropped = self._cache.popitem(last=False)
-            self._cache_left += _bytes(dropped)
-        return made
+            return Samples(self._inputs(positions), torch.from_numpy(self._labels(positions, i)))
+
+        # Training and test samples are kept apart: a process that tests all clients trains only a few of them.
+        return self._cache.get((i, part), prepare)
 
     def _index(self, i: int) -> int:
         if not 0 <= i < len(self._shares):

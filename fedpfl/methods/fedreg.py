@@ -12,7 +12,7 @@ from typing import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..data.federation import Samples
+from ..data.federation import Samples, SamplesCache
 from ..data.rebalance import AUGMENTATIONS, THRESHOLDS, effective_samples, quota, rebalance
 from ..errors import NoPlainModel
 from ..models.split import cut
@@ -68,11 +68,12 @@ class FedReG(Method):
     Settings = FedReGSettings
 
     _in_head_g: Callable[[str], bool]
+    _rebalanced_sets: SamplesCache
 
     def build(self, model: nn.Module) -> nn.Module:
         """Add head_P, which starts as a copy of head_G."""
         parts = cut(model, self.settings.head_layers)
-        self._in_head_g = parts.in_head
+        self._in_head_g, self._rebalanced_sets = parts.in_head, SamplesCache()
         if self.settings.variant not in ONE_HEAD:
             model.add_module(HEAD_P, copy.deepcopy(parts.head))
         return model
@@ -144,9 +145,15 @@ class FedReG(Method):
     def _rebalanced(self, local: LocalRound) -> Samples | None:
         if self.settings.variant == "original-only":
             return None
-        draw = local.round if self.settings.redraw else 0
-        rng = generator(local.seed, "rebalanced set", local.client, draw)
-        return rebalance(local.samples, _quota(local), self.settings.augmentation, rng)
+        size = _quota(local)
+
+        def draw(number: int) -> Samples:
+            rng = generator(local.seed, "rebalanced set", local.client, number)
+            return rebalance(local.samples, size, self.settings.augmentation, rng)
+
+        if self.settings.redraw:
+            return draw(local.round)
+        return self._rebalanced_sets.get((local.client, size), lambda: draw(0))
 
 
 def in_head_p(name: str) -> bool:

@@ -84,16 +84,16 @@ def test_cache_is_bounded(colours: DataSettings) -> None:
     assert data.train(0) is first
     data.train(2)  # client 1 was not asked for the longest time
     assert data.train(0) is first and data.train(1) is not second
-    assert len(data._cache) == 2 and data._cache_left == 0
+    assert len(data._cache.keys()) == 2 and data._cache.bytes_left == 0
     tiny = FederatedData(colours, 5, 0, cache_bytes=size - 1)
     assert torch.equal(tiny.train(3).x, data.train(3).x)
-    assert not tiny._cache and tiny._cache_left == size - 1
+    assert not tiny._cache.keys() and tiny._cache.bytes_left == size - 1
 
 
 def test_testing_prepares_no_training_samples(colours: DataSettings) -> None:
     data = FederatedData(colours, 5, 0)
     assert data.test(1) is data.test(1)
-    assert list(data._cache) == [(1, "test")]
+    assert data._cache.keys() == [(1, "test")]
 
 
 def test_one_process_reads_and_divides_once(colours: DataSettings, monkeypatch: pytest.MonkeyPatch) -> None:

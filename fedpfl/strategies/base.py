@@ -79,9 +79,9 @@ class Round:
     seconds_train, seconds_evaluate : float
         Wall time of the two halves, messages included.
     bytes_down, bytes_up : int
-        Content of all messages to and from clients, but for
+        Content of all messages to and from clients.
     bytes_evaluation_only : int
-        what travels for ``evaluate-global`` alone, both ways.
+        Not among those: what travels for ``evaluate-global`` alone, both ways.
     details : dict of str to float
         What the rule itself measured, for ``metrics.jsonl``.
     arrays : dict of str to ndarray

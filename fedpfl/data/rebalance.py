@@ -63,8 +63,7 @@ def rebalance(samples: Samples, quota: int, augmentation: str, rng: np.random.Ge
         Q, at least 1.
     augmentation : str
         What happens to copies of images. ``simple``: flip, crop, rotation, colour jitter (not of grey images) and
-        affine map, each slight and at random (the paper gives no strengths); ``auto``: AutoAugment's policy for
-        CIFAR-10; ``none``: nothing.
+        affine map, each slight and at random; ``auto``: AutoAugment's policy for CIFAR-10; ``none``: nothing.
     rng : numpy Generator
         The source of all random choices.
 
@@ -114,6 +113,7 @@ def _augmented(x: Tensor, augmentation: str, seed: int) -> Tensor:
 
 
 def _transform(augmentation: str, channels: int, height: int, width: int) -> Any:
+    """Return what changes one image; the strengths of ``simple`` are this project's, as the paper gives none."""
     # Imported here: it takes two seconds, and devices that never augment need not have it.
     try:
         from torchvision.transforms import v2

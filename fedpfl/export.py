@@ -12,9 +12,10 @@ from . import models
 from .assembly import assemble
 from .config import Config
 from .errors import ConfigError, StateError
+from .files import write_atomically
 from .partition import UNUSED_BUFFER
 from .results import RunFolder
-from .state import ClientState, write_atomically
+from .state import ClientState
 
 
 def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> list[Path]:

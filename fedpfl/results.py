@@ -31,7 +31,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from .errors import ConfigError, StateError
-from .state import write_atomically
+from .files import write_atomically
 
 if TYPE_CHECKING:
     from .config import Config

@@ -8,7 +8,6 @@ round's file and the new one are kept.
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Mapping
@@ -18,10 +17,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from .errors import StateError
+from .files import write_atomically
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _FILE = re.compile(r"round-(\d{6,})\.safetensors")
-_PART = re.compile(r"\..+\.(\d{1,9})\.part")
 
 
 class ClientState:
@@ -92,42 +91,3 @@ class ClientState:
 
     def _path(self, server_round: int) -> Path:
         return self.folder / f"round-{server_round:06d}.safetensors"
-
-
-def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
-    """Write a file so that a reader, or a crash, sees the old content or the new one and nothing between.
-
-    Parameters
-    ----------
-    path : Path
-        The file. What killed processes left behind when they wrote to this folder is removed.
-    content : bytes
-        All of it.
-    private : bool
-        Whether only the user may read it; otherwise the umask says who may.
-    """
-    for other in path.parent.iterdir():
-        part = _PART.fullmatch(other.name)
-        if part and not _runs(int(part.group(1))):
-            other.unlink(missing_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # somebody else's
-        pass
-    return True

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fedpfl.errors import StateError
-from fedpfl.state import ClientState, write_atomically
+from fedpfl.files import write_atomically
+from fedpfl.state import ClientState
 
 
 def arrays(value):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -125,30 +123,3 @@ def describe(line: dict[str, Any], moved: int | None = None) -> str:
     if line.get("failed"):
         parts.append(f"{len(line['failed'])} clients failed")
     return ", ".join(parts)
-
-
-class Rounds:
-    """Reads the rounds that a growing ``metrics.jsonl`` gains.
-
-    Parameters
-    ----------
-    path : Path
-        The file; it need not be there yet. What it holds now belongs to an earlier part of the run.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._at = path.stat().st_size if path.is_file() else 0
-
-    def new(self) -> list[dict[str, Any]]:
-        """Return the rounds that were added since the last call."""
-        if not self._path.is_file():
-            return []
-        with self._path.open("rb") as file:
-            size = file.seek(0, 2)
-            # A resumed run first drops the rounds after its last checkpoint.
-            self._at = min(self._at, size)
-            file.seek(self._at)
-            complete, newline, _ = file.read().rpartition(b"\n")
-        self._at += len(complete) + len(newline)
-        return [json.loads(line) for line in complete.splitlines()]

@@ -127,7 +127,7 @@ def _simulate(link: SuperLink, plan: Plan, quiet: bool, keep_log: bool, clients_
 
 def _watch(link: SuperLink, run_id: str, plan: Plan, shown: Display, started: float) -> tuple[str, str]:
     """Show the run's progress until Flower says that it has finished; return Flower's status and details."""
-    from .progress import Rounds
+    from ..files import Rounds
 
     rounds = Rounds(plan.folder.path / "metrics.jsonl")
     summary, task = plan.folder.path / "summary.md", plan.folder.path / "task.json"

@@ -6,8 +6,9 @@ from flwr.common.config import parse_config_args
 from fedpfl import reference
 from fedpfl.cli.common import overrides
 from fedpfl.cli.plan import prepare
-from fedpfl.cli.progress import Lines, Rounds, describe
+from fedpfl.cli.progress import Lines, describe
 from fedpfl.errors import ConfigError, FedpflError
+from fedpfl.files import Rounds
 from fedpfl.launch import copy_app, reason_in
 
 

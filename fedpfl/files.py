@@ -1,0 +1,79 @@
+"""Files that are written while others read them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+_PART = re.compile(r"\..+\.(\d{1,9})\.part")
+
+
+def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
+    """Write a file so that a reader, or a crash, sees the old content or the new one and nothing between.
+
+    Parameters
+    ----------
+    path : Path
+        The file. What killed processes left behind when they wrote to this folder is removed.
+    content : bytes
+        All of it.
+    private : bool
+        Whether only the user may read it; otherwise the umask says who may.
+    """
+    for other in path.parent.iterdir():
+        part = _PART.fullmatch(other.name)
+        if part and not _runs(int(part.group(1))):
+            other.unlink(missing_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        pass
+    return True
+
+
+class Rounds:
+    """Reads the rounds that a growing ``metrics.jsonl`` gains.
+
+    Parameters
+    ----------
+    path : Path
+        The file; it need not be there yet.
+    from_start : bool
+        Whether the first call returns what the file holds now; by default that belongs to an earlier part of the run.
+    """
+
+    def __init__(self, path: Path, from_start: bool = False) -> None:
+        self._path = path
+        self._at = path.stat().st_size if path.is_file() and not from_start else 0
+
+    def new(self) -> list[dict[str, Any]]:
+        """Return the rounds that were added since the last call."""
+        if not self._path.is_file():
+            return []
+        with self._path.open("rb") as file:
+            size = file.seek(0, 2)
+            # A resumed run first drops the rounds after its last checkpoint.
+            self._at = min(self._at, size)
+            file.seek(self._at)
+            complete, newline, _ = file.read().rpartition(b"\n")
+        self._at += len(complete) + len(newline)
+        return [json.loads(line) for line in complete.splitlines()]

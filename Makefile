@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install simulate test lint clean
+.PHONY: help install simulate test lint mosquitto clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,7 +25,13 @@ lint: install ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint ## lint, then the whole test suite
+mosquitto: ## the MQTT broker from Debian's or Ubuntu's packages, if it is missing and this is root
+	@if PATH="$$PATH:/usr/sbin" command -v mosquitto >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		(apt-get install -y -q mosquitto || (apt-get update -q && apt-get install -y -q mosquitto)) >/dev/null; \
+	else echo "mosquitto is not installed: the tests that need it are skipped (apt-get install mosquitto)"; fi
+
+test: lint mosquitto ## lint, then the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 clean: ## remove the virtual environment

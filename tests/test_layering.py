@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "fedpfl"
 
 # Lowest first; a part may import what stands before it, and files of its own group.
 LAYERS = [
-    ["errors", "rng"],
-    ["settings", "wire"],
+    ["errors", "files", "rng"],
+    ["settings", "wire", "mqtt"],
     ["payload", "data", "layers", "models", "partition", "state"],
     ["training"],
     ["methods"],

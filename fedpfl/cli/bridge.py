@@ -1,0 +1,249 @@
+"""``fedpfl-bridge``: the two sides of the MQTT bridge."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import ssl
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import ConfigError
+from . import OneLineErrors
+
+if TYPE_CHECKING:
+    from ..mqtt.link import Account, Link
+
+logger = logging.getLogger(__name__)
+
+app = typer.Typer(
+    cls=OneLineErrors,
+    help="Carries HTTP between Flower's SuperNodes and SuperLink over an MQTT broker.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+DEFAULT_BROKER = "127.0.0.1:1883"
+
+Broker = Annotated[str, typer.Option(metavar="HOST:PORT", help="The broker.")]
+Username = Annotated[str | None, typer.Option(help="Account at the broker.")]
+PasswordFile = Annotated[
+    Path | None, typer.Option(help="File whose first line is the password; only its owner may read it.")
+]
+Ca = Annotated[
+    Path | None,
+    typer.Option(
+        help="Certificate of the authority that signed the broker's; only on loopback is there a way without."
+    ),
+]
+MaxChunk = Annotated[
+    int, typer.Option(min=4096, max=2**26, help="Longest MQTT payload in bytes; the broker may demand shorter ones.")
+]
+LogLevel = Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")]
+_CHUNK = 2**20
+
+
+@app.command()
+def device(
+    device: Annotated[str, typer.Option(metavar="NAME", help="Name of this device.")],
+    broker: Broker = DEFAULT_BROKER,
+    username: Username = None,
+    password_file: PasswordFile = None,
+    ca: Ca = None,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where this device's SuperNodes connect to (their --superlink).")
+    ] = "127.0.0.1:8000",
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate shown to them: SuperNodes that have keys demand TLS.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    max_chunk: MaxChunk = _CHUNK,
+    log_level: LogLevel = "info",
+) -> None:
+    """Serve this device's SuperNodes. The account's name is the device's unless --username says otherwise."""
+    _log_to_stderr(log_level)
+    from ..mqtt import topics
+    from ..mqtt.device import DeviceBridge, LocalServer
+    from ..mqtt.events import TELEMETRY_SECONDS, Events
+    from ..mqtt.link import Link
+
+    name = topics.checked_name("device", device)
+    tls = _server_context(tls_cert, tls_key)
+    address = host_and_port("listen", listen)
+    with _ending() as stopping:
+        link = Link(
+            account(broker, username or name, password_file, ca),
+            [topics.response(name), topics.BRIDGE_PRESENCE],
+            lambda message: bridge.arrived(message),
+            lambda session_present: bridge.online(session_present),
+            presence=topics.node_presence(name),
+            max_chunk=max_chunk,
+            stopping=stopping,
+        )
+        bridge = DeviceBridge(name, link)
+        try:
+            server = LocalServer(address, bridge, tls)
+        except OSError as error:
+            raise ConfigError("listen", listen, f"cannot be listened on ({error.strerror})") from error
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            host, port = server.server_address[:2]
+            events = _serve(link, stopping, username or name, f"{host!s}:{port}")
+            if events is not None:
+                _every(TELEMETRY_SECONDS, Events(link, name).telemetry, stopping)
+                stopping.wait()
+        finally:
+            server.stop()
+            link.stop()
+
+
+@app.command()
+def server(
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="The SuperLink.")] = "127.0.0.1:8000",
+    superlink_ca: Annotated[
+        Path | None,
+        typer.Option(help="Certificate of the authority that signed the SuperLink's; without it: plain HTTP."),
+    ] = None,
+    broker: Broker = DEFAULT_BROKER,
+    username: Username = None,
+    password_file: PasswordFile = None,
+    ca: Ca = None,
+    state_dir: Annotated[
+        Path, typer.Option(help="Where answers are kept until they have reached their SuperNode.")
+    ] = Path("~/.fedpfl/bridge"),
+    runs: Annotated[
+        Path | None, typer.Option(help="Publish the state and the metrics of the newest run in this folder.")
+    ] = None,
+    max_chunk: MaxChunk = _CHUNK,
+    log_level: LogLevel = "info",
+) -> None:
+    """Carry the devices' requests to the SuperLink. The account's name is "server" unless --username says otherwise."""
+    _log_to_stderr(log_level)
+    from ..mqtt import topics
+    from ..mqtt.broker import SERVER_ACCOUNT
+    from ..mqtt.events import RunFollower
+    from ..mqtt.link import Link
+    from ..mqtt.server import ServerBridge
+    from ..mqtt.upstream import Upstream
+
+    host, port = host_and_port("superlink", superlink)
+    name = username or SERVER_ACCOUNT
+    with _ending() as stopping:
+        link = Link(
+            account(broker, name, password_file, ca),
+            [topics.REQUESTS],
+            lambda message: bridge.arrived(message),
+            presence=topics.BRIDGE_PRESENCE,
+            max_chunk=max_chunk,
+            stopping=stopping,
+        )
+        bridge = ServerBridge(link, Upstream(host, port, superlink_ca), state_dir.expanduser())
+        try:
+            events = _serve(link, stopping, name, f"{host}:{port}")
+            if events is not None:
+                if runs is not None:
+                    follower = RunFollower(events, runs.expanduser())
+                    threading.Thread(target=follower.follow, args=(stopping,), daemon=True).start()
+                stopping.wait()
+        finally:
+            bridge.stop()
+            link.stop()
+
+
+def account(broker: str, username: str, password_file: Path | None, ca: Path | None) -> Account:
+    """Return the account that the options name.
+
+    Raises
+    ------
+    ConfigError
+        An option is not what it must be.
+    """
+    from ..mqtt.link import Account, read_password
+
+    host, port = host_and_port("broker", broker)
+    password = read_password(password_file.expanduser()) if password_file is not None else ""
+    return Account(host, port, username, password, ca.expanduser() if ca is not None else None)
+
+
+def host_and_port(option: str, text: str) -> tuple[str, int]:
+    """Return the host and the port of ``host:port``; an IPv6 address stands in brackets.
+
+    Raises
+    ------
+    ConfigError
+        It is something else.
+    """
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(option, text, "must be host:port")
+    return host, int(port)
+
+
+def main() -> None:
+    """Run the command line (the console script ``fedpfl-bridge``)."""
+    try:
+        import paho.mqtt.client  # noqa: F401
+    except ImportError:
+        sys.exit("error: fedpfl-bridge needs paho-mqtt: pip install 'fedpfl[mqtt]'")
+    app()
+
+
+def _serve(link: Link, stopping: threading.Event, name: str, where: str) -> Any:
+    """Connect, say that everything is ready, and return where events go; None if it shall end before that."""
+    from ..mqtt.events import Events, LogEvents
+
+    link.start()
+    if stopping.is_set():
+        return None
+    events = Events(link, name)
+    logging.getLogger("fedpfl").addHandler(LogEvents(events))
+    print(f"ready {where} {link.where}", flush=True)
+    return events
+
+
+def _every(seconds: float, do: Any, stopping: threading.Event) -> None:
+    def loop() -> None:
+        do()
+        while not stopping.wait(seconds):
+            do()
+
+    threading.Thread(target=loop, daemon=True).start()
+
+
+@contextmanager
+def _ending() -> Iterator[threading.Event]:
+    """Yield an event that SIGTERM and SIGINT set."""
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    yield stopping
+
+
+def _server_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise ConfigError("tls-cert", str(certificate or key), "goes together with --tls-key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate.expanduser(), key.expanduser())
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError("tls-cert", str(certificate), f"is no certificate with its key ({error})") from error
+    return context
+
+
+def _log_to_stderr(level: str) -> None:
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None or level.lower() not in ("debug", "info", "warning", "error"):
+        raise ConfigError("log-level", level, "must be debug, info, warning or error")
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("fedpfl").setLevel(number)

@@ -1,0 +1,86 @@
+"""``fedpfl watch``: a testbed, live in a terminal."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import FedpflError
+from . import app
+from .bridge import DEFAULT_BROKER, Broker, Ca, PasswordFile, account
+from .common import print_json, stdout
+
+if TYPE_CHECKING:
+    from ..mqtt.link import Arrived
+
+REDRAW_SECONDS = 0.5
+MAX_QUEUED = 1000
+
+
+@app.command("watch")
+def watch_command(
+    broker: Broker = DEFAULT_BROKER,
+    username: Annotated[str, typer.Option(help="Account at the broker.")] = "watch",
+    password_file: PasswordFile = None,
+    ca: Ca = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each event as one JSON object, in lines.")] = False,
+    seconds: Annotated[float | None, typer.Option(min=0.0, help="Stop after so many seconds.")] = None,
+) -> None:
+    """Show devices, the run and its rounds as the MQTT broker reports them, until Ctrl-C."""
+    try:
+        from ..mqtt import topics
+        from ..mqtt.link import Link
+    except ImportError:
+        raise FedpflError("fedpfl watch needs paho-mqtt: pip install 'fedpfl[mqtt]'") from None
+
+    arrived: queue.Queue[Arrived] = queue.Queue(MAX_QUEUED)
+
+    def keep(message: Arrived) -> None:
+        if not arrived.full():  # else whoever publishes so much is not worth waiting for
+            arrived.put_nowait(message)
+
+    link = Link(account(broker, username, password_file, ca), topics.WATCHED, keep, persistent=False)
+    until = None if seconds is None else time.monotonic() + seconds
+    try:
+        link.start(timeout=seconds)
+        (_lines if as_json or not sys.stdout.isatty() else _live)(arrived, until)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        link.stop()
+
+
+def _lines(arrived: queue.Queue[Arrived], until: float | None) -> None:
+    from ..mqtt.watch import EventError, printable, read_event
+
+    while until is None or time.monotonic() < until:
+        try:
+            message = arrived.get(timeout=REDRAW_SECONDS)
+            print_json({"topic": printable(message.topic), **read_event(message.topic, message.payload)})
+            sys.stdout.flush()
+        except queue.Empty:
+            continue
+        except EventError as error:
+            typer.echo(f"ignored: {error}", err=True)
+
+
+def _live(arrived: queue.Queue[Arrived], until: float | None) -> None:
+    from rich.live import Live
+
+    from ..mqtt.watch import Board, EventError, read_event
+
+    board = Board()
+    with Live(board.render(), console=stdout(), auto_refresh=False, screen=True) as live:
+        while until is None or time.monotonic() < until:
+            time.sleep(REDRAW_SECONDS)
+            while not arrived.empty():
+                message = arrived.get_nowait()
+                try:
+                    board.add(message.topic, read_event(message.topic, message.payload))
+                except EventError as error:
+                    board.log.append(str(error))
+            live.update(board.render(), refresh=True)

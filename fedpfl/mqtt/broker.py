@@ -1,0 +1,162 @@
+"""The files of a mosquitto that serves one testbed: settings, accounts, access list.
+
+An account may do what its part needs and nothing else. Its name is also its MQTT client id, so that no other account
+can take its session over.
+"""
+
+from __future__ import annotations
+
+import base64
+import getpass
+import hashlib
+import os
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ConfigError
+from ..files import write_atomically
+from . import topics
+from .link import DEFAULT_CHUNK, PACKET_OVERHEAD, WINDOW, is_loopback
+
+SERVER_ACCOUNT = "server"
+WATCH_ACCOUNT = "watch"
+# As mosquitto_passwd does it ($7$: PBKDF2 with SHA-512), which would want the password on its command line. The
+# passwords are 32 random bytes, so that nothing is gained by more iterations.
+_ITERATIONS = 101
+
+
+@dataclass(frozen=True)
+class BrokerFiles:
+    """Where the files are.
+
+    Attributes
+    ----------
+    config : Path
+        For ``mosquitto -c``.
+    passwords : dict of str to Path
+        The password file of each account, for ``--password-file``.
+    """
+
+    config: Path
+    passwords: dict[str, Path]
+
+
+@dataclass(frozen=True)
+class BrokerTls:
+    """The broker's certificate and its key."""
+
+    certificate: Path
+    key: Path
+
+
+def write_broker_files(
+    folder: Path,
+    host: str,
+    port: int,
+    devices: Sequence[str],
+    tls: BrokerTls | None = None,
+    watchers: Sequence[str] = (WATCH_ACCOUNT,),
+    max_chunk: int = DEFAULT_CHUNK,
+) -> BrokerFiles:
+    """Write ``mosquitto.conf``, accounts and access list; passwords that are there already stay.
+
+    Parameters
+    ----------
+    folder : Path
+        Where to; made if it is not there, for this user only.
+    host, port : str, int
+        Where the broker listens. Without ``tls`` only addresses of this machine are allowed.
+    devices : sequence of str
+        The devices' accounts.
+    tls : BrokerTls, optional
+        For TLS.
+    watchers : sequence of str
+        Accounts that may read everything but requests and responses; each serves one `fedpfl watch` at a time.
+    max_chunk : int
+        ``--max-chunk`` of the two sides.
+
+    Raises
+    ------
+    ConfigError
+        A name cannot be an account or is used twice, or the address needs TLS.
+    """
+    accounts = [SERVER_ACCOUNT, *watchers, *devices]
+    for name in accounts:
+        topics.checked_name("device", name)
+        if accounts.count(name) > 1:
+            raise ConfigError("device", name, "is the name of another account")
+    if tls is None and not is_loopback(host):
+        raise ConfigError("host", host, "needs TLS, because it is not on this machine alone")
+    folder = folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    (folder / "passwords").mkdir(exist_ok=True, mode=0o700)
+    (folder / "store").mkdir(exist_ok=True, mode=0o700)
+    files = {name: folder / "passwords" / name for name in accounts}
+    hashes = [f"{name}:{_hash(_password(path))}" for name, path in files.items()]
+    write_atomically(folder / "accounts", "".join(f"{line}\n" for line in hashes).encode(), private=True)
+    write_atomically(folder / "access", access_list(devices, watchers).encode(), private=True)
+    config = folder / "mosquitto.conf"
+    lines = _settings(folder, host, port, tls, max_chunk)
+    write_atomically(config, "".join(f"{line}\n" for line in lines).encode(), private=True)
+    return BrokerFiles(config, files)
+
+
+def access_list(devices: Iterable[str], watchers: Iterable[str] = (WATCH_ACCOUNT,)) -> str:
+    """Return the access list: who may read and write what; everything else is denied."""
+    server = [f"read {topics.REQUESTS}", f"write {topics.response('+')}", f"write {topics.BRIDGE_PRESENCE}"]
+    server += [f"write {topics.ROOT}/run/#", f"write {topics.log(SERVER_ACCOUNT)}"]
+    rights = {SERVER_ACCOUNT: server}
+    for name in devices:
+        own = [topics.request(name), topics.node_presence(name), topics.telemetry(name), topics.log(name)]
+        rights[name] = [f"read {topics.response(name)}", f"read {topics.BRIDGE_PRESENCE}", *(f"write {t}" for t in own)]
+    for name in watchers:
+        rights[name] = [f"read {topic}" for topic in topics.WATCHED]
+    return "\n".join("\n".join([f"user {name}", *(f"topic {r}" for r in rules), ""]) for name, rules in rights.items())
+
+
+def _settings(folder: Path, host: str, port: int, tls: BrokerTls | None, max_chunk: int) -> list[str]:
+    lines = [
+        f"listener {port} {host}",
+        "allow_anonymous false",
+        f"password_file {folder / 'accounts'}",
+        f"acl_file {folder / 'access'}",
+        # Whoever has a device's account is that device, and nobody else can take its session.
+        "use_username_as_clientid true",
+        # Sessions, and what is queued in them, outlive the broker.
+        "persistence true",
+        f"persistence_location {folder / 'store'}/",
+        "autosave_interval 30",
+        "persistent_client_expiration 1d",
+        # By default messages beyond the 1000th are dropped without a word.
+        "max_queued_messages 0",
+        "max_queued_bytes 1073741824",
+        f"max_inflight_messages {WINDOW}",
+        f"max_packet_size {max_chunk + PACKET_OVERHEAD}",
+        "set_tcp_nodelay true",
+        "log_dest stderr",
+        "log_type error",
+        "log_type warning",
+        "log_type notice",
+        "log_type information",
+    ]
+    if tls is not None:
+        lines += [f"certfile {tls.certificate.absolute()}", f"keyfile {tls.key.absolute()}"]
+    if os.geteuid() == 0:
+        lines.append(f"user {getpass.getuser()}")  # or it would change to a user who cannot read these files
+    return lines
+
+
+def _password(path: Path) -> str:
+    if not path.exists():
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+    return path.read_text(encoding="ascii").strip()
+
+
+def _hash(password: str) -> str:
+    salt = secrets.token_bytes(12)
+    digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ITERATIONS)
+    return f"$7${_ITERATIONS}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"

@@ -1,0 +1,140 @@
+"""What people may want to know of a testbed, published as JSON for `fedpfl watch` and other subscribers.
+
+None of it is needed for a run, so it never waits and is lost where there is no connection.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..files import Rounds
+from . import telemetry, topics
+from .link import Publisher
+
+logger = logging.getLogger(__name__)
+
+TELEMETRY_SECONDS = 30.0
+FOLLOW_SECONDS = 1.0
+MAX_LOG_LENGTH = 500
+
+
+class Events:
+    """Publishes events.
+
+    Parameters
+    ----------
+    link : Publisher
+        The connection to the broker.
+    name : str
+        Account that it is logged in as.
+    """
+
+    def __init__(self, link: Publisher, name: str) -> None:
+        self._link = link
+        self._name = name
+
+    def run_state(self, run: str, state: str, **details: Any) -> None:
+        """Say what a run is doing: ``running`` or ``finished``; retained."""
+        self._publish(topics.RUN_STATE, {"run": run, "state": state, **details}, retain=True)
+
+    def round_metrics(self, run: str, line: Mapping[str, Any]) -> None:
+        """Publish a line of ``metrics.jsonl``: the round as a whole, and each client's accuracy (retained)."""
+        whole = {key: _without_clients(value) for key, value in line.items()}
+        self._publish(topics.RUN_ROUNDS, {"run": run, **whole})
+        for number, accuracy in (line.get("personalised") or {}).get("each", {}).items():
+            self.client_metrics(run, int(number), {"round": line["round"], "accuracy": accuracy})
+
+    def client_metrics(self, run: str, number: int, metrics: Mapping[str, Any]) -> None:
+        """Publish what is known of a client after a round; retained."""
+        self._publish(topics.client(number), {"run": run, "client": number, **metrics}, retain=True)
+
+    def telemetry(self) -> None:
+        """Publish this machine's temperature, memory and power."""
+        self._publish(topics.telemetry(self._name), telemetry.read())
+
+    def log(self, level: str, message: str) -> None:
+        """Publish a line of the log."""
+        self._publish(topics.log(self._name), {"level": level, "message": message[:MAX_LOG_LENGTH]})
+
+    def _publish(self, topic: str, values: Mapping[str, Any], retain: bool = False) -> None:
+        payload = json.dumps({"time": round(time.time(), 3), **values}, separators=(",", ":")).encode()
+        self._link.publish(topic, payload, retain=retain, qos=0)
+
+
+def _without_clients(value: Any) -> Any:
+    return {k: v for k, v in value.items() if k != "each"} if isinstance(value, dict) else value
+
+
+class LogEvents(logging.Handler):
+    """Publishes warnings and errors of this process.
+
+    Parameters
+    ----------
+    events : Events
+        Where to.
+    """
+
+    def __init__(self, events: Events) -> None:
+        super().__init__(logging.WARNING)
+        self._events = events
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Publish one record."""
+        self._events.log(record.levelname.lower(), record.getMessage())
+
+
+class RunFollower:
+    """Publishes the newest run below a folder: its state, its rounds and their clients.
+
+    Parameters
+    ----------
+    events : Events
+        Where to.
+    runs : Path
+        The setting ``output-dir``.
+    """
+
+    def __init__(self, events: Events, runs: Path) -> None:
+        self._events = events
+        self._runs = runs
+        self._run: Path | None = None
+        self._rounds: Rounds | None = None
+        self._config: dict[str, Any] = {}
+        self._last: tuple[str, int] | None = None
+
+    def follow(self, stopping: threading.Event) -> None:
+        """Publish what is new, once a second, until ``stopping``."""
+        while not stopping.wait(FOLLOW_SECONDS):
+            try:
+                self.look()
+            except (OSError, ValueError, KeyError) as error:
+                logger.warning("%s cannot be followed: %s", self._run or self._runs, error)
+                stopping.wait(10 * FOLLOW_SECONDS)
+
+    def look(self) -> None:
+        """Publish what is new."""
+        newest = max(self._runs.glob("*/config.toml"), key=lambda path: path.stat().st_mtime, default=None)
+        if newest is None:
+            return
+        if newest.parent != self._run:
+            self._run, self._last = newest.parent, None
+            self._rounds = Rounds(self._run / "metrics.jsonl", from_start=True)
+            self._config = tomllib.loads(newest.read_text(encoding="utf-8"))
+        assert self._run is not None and self._rounds is not None
+        at = self._last[1] if self._last else 0
+        for line in self._rounds.new():
+            self._events.round_metrics(self._run.name, line)
+            at = line["round"]
+        state = "finished" if (self._run / "summary.md").is_file() else "running"
+        if (state, at) != self._last:
+            self._last = (state, at)
+            known = {key: self._config.get(key) for key in ("method", "dataset", "model")}
+            total = self._config.get("num-server-rounds")
+            self._events.run_state(self._run.name, state, round=at, rounds=total, **known)

@@ -1,0 +1,196 @@
+"""HTTP requests and responses as bytes, and what of them is carried.
+
+The bytes are the length of the head (4 bytes, network byte order), the head as JSON, and the body as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .frames import FrameError
+
+# The SuperLink serves its other interfaces, with which one can run code, on the same port: only this one is carried.
+_PATH = re.compile(r"/v1/fleet/[A-Za-z0-9_-]{1,100}")
+_HELD = "/pull-messages"
+MAX_HEAD_BYTES = 65_536
+MAX_HEADERS = 100
+_LENGTH = struct.Struct("!I")
+_RECEIPT = re.compile(r"[0-9a-f]{32}")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,16384}")
+
+# About one connection and not about the message (RFC 9110, 7.6.1), or made anew by whoever sends it on, or believed by
+# servers when it comes from a proxy.
+_NOT_CARRIED = frozenset({
+    "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer",
+    "transfer-encoding", "upgrade", "expect", "host", "content-length", "date", "server", "forwarded", "via",
+})  # fmt: skip
+
+Headers = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Request:
+    """An HTTP POST to Flower's Fleet API.
+
+    Attributes
+    ----------
+    path : str
+        Path, without a query.
+    headers : tuple of (name, value)
+        Those that are carried, in their order.
+    body : bytes
+        Body.
+    sent : float
+        Unix time, by the device's clock, at which the device side got it. Flower's signature is as old.
+    delivered : str
+        Receipt of the last response to the same path and body that reached the SuperNode; "" if there was none.
+    """
+
+    path: str
+    headers: Headers
+    body: bytes
+    sent: float
+    delivered: str = ""
+
+    @property
+    def held(self) -> bool:
+        """Whether the answer is awaited when there is none yet."""
+        return self.path.endswith(_HELD)
+
+    @property
+    def key(self) -> bytes:
+        """What a repetition of this request by the same SuperNode has in common with it (headers are signed anew)."""
+        return hashlib.sha256(self.path.encode() + b"\0" + self.body).digest()
+
+    def encode(self) -> bytes:
+        """Return it as bytes."""
+        head = {"path": self.path, "headers": self.headers, "sent": self.sent, "delivered": self.delivered}
+        return _encode(head, self.body)
+
+    @classmethod
+    def decode(cls, message: bytes) -> Request:
+        """Read a request.
+
+        Raises
+        ------
+        FrameError
+            These bytes are none, or not one that may be carried.
+        """
+        head, body = _decode(message)
+        path, sent = head.get("path"), head.get("sent")
+        if not isinstance(path, str) or not may_pass(path):
+            raise FrameError("the path is not one of the Fleet API")
+        if not isinstance(sent, (int, float)) or not math.isfinite(sent):
+            raise FrameError("the time of the request is not a number")
+        return cls(path, _headers(head.get("headers")), body, float(sent), _receipt(head.get("delivered")))
+
+
+@dataclass(frozen=True)
+class Response:
+    """An HTTP response.
+
+    Attributes
+    ----------
+    status : int
+        Status code.
+    headers : tuple of (name, value)
+        Those that are carried, in their order.
+    body : bytes
+        Body.
+    receipt : str
+        What the device side returns when the SuperNode has the response, if the server side must know; else "".
+    """
+
+    status: int
+    headers: Headers = ()
+    body: bytes = b""
+    receipt: str = ""
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether it is a success without content: to ``pull-messages``, that there is no message."""
+        return self.status == 200 and not self.body
+
+    def encode(self) -> bytes:
+        """Return it as bytes."""
+        head = {"status": self.status, "headers": self.headers, "receipt": self.receipt}
+        return _encode(head, self.body)
+
+    @classmethod
+    def decode(cls, message: bytes) -> Response:
+        """Read a response.
+
+        Raises
+        ------
+        FrameError
+            These bytes are none.
+        """
+        head, body = _decode(message)
+        status = head.get("status")
+        if type(status) is not int or not 200 <= status <= 599:
+            raise FrameError("the status is not that of a response")
+        return cls(status, _headers(head.get("headers")), body, _receipt(head.get("receipt")))
+
+
+def may_pass(path: str) -> bool:
+    """Say whether requests to this path are carried."""
+    return _PATH.fullmatch(path) is not None
+
+
+def carried(headers: Iterable[tuple[str, str]]) -> Headers:
+    """Return the headers that belong to the message itself, unchanged and in order."""
+    pairs = list(headers)
+    named = {name.strip().lower() for key, value in pairs if key.lower() == "connection" for name in value.split(",")}
+    left_out = _NOT_CARRIED | named
+    return tuple((k, v) for k, v in pairs if k.lower() not in left_out and not k.lower().startswith("x-forwarded-"))
+
+
+def _encode(head: dict[str, Any], body: bytes) -> bytes:
+    text = json.dumps(head, separators=(",", ":")).encode()
+    if len(text) > MAX_HEAD_BYTES:
+        raise FrameError(f"headers of {len(text)} bytes; at most {MAX_HEAD_BYTES} are carried")
+    return b"".join((_LENGTH.pack(len(text)), text, body))
+
+
+def _decode(message: bytes) -> tuple[dict[str, Any], bytes]:
+    if len(message) < _LENGTH.size:
+        raise FrameError("the message has no head")
+    (length,) = _LENGTH.unpack_from(message)
+    end = _LENGTH.size + length
+    if length > MAX_HEAD_BYTES or end > len(message):
+        raise FrameError(f"a head of {length} bytes in a message of {len(message)}")
+    try:
+        head = json.loads(message[_LENGTH.size : end])
+    except (ValueError, RecursionError):
+        raise FrameError("the head is not JSON") from None
+    if not isinstance(head, dict):
+        raise FrameError("the head is not an object")
+    return head, message[end:]
+
+
+def _headers(value: object) -> Headers:
+    if not isinstance(value, list) or len(value) > MAX_HEADERS:
+        raise FrameError(f"the headers are not a list of at most {MAX_HEADERS}")
+    pairs = []
+    for pair in value:
+        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
+            raise FrameError("a header is not a name and a value")
+        name, text = pair
+        if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(text):
+            raise FrameError("a header has characters that headers may not have")
+        pairs.append((name, text))
+    return carried(pairs)
+
+
+def _receipt(value: object) -> str:
+    if not isinstance(value, str) or (value and not _RECEIPT.fullmatch(value)):
+        raise FrameError("the receipt is not one")
+    return value

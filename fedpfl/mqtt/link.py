@@ -1,0 +1,535 @@
+"""The connection to the broker: MQTT v5 by paho, kept up for as long as the process runs.
+
+What paho leaves open is settled here: sessions that outlive connections, a limit on what is on its way (publishing
+waits instead of piling up), the broker's limit on a message's size, and the reasons for which there is no connection,
+in words.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Protocol
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from ..errors import ConfigError, FedpflError
+from . import topics
+
+logger = logging.getLogger(__name__)
+
+# The broker keeps a session, and what is queued in it, for so long after its client has gone.
+SESSION_SECONDS = 3600
+KEEPALIVE_SECONDS = 15
+CONNECT_SECONDS = 10.0
+# So many connections in a row that last no longer are no accident of the network.
+BRIEF_SECONDS = 10.0
+MANY_BRIEF = 3
+GOODBYE_SECONDS = 2.0
+RETRY_SECONDS = 1
+RETRY_SECONDS_MAX = 8
+DEFAULT_CHUNK = 2**20
+# Beside its payload a packet has a topic, properties and a header; all of ours have less than this.
+PACKET_OVERHEAD = 1024
+# Payloads that were published and are not acknowledged: enough to hide a network's latency, few enough for memory.
+WINDOW = 8
+_PACKET_TOO_LARGE = 149
+
+
+class LinkError(FedpflError):
+    """There is no connection to the broker, or it refuses what was asked."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """Whom to log in as, and where.
+
+    Attributes
+    ----------
+    host, port : str, int
+        The broker.
+    username : str
+        Account; also the MQTT client id, so that nobody else can take over its session.
+    password : str
+        Its password; empty only for a broker that asks for none.
+    ca : Path or None
+        Certificate of the authority that signed the broker's; None means no TLS, which is allowed on loopback only.
+    """
+
+    host: str
+    port: int
+    username: str
+    password: str = field(repr=False)
+    ca: Path | None = None
+
+    def __post_init__(self) -> None:
+        topics.checked_name("username", self.username)
+        if self.ca is None and not is_loopback(self.host):
+            raise ConfigError("broker", self.host, "needs TLS (--ca), because it is not on this machine")
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the TLS context; None without TLS.
+
+        Raises
+        ------
+        ConfigError
+            The certificate cannot be read.
+        """
+        return None if self.ca is None else client_context(self.ca)
+
+
+def client_context(ca: Path) -> ssl.SSLContext:
+    """Return a TLS context that trusts one certificate authority and nobody else.
+
+    Raises
+    ------
+    ConfigError
+        The certificate cannot be read.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cafile=ca)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError("ca", str(ca), f"must be a certificate in PEM format ({error})") from error
+    return context
+
+
+def read_password(path: Path) -> str:
+    """Return the first line of a password file.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read, is empty, or other users can read it.
+    """
+    try:
+        if path.stat().st_mode & 0o077:
+            raise ConfigError("password-file", str(path), "others can read it; chmod 600")
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("password-file", str(path), f"cannot be read ({error})") from error
+    if not lines or not lines[0]:
+        raise ConfigError("password-file", str(path), "is empty")
+    return lines[0]
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A message that the broker delivered.
+
+    Attributes
+    ----------
+    topic : str
+        Its topic.
+    payload : bytes
+        Its payload.
+    id : bytes or None
+        Correlation data.
+    response_topic : str or None
+        Where its sender wants the answer.
+    expires : int or None
+        Seconds that it may still live, as the broker counts them; None: for ever.
+    retained : bool
+        Whether it was published before this subscription.
+    """
+
+    topic: str
+    payload: bytes
+    id: bytes | None = None
+    response_topic: str | None = None
+    expires: int | None = None
+    retained: bool = False
+
+
+class Publisher(Protocol):
+    """What the two sides of the bridge need of a connection; tests have one without a broker."""
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        message_id: bytes | None = None,
+        response_topic: str | None = None,
+        expires: int | None = None,
+        retain: bool = False,
+        qos: int = 1,
+    ) -> None:
+        """Publish something small, without waiting."""
+
+    def send(
+        self,
+        topic: str,
+        payloads: Iterable[bytes],
+        *,
+        message_id: bytes,
+        expires: int,
+        deadline: float,
+        response_topic: str | None = None,
+    ) -> None:
+        """Publish a message's frames and wait until the broker has them all.
+
+        Raises
+        ------
+        LinkError
+            It has not by the deadline (of ``time.monotonic``), or refuses them.
+        """
+
+    @property
+    def online(self) -> bool:
+        """Whether there is a connection."""
+
+    @property
+    def max_payload(self) -> int:
+        """Longest payload that the broker accepts and that the user allows."""
+
+
+class Link:
+    """A connection to the broker that comes back by itself.
+
+    Parameters
+    ----------
+    account : Account
+        Whom to log in as.
+    subscriptions : sequence of str
+        Topics to subscribe to, whenever there is a new connection.
+    on_message : callable
+        Gets every message, in the network thread: it must neither block nor raise.
+    on_online : callable, optional
+        Is told of every new connection: whether the broker has kept the session, with all that is queued in it.
+    presence : str, optional
+        Topic of the retained presence: ``online`` while connected, ``offline`` as the last will.
+    max_chunk : int
+        Longest payload to send or to accept.
+    persistent : bool
+        Whether the broker keeps the session while there is no connection.
+    stopping : threading.Event, optional
+        Ends the attempts to connect.
+    """
+
+    def __init__(
+        self,
+        account: Account,
+        subscriptions: Sequence[str],
+        on_message: Callable[[Arrived], None],
+        on_online: Callable[[bool], None] | None = None,
+        presence: str | None = None,
+        max_chunk: int = DEFAULT_CHUNK,
+        persistent: bool = True,
+        stopping: threading.Event | None = None,
+    ) -> None:
+        self._account = account
+        self._subscriptions = subscriptions
+        self._on_message = on_message
+        self._on_online = on_online
+        self._presence = presence
+        self._max_chunk = max_chunk
+        self._persistent = persistent
+        self._max_packet = max_chunk + PACKET_OVERHEAD
+        self._online = threading.Event()
+        self._stopping = stopping or threading.Event()
+        self._refused: LinkError | None = None
+        self._was_online = self._complained = self._leaving = False
+        self._session = ""
+        self._connected_at, self._brief = 0.0, 0
+        self._window = threading.BoundedSemaphore(WINDOW)
+        self._lock = threading.Lock()
+        self._unacknowledged: dict[int, Callable[[ReasonCode], None]] = {}
+        self._early: dict[int, ReasonCode] = {}
+        self._client = self._new_client()
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def start(self, timeout: float | None = None) -> None:
+        """Connect, trying again until it works, and go on in a thread.
+
+        Raises
+        ------
+        LinkError
+            The broker refuses the account or shows a wrong certificate, or ``timeout`` seconds have passed.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = SESSION_SECONDS if self._persistent else 0
+        properties.MaximumPacketSize = self._max_chunk + PACKET_OVERHEAD
+        while not self._stopping.is_set():
+            try:
+                self._client.connect(
+                    self._account.host,
+                    self._account.port,
+                    keepalive=KEEPALIVE_SECONDS,
+                    clean_start=not self._persistent,
+                    properties=properties,
+                )
+                break
+            except OSError as error:
+                words = f"broker {self.where} cannot be reached ({_words(error)})"
+                if isinstance(error, ssl.SSLCertVerificationError) or (until and time.monotonic() > until):
+                    raise LinkError(words) from error
+                self._complain(f"{words}; trying again")
+                self._stopping.wait(RETRY_SECONDS)
+        self._client.loop_start()
+        while not (self._online.wait(0.1) or self._refused or self._stopping.is_set()):
+            if until is not None and time.monotonic() > until:
+                raise LinkError(f"broker {self.where} does not answer")
+        if self._refused:
+            raise self._refused
+
+    def stop(self) -> None:
+        """Say goodbye and disconnect. The session stays."""
+        self._leaving = True
+        if self._presence is not None and self.online:
+            gone = threading.Event()
+            offline = _presence("offline", self._session)
+            self._publish(self._presence, offline, None, None, None, True, lambda _reason: gone.set())
+            gone.wait(GOODBYE_SECONDS)
+        self._client.disconnect()
+        self._client.loop_stop()
+        self._online.clear()
+
+    @property
+    def where(self) -> str:
+        """The broker in words."""
+        return f"{self._account.host}:{self._account.port}"
+
+    @property
+    def online(self) -> bool:
+        """Whether there is a connection."""
+        return self._online.is_set()
+
+    @property
+    def max_payload(self) -> int:
+        """Longest payload that the broker accepts and that the user allows."""
+        return min(self._max_chunk, self._max_packet - PACKET_OVERHEAD)
+
+    # -- publishing --------------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        message_id: bytes | None = None,
+        response_topic: str | None = None,
+        expires: int | None = None,
+        retain: bool = False,
+        qos: int = 1,
+    ) -> None:
+        """Publish something small, without waiting; with ``qos=0`` it is lost without a connection."""
+        if qos == 0:
+            if self.online:
+                self._client.publish(topic, payload, 0, retain)
+            return
+
+        def acknowledged(reason: ReasonCode) -> None:
+            if reason.is_failure:
+                logger.error("broker %s refuses a message to %s: %s", self.where, topic, reason)
+
+        self._publish(topic, payload, message_id, response_topic, expires, retain, acknowledged)
+
+    def send(
+        self,
+        topic: str,
+        payloads: Iterable[bytes],
+        *,
+        message_id: bytes,
+        expires: int,
+        deadline: float,
+        response_topic: str | None = None,
+    ) -> None:
+        """Publish a message's frames and wait until the broker has them all.
+
+        Raises
+        ------
+        LinkError
+            It has not by the deadline (of ``time.monotonic``), or refuses them.
+        """
+        sent: list[Future[ReasonCode]] = []
+        for payload in payloads:
+            # What is unacknowledged stays with paho, which sends it again after a break: waiting for room bounds it.
+            if not self._window.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                raise LinkError(f"broker {self.where} does not take messages")
+            future: Future[ReasonCode] = Future()
+
+            def acknowledged(reason: ReasonCode, future: Future[ReasonCode] = future) -> None:
+                self._window.release()
+                future.set_result(reason)
+
+            self._publish(topic, payload, message_id, response_topic, expires, False, acknowledged)
+            sent.append(future)
+        for future in sent:
+            try:
+                reason = future.result(max(0.0, deadline - time.monotonic()))
+            except FutureTimeoutError:
+                raise LinkError(f"broker {self.where} does not acknowledge messages") from None
+            if reason.is_failure:
+                raise LinkError(f"broker {self.where} refuses messages to {topic}: {reason}")
+
+    def _publish(
+        self,
+        topic: str,
+        payload: bytes,
+        message_id: bytes | None,
+        response_topic: str | None,
+        expires: int | None,
+        retain: bool,
+        acknowledged: Callable[[ReasonCode], None],
+    ) -> None:
+        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+        if message_id is not None:
+            properties.CorrelationData = message_id
+        if response_topic is not None:
+            properties.ResponseTopic = response_topic
+        if expires is not None:
+            properties.MessageExpiryInterval = expires
+        # paho holds its own lock while it calls _acknowledged, and needs it in publish: so none is held here meanwhile.
+        mid = self._client.publish(topic, payload, 1, retain, properties).mid
+        with self._lock:
+            early = self._early.pop(mid, None)
+            if early is None:
+                self._unacknowledged[mid] = acknowledged
+        if early is not None:
+            acknowledged(early)
+
+    # -- paho's callbacks --------------------------------------------------------------------------------------------
+
+    def _new_client(self) -> paho.Client:
+        client = paho.Client(
+            CallbackAPIVersion.VERSION2, client_id=self._account.username, protocol=paho.MQTTv5, transport="tcp"
+        )
+        if self._account.password:
+            client.username_pw_set(self._account.username, self._account.password)
+        context = self._account.tls()
+        if context is not None:
+            client.tls_set_context(context)
+        if self._presence is not None:
+            client.will_set(self._presence, _presence("offline", ""), 1, True)
+        client.connect_timeout = CONNECT_SECONDS
+        client.reconnect_delay_set(RETRY_SECONDS, RETRY_SECONDS_MAX)
+        client.max_inflight_messages_set(WINDOW)
+        client.on_connect = self._connected
+        client.on_connect_fail = self._connect_failed
+        client.on_disconnect = self._disconnected
+        client.on_subscribe = self._subscribed
+        client.on_publish = self._acknowledged
+        client.on_message = self._arrived
+        client.on_socket_open = _set_nodelay
+        return client
+
+    def _connected(
+        self, client: paho.Client, _data: Any, flags: paho.ConnectFlags, reason: ReasonCode, properties: Any
+    ) -> None:
+        if reason.is_failure:
+            refused = LinkError(f"broker {self.where} refuses the account {self._account.username}: {reason}")
+            if self._was_online:
+                self._complain(f"{refused}; trying again")
+            else:
+                self._refused = refused
+                client.disconnect()
+            return
+        limit = getattr(properties, "MaximumPacketSize", None)
+        self._max_packet = limit if limit is not None else self._max_chunk + PACKET_OVERHEAD
+        if not flags.session_present or not self._session:
+            self._session = secrets.token_hex(8)
+        if self._subscriptions:
+            client.subscribe([(topic, SubscribeOptions(qos=1)) for topic in self._subscriptions])
+        if self._presence is not None:
+            client.publish(self._presence, _presence("online", self._session), 1, True)
+        self._was_online, self._complained, self._connected_at = True, False, time.monotonic()
+        logger.info("connected to broker %s as %s", self.where, self._account.username)
+        self._online.set()
+        if self._on_online is not None:
+            self._on_online(flags.session_present)
+
+    def _connect_failed(self, _client: paho.Client, _data: Any) -> None:
+        error = sys.exc_info()[1]  # paho calls this while it handles the exception
+        self._complain(f"broker {self.where} cannot be reached ({_words(error)}); trying again")
+
+    def _disconnected(
+        self, client: paho.Client, _data: Any, flags: paho.DisconnectFlags, reason: ReasonCode, _properties: Any
+    ) -> None:
+        self._online.clear()
+        if self._leaving:
+            return
+        if self._was_online:
+            logger.warning("lost broker %s: %s", self.where, reason)
+        # mosquitto 2.0.11 closes the connection in both cases and gives no reason.
+        brief = time.monotonic() - self._connected_at < BRIEF_SECONDS
+        self._brief = self._brief + 1 if brief else 0
+        if self._brief == MANY_BRIEF:
+            words = "broker %s closes one connection after the other: another process may be logged in as %s as well"
+            words += ", or the access list forbids this account something"
+            logger.error(words, self.where, self._account.username)
+        if flags.is_disconnect_packet_from_server and reason.value == _PACKET_TOO_LARGE:
+            for message in client.drop_out_messages():  # or paho would send it again and again
+                self._acknowledged(client, None, message.mid, reason, None)
+
+    def _subscribed(self, _client: paho.Client, _data: Any, _mid: int, reasons: list[ReasonCode], _p: Any) -> None:
+        for topic, reason in zip(self._subscriptions, reasons, strict=False):
+            if reason.is_failure:
+                logger.error("broker %s refuses the subscription to %s: %s", self.where, topic, reason)
+
+    def _acknowledged(self, _client: paho.Client, _data: Any, mid: int, reason: ReasonCode, _properties: Any) -> None:
+        with self._lock:
+            acknowledged = self._unacknowledged.pop(mid, None)
+            if acknowledged is None:
+                self._early[mid] = reason
+        if acknowledged is not None:
+            acknowledged(reason)
+
+    def _arrived(self, _client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
+        p = message.properties
+        self._on_message(
+            Arrived(
+                message.topic,
+                bytes(message.payload),
+                getattr(p, "CorrelationData", None),
+                getattr(p, "ResponseTopic", None),
+                getattr(p, "MessageExpiryInterval", None),
+                message.retain,
+            )
+        )
+
+    def _complain(self, words: str) -> None:
+        """Say once, until there is a connection again, why there is none."""
+        if not self._complained:
+            logger.warning("%s", words)
+        self._complained = True
+
+
+def _presence(state: str, session: str) -> bytes:
+    return f'{{"state": "{state}", "session": "{session}"}}'.encode()
+
+
+def _words(error: BaseException | None) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    return str(error)
+
+
+def _set_nodelay(_client: paho.Client, _data: Any, sock: Any) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether an address is one of this machine that nobody else can reach."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

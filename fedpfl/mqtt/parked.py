@@ -1,0 +1,100 @@
+"""Answers to ``pull-messages`` that have not been seen to reach their SuperNode.
+
+The SuperLink takes a message out when it hands it over, so that a lost answer is a lost message, for which the round
+would wait until its time limit. Hence an answer is stored before it is sent, and stays until the device side confirms
+that it wrote it to the SuperNode.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from ..errors import ConfigError
+from ..files import write_atomically
+from .exchange import Response
+from .frames import MAX_MESSAGE_BYTES, FrameError
+
+logger = logging.getLogger(__name__)
+
+# A SuperNode that has not come back after so long has been given up by every round that waited for it.
+KEEP_SECONDS = 3600.0
+
+
+class Parked:
+    """Answers by device and key of the request, in memory and on disk.
+
+    Parameters
+    ----------
+    folder : Path
+        Where they are stored; made if it is not there.
+
+    Raises
+    ------
+    ConfigError
+        The folder cannot be made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._answers: dict[tuple[str, str], tuple[float, Response]] = {}
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise ConfigError("state-dir", str(folder), f"cannot be made ({error.strerror})") from error
+        for path in folder.glob("*.answer"):
+            self._load(path)
+
+    def put(self, device: str, key: bytes, response: Response) -> Response:
+        """Store an answer and return it with its receipt."""
+        stored = replace(response, receipt=secrets.token_hex(16))
+        with self._lock:
+            self._answers[device, key.hex()] = (time.time(), stored)
+            try:
+                write_atomically(self._path(device, key.hex()), stored.encode(), private=True)
+            except OSError as error:  # the SuperLink has given it away: it must be handed over nevertheless
+                logger.error("%s: an answer is kept in memory only (%s)", self._folder, error)
+        return stored
+
+    def get(self, device: str, key: bytes) -> Response | None:
+        """Return the answer that is still to be handed over, if there is one."""
+        with self._lock:
+            found = self._answers.get((device, key.hex()))
+            if found is None:
+                return None
+            if time.time() - found[0] > KEEP_SECONDS:
+                self._remove(device, key.hex())
+                return None
+            return found[1]
+
+    def drop(self, device: str, receipt: str) -> bool:
+        """Forget a device's answer with this receipt, which was handed over; say whether there was one."""
+        with self._lock:
+            for (owner, key), (_, response) in self._answers.items():
+                if owner == device and response.receipt == receipt:
+                    self._remove(device, key)
+                    return True
+        return False
+
+    def _remove(self, device: str, key: str) -> None:
+        del self._answers[device, key]
+        self._path(device, key).unlink(missing_ok=True)
+
+    def _load(self, path: Path) -> None:
+        device, _, key = path.stem.rpartition("@")
+        written = path.stat().st_mtime
+        try:
+            if time.time() - written > KEEP_SECONDS or path.stat().st_size > MAX_MESSAGE_BYTES:
+                path.unlink()
+            else:
+                self._answers[device, key] = (written, Response.decode(path.read_bytes()))
+        except FrameError as error:
+            logger.warning("%s is damaged and is left out: %s", path, error)
+
+    def _path(self, device: str, key: str) -> Path:
+        return self._folder / f"{device}@{key}.answer"

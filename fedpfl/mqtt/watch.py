@@ -1,0 +1,167 @@
+"""What `fedpfl watch` knows and shows: devices, the run, its last rounds, the latest warnings."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from . import topics
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+MAX_TEXT = 200
+MAX_PAYLOAD = 65_536
+# A watcher's memory does not depend on what others publish.
+MAX_ROWS = 1000
+LAST_ROUNDS = 8
+LAST_LINES = 6
+
+
+class EventError(ValueError):
+    """A payload is not one of the events."""
+
+
+def read_event(topic: str, payload: bytes) -> dict[str, Any]:
+    """Return an event's values; its texts are fit for a terminal.
+
+    Raises
+    ------
+    EventError
+        The payload is not a JSON object.
+    """
+    if len(payload) > MAX_PAYLOAD:
+        raise EventError(f"{topic}: {len(payload)} bytes")
+    try:
+        values = json.loads(payload)
+    except (ValueError, RecursionError):
+        raise EventError(f"{topic}: not JSON") from None
+    if not isinstance(values, dict):
+        raise EventError(f"{topic}: not an object")
+    return {printable(key): _printable(value) for key, value in values.items()}
+
+
+def printable(text: str) -> str:
+    """Return a text without control characters, with which one could steer a terminal, and not too long."""
+    return "".join(c if c.isprintable() else "�" for c in text[:MAX_TEXT])
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable(str(k)): _printable(v) for k, v in value.items()}
+    return [_printable(v) for v in value] if isinstance(value, list) else value
+
+
+class Board:
+    """The latest of everything.
+
+    Parameters
+    ----------
+    clock : callable
+        Unix time.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self.nodes: dict[str, dict[str, Any]] = {}
+        self.clients: dict[str, dict[str, Any]] = {}
+        self.bridge: dict[str, Any] = {}
+        self.run: dict[str, Any] = {}
+        self.rounds: deque[dict[str, Any]] = deque(maxlen=LAST_ROUNDS)
+        self.log: deque[str] = deque(maxlen=LAST_LINES)
+
+    def add(self, topic: str, values: Mapping[str, Any]) -> None:
+        """Take an event."""
+        parts = printable(topic).split("/")
+        kind, name = "/".join(parts[1:2]), parts[2] if len(parts) > 2 else ""
+        if kind == "node" and (name in self.nodes or len(self.nodes) < MAX_ROWS):
+            self.nodes.setdefault(name, {}).update({parts[-1]: dict(values), "seen": self._clock()})
+        elif kind == "log":
+            self.log.append(f"{name}: {values.get('level', '')} {values.get('message', '')}")
+        elif topic == topics.BRIDGE_PRESENCE:
+            self.bridge = dict(values)
+        elif topic == topics.RUN_STATE:
+            if values.get("run") != self.run.get("run"):
+                self.rounds.clear()
+                self.clients.clear()
+            self.run = dict(values)
+        elif topic == topics.RUN_ROUNDS:
+            self.rounds.append(dict(values))
+        elif kind == "run" and (parts[-1] in self.clients or len(self.clients) < MAX_ROWS):
+            self.clients[parts[-1]] = dict(values)
+
+    def render(self) -> RenderableType:
+        """Draw it."""
+        from rich.console import Group
+        from rich.text import Text
+
+        run = self.run
+        words = f"run {run.get('run', '–')}: {run.get('state', 'none seen')}"
+        if run.get("round") is not None:
+            words += f", round {run['round']} of {run.get('rounds')}, {run.get('method')} on {run.get('dataset')}"
+        head = Text(f"{words}   bridge: {self.bridge.get('state', 'not seen')}")
+        return Group(head, self._nodes(), self._rounds(), self._clients(), Text("\n".join(self.log)))
+
+    def _nodes(self) -> RenderableType:
+        table = _table("device", "state", "temperature", "memory free", "power", "heard")
+        for name, node in sorted(self.nodes.items()):
+            known = node.get("telemetry", {})
+            hottest = max(_numbers(known.get("temperature_c")), default=None)
+            memory = known.get("memory_mib")
+            free = memory.get("available") if isinstance(memory, dict) else None
+            power = sum(_numbers(known.get("power_mw"))) or None
+            table.add_row(
+                _text(name), _text(node.get("presence", {}).get("state", "?")), _unit(hottest, "°C"),
+                _unit(free, "MiB"), _unit(power, "mW"), f"{self._clock() - node['seen']:.0f} s ago",
+            )  # fmt: skip
+        return table
+
+    def _rounds(self) -> RenderableType:
+        table = _table("round", "personalised", "global", "loss", "seconds", "MB")
+        for line in self.rounds:
+            moved = sum(_numbers({key: line.get(key) for key in ("bytes_up", "bytes_down")}))
+            table.add_row(
+                _text(line.get("round")), _accuracy(line.get("personalised")), _accuracy(line.get("global")),
+                _unit(line.get("train_loss"), "", 3), _unit(line.get("seconds"), "", 1), f"{moved / 1e6:.1f}",
+            )  # fmt: skip
+        return table
+
+    def _clients(self) -> RenderableType:
+        found = sorted(self.clients.items(), key=lambda item: (len(item[0]), item[0]))
+        return _text("clients: " + "  ".join(f"{name} {_accuracy(values)}" for name, values in found) if found else "")
+
+
+def _table(*columns: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number < 2 else "right")
+    return table
+
+
+def _text(value: object) -> Text:
+    from rich.text import Text
+
+    return Text(str(value))  # a text from the network must not be taken for markup
+
+
+def _numbers(values: object) -> list[float]:
+    found = values.values() if isinstance(values, dict) else ()
+    return [v for v in found if isinstance(v, (int, float)) and not isinstance(v, bool)]
+
+
+def _unit(value: object, unit: str, digits: int = 0) -> str:
+    return f"{value:.{digits}f} {unit}".strip() if isinstance(value, (int, float)) else "–"
+
+
+def _accuracy(values: object) -> str:
+    share = values.get("accuracy") if isinstance(values, dict) else None
+    return f"{100 * share:.1f} %" if isinstance(share, (int, float)) else "–"

@@ -1,0 +1,231 @@
+"""What the bridge's tests start: a broker, a SuperLink's stand-in, the two sides; each is ended by its own handle."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import paho.mqtt.client as paho
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from fedpfl.mqtt.broker import BrokerTls, write_broker_files
+
+MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+DEVICES = ("nano-1", "nano-2")
+PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def wait_until(condition, seconds=10.0):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it did not happen in time")
+
+
+def certificates(folder):
+    """Write ca.pem, server.pem and server.key for this machine's loopback address."""
+    folder.mkdir(parents=True, exist_ok=True)
+    now = datetime.datetime.now(datetime.UTC)
+
+    def certificate(name, key, issuer, issuer_key, authority):
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        addresses = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(issuer or subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(authority, None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(addresses), critical=False)
+            .sign(issuer_key, hashes.SHA256())
+        )
+
+    ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    ca = certificate("test authority", ca_key, None, ca_key, True)
+    server = certificate("127.0.0.1", key, ca.subject, ca_key, False)
+    pem = serialization.Encoding.PEM
+    (folder / "ca.pem").write_bytes(ca.public_bytes(pem))
+    (folder / "server.pem").write_bytes(server.public_bytes(pem))
+    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (folder / "server.key").write_bytes(key.private_bytes(pem, form, plain))
+    return folder
+
+
+class Process:
+    """A program whose log is a file."""
+
+    def __init__(self, command, log, ready=None):
+        self.command, self.log, self.ready = [str(part) for part in command], log, ready
+        self.process = None
+        self.start()
+
+    def start(self):
+        at = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        if self.ready:
+            wait_until(lambda: self.ready in self.text(at) or self.process.poll() is not None, 20)
+            assert self.process.poll() is None, self.text(at)
+
+    def text(self, at=0):
+        return self.log.read_bytes()[at:].decode(errors="replace")
+
+    def end(self, number=signal.SIGTERM):
+        """End it; return its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(15)
+
+    def restart(self, number=signal.SIGKILL):
+        self.end(number)
+        self.start()
+
+
+class Broker(Process):
+    def __init__(self, folder, tls=False, max_chunk=2**20):
+        self.port = free_port()
+        self.certificates = certificates(folder / "certificates") if tls else None
+        pair = BrokerTls(self.certificates / "server.pem", self.certificates / "server.key") if tls else None
+        self.files = write_broker_files(folder / "broker", "127.0.0.1", self.port, DEVICES, pair, max_chunk=max_chunk)
+        super().__init__([MOSQUITTO, "-c", self.files.config], folder / "broker.log", " running")
+
+    def options(self, account):
+        """Options of `fedpfl-bridge` and `fedpfl watch` for this broker."""
+        options = ["--broker", f"127.0.0.1:{self.port}", "--username", account]
+        options += ["--password-file", self.files.passwords[account]]
+        return options + (["--ca", self.certificates / "ca.pem"] if self.certificates else [])
+
+    def client(self, account, password=None):
+        """Return a connected paho client, for things the bridge would never do."""
+        client = paho.Client(CallbackAPIVersion.VERSION2, client_id=account, protocol=paho.MQTTv5)
+        client.username_pw_set(account, password or self.files.passwords[account].read_text().strip())
+        if self.certificates:
+            client.tls_set(str(self.certificates / "ca.pem"))
+        client.received, client.reasons = queue.Queue(), queue.Queue()
+        client.on_message = lambda c, d, m: client.received.put(m)
+        client.on_publish = lambda c, d, mid, reason, p: client.reasons.put(reason)
+        client.reconnect_delay_set(0.05, 0.1)  # mosquitto 2.0.11 answers what the access list forbids, then hangs up
+        client.connect("127.0.0.1", self.port)
+        client.loop_start()
+        wait_until(client.is_connected)
+        return client
+
+
+def publish(client, topic, payload, **properties):
+    """Publish and return the broker's reason."""
+    p = Properties(PacketTypes.PUBLISH)
+    for name, value in properties.items():
+        setattr(p, name, value)
+    client.publish(topic, payload, 1, False, p)
+    return client.reasons.get(timeout=5)
+
+
+def fedpfl_bridge(*arguments):
+    return [sys.executable, "-c", "from fedpfl.cli.bridge import main; main()", *arguments]
+
+
+class Side(Process):
+    """One side of the bridge as a process of its own."""
+
+    @classmethod
+    def device(cls, broker, folder, name="nano-1", *more):
+        side = cls(
+            fedpfl_bridge(
+                "device", "--device", name, *broker.options(name), "--listen", f"127.0.0.1:{free_port()}", *more
+            ),
+            folder / f"{name}.log",
+            "ready",
+        )
+        side.address = side.command[side.command.index("--listen") + 1]
+        return side
+
+    @classmethod
+    def server(cls, broker, folder, upstream, *more):
+        state = ["--state-dir", folder / "state", "--superlink", f"127.0.0.1:{upstream.port}"]
+        return cls(fedpfl_bridge("server", *broker.options("server"), *state, *more), folder / "server.log", "ready")
+
+
+class SuperLink:
+    """Stands for a SuperLink: hands out each message once, echoes everything else, and remembers what it was asked."""
+
+    def __init__(self, tls=None):
+        self.messages: dict[bytes, list[bytes]] = {}
+        self.seen, self.pulls, self.statuses, self.delay = [], 0, {}, 0.0
+        self.lock = threading.Lock()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["content-length"]))
+                status, answer = outer.answer(self.path, list(self.headers.items()), body)
+                self.wfile.write(
+                    f"HTTP/1.1 {status} X\r\ncontent-type: application/protobuf\r\nflwr-answer: yes\r\n"
+                    f"content-length: {len(answer)}\r\n\r\n".encode()
+                    + answer
+                )
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        if tls is not None:
+            self.server.socket = tls.wrap_socket(self.server.socket, server_side=True)
+        self.port = self.server.server_port
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def answer(self, path, headers, body):
+        if path == PULL:
+            with self.lock:
+                self.pulls += 1
+                waiting = self.messages.get(body)
+                return 200, waiting.pop(0) if waiting else b""
+        with self.lock:
+            self.seen.append((path, headers, body))
+        time.sleep(self.delay)
+        return self.statuses.get(path, 200), body[::-1]
+
+    def give(self, node, message):
+        """Have a message for a node, which names itself by the body of its pull-messages."""
+        with self.lock:
+            self.messages.setdefault(node, []).append(message)
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def folder_text(path: Path):
+    """Return the text of every file below a folder."""
+    return "".join(p.read_text(errors="replace") for p in path.rglob("*") if p.is_file())

@@ -1,0 +1,437 @@
+"""The bridge as users start it: real mosquitto, both sides as processes, a plain HTTP server as the SuperLink."""
+
+import random
+import re
+import signal
+import ssl
+import subprocess
+import threading
+import time
+
+import httpx
+import pytest
+from mqtt_parts import (
+    DEVICES,
+    MOSQUITTO,
+    PULL,
+    PUSH,
+    Broker,
+    Side,
+    SuperLink,
+    certificates,
+    fedpfl_bridge,
+    folder_text,
+    free_port,
+    publish,
+    wait_until,
+)
+
+from fedpfl.mqtt import frames
+from fedpfl.mqtt.exchange import Request
+from fedpfl.mqtt.frames import Kind
+
+pytestmark = [
+    pytest.mark.xdist_group("mqtt"),
+    pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed (Debian: apt-get install mosquitto)"),
+]
+# The broker takes no more in one packet; everything larger must be cut.
+CHUNK = 65_536
+
+
+class Bench:
+    def __init__(self, folder):
+        self.folder = folder
+        self.certificates = certificates(folder / "local")
+        pair = self.certificates / "server.pem", self.certificates / "server.key"
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*pair)
+        self.superlink = SuperLink(context)
+        self.broker = Broker(folder, tls=True, max_chunk=CHUNK)
+        upstream = ["--superlink-ca", self.certificates / "ca.pem", "--runs", folder / "runs"]
+        self.server = Side.server(self.broker, folder, self.superlink, *upstream)
+        self.device = Side.device(self.broker, folder, "nano-1", "--tls-cert", pair[0], "--tls-key", pair[1])
+
+    def client(self, **options):
+        verify = ssl.create_default_context(cafile=self.certificates / "ca.pem")
+        return httpx.Client(base_url=f"https://{self.device.address}", verify=verify, **{"timeout": 30, **options})
+
+    def close(self):
+        for part in (self.device, self.server, self.broker):
+            assert part.end() == 0, part.text()
+        self.superlink.close()
+
+
+@pytest.fixture(scope="module")
+def testbed(tmp_path_factory):
+    made = Bench(tmp_path_factory.mktemp("testbed"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(testbed):
+    with testbed.client() as client:
+        yield client
+
+
+class InThread:
+    """Runs a function in a thread, and returns what it returns."""
+
+    def __init__(self, function, *args, **kwargs):
+        self.outcome = []
+        self.thread = threading.Thread(target=lambda: self.outcome.append(function(*args, **kwargs)), daemon=True)
+        self.thread.start()
+
+    def result(self, seconds=25):
+        self.thread.join(seconds)
+        assert self.outcome, "no answer in time"
+        return self.outcome[0]
+
+
+def persistent_post(testbed, path, body):
+    """Ask like a SuperNode: until there is an answer that is none of the bridge's own."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        try:
+            with testbed.client() as client:
+                response = client.post(path, content=body)
+            if response.status_code not in (503, 504):
+                return response
+        except httpx.TransportError:
+            pass
+        time.sleep(0.2)
+    raise AssertionError("no answer in time")
+
+
+def works(testbed):
+    body = random.Random(time.time()).randbytes(200_000)
+    return persistent_post(testbed, PUSH, body).content == body[::-1]
+
+
+# -- normal work -----------------------------------------------------------------------------------------------------
+
+
+def test_a_round_trip_much_longer_than_the_broker_allows(testbed, client):
+    body = random.Random(3).randbytes(3_000_000)
+    response = client.post(PUSH, content=body)
+    assert (response.status_code, response.content) == (200, body[::-1])
+    assert response.headers["flwr-answer"] == "yes"
+
+
+def test_headers_pass_as_they_are(testbed, client):
+    signature = "MGUCMQ==+/ /=="
+    client.post(PUSH, content=b"headers", headers={"flwr-signature": signature, "Flwr-Timestamp": "2025-01-01T00:00"})
+    headers = next(dict(h) for _, h, body in testbed.superlink.seen if body == b"headers")
+    assert headers["flwr-signature"] == signature
+    assert headers.get("Flwr-Timestamp", headers.get("flwr-timestamp")) == "2025-01-01T00:00"
+    assert "host" not in {name.lower() for name in headers} or "nano" not in headers.get("host", "")
+
+
+@pytest.mark.parametrize("status", [401, 403, 500])
+def test_the_superlink_s_word_is_passed_on(testbed, client, status):
+    path = f"/v1/fleet/says-{status}"
+    testbed.superlink.statuses[path] = status
+    response = client.post(path, content=b"why")
+    assert (response.status_code, response.content) == (status, b"yhw")
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/control/start-run", "/v1/runtime/x", "/", "/v1/fleet/../control/x", "/v1/fleet/a?b"]
+)
+def test_nothing_but_the_fleet_api_is_carried(testbed, path):
+    seen = len(testbed.superlink.seen)
+    with testbed.client() as client, pytest.raises(httpx.RemoteProtocolError):
+        client.post(httpx.URL(f"https://{testbed.device.address}").copy_with(raw_path=path.encode()), content=b"x")
+    assert len(testbed.superlink.seen) == seen
+    assert "not one to Flower's Fleet API" in testbed.device.text()
+
+
+def test_a_held_pull_is_answered_at_once(testbed, client):
+    answer = InThread(client.post, PULL, content=b"held")
+    time.sleep(1.0)
+    given = time.monotonic()
+    testbed.superlink.give(b"held", b"go")
+    assert answer.result().content == b"go"
+    assert time.monotonic() - given < 3  # 0.3 s on a machine that does nothing else: benchmarks/bridge.py
+    testbed.superlink.give(b"held", b"and again")
+    assert client.post(PULL, content=b"held").content == b"and again"
+
+
+def test_a_supernode_that_leaves_does_not_take_its_message_along(testbed):
+    with testbed.client(timeout=1.0) as client, pytest.raises(httpx.ReadTimeout):
+        client.post(PULL, content=b"leaves")
+    testbed.superlink.give(b"leaves", b"kept")
+    assert persistent_post(testbed, PULL, b"leaves").content == b"kept"
+
+
+# -- faults ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
+def test_the_broker_is_restarted_in_the_middle(testbed, client, number):
+    node = b"broker %d" % number
+    pull = InThread(client.post, PULL, content=node)
+    testbed.superlink.delay = 1.0
+    push = InThread(persistent_post, testbed, PUSH, node * 20_000)
+    time.sleep(0.5)
+    testbed.broker.restart(number)
+    testbed.superlink.delay = 0.0
+    testbed.superlink.give(node, b"message")
+    assert pull.result().content == b"message"
+    assert push.result().content == (node * 20_000)[::-1]
+
+
+def test_the_server_side_is_killed_in_the_middle(testbed, client):
+    pull = InThread(client.post, PULL, content=b"server killed")
+    testbed.superlink.delay = 1.0
+    push = InThread(persistent_post, testbed, PUSH, b"s" * 300_000)
+    time.sleep(0.5)
+    testbed.server.restart()
+    testbed.superlink.delay = 0.0
+    testbed.superlink.give(b"server killed", b"message")
+    assert pull.result().content == b"message"
+    assert push.result().content == b"s" * 300_000
+
+
+def test_the_device_side_is_killed_in_the_middle(testbed):
+    pull = InThread(persistent_post, testbed, PULL, b"device killed")
+    testbed.superlink.delay = 1.0
+    push = InThread(persistent_post, testbed, PUSH, b"d" * 300_000)
+    time.sleep(0.5)
+    testbed.device.restart()
+    testbed.superlink.delay = 0.0
+    testbed.superlink.give(b"device killed", b"message")
+    assert pull.result().content == b"message"
+    assert push.result().content == b"d" * 300_000
+
+
+def test_an_answer_survives_both_sides(testbed):
+    """The server's side gets the message, and dies with the device's side before that hands it over."""
+    testbed.device.process.send_signal(signal.SIGSTOP)
+    try:
+        node = testbed.broker.client("nano-1")  # the stopped device's session: takes its place at the broker
+        request = Request(PULL, (), b"both", time.time()).encode()
+        send_request(node, "nano-1", request)
+        time.sleep(0.3)
+        testbed.superlink.give(b"both", b"precious")
+        wait_until(lambda: list((testbed.folder / "state" / "answers").iterdir()))
+        node.disconnect()
+        node.loop_stop()
+    finally:
+        testbed.device.process.send_signal(signal.SIGKILL)
+        testbed.server.restart()
+        testbed.device.restart()
+    assert persistent_post(testbed, PULL, b"both").content == b"precious"
+
+
+def test_an_unreachable_superlink_gives_503(testbed, tmp_path):
+    class Nowhere:
+        port = free_port()
+
+    testbed.server.end()
+    other = Side.server(testbed.broker, tmp_path, Nowhere)
+    try:
+        with testbed.client() as client:
+            assert client.post(PUSH, content=b"x").status_code == 503
+            assert client.post(PULL, content=b"x").status_code == 503
+        assert "no response for nano-1: SuperLink 127.0.0.1" in other.text()
+    finally:
+        other.end()
+        testbed.server.start()
+    assert works(testbed)
+
+
+# -- security --------------------------------------------------------------------------------------------------------
+
+
+def send_request(client, name, content, response_topic=None, message_id=None, expires=30):
+    for frame in frames.split(Kind.REQUEST, content, CHUNK):
+        return publish(
+            client,
+            f"fedpfl/request/{name}",
+            frame,
+            CorrelationData=message_id or random.Random(time.time()).randbytes(16),
+            ResponseTopic=response_topic or f"fedpfl/response/{name}",
+            **({"MessageExpiryInterval": expires} if expires else {}),
+        )
+
+
+def refused(testbed, *options):
+    """Start a device's side that must not get in; return its last words."""
+    command = fedpfl_bridge("device", "--device", "nano-2", "--listen", "127.0.0.1:0", *options)
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=30)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert works(testbed)
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_a_wrong_password_is_refused(testbed, tmp_path):
+    wrong = tmp_path / "password"
+    wrong.write_text("guess\n")
+    wrong.chmod(0o600)
+    options = testbed.broker.options("nano-2")
+    options[options.index("--password-file") + 1] = wrong
+    assert refused(testbed, *options).endswith("refuses the account nano-2: Not authorized")
+
+
+def test_a_broker_with_a_wrong_certificate_is_refused(testbed):
+    options = testbed.broker.options("nano-2")
+    options[options.index("--ca") + 1] = testbed.certificates / "ca.pem"
+    assert "its certificate is not accepted" in refused(testbed, *options)
+
+
+def test_a_superlink_with_a_wrong_certificate_is_refused(testbed, tmp_path):
+    testbed.server.end()
+    wrong = testbed.broker.certificates / "ca.pem"
+    other = Side.server(testbed.broker, tmp_path, testbed.superlink, "--superlink-ca", wrong)
+    try:
+        with testbed.client() as client:
+            assert client.post(PUSH, content=b"wrong ca").status_code == 503
+        assert "certificate verify failed" in other.text()
+        assert all(body != b"wrong ca" for _, _, body in testbed.superlink.seen)
+    finally:
+        other.end()
+        testbed.server.start()
+    assert works(testbed)
+
+
+def test_without_tls_only_loopback(testbed):
+    assert "needs TLS" in refused(testbed, "--broker", "192.0.2.1:1883")
+
+
+def test_a_password_that_others_can_read_is_refused(testbed, tmp_path):
+    open_file = tmp_path / "password"
+    open_file.write_text("x\n")
+    open_file.chmod(0o644)
+    assert "others can read it" in refused(testbed, "--broker", "127.0.0.1:1", "--password-file", open_file)
+
+
+def test_another_device_s_topics_are_out_of_reach(testbed):
+    intruder = testbed.broker.client("nano-2")
+    try:
+        intruder.subscribe([("fedpfl/response/nano-1", 1), ("fedpfl/request/+", 1), ("fedpfl/#", 1)])
+        request = Request(PUSH, (), b"forged", time.time()).encode()
+        assert send_request(intruder, "nano-1", request).value == 135
+        for topic in ("fedpfl/response/nano-1", "fedpfl/node/nano-1/presence", "fedpfl/run/state", "fedpfl/log/server"):
+            assert publish(intruder, topic, b"{}").value == 135
+        assert works(testbed)
+        assert all(body != b"forged" for _, _, body in testbed.superlink.seen)
+        heard = [intruder.received.get().topic for _ in range(intruder.received.qsize())]
+        assert {topic for topic in heard if topic != "fedpfl/bridge/presence"} == set()
+    finally:
+        intruder.disconnect()
+        intruder.loop_stop()
+
+
+def test_the_server_side_does_not_write_where_a_device_may_not(testbed):
+    intruder = testbed.broker.client("nano-2")
+    try:
+        request = Request(PUSH, (), b"to another", time.time()).encode()
+        send_request(intruder, "nano-2", request, response_topic="fedpfl/response/nano-1")
+        wait_until(lambda: "it asks for the response on 'fedpfl/response/nano-1'" in testbed.server.text())
+        assert all(body != b"to another" for _, _, body in testbed.superlink.seen)
+    finally:
+        intruder.disconnect()
+        intruder.loop_stop()
+    assert works(testbed)
+
+
+def test_an_account_cannot_take_another_s_session(testbed):
+    lost = testbed.device.text().count("lost broker")
+    intruder = testbed.broker.client("nano-2")
+    intruder.disconnect()
+    intruder.loop_stop()
+    intruder._client_id = b"nano-1"
+    intruder.reconnect()
+    intruder.loop_start()
+    time.sleep(0.3)
+    intruder.disconnect()
+    intruder.loop_stop()
+    assert testbed.device.text().count("lost broker") == lost
+    assert works(testbed)
+
+
+def test_old_and_everlasting_requests_are_refused(testbed):
+    node = testbed.broker.client("nano-2")
+    try:
+        send_request(node, "nano-2", Request(PUSH, (), b"old", time.time() - 400).encode())
+        wait_until(lambda: re.search(r"that is 40\d s old", testbed.server.text()))
+        time.sleep(1.1)  # there is at most one complaint a second
+        send_request(node, "nano-2", Request(PUSH, (), b"everlasting", time.time()).encode(), expires=None)
+        wait_until(lambda: "does not expire in time" in testbed.server.text())
+        assert not {b"old", b"everlasting"} & {body for _, _, body in testbed.superlink.seen}
+    finally:
+        node.disconnect()
+        node.loop_stop()
+
+
+def test_malformed_and_oversize_frames_disturb_nobody(testbed):
+    node, rng = testbed.broker.client("nano-2"), random.Random(5)
+    good = next(frames.split(Kind.REQUEST, Request(PUSH, (), b"f" * 3000, time.time()).encode(), CHUNK))
+    try:
+        for _ in range(200):
+            data = bytearray(good)
+            data[rng.randrange(24)] ^= 1 << rng.randrange(8)
+            publish(node, "fedpfl/request/nano-2", bytes(data), CorrelationData=rng.randbytes(16))
+        publish(node, "fedpfl/request/nano-2", b"")
+        huge = next(frames.split(Kind.REQUEST, bytes(frames.MAX_MESSAGE_BYTES + 1), CHUNK))
+        time.sleep(1.1)
+        publish(node, "fedpfl/request/nano-2", huge, CorrelationData=bytes(16))
+        wait_until(lambda: f"a message of {frames.MAX_MESSAGE_BYTES + 1} bytes" in testbed.server.text())
+        node.publish("fedpfl/request/nano-2", bytes(2 * CHUNK), 1)
+        wait_until(lambda: "oversize packet" in testbed.broker.text())
+    finally:
+        node.disconnect()
+        node.loop_stop()
+    assert testbed.server.process.poll() is None
+    assert works(testbed)
+
+
+def test_two_processes_with_the_same_account_are_told(testbed, tmp_path):
+    sides = [Side.device(testbed.broker, tmp_path, "nano-2") for _ in range(2)]
+    try:
+        wait_until(lambda: "another process may be logged in as nano-2" in sides[0].text(), 15)
+    finally:
+        for side in sides:
+            side.end()
+
+
+def test_no_password_is_in_a_log_or_a_process_list(testbed):
+    logs = "".join(part.text() for part in (testbed.broker, testbed.server, testbed.device))
+    commands = " ".join(str(part) for side in (testbed.server, testbed.device) for part in side.command)
+    for name in ("server", "watch", *DEVICES):
+        password = testbed.broker.files.passwords[name].read_text().strip()
+        assert password not in logs + commands
+        assert testbed.broker.files.passwords[name].stat().st_mode & 0o077 == 0
+        assert password not in (testbed.folder / "broker" / "accounts").read_text()
+    assert folder_text(testbed.folder / "broker" / "passwords")
+
+
+# -- waiting for the broker, and what can be watched -----------------------------------------------------------------
+
+
+def test_the_sides_wait_for_a_broker_that_starts_late(tmp_path):
+    broker = Broker(tmp_path)
+    broker.end()
+    command = fedpfl_bridge("device", "--device", "nano-1", *broker.options("nano-1"), "--listen", "127.0.0.1:0")
+    log = tmp_path / "late.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen([str(part) for part in command], stdout=out, stderr=out)
+    try:
+        wait_until(lambda: "cannot be reached" in log.read_text(), 20)
+        broker.start()
+        wait_until(lambda: "ready 127.0.0.1:" in log.read_text(), 20)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0
+        broker.end()
+
+
+def test_ending_while_the_broker_is_away_is_prompt(tmp_path):
+    broker = Broker(tmp_path)
+    side = Side.device(broker, tmp_path)
+    broker.end()
+    started = time.monotonic()
+    assert side.end() == 0
+    assert time.monotonic() - started < 8

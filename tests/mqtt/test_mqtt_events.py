@@ -1,0 +1,202 @@
+"""What can be watched: telemetry, a run that is followed, `fedpfl watch`, and the broker's files."""
+
+import io
+import json
+import logging
+import stat
+
+import pytest
+from mqtt_parts import MOSQUITTO, Broker, publish
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fedpfl.cli import app
+from fedpfl.errors import ConfigError
+from fedpfl.mqtt import telemetry, topics
+from fedpfl.mqtt.broker import BrokerTls, access_list, write_broker_files
+from fedpfl.mqtt.events import Events, LogEvents, RunFollower
+from fedpfl.mqtt.link import Account
+from fedpfl.mqtt.watch import Board, EventError, read_event
+
+
+class Recorder:
+    online = True
+
+    def __init__(self):
+        self.published = []
+
+    def publish(self, topic, payload, *, retain=False, qos=1, **_):
+        self.published.append((topic, json.loads(payload), retain))
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_telemetry_of_a_jetson_nano(tmp_path):
+    """Paths and units as the kernel of JetPack 4.6 has them."""
+    zone = tmp_path / "sys/class/thermal/thermal_zone1"
+    write(zone / "type", "CPU-therm\n")
+    write(zone / "temp", "41500\n")
+    rail = tmp_path / "sys/bus/i2c/drivers/ina3221x/6-0040/iio:device0"
+    write(rail / "rail_name_0", "POM_5V_IN\n")
+    write(rail / "in_power0_input", "2150\n")
+    write(tmp_path / "proc/meminfo", "MemTotal: 4059712 kB\nMemFree: 1 kB\nMemAvailable: 2048000 kB\n")
+    assert telemetry.read(tmp_path) == {
+        "temperature_c": {"CPU-therm": 41.5},
+        "memory_mib": {"total": 3964, "available": 2000},
+        "power_mw": {"POM_5V_IN": 2150},
+    }
+
+
+def test_telemetry_of_a_later_kernel(tmp_path):
+    monitor = tmp_path / "sys/class/hwmon/hwmon3"
+    for name, text in (("name", "ina3221"), ("in1_label", "VDD_IN"), ("in1_input", "5000"), ("curr1_input", "420")):
+        write(monitor / name, text + "\n")
+    write(tmp_path / "sys/class/thermal/thermal_zone0/temp", "")
+    assert telemetry.read(tmp_path) == {"power_mw": {"VDD_IN": 2100}}
+
+
+def test_telemetry_where_nothing_is_reported(tmp_path):
+    assert telemetry.read(tmp_path) == {}
+
+
+def round_line(number):
+    each = {"0": 0.5, "1": 0.75}
+    return {"round": number, "seconds": 1.0, "bytes_up": 5, "bytes_down": 6, "train_loss": 0.5,
+            "personalised": {"accuracy": 0.625, "each": each}, "global": {"accuracy": 0.4}}  # fmt: skip
+
+
+def test_a_run_is_followed(tmp_path):
+    run, recorder = tmp_path / "runs" / "first", Recorder()
+    follower = RunFollower(Events(recorder, "server"), tmp_path / "runs")
+    follower.look()
+    assert recorder.published == []
+    write(run / "config.toml", 'method = "fedavg"\ndataset = "digits"\nmodel = "mlp"\nnum-server-rounds = 2\n')
+    follower.look()
+    topic, state, retained = recorder.published.pop()
+    assert (topic, retained) == (topics.RUN_STATE, True)
+    assert (state["run"], state["state"], state["round"], state["rounds"]) == ("first", "running", 0, 2)
+    write(run / "metrics.jsonl", json.dumps(round_line(1)) + "\n" + '{"round": 2, "half')
+    follower.look()
+    assert [t for t, _, _ in recorder.published] == [
+        topics.RUN_ROUNDS, topics.client(0), topics.client(1), topics.RUN_STATE,
+    ]  # fmt: skip
+    assert recorder.published[0][1]["personalised"] == {"accuracy": 0.625}
+    assert recorder.published[2][1]["accuracy"] == 0.75
+    recorder.published.clear()
+    write(run / "summary.md", "done")
+    follower.look()
+    assert [v["state"] for _, v, _ in recorder.published] == ["finished"]
+    follower.look()
+    assert len(recorder.published) == 1
+
+
+def test_warnings_are_published_and_cut():
+    recorder = Recorder()
+    record = logging.makeLogRecord({"msg": "x" * 5000, "levelno": logging.WARNING, "levelname": "WARNING"})
+    LogEvents(Events(recorder, "nano-1")).emit(record)
+    topic, values, retained = recorder.published[0]
+    assert (topic, values["level"], len(values["message"]), retained) == ("fedpfl/log/nano-1", "warning", 500, False)
+
+
+def drawn(board):
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(board.render())
+    return console.export_text()
+
+
+def test_the_board_shows_what_there_is():
+    board = Board(clock=lambda: 100.0)
+    events = [
+        (
+            topics.RUN_STATE,
+            {"run": "first", "state": "running", "round": 1, "rounds": 9, "method": "fedavg", "dataset": "d"},
+        ),
+        (topics.RUN_ROUNDS, round_line(1)),
+        (topics.client(3), {"accuracy": 0.875}),
+        (topics.node_presence("nano-1"), {"state": "online"}),
+        (topics.telemetry("nano-1"), {"temperature_c": {"a": 40.0, "b": 51.2}, "power_mw": {"x": 2000}}),
+        (topics.BRIDGE_PRESENCE, {"state": "online"}),
+        (topics.log("nano-1"), {"level": "warning", "message": "lost [bold]it"}),
+    ]
+    for topic, values in events:
+        board.add(topic, read_event(topic, json.dumps(values).encode()))
+    text = drawn(board)
+    for words in ("run first: running, round 1 of 9", "62.5 %", "40.0 %", "3 87.5 %", "nano-1", "51 °C", "2000 mW",
+                  "bridge: online", "lost [bold]it"):  # fmt: skip
+        assert words in text
+    board.add(topics.RUN_STATE, {"run": "second", "state": "running"})
+    assert "62.5 %" not in drawn(board)
+
+
+@pytest.mark.parametrize("payload", [b"", b"[1]", b"{", b"[" * 50_000, b"\xff", b" " * 70_000])
+def test_events_that_are_none_are_refused(payload):
+    with pytest.raises(EventError):
+        read_event("fedpfl/log/x", payload)
+
+
+def test_events_of_other_types_and_with_control_characters_are_shown_harmlessly():
+    board = Board()
+    evil = {"state": "\x1b[2Jx\x9b1m\n", "round": [1], "rounds": {"a": None}, "temperature_c": [1], "accuracy": "0",
+            "personalised": 3, "level": None, "message": {"a": "\x07"}}  # fmt: skip
+    for topic in (topics.RUN_STATE, topics.RUN_ROUNDS, topics.client(1), topics.node_presence("a"),
+                  topics.telemetry("a"), topics.BRIDGE_PRESENCE, topics.log("a\x1b[2J"), "fedpfl/other"):  # fmt: skip
+        board.add(topic, read_event(topic, json.dumps(evil).encode()))
+    assert not {"\x1b", "\x9b", "\x07"} & set(drawn(board))
+
+
+@pytest.mark.xdist_group("mqtt")
+@pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed (Debian: apt-get install mosquitto)")
+def test_fedpfl_watch_prints_what_the_broker_has(tmp_path):
+    broker = Broker(tmp_path)
+    try:
+        node = broker.client("nano-1")
+        node.publish(topics.node_presence("nano-1"), b'{"state": "online"}', 1, True)
+        publish(node, topics.request("nano-1"), b"a request")
+        options = [str(option) for option in broker.options("watch")]
+        done = CliRunner().invoke(app, ["watch", *options, "--json", "--seconds", "1.5"])
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout.splitlines()[0]) == {"topic": "fedpfl/node/nano-1/presence", "state": "online"}
+        assert "request" not in done.stdout
+        node.disconnect()
+        node.loop_stop()
+    finally:
+        broker.end()
+    done = CliRunner().invoke(app, ["watch", *options, "--seconds", "0.5"])
+    assert done.exit_code == 1
+    assert "cannot be reached" in done.stderr
+
+
+def test_broker_files_keep_their_passwords_and_are_private(tmp_path):
+    first = write_broker_files(tmp_path / "b", "127.0.0.1", 1883, ["nano-1"])
+    password = first.passwords["nano-1"].read_text()
+    again = write_broker_files(tmp_path / "b", "127.0.0.1", 1883, ["nano-1", "nano-2"])
+    assert again.passwords["nano-1"].read_text() == password
+    assert set(again.passwords) == {"server", "watch", "nano-1", "nano-2"}
+    for path in (tmp_path / "b").rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+@pytest.mark.parametrize("devices", [["a/b"], ["+"], ["#"], [""], ["x:y"], ["a\nuser b"], ["server"], ["a", "a"]])
+def test_names_that_are_no_accounts_are_refused(tmp_path, devices):
+    with pytest.raises(ConfigError):
+        write_broker_files(tmp_path, "127.0.0.1", 1883, devices)
+
+
+def test_a_broker_for_the_lan_needs_tls(tmp_path):
+    with pytest.raises(ConfigError, match="needs TLS"):
+        write_broker_files(tmp_path, "192.168.0.2", 8883, ["nano-1"])
+    files = write_broker_files(tmp_path, "192.168.0.2", 8883, ["nano-1"], BrokerTls(tmp_path / "c", tmp_path / "k"))
+    assert f"certfile {tmp_path / 'c'}" in files.config.read_text()
+    with pytest.raises(ConfigError, match="needs TLS"):
+        Account("192.168.0.2", 8883, "nano-1", "secret")
+
+
+def test_a_device_s_rights_name_nobody_else():
+    rules = access_list(["nano-1", "nano-2"]).split("user ")
+    own = next(block for block in rules if block.startswith("nano-1\n"))
+    assert "nano-2" not in own
+    assert "+" not in own
+    assert "#" not in own

@@ -1,0 +1,369 @@
+"""Nothing lost and nothing done twice: the two sides without a broker, over a link that does everything wrong."""
+
+import heapq
+import itertools
+import random
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from fedpfl.mqtt import device as device_side
+from fedpfl.mqtt import frames, topics
+from fedpfl.mqtt import server as server_side
+from fedpfl.mqtt.device import DeviceBridge
+from fedpfl.mqtt.exchange import Response
+from fedpfl.mqtt.frames import Kind
+from fedpfl.mqtt.link import Arrived, LinkError
+from fedpfl.mqtt.parked import Parked
+from fedpfl.mqtt.server import ServerBridge
+from fedpfl.mqtt.upstream import UpstreamError
+
+PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
+NAME, NODE = "nano-1", b"node 7"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(device_side, "PROBE_SECONDS", 0.05)
+    monkeypatch.setattr(device_side, "HELD_PROBE_SECONDS", 0.05)
+    monkeypatch.setattr(device_side, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(server_side, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(server_side, "LOOK_SECONDS_IDLE", 0.02)
+
+
+class Network:
+    """Delivers messages in a thread of its own; ``fate`` decides for each: delays after which it arrives."""
+
+    def __init__(self, fate=lambda frame: [0.0]):
+        self.fate, self.handlers, self.log = fate, {}, []
+        self._due, self._count, self._wake = [], itertools.count(), threading.Condition()
+        self._open = True
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def put(self, message):
+        frame = frames.decode(message.id, message.payload)
+        self.log.append(frame)
+        with self._wake:
+            for delay in self.fate(frame):
+                heapq.heappush(self._due, (time.monotonic() + delay, next(self._count), message))
+            self._wake.notify()
+
+    def close(self):
+        with self._wake:
+            self._open = False
+            self._wake.notify()
+        self._thread.join(5)
+
+    def _run(self):
+        while True:
+            with self._wake:
+                if not self._open:
+                    return
+                wait = self._due[0][0] - time.monotonic() if self._due else 1.0
+                if wait > 0:
+                    self._wake.wait(wait)
+                    continue
+                message = heapq.heappop(self._due)[2]
+                handler = self.handlers.get(message.topic)
+            if handler is not None:
+                handler(message)
+
+
+class FakeLink:
+    online, max_payload = True, 2000
+
+    def __init__(self, network):
+        self.network = network
+
+    def publish(self, topic, payload, *, message_id=None, response_topic=None, expires=None, retain=False, qos=1):
+        self.network.put(Arrived(topic, payload, message_id, response_topic, expires))
+
+    def send(self, topic, payloads, *, message_id, expires, deadline, response_topic=None):
+        if not self.online:
+            raise LinkError("no connection")
+        for payload in payloads:
+            self.publish(topic, payload, message_id=message_id, response_topic=response_topic, expires=expires)
+
+
+class FakeSuperLink:
+    """Gives each message away once and counts what it is asked to do."""
+
+    def __init__(self):
+        self.messages, self.done, self.down, self.lock = [], [], False, threading.Lock()
+
+    @contextmanager
+    def connect(self):
+        yield self
+
+    def call(self, request):
+        if self.down:
+            raise UpstreamError("refused")
+        with self.lock:
+            if request.held:
+                return Response(200, (), self.messages.pop(0) if self.messages else b"")
+            self.done.append(request.body)
+        return Response(200, (("flwr-x", "y"),), request.body[::-1])
+
+
+class Bridge:
+    def __init__(self, folder, fate=lambda frame: [0.0]):
+        self.folder, self.network, self.superlink = folder, Network(fate), FakeSuperLink()
+        self.start_server()
+        self.start_device()
+
+    def start_server(self):
+        """A new process of the server's side, with the same folder."""
+        self.server = ServerBridge(FakeLink(self.network), self.superlink, self.folder)
+        self.network.handlers[topics.request(NAME)] = self.server.arrived
+
+    def start_device(self):
+        self.device = DeviceBridge(NAME, FakeLink(self.network))
+        self.network.handlers[topics.response(NAME)] = self.device.arrived
+
+    def ask(self, path, body, waits=lambda: True, fails=False):
+        """Ask as a SuperNode; return the response, or None if it had gone or its connection broke."""
+        got = []
+
+        def answer(response):
+            if fails:
+                raise ConnectionResetError
+            got.append(response)
+
+        try:
+            self.device.exchange(self.device.request(path, [("flwr-a", "b")], body), waits, lambda: None, answer)
+        except ConnectionResetError:
+            assert fails
+        return got[0] if got else None
+
+    def pull(self, **how):
+        return self.ask(PULL, NODE, **how)
+
+    def close(self):
+        self.server.stop()
+        self.network.close()
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def make(*args):
+        made.append(Bridge(tmp_path, *args))
+        return made[-1]
+
+    yield make
+    for bridge in made:
+        bridge.close()
+
+
+def misfortune(seed, drop=0.15, twice=0.2, late=0.03):
+    rng = random.Random(seed)
+
+    def fate(frame):
+        if rng.random() < drop:
+            return []
+        return [rng.random() * late for _ in range(2 if rng.random() < twice else 1)]
+
+    return fate
+
+
+def test_a_request_and_its_response_in_many_frames(make):
+    body = random.Random(1).randbytes(50_000)
+    bridge = make()
+    assert bridge.ask(PUSH, body) == Response(200, (("flwr-x", "y"),), body[::-1])
+    assert sum(f.kind is Kind.REQUEST for f in bridge.network.log) > 25
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_dropped_doubled_late_and_reordered_messages(make, seed):
+    bridge, rng = make(misfortune(seed)), random.Random(seed)
+    expected, pulled, pushed = [b"message %d" % i for i in range(8)], [], []
+    bridge.superlink.messages = list(expected)
+    while len(pulled) < len(expected):
+        # Now and then the SuperNode's connection breaks just when its answer comes.
+        response = bridge.pull(fails=rng.random() < 0.3)
+        if response is not None and response.status == 200:
+            pulled.append(response.body)
+        pushed.append(b"%d" % len(pushed) * 1500)
+        assert bridge.ask(PUSH, pushed[-1]).body == pushed[-1][::-1]
+    assert pulled == expected
+    assert bridge.superlink.done == pushed
+
+
+def test_a_repeated_request_is_answered_from_the_store(make):
+    copies = {Kind.REQUEST: 3}
+    bridge = make(lambda frame: [0.0, 0.01, 0.02][: copies.get(frame.kind, 1)])
+    assert bridge.ask(PUSH, b"once").body == b"ecno"
+    time.sleep(0.1)
+    assert bridge.superlink.done == [b"once"]
+
+
+def test_a_response_that_is_lost_once_is_sent_again(make):
+    lost = iter([True])
+    bridge = make(lambda frame: [] if frame.kind is Kind.RESPONSE and next(lost, False) else [0.0])
+    assert bridge.ask(PUSH, b"x" * 5000).status == 200
+    assert len(bridge.superlink.done) == 1
+    assert any(f.kind is Kind.PROBE for f in bridge.network.log)
+
+
+def test_a_request_of_which_one_frame_is_lost_is_sent_again(make):
+    lost = iter([True])
+    bridge = make(lambda frame: [] if frame.kind is Kind.REQUEST and frame.index == 1 and next(lost, False) else [0.0])
+    assert bridge.ask(PUSH, b"x" * 5000).status == 200
+    assert len(bridge.superlink.done) == 1
+    assert any(f.kind is Kind.AGAIN for f in bridge.network.log)
+
+
+def test_an_answer_that_did_not_reach_the_supernode_goes_to_its_next_request(make):
+    bridge = make()
+    bridge.superlink.messages = [b"first", b"second"]
+    assert bridge.pull(fails=True) is None
+    assert [bridge.pull().body, bridge.pull().body] == [b"first", b"second"]
+
+
+def test_it_is_not_given_to_another_supernode(make):
+    bridge = make()
+    bridge.superlink.messages = [b"for 7"]
+    assert bridge.pull(fails=True) is None
+    bridge.superlink.messages = [b"for 8"]
+    assert bridge.ask(PULL, b"node 8").body == b"for 8"
+    assert bridge.pull().body == b"for 7"
+
+
+def test_the_server_side_is_killed_after_it_took_the_message_out(make):
+    bridge = make(lambda frame: [] if frame.kind is Kind.RESPONSE else [0.0])
+    bridge.superlink.messages = [b"precious", b"next"]
+    thread = threading.Thread(target=lambda: answers.append(bridge.pull()))
+    answers = []
+    thread.start()
+    wait_for(lambda: len(bridge.superlink.messages) == 1)
+    bridge.network.handlers.clear()
+    wait_for(lambda: list(bridge.folder.glob("answers/*")))
+    bridge.network.fate = lambda frame: [0.0]
+    bridge.start_server()
+    bridge.network.handlers[topics.response(NAME)] = bridge.device.arrived
+    thread.join(5)
+    assert [a.body for a in answers] == [b"precious"]
+    assert bridge.pull().body == b"next"
+
+
+def test_the_device_side_is_killed_before_it_hands_the_answer_over(make):
+    bridge = make()
+    bridge.superlink.messages = [b"precious"]
+    bridge.network.handlers[topics.response(NAME)] = lambda message: None  # it dies: nobody hears the answer
+    gone = threading.Event()
+    thread = threading.Thread(target=lambda: bridge.pull(waits=lambda: not gone.is_set()))
+    thread.start()
+    wait_for(lambda: list(bridge.folder.glob("answers/*")))
+    gone.set()
+    thread.join(5)
+    bridge.start_device()
+    assert bridge.pull().body == b"precious"
+
+
+def test_a_confirmed_answer_is_not_given_again_though_the_confirmation_is_lost(make):
+    bridge = make(lambda frame: [] if frame.kind is Kind.DELIVERED else [0.0])
+    bridge.superlink.messages = [b"first", b"second"]
+    assert [bridge.pull().body, bridge.pull().body] == [b"first", b"second"]
+
+
+def test_a_held_request_is_answered_when_there_is_a_message(make):
+    bridge, answers = make(), []
+    thread = threading.Thread(target=lambda: answers.append((bridge.pull(), time.monotonic())))
+    thread.start()
+    time.sleep(0.3)
+    assert not answers
+    given_at = time.monotonic()
+    bridge.superlink.messages = [b"now"]
+    thread.join(5)
+    assert answers[0][0].body == b"now"
+    assert answers[0][1] - given_at < 1.0
+    requests = [f for f in bridge.network.log if f.kind is Kind.REQUEST]
+    assert len(requests) == 1
+
+
+def test_holding_ends_when_the_supernode_leaves(make):
+    bridge = make()
+    gone = threading.Event()
+    thread = threading.Thread(target=lambda: bridge.pull(waits=lambda: not gone.is_set()))
+    thread.start()
+    time.sleep(0.1)
+    gone.set()
+    thread.join(5)
+    time.sleep(0.2)
+    bridge.superlink.messages = [b"stays"]
+    time.sleep(0.2)
+    assert bridge.superlink.messages == [b"stays"]
+
+
+def test_a_newer_pull_takes_the_place_of_an_older_one(make):
+    bridge, first = make(), []
+    thread = threading.Thread(target=lambda: first.append(bridge.pull()))
+    thread.start()
+    time.sleep(0.1)
+    bridge.superlink.messages = []
+    second = []
+    other = threading.Thread(target=lambda: second.append(bridge.pull()))
+    other.start()
+    thread.join(5)
+    assert first[0].status == 503
+    bridge.superlink.messages = [b"one"]
+    other.join(5)
+    assert second[0].body == b"one"
+
+
+def test_a_held_request_ends_empty_before_its_signature_is_too_old(make, monkeypatch):
+    monkeypatch.setattr(server_side, "HOLD_SECONDS", 0.2)
+    bridge = make()
+    assert bridge.pull() == Response(200)
+
+
+@pytest.mark.parametrize("path", [PULL, PUSH])
+def test_an_unreachable_superlink_is_503(make, path):
+    bridge = make()
+    bridge.superlink.down = True
+    assert bridge.ask(path, NODE).status == 503
+
+
+def test_no_word_from_the_server_side_is_504(make, monkeypatch):
+    monkeypatch.setattr(device_side, "ANSWER_SECONDS", 0.2)
+    bridge = make(lambda frame: [])
+    assert bridge.ask(PUSH, b"x").status == 504
+
+
+def test_requests_wait_for_the_connection_to_come_back(make):
+    bridge = make()
+    link = bridge.device._link
+    link.online = False
+    threading.Timer(0.3, lambda: setattr(link, "online", True)).start()
+    assert bridge.ask(PUSH, b"abc").body == b"cba"
+
+
+def test_an_old_request_is_refused_and_never_carried_out(make, caplog):
+    bridge = make()
+    bridge.device._wall = lambda: time.time() - 301
+    assert bridge.ask(PUSH, b"stale").status == 504
+    assert bridge.superlink.done == []
+    assert "301 s old" in caplog.text
+
+
+def test_answers_that_nobody_fetched_are_kept_across_restarts_but_not_for_ever(tmp_path, monkeypatch):
+    parked = Parked(tmp_path)
+    stored = parked.put(NAME, b"key", Response(200, (), b"body"))
+    again = Parked(tmp_path)
+    assert again.get(NAME, b"key") == stored
+    assert again.get("nano-2", b"key") is None
+    assert not again.drop("nano-2", stored.receipt)
+    monkeypatch.setattr("fedpfl.mqtt.parked.KEEP_SECONDS", -1)
+    assert again.get(NAME, b"key") is None
+    assert not list(tmp_path.iterdir())
+
+
+def wait_for(condition):
+    until = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)

@@ -37,6 +37,8 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     ------
     ConfigError
         A client that was asked for has no state here.
+    NoPlainModel
+        The method has none to export.
     StateError
         A file is missing, damaged or of another model.
     """
@@ -63,7 +65,6 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
         partition.set_shared(stored["for_clients"][client] if "for_clients" in stored else stored["shared"])
         partition.set_personal(state.load(number) if number else initial)
         path = folder.path / "personal" / f"client-{client:05d}.safetensors"
-        path.parent.mkdir(exist_ok=True)
         exported = config.method.export(model)
         # BatchNorm's count of batches is kept nowhere, because nothing depends on it.
         counts = {name: torch.zeros_like(array) for name, array in plain.items() if name.endswith(UNUSED_BUFFER)}
@@ -71,6 +72,7 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
         if complete.keys() != plain.keys():
             raise StateError(f"the method's export lacks {sorted(plain.keys() - complete.keys())[0]!r}")
         content = {name: array.detach().cpu().contiguous() for name, array in complete.items()}
+        path.parent.mkdir(exist_ok=True)
         write_atomically(path, save(content))
         written.append(path)
     return written

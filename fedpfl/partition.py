@@ -13,6 +13,8 @@ from .wire import Layout
 
 # BatchNorm counts its batches in this buffer and, having a momentum, never reads it: it is neither shared nor kept.
 UNUSED_BUFFER = "num_batches_tracked"
+# BatchNorm's other buffers: averages over samples, which no gradient moves.
+RUNNING_STATISTICS = ("running_mean", "running_var")
 
 
 class Partition:
@@ -79,6 +81,14 @@ class Partition:
                 found = tuple(arrays[name].shape) if name in arrays else "nothing"
                 raise StateError(f"personal array {name!r}: {found} was stored, {tuple(target.shape)} is expected")
             target.copy_(torch.from_numpy(np.ascontiguousarray(arrays[name])))
+
+
+def is_parameter(layout: Layout) -> np.ndarray:
+    """Return which values of a flat vector are trained parameters, not running statistics: bool, (layout.size,)."""
+    found = np.ones(layout.size, bool)
+    for name, place in layout.slices().items():
+        found[place] = not name.endswith(RUNNING_STATISTICS)
+    return found
 
 
 def _arrays(model: nn.Module) -> dict[str, Tensor]:

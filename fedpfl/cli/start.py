@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ConfigError, FedpflError
+from ..errors import ConfigError, FedpflError, NoPlainModel
 from . import app
 from .common import RunConfig, print_json, stdout
 
@@ -165,7 +165,10 @@ def _export(plan: Plan, shown: Display) -> None:
     from ..export import export_personal
 
     shown.stage("writing the personalised models")
-    export_personal(plan.folder)
+    try:
+        export_personal(plan.folder)
+    except NoPlainModel as reason:
+        typer.echo(f"note: no personalised models are written: {reason}", err=True)
 
 
 def _newer(path: Path, started: float) -> bool:

@@ -40,6 +40,12 @@ def add_twin(model: nn.Module) -> nn.Module:
     return model
 
 
+def twin(model: nn.Module) -> nn.Module:
+    """Return the copy that :func:`add_twin` made."""
+    copied: nn.Module = getattr(model, TWIN)
+    return copied
+
+
 def in_twin(name: str) -> bool:
     """Say whether an array belongs to the copy that :func:`add_twin` made."""
     return name.startswith(TWIN + ".")
@@ -49,5 +55,5 @@ def in_twin(name: str) -> bool:
 def refresh_twin(model: nn.Module) -> None:
     """Copy the model's arrays, running statistics too, into its twin."""
     arrays = model.state_dict()
-    for name, array in getattr(model, TWIN).state_dict().items():
+    for name, array in twin(model).state_dict().items():
         array.copy_(arrays[name])

@@ -68,6 +68,8 @@ class LocalRound:
         Prepares the client's training data.
     train_labels : callable, () → ndarray of int64
         The labels alone, which cost nothing to prepare.
+    notes : dict
+        What a method's steps leave for its later ones in the same round; empty at first.
     """
 
     client: int
@@ -79,6 +81,7 @@ class LocalRound:
     message: Payload
     train_data: Callable[[], Samples]
     train_labels: Callable[[], np.ndarray]
+    notes: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def samples(self) -> Samples:
@@ -216,7 +219,13 @@ class Method:
         return True
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return the client's model as a state dict that the plain model loads."""
+        """Return the client's model as a state dict that the plain model loads; names that it lacks are left out.
+
+        Raises
+        ------
+        NoPlainModel
+            No single plain model predicts what the client does (says why, in one line).
+        """
         return dict(model.state_dict())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import Callable, NamedTuple, Tuple
 
 from torch import Tensor, nn
@@ -26,9 +27,12 @@ class SplitModel(nn.Module):
     ----------
     input_shape : tuple of int
         Shape of one sample; set by :func:`build`.
+    another : callable, () → SplitModel
+        Builds the same model with newly drawn initial weights; set by :func:`build`.
     """
 
     input_shape: Shape
+    another: Callable[[], SplitModel]
 
     def __init__(self, base: nn.Module, head: nn.Linear) -> None:
         super().__init__()
@@ -109,6 +113,7 @@ def build(name: str, input_shape: Shape, num_classes: int) -> SplitModel:
         raise ConfigError("model", name, f"{complaint}, but the input is {'x'.join(map(str, input_shape)) or 'empty'}")
     model = entry.builder(input_shape, num_classes)
     model.input_shape = input_shape
+    model.another = partial(build, name, input_shape, num_classes)
     return model
 
 

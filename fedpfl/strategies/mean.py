@@ -10,6 +10,30 @@ from ..payload import Payload
 from .base import Client, PersonalisedStrategy
 
 
+class RunningMean:
+    """Σ a_i·w_i / Σ a_i, added up in float64 one vector after the other; the mean of equal vectors is that vector.
+
+    Parameters
+    ----------
+    size : int
+        Length of the vectors.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._sum = np.zeros(size, np.float64)
+        self._weights = 0.0
+
+    def add(self, vector: np.ndarray, weight: float) -> None:
+        """Add a vector, shape (size,), with its weight, at least 0."""
+        self._sum += weight * vector.astype(np.float64)
+        self._weights += weight
+
+    def value(self) -> np.ndarray:
+        """Return the mean as float32, shape (size,)."""
+        mean: np.ndarray = (self._sum / self._weights).astype(np.float32)
+        return mean
+
+
 class Mean(PersonalisedStrategy):
     """w ← Σ a_i·w_i / Σ a_i over the clients that answered.
 
@@ -34,24 +58,20 @@ class Mean(PersonalisedStrategy):
 
     def begin(self, server_round: int) -> None:
         """Start the sums at zero."""
-        self._sum = np.zeros(self.layout.size, np.float64)
+        self._mean = RunningMean(self.layout.size)
         self._answered: set[int] = set()
 
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Add a_i·w_i."""
-        self._sum += self._weight(client) * shared.astype(np.float64)
+        self._mean.add(shared, self._weight(client))
         self._answered.add(client.id)
 
     def finish(self) -> None:
         """Divide by the sum of the weights."""
         if self.absent == "last":
             missing = sum(self._weight(c) for c in self.clients.values() if c.id not in self._answered)
-            self._sum += missing * self.shared.astype(np.float64)
-            counted = set(self.clients)
-        else:
-            counted = self._answered
-        total = sum(self._weight(self.clients[i]) for i in sorted(counted))
-        self.shared = (self._sum / total).astype(np.float32)
+            self._mean.add(self.shared, missing)
+        self.shared = self._mean.value()
 
     def _weight(self, client: Client) -> float:
         return float(client.train_samples) if self.weights == "examples" else 1.0

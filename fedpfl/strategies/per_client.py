@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from ..wire import decode, encode
 from .base import Client, PersonalisedStrategy
+
+# Values of a vector that are computed with at a time: sums over all clients run in float64 without a copy of it all.
+BLOCK = 1 << 16
 
 
 class PerClientStrategy(PersonalisedStrategy):
@@ -29,6 +34,14 @@ class PerClientStrategy(PersonalisedStrategy):
         row: np.ndarray = self.for_clients[client.id]
         return row
 
+    def received(self, client: Client) -> np.ndarray:
+        """Return the client's row as the client reads it, which ``wire-dtype`` may have rounded."""
+        return decode(encode(self.outgoing(client), self.settings.wire_dtype))
+
+    def answered_before(self) -> list[int]:
+        """Return the clients that have answered in this or an earlier round, in order."""
+        return [client for client, last in self.personal_round.items() if last]
+
     def state(self) -> dict[str, np.ndarray]:
         """Add the clients' models."""
         return {**super().state(), "for_clients": self.for_clients}
@@ -37,3 +50,44 @@ class PerClientStrategy(PersonalisedStrategy):
         """Take them back."""
         super().load_state(state)
         self.for_clients = state["for_clients"].copy()  # what safetensors loads is read-only
+
+
+def mix(weights: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """Return Σ_j weights[i, j]·vectors[j] for each i.
+
+    Parameters
+    ----------
+    weights : ndarray of float64, shape (mixtures, clients)
+    vectors : ndarray of float32, shape (clients, size)
+
+    Returns
+    -------
+    ndarray of float32, shape (mixtures, size)
+    """
+    mixed = np.empty((len(weights), vectors.shape[1]), np.float32)
+    for place, block in _blocks(vectors):
+        mixed[:, place] = weights @ block
+    return mixed
+
+
+def inner_products(vectors: np.ndarray, centred: bool = False) -> np.ndarray:
+    """Return the inner product of every two rows, float64, shape (clients, clients).
+
+    Parameters
+    ----------
+    vectors : ndarray, shape (clients, size)
+        Of any type; counts of ones come out exactly.
+    centred : bool
+        Whether the rows' mean is taken off first, which changes no difference of two rows and keeps its digits.
+    """
+    products = np.zeros((len(vectors), len(vectors)))
+    for _, block in _blocks(vectors):
+        rows = block - block.mean(axis=0) if centred else block
+        products += rows @ rows.T
+    return products
+
+
+def _blocks(vectors: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    for at in range(0, vectors.shape[1], BLOCK):
+        place = slice(at, at + BLOCK)
+        yield place, vectors[:, place].astype(np.float64)

@@ -103,6 +103,12 @@ def evaluate(forward: Forward, samples: Samples) -> Score:
     return Score(correct, loss_sum, len(samples.y))
 
 
+@torch.no_grad()
+def predict(forward: Forward, x: Tensor) -> Tensor:
+    """Return what ``forward`` maps all samples to, batch by batch; the caller sets the model to evaluation mode."""
+    return torch.cat([forward(part) for part in torch.split(x, EVALUATION_BATCH)])
+
+
 def _batches(x: Tensor, y: Tensor, size: int, rng: np.random.Generator) -> Iterator[Batch]:
     order = torch.from_numpy(rng.permutation(len(y))).to(y.device)
     # Images lie as N×H×W×C in memory (channels_last): gathering rows of that view copies whole samples and keeps it so.

@@ -1,0 +1,53 @@
+"""Clustered federated learning: clients whose updates point apart part ways.
+
+Sattler, Müller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under Privacy
+Constraints, IEEE Transactions on Neural Networks and Learning Systems 32(8), 2021, Algorithms 1 and 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from torch import nn
+
+from ..settings import setting
+from ..training.phase import Forward
+from .base import Aggregation, Method
+
+
+@dataclass(frozen=True)
+class ClusteredFLSettings:
+    """Settings of clustered federated learning; each is the rule's option of the same name."""
+
+    epsilon1: float = setting(0.4, "A cluster may split when the norm of its mean update is below this ε1.", minimum=0)
+    epsilon2: float = setting(1.6, "It then splits if a client's update has a norm above this ε2.", minimum=0)
+    weights: str = setting(
+        "examples",
+        "Weights of a cluster's mean: each client's training samples, or all alike.",
+        choices=("examples", "uniform"),
+    )
+    linkage: str = setting(
+        "complete",
+        "How a cluster is divided: as in the authors' code (complete), or as in the paper's Algorithm 1 (single).",
+        choices=("complete", "single"),
+    )
+
+
+class ClusteredFL(Method):
+    """Federated averaging in each cluster; at first all clients are one."""
+
+    name = "clustered-fl"
+    paper = (
+        "Sattler et al., Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization …, TNNLS 2021"
+    )
+    shares = "everything, averaged within a cluster"
+    Settings = ClusteredFLSettings
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """The mean within each cluster."""
+        return Aggregation("clusters", asdict(self.settings))
+
+    def global_model(self, model: nn.Module) -> Forward | None:
+        """Each cluster has its own."""
+        return None

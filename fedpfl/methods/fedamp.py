@@ -1,0 +1,51 @@
+"""FedAMP: clients with similar models pull each other closer.
+
+Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated Learning on Non-IID Data, AAAI 2021,
+Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import ConfigError
+from ..layers.memory import in_twin
+from ..settings import setting
+from ..training.phase import Phase, Proximal
+from .base import Aggregation, LocalRound, excluding
+from .trained import KeepsTrained
+
+
+@dataclass(frozen=True)
+class FedAMPSettings:
+    """Settings of FedAMP."""
+
+    alpha: float = setting(1.0, "Step α_k of the mixture; 0: every client keeps its own model.", minimum=0)
+    sigma: float = setting(
+        50.0, "Range σ of the attention exp(−‖w_i − w_j‖²/σ); the others' weights must stay below 1 together.", above=0
+    )
+    prox: float = setting(1.0, "Weight λ of the pull λ/(2α_k)·‖w − u_i‖² to the client's mixture.", minimum=0)
+
+
+class FedAMP(KeepsTrained):
+    """u_i = Σ_j ξ_ij·w_j goes to client i, which minimises its loss near u_i."""
+
+    name = "fedamp"
+    paper = "Huang et al., Personalized Cross-Silo Federated Learning on Non-IID Data, AAAI 2021"
+    shares = "everything; each client gets its own mixture"
+    Settings = FedAMPSettings
+
+    def check(self) -> None:
+        """λ/α_k needs an α_k."""
+        if self.settings.prox and not self.settings.alpha:
+            raise ConfigError("fedamp-alpha", self.settings.alpha, "must be > 0 unless fedamp-prox = 0")
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """Train with the pull to u_i."""
+        pull = Proximal(self.settings.prox / self.settings.alpha, local.received) if self.settings.prox else None
+        return [Phase(train=excluding(in_twin), epochs=self.training.local_epochs, penalty=pull)]
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """A mixture for each client."""
+        return Aggregation("attentive", {"alpha": self.settings.alpha, "sigma": self.settings.sigma})

@@ -1,0 +1,41 @@
+"""FedCAC: parameters that matter to a client are averaged only with clients to whom the same ones matter.
+
+Wu, Liu, Niu, Zhu, Tang: Bold but Cautious: Unlocking the Potential of Personalized Federated Learning through
+Cautiously Aggressive Collaboration, ICCV 2023, Section 3 and Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from torch import nn
+
+from ..settings import setting
+from ..training.phase import Forward
+from .base import Aggregation, Method
+
+
+@dataclass(frozen=True)
+class FedCACSettings:
+    """Settings of FedCAC, the paper's for CIFAR-10; each is the rule's option of the same name."""
+
+    share: float = setting(0.5, "Share τ of the values of each array that are critical.", above=0, maximum=1)
+    beta: float = setting(100.0, "Rounds β over which clients collaborate on critical values less and less.", above=0)
+
+
+class FedCAC(Method):
+    """Start of client i = M_i ⊙ custom_i + (1 − M_i) ⊙ global; local training as in FedAvg."""
+
+    name = "fedcac"
+    paper = "Wu et al., Bold but Cautious: … Personalized Federated Learning through … Collaboration, ICCV 2023"
+    shares = "everything; critical parameters only with similar clients"
+    Settings = FedCACSettings
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """Another mean for critical than for other parameters."""
+        return Aggregation("critical", asdict(self.settings))
+
+    def global_model(self, model: nn.Module) -> Forward | None:
+        """Each client receives a model of its own."""
+        return None

@@ -1,0 +1,101 @@
+"""FedEM: every client's data are a mixture of a few distributions, with a shared model for each.
+
+Marfoq, Neglia, Bellet, Kameni, Vidal: Federated Multi-Task Learning under a Mixture of Distributions, NeurIPS 2021,
+Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..errors import NoPlainModel
+from ..models.registry import SplitModel
+from ..settings import setting
+from ..training.loop import predict
+from ..training.phase import Batch, Forward, Loss, Phase
+from .base import LocalRound, Method, everything
+
+MIXTURE = "mixture"
+
+
+@dataclass(frozen=True)
+class FedEMSettings:
+    """Settings of FedEM."""
+
+    components: int = setting(3, "Models M that are mixed, each the size of the whole model.", minimum=1, maximum=100)
+
+
+class FedEM(Method):
+    """Expectation: which component explains which sample; maximisation: each trains on the samples that it explains."""
+
+    name = "fedem"
+    paper = "Marfoq et al., Federated Multi-Task Learning under a Mixture of Distributions, NeurIPS 2021"
+    shares = "all components; their weights in the mixture stay"
+    Settings = FedEMSettings
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add M − 1 components with other initial weights, and uniform π; the first component is the model itself."""
+        others = [cast(SplitModel, model).another() for _ in range(self.settings.components - 1)]
+        model.add_module("others", nn.ModuleList(others))
+        model.register_buffer(MIXTURE, torch.full((len(others) + 1,), 1 / (len(others) + 1)))
+        return model
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Components travel, π does not."""
+        return name != MIXTURE
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """E-step with the received components, then E epochs of M-step."""
+        x, y = local.samples
+        local.model.eval()
+        losses = torch.stack(
+            [F.cross_entropy(predict(model, x), y, reduction="none") for model in components(local.model)]
+        )
+        pi = mixture(local.model)
+        q = F.softmax(pi.log()[:, None] - losses, dim=0)
+        pi.copy_(q.mean(dim=1))
+        return [Phase(train=everything, epochs=self.training.local_epochs, loss=weighted_loss(q))]
+
+    def personalised(self, model: nn.Module) -> Forward:
+        """Σ_m π_m·softmax_m, as log-probabilities."""
+
+        def log_probabilities(x: Tensor) -> Tensor:
+            each = torch.stack([F.log_softmax(component(x), dim=1) for component in components(model)])
+            return torch.logsumexp(each + mixture(model).log()[:, None, None], dim=0)
+
+        return log_probabilities
+
+    def global_model(self, model: nn.Module) -> Forward | None:
+        """Without a client's π the components make no model."""
+        return None
+
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """Only a mixture of one is a plain model."""
+        if self.settings.components > 1:
+            raise NoPlainModel(f"fedem predicts with a mixture of {self.settings.components} models, not with one")
+        return super().export(model)
+
+
+def components(model: nn.Module) -> list[nn.Module]:
+    """Return the M models."""
+    return [model, *cast(nn.ModuleList, model.others)]
+
+
+def mixture(model: nn.Module) -> Tensor:
+    """Return π itself, shape (M,)."""
+    return cast(Tensor, getattr(model, MIXTURE))
+
+
+def weighted_loss(q: Tensor) -> Loss:
+    """Return Σ_m Σ_s q_ms·ℓ_m(s)/B as the loss of a batch of B; ``q`` has shape (M, samples)."""
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        losses = [F.cross_entropy(component(batch.x), batch.y, reduction="none") for component in components(model)]
+        return (q[:, batch.positions] * torch.stack(losses)).sum() / len(batch.y)
+
+    return loss

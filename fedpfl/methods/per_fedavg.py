@@ -1,0 +1,115 @@
+"""Per-FedAvg: a shared model from which one gradient step makes a good personal one (MAML).
+
+Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning
+Approach, NeurIPS 2020, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..data.federation import Samples
+from ..errors import ConfigError
+from ..settings import setting
+from ..training.phase import Batch, Phase, cross_entropy
+from .base import Aggregation, LocalRound, Method, everything
+
+
+@dataclass(frozen=True)
+class PerFedAvgSettings:
+    """Settings of Per-FedAvg; the step α of the adaptation is ``learning-rate``."""
+
+    beta: float = setting(0.001, "Step β of the shared model.", above=0)
+    delta: float = setting(0.001, "Step δ of the difference that stands for the Hessian (hessian-free).", above=0)
+    gradient: str = setting(
+        "first-order",
+        "Leave the Hessian out (first-order), or approximate its product by a difference (hessian-free).",
+        choices=("first-order", "hessian-free"),
+    )
+
+
+class PerFedAvg(Method):
+    """Minimises Σ_i f_i(w − α∇f_i(w)); a client is tested after one step of its own."""
+
+    name = "per-fedavg"
+    paper = "Fallah et al., Personalized Federated Learning … A Model-Agnostic Meta-Learning Approach, NeurIPS 2020"
+    shares = "everything"
+    Settings = PerFedAvgSettings
+
+    def check(self) -> None:
+        """Refuse what is no plain gradient step, as the adaptation is."""
+        if self.training.optimizer != "sgd":
+            raise ConfigError("optimizer", self.training.optimizer, "must be sgd for per-fedavg")
+
+    @property
+    def batches(self) -> int:
+        """Independent batches of a step: D1 and D2, with the Hessian D3."""
+        return 3 if self.settings.gradient == "hessian-free" else 2
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """E epochs of meta-steps, each on as many samples as its batches have together."""
+        return [
+            Phase(
+                train=everything,
+                epochs=self.training.local_epochs,
+                gradient=self.meta_gradient,
+                batch_size=self.batches * self.training.batch_size,
+                learning_rate=self.settings.beta,
+            )
+        ]
+
+    def meta_gradient(self, model: nn.Module, batch: Batch, params: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Return f(w'; D2) and the gradient at w: ∇f(w'; D2), less α·∇²f(w; D3) times it (Algorithm 1)."""
+        alpha, delta = self.training.learning_rate, self.settings.delta
+        start = [p.detach().clone() for p in params]
+        adapting, judging, *hessian = cut(batch, self.batches)
+        _, inner = gradient(model, adapting, params)
+        move(params, start, inner, -alpha)
+        loss, outer = gradient(model, judging, params)
+        for part in hessian:
+            move(params, start, outer, delta)
+            _, above = gradient(model, part, params)
+            move(params, start, outer, -delta)
+            _, below = gradient(model, part, params)
+            outer = [g - alpha * (a - b) / (2 * delta) for g, a, b in zip(outer, above, below)]
+        move(params, start, outer, 0.0)
+        return loss, outer
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """The plain mean (Algorithm 1)."""
+        return Aggregation("mean", {"weights": "uniform"})
+
+    def adaptation(self, local: LocalRound) -> list[Phase]:
+        """One step of α on one batch."""
+        x, y = local.samples
+        chosen = local.generator("adaptation batch").permutation(len(y))[: self.training.batch_size]
+        at = torch.from_numpy(chosen).to(y.device)
+        return [Phase(train=everything, epochs=1, data=Samples(x[at], y[at]))]
+
+
+def cut(batch: Batch, parts: int) -> list[Batch]:
+    """Cut a batch into parts of equal size (± 1); one too small for two samples in each is all of the parts."""
+    if len(batch.y) < 2 * parts:
+        return [batch] * parts
+    pieces = (torch.tensor_split(tensor, parts) for tensor in batch)
+    return [Batch(*piece) for piece in zip(*pieces)]
+
+
+def gradient(model: nn.Module, batch: Batch, params: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Return loss and gradient at the parameters as they are."""
+    loss = cross_entropy(model, batch)
+    return loss, list(torch.autograd.grad(loss, list(params)))
+
+
+@torch.no_grad()
+def move(params: Sequence[Tensor], start: Sequence[Tensor], direction: Sequence[Tensor], step: float) -> None:
+    """Set the parameters to start + step·direction; with step 0 to ``start`` itself."""
+    for p, origin, d in zip(params, start, direction):
+        p.copy_(origin)
+        if step:
+            p.add_(d, alpha=step)

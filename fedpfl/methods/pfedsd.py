@@ -1,0 +1,61 @@
+"""pFedSD: a client's last personal model teaches its next one.
+
+Jin, Bai, Yao, Dai, Gu, Yu, Sun: Personalized Edge Intelligence via Federated Self-Knowledge Distillation, IEEE
+Transactions on Parallel and Distributed Systems 34(2), 2023, Section 3 and Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..layers.memory import in_twin, twin
+from ..settings import setting
+from ..training.loop import predict
+from ..training.phase import Batch, Forward, Loss, Phase
+from .base import LocalRound, excluding
+from .trained import KeepsTrained
+
+
+@dataclass(frozen=True)
+class PFedSDSettings:
+    """Settings of pFedSD."""
+
+    distillation: float = setting(0.5, "Weight λ of the distillation.", minimum=0)
+    temperature: float = setting(3.0, "Temperature τ of the distillation.", above=0)
+
+
+class PFedSD(KeepsTrained):
+    """Cross-entropy + λτ²·KL(teacher ‖ student); the teacher is the model that the client trained last."""
+
+    name = "pfedsd"
+    paper = "Jin et al., Personalized Edge Intelligence via Federated Self-Knowledge Distillation, TPDS 2023"
+    shares = "everything; the model before aggregation stays as teacher"
+    Settings = PFedSDSettings
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """Train the received model under the teacher; the first time there is none."""
+        epochs = self.training.local_epochs
+        if local.never_trained:
+            return [Phase(train=excluding(in_twin), epochs=epochs)]
+        # The teacher stands still: one pass over the data serves all epochs.
+        taught = F.softmax(predict(twin(local.model).eval(), local.samples.x) / self.settings.temperature, dim=1)
+        return [Phase(train=excluding(in_twin), epochs=epochs, loss=self._loss(taught))]
+
+    def _loss(self, taught: Tensor) -> Loss:
+        weight, temperature = self.settings.distillation, self.settings.temperature
+
+        def loss(model: nn.Module, batch: Batch) -> Tensor:
+            logits = model(batch.x)
+            student = F.log_softmax(logits / temperature, dim=1)
+            apart = F.kl_div(student, taught[batch.positions], reduction="batchmean")
+            total: Tensor = F.cross_entropy(logits, batch.y) + weight * temperature**2 * apart
+            return total
+
+        return loss
+
+    def global_model(self, model: nn.Module) -> Forward | None:
+        """Return the mean, as it was received."""
+        return model

@@ -1,0 +1,44 @@
+"""What the methods have in common whose clients are tested with the model that they trained, before aggregation."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from ..layers.memory import add_twin, in_twin, refresh_twin, twin
+from ..payload import Payload
+from ..training.phase import Forward
+from .base import LocalRound, Method
+
+
+class KeepsTrained(Method):
+    """The client keeps what it trained last as the model's twin; until it has trained, what it receives."""
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add the twin."""
+        return add_twin(model)
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Everything but the twin travels."""
+        return not in_twin(name)
+
+    def prepare(self, local: LocalRound) -> None:
+        """Have a client that has never trained tested with what it received."""
+        if local.never_trained:
+            refresh_twin(local.model)
+
+    def conclude(self, local: LocalRound) -> Payload:
+        """Keep the trained model."""
+        refresh_twin(local.model)
+        return Payload()
+
+    def personalised(self, model: nn.Module) -> Forward:
+        """Return the model that was trained last."""
+        return twin(model)
+
+    def global_model(self, model: nn.Module) -> Forward | None:
+        """Each client receives a model of its own."""
+        return None
+
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return the model that was trained last."""
+        return dict(twin(model).state_dict())

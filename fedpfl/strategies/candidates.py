@@ -1,0 +1,89 @@
+"""FedFomo's rule: each client keeps its own model and is sent some others' models to try."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import LayoutError
+from ..payload import Payload
+from ..rng import generator
+from ..wire import decode, encode
+from .base import Client
+from .per_client import PerClientStrategy
+
+
+class Candidates(PerClientStrategy):
+    """Send client i the models of the clients that helped it most so far, and a few at random.
+
+    Zhang et al. 2021, Section 3.2: P_i adds up the weights ω_i that client i has measured and answers with. Each of the
+    places for other clients' models goes to a random client with probability ε, else to the one of largest P_i that is
+    left, equal ones in random order. Only clients that have answered before have a model to send.
+
+    Parameters
+    ----------
+    models : int
+        Most models M to send to a client.
+    epsilon : float
+        Probability ε that a place is drawn at random.
+    """
+
+    rule = "candidates"
+
+    def __init__(self, *args: Any, models: int, epsilon: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.models = models
+        self.epsilon = epsilon
+        self.preferences = np.zeros((len(self.clients), len(self.clients)))
+        self._sent: dict[int, list[int]] = {}
+
+    def begin(self, server_round: int) -> None:
+        """Nothing to prepare."""
+
+    def attachments(self, client: Client, kind: str) -> Payload:
+        """Attach the chosen models, end to end, and the numbers of their clients."""
+        if kind != "train":
+            return Payload()
+        chosen = self._sent[client.id] = self._choose(client)
+        if not chosen:
+            return Payload()
+        models = encode(self.for_clients[chosen].reshape(-1), self.settings.wire_dtype)
+        return Payload(config={"models": ",".join(map(str, chosen))}, arrays={"models": models})
+
+    def check(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
+        """Expect a weight for each model that was sent."""
+        weights, count = _weights(reply), len(self._sent[client.id])
+        if len(weights) != count:
+            raise LayoutError(f"{len(weights)} weights arrived for {count} models")
+        if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() <= 1 + 1e-3):
+            raise LayoutError("weights arrived that are negative, not finite, or more than 1 together")
+
+    def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
+        """Keep the client's newest model, and what it found of the others'."""
+        self.for_clients[client.id] = shared
+        self.preferences[client.id, self._sent[client.id]] += _weights(reply)
+
+    def finish(self) -> None:
+        """Every client goes on from its own model: nothing to combine."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Add the running weights P."""
+        return {**super().state(), "preferences": self.preferences}
+
+    def load_state(self, state: dict[str, np.ndarray]) -> None:
+        """Take them back."""
+        super().load_state(state)
+        self.preferences = state["preferences"].copy()
+
+    def _choose(self, client: Client) -> list[int]:
+        rng = generator(self.settings.seed, "fedfomo models", client.id, self._round.number)
+        others = [i for i in self.answered_before() if i != client.id]
+        left: list[int] = [others[i] for i in rng.permutation(len(others))]
+        left.sort(key=lambda i: -self.preferences[client.id, i])
+        places = min(self.models, len(left))
+        return [left.pop(int(rng.integers(len(left))) if rng.random() < self.epsilon else 0) for _ in range(places)]
+
+
+def _weights(reply: Payload) -> np.ndarray:
+    return decode(reply.arrays.get("weights", np.empty((0, 0))))

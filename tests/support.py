@@ -6,16 +6,27 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+import torch
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
+from torch import nn
 
 from fedpfl.client import handle
-from fedpfl.config import Config
+from fedpfl.config import Config, RunSettings
+from fedpfl.data import Samples
 from fedpfl.errors import FedpflError
 from fedpfl.messages import from_content, to_content
+from fedpfl.methods.base import LocalRound
+from fedpfl.models.registry import SplitModel
+from fedpfl.payload import Payload
 from fedpfl.results import RunFolder
 from fedpfl.server import run_federation
+from fedpfl.strategies import Client, strategies
+from fedpfl.strategies.base import Round
+from fedpfl.training.loop import run_phase
+from fedpfl.wire import Layout
 
 # Flower sets these when it starts a process; a message cannot be made without.
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
@@ -122,3 +133,84 @@ def simulate(tmp_path: Any, num_nodes: int = 4, grid: Callable[..., Grid] = Loca
     """Run a small federation in this process and return its folder."""
     values = federation(tmp_path, num_nodes, **settings)
     return run_federation(grid(num_nodes, values), values)
+
+
+def linear_round(
+    method: Any, x: Any, y: Any, classes: int, trained: int = 0, message: Payload | None = None, seed: int = 0
+) -> LocalRound:
+    """Return a client's round on softmax regression in double precision, as the engine would set it up.
+
+    Parameters
+    ----------
+    method : Method
+        What trains.
+    x, y : array
+        The client's samples, (n, features) and (n,).
+    classes : int
+        Classes of the task.
+    trained : int
+        The round in which the client trained last.
+    message : Payload, optional
+        What the server attached.
+    seed : int
+        Of the initial weights.
+    """
+    torch.manual_seed(seed)
+
+    def plain() -> SplitModel:
+        model = SplitModel(nn.Flatten(), nn.Linear(len(x[0]), classes)).double()
+        model.another = plain
+        return model
+
+    model = method.build(plain()).double()
+    samples = Samples(torch.tensor(x, dtype=torch.float64), torch.tensor(y))
+    message = message or Payload()
+    message.config["personal-round"] = trained
+    return LocalRound(
+        client=0, round=trained + 1, seed=3, num_classes=classes, model=model,
+        received=method.partition(model).received(), message=message,
+        train_data=lambda: samples, train_labels=lambda: samples.y.numpy(),
+    )  # fmt: skip
+
+
+def train(method: Any, local: LocalRound) -> Payload:
+    """Run a client's round as the engine does; return what its reply carries besides."""
+    method.prepare(local)
+    for phase in method.schedule(local):
+        run_phase(local.model, phase, local.samples, method.training, np.random.default_rng(0))
+    return method.conclude(local)
+
+
+def head(model: nn.Module) -> tuple[np.ndarray, np.ndarray]:
+    """Return copies of weight (classes, features) and bias of a linear model."""
+    return model.head.weight.detach().numpy().copy(), model.head.bias.detach().numpy().copy()
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    """Return the softmax of each row."""
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def rule(name: str, start: Any, sizes: Iterable[int], layout: Layout | None = None, **options: Any) -> Any:
+    """Return a strategy that starts from one vector, with clients of these numbers of training samples."""
+    start = np.asarray(start, np.float32)
+    clients = [Client(i, 100 + i, n, 5) for i, n in enumerate(sizes)]
+    layout = layout or Layout.of([("w", start.shape)])
+    return strategies()[name](clients, layout, start, RunSettings(), "key", **options)
+
+
+def play(strategy: Any, number: int, vectors: dict[int, Any], **arrays: dict[int, Any]) -> None:
+    """Give a strategy the replies {client: vector} of a round, with further arrays by name and client."""
+    strategy._round = Round(number)
+    strategy.begin(number)
+    for i in vectors:
+        strategy.attachments(strategy.clients[i], "train")
+    for i, vector in vectors.items():
+        client = strategy.clients[i]
+        reply = Payload(arrays={name: np.asarray(by_client[i], np.float32) for name, by_client in arrays.items()})
+        shared = np.asarray(vector, np.float32)
+        strategy.check(client, shared, reply)
+        strategy.add(client, shared, reply)
+        strategy.personal_round[i] = number
+    strategy.finish()

@@ -24,7 +24,7 @@ class FedAMPSettings:
     sigma: float = setting(
         50.0, "Range σ of the attention exp(−‖w_i − w_j‖²/σ); the others' weights must stay below 1 together.", above=0
     )
-    prox: float = setting(1.0, "Weight λ of the pull λ/(2α_k)·‖w − u_i‖² to the client's mixture.", minimum=0)
+    prox: float = setting(0.1, "Weight λ of the pull λ/(2α_k)·‖w − u_i‖² to the client's mixture.", minimum=0)
 
 
 class FedAMP(KeepsTrained):

@@ -1,0 +1,77 @@
+"""FedAMP: what a client trains, and that it is local training when nobody is listened to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from support import federation, head, linear_round, simulate, softmax, train
+
+from fedpfl.config import Config
+from fedpfl.errors import ConfigError
+from fedpfl.layers.memory import twin
+from fedpfl.methods.fedamp import FedAMP, FedAMPSettings
+from fedpfl.training.settings import TrainingSettings
+
+
+def newest(tmp_path):
+    """Return {client: its newest personal arrays}."""
+    files = {path.parent.name: path for path in sorted((tmp_path / "state").glob("*/client-*/round-*.safetensors"))}
+    return {client: load_file(path) for client, path in files.items()}
+
+
+def test_without_others_and_without_prox_it_is_local_to_the_bit(tmp_path):
+    settings = {"fraction_train": 0.5, "num_server_rounds": 3, "local_epochs": 1}
+    ours = simulate(tmp_path / "a", 4, method="fedamp", fedamp_alpha=0.0, fedamp_prox=0.0, **settings)
+    local = simulate(tmp_path / "b", 4, method="local", **settings)
+    assert [line["personalised"] for line in ours.metrics()] == [line["personalised"] for line in local.metrics()]
+    a, b = newest(tmp_path / "a"), newest(tmp_path / "b")
+    assert a.keys() == b.keys()
+    for client, arrays in b.items():
+        assert a[client].keys() == {f"personal.{name}" for name in arrays}
+        assert all(np.array_equal(a[client][f"personal.{name}"], array) for name, array in arrays.items())
+
+
+def test_two_steps_follow_the_gradient_with_the_pull_to_the_mixture():
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(6, 3)), np.array([0, 1, 2, 0, 1, 1])
+    training = TrainingSettings(local_epochs=2, batch_size=6, learning_rate=0.3, momentum=0.0)
+    method = FedAMP(FedAMPSettings(alpha=2.0, prox=0.8), training)
+    local = linear_round(method, x, y, 3)
+    weight, bias = start = head(local.model)
+    train(method, local)
+    for _ in range(2):
+        error = (softmax(x @ weight.T + bias) - np.eye(3)[y]) / 6
+        weight, bias = (
+            weight - 0.3 * (error.T @ x + 0.8 / 2 * (weight - start[0])),
+            bias - 0.3 * (error.sum(0) + 0.8 / 2 * (bias - start[1])),
+        )
+    for ours, reference in zip(head(local.model), (weight, bias), strict=True):
+        np.testing.assert_allclose(ours, reference, rtol=1e-12)
+
+
+def test_clients_are_tested_with_what_they_trained_or_else_received():
+    method = FedAMP(FedAMPSettings(), TrainingSettings(local_epochs=1))
+    fresh = linear_round(method, [[1.0, 2.0]], [0], 2)
+    fresh.model.head.weight.data.add_(1)  # as if another mixture had arrived
+    method.prepare(fresh)
+    assert np.array_equal(head(twin(fresh.model))[0], head(fresh.model)[0])
+    train(method, fresh)
+    trained = head(fresh.model)[0]
+    fresh.model.head.weight.data.add_(1)
+    later = linear_round(method, [[1.0, 2.0]], [0], 2, trained=1)
+    later.model.load_state_dict(fresh.model.state_dict())
+    method.prepare(later)
+    assert np.array_equal(head(method.personalised(later.model))[0], trained)
+    assert np.array_equal(method.export(later.model)["head.weight"].numpy(), trained)
+    assert method.global_model(later.model) is None
+
+
+def test_a_prox_needs_a_step(tmp_path):
+    with pytest.raises(ConfigError, match=r"fedamp-alpha = 0.0: must be > 0 unless fedamp-prox = 0"):
+        Config.parse(federation(tmp_path) | {"method": "fedamp", "fedamp-alpha": 0.0})
+
+
+def test_too_many_clients_for_sigma_end_the_run_with_one_line(tmp_path):
+    with pytest.raises(ConfigError, match=r"fedamp-sigma = 0.5: the others' weights of client \d add up to"):
+        simulate(tmp_path, 4, method="fedamp", fedamp_sigma=0.5, learning_rate=1e-4, num_server_rounds=1)

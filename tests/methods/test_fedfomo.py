@@ -1,0 +1,114 @@
+"""FedFomo: the weights against the equations, the validation part, and local training as its limit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from support import LocalGrid, federation, head, linear_round, simulate, softmax, train
+
+from fedpfl.assembly import assemble
+from fedpfl.config import Config
+from fedpfl.errors import ConfigError, LayoutError
+from fedpfl.messages import from_content
+from fedpfl.methods.fedfomo import FedFomo, FedFomoSettings
+from fedpfl.payload import Payload
+from fedpfl.server import run_federation
+from fedpfl.training.settings import TrainingSettings
+
+
+def fedfomo(epochs=1, **settings):
+    training = TrainingSettings(local_epochs=epochs, batch_size=100, learning_rate=1e-9, momentum=0.0)
+    return FedFomo(FedFomoSettings(**settings), training)
+
+
+def test_without_models_and_validation_it_is_local_to_the_bit(tmp_path):
+    settings = {"fraction_train": 0.5, "num_server_rounds": 3, "local_epochs": 1}
+    ours = simulate(tmp_path / "a", 4, method="fedfomo", fedfomo_models=0, fedfomo_validation=0.0, **settings)
+    local = simulate(tmp_path / "b", 4, method="local", **settings)
+    assert [line["personalised"] for line in ours.metrics()] == [line["personalised"] for line in local.metrics()]
+    _, partition = assemble(Config.parse(ours.config()), (1, 8, 8), 10)
+    rows = ours.checkpoint()[1]["for_clients"]
+    files = {path.parent.name: path for path in sorted((tmp_path / "b" / "state").rglob("round-*.safetensors"))}
+    assert files
+    for client, path in files.items():
+        row = partition.layout.unflatten(rows[int(client.removeprefix("client-"))])
+        arrays = load_file(path)
+        assert row.keys() == arrays.keys()
+        assert all(np.array_equal(row[name], array) for name, array in arrays.items())
+
+
+def test_weights_are_gains_over_distances():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(20, 2))
+    y = (x[:, 0] > 0).astype(int)
+    method = fedfomo(validation=0.5)
+    start = linear_round(method, x, y, 2)
+    weight, bias = head(start.model)
+    held = method._parts(start)[1]
+    own = np.concatenate([weight.reshape(-1), bias]).astype(np.float32)
+    others = (own + rng.normal(size=(4, 6))).astype(np.float32)
+    others[:2] = own + np.array([[-1, 0, 1, 0, 0, 0], [-3, 1, 2, 0, 0, 0]])  # two that help
+    others[3] = own
+
+    def loss(vector):
+        vector = vector.astype(np.float64)
+        p = softmax(held.x.numpy() @ vector[:4].reshape(2, 2).T + vector[4:])
+        return -np.log(p[np.arange(len(held.y)), held.y.numpy()]).mean()
+
+    gains = [(loss(own) - loss(o)) / np.linalg.norm(o - own) if (o != own).any() else 0 for o in others]
+    gains = np.maximum(gains, 0)
+    assert (gains[:2] > 0).all()
+    assert (gains[2:] == 0).any()
+    expected = gains / gains.sum()
+    local = linear_round(method, x, y, 2, message=Payload(arrays={"models": others.reshape(-1)}))
+    reply = train(method, local)
+    np.testing.assert_allclose(reply.arrays["weights"], expected, rtol=1e-4, atol=1e-6)
+    mixed = own + expected @ (others.astype(np.float64) - own)
+    np.testing.assert_allclose(
+        np.concatenate([head(local.model)[0].reshape(-1), head(local.model)[1]]), mixed, rtol=1e-4
+    )
+
+
+def test_a_client_keeps_its_model_if_no_other_does_better():
+    method = fedfomo(validation=0.5)
+    x, y = np.array([[1.0], [-1.0], [1.0], [-1.0]]), np.array([0, 1, 0, 1])
+    worse = np.array([-50, 50, 0, 0], np.float32)
+    local = linear_round(method, x, y, 2, message=Payload(arrays={"models": np.tile(worse, 2)}))
+    before = head(local.model)[0]
+    assert train(method, local).arrays["weights"].tolist() == [0, 0]
+    np.testing.assert_allclose(head(local.model)[0], before, atol=1e-6)
+
+
+@pytest.mark.parametrize(("samples", "held"), [(1, 1), (2, 1), (3, 1), (10, 2), (100, 20)])
+def test_the_validation_part_is_the_same_in_every_round_and_never_trained_on(samples, held):
+    method = fedfomo()
+    x, y = np.arange(samples, dtype=float)[:, None], np.zeros(samples, int)
+    first = method._parts(linear_round(method, x, y, 2))
+    later = method._parts(linear_round(method, x, y, 2, trained=6))
+    assert [part.x.tolist() for part in first] == [part.x.tolist() for part in later]
+    training, judging = ({row[0] for row in part.x.tolist()} for part in first)
+    assert len(judging) == held
+    assert training | judging == set(range(samples))
+    assert not training & judging or samples == 1
+    assert method.schedule(linear_round(method, x, y, 2))[0].data.x.tolist() == first[0].x.tolist()
+
+
+def test_the_best_of_others_models_travel_down_and_weights_up(tmp_path):
+    values = federation(tmp_path, 4, method="fedfomo", fedfomo_models=2, num_server_rounds=2, local_epochs=1)
+    grid = LocalGrid(4, values)
+    run_federation(grid, values)
+    size = 13706
+    trained = [(from_content(sent), from_content(reply)) for kind, _, sent, reply in grid.log if kind == "train"]
+    assert [set(sent.arrays) for sent, _ in trained[:4]] == [{"shared"}] * 4
+    assert all(reply.arrays["weights"].shape == (0,) for _, reply in trained[:4])
+    assert [sent.arrays["models"].shape for sent, _ in trained[4:]] == [(2 * size,)] * 4
+    assert all(reply.arrays["weights"].shape == (2,) for _, reply in trained[4:])
+
+
+def test_settings_and_messages_that_do_not_fit_are_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"fedfomo-validation = 0.0: must be > 0 unless fedfomo-models = 0"):
+        Config.parse(federation(tmp_path) | {"method": "fedfomo", "fedfomo-validation": 0.0})
+    method = fedfomo()
+    with pytest.raises(LayoutError, match="5 values of other models arrived, expected a multiple of 4"):
+        method.prepare(linear_round(method, [[1.0]], [0], 2, message=Payload(arrays={"models": np.zeros(5, "f4")})))

@@ -1,0 +1,94 @@
+"""Per-FedAvg: meta-gradients with a known answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support import federation, linear_round, simulate
+from torch import nn
+from torch.nn import functional as F
+
+from fedpfl.config import Config
+from fedpfl.errors import ConfigError
+from fedpfl.methods import per_fedavg
+from fedpfl.methods.per_fedavg import PerFedAvg, PerFedAvgSettings, cut
+from fedpfl.training.phase import Batch
+from fedpfl.training.settings import TrainingSettings
+
+ALPHA = 0.1
+
+
+def method(gradient, **training):
+    given = {"local_epochs": 1, "batch_size": 4, "learning_rate": ALPHA, "momentum": 0.0, **training}
+    return PerFedAvg(PerFedAvgSettings(gradient=gradient, delta=1e-3), TrainingSettings(**given))
+
+
+def quadratic(model, batch):
+    """Return ½·mean ‖x·w − y‖², whose Hessian is XᵀX/n."""
+    return 0.5 * F.mse_loss(model(batch.x)[:, 0], batch.y)
+
+
+@pytest.mark.parametrize("gradient", ["first-order", "hessian-free"])
+def test_meta_gradients_of_a_quadratic_are_exact(monkeypatch, gradient):
+    monkeypatch.setattr(per_fedavg, "cross_entropy", quadratic)
+    rng = np.random.default_rng(7)
+    x, y = rng.normal(size=(12, 3)), rng.normal(size=12)
+    model = nn.Linear(3, 1, bias=False).double()
+    w = model.weight.detach().numpy()[0].copy()
+    ours = method(gradient)
+    batch = Batch(torch.tensor(x), torch.tensor(y), torch.arange(12))
+    loss, (found,) = ours.meta_gradient(model, batch, list(model.parameters()))
+
+    size = 12 // ours.batches
+
+    def part(number):
+        rows = slice(number * size, (number + 1) * size)
+        return x[rows], y[rows]
+
+    def slope(w, part):
+        return part[0].T @ (part[0] @ w - part[1]) / size
+
+    adapted = w - ALPHA * slope(w, part(0))
+    expected = slope(adapted, part(1))
+    if gradient == "hessian-free":
+        hessian = part(2)[0].T @ part(2)[0] / size
+        expected = expected - ALPHA * hessian @ expected
+    np.testing.assert_allclose(found.numpy()[0], expected, rtol=1e-9)
+    assert float(loss) == pytest.approx(0.5 * np.mean((part(1)[0] @ adapted - part(1)[1]) ** 2))
+    assert np.array_equal(model.weight.detach().numpy()[0], w)  # to the bit
+
+
+def test_batches_are_cut_into_equal_parts_or_used_whole():
+    def sizes(n, parts):
+        batch = Batch(torch.zeros(n, 1), torch.zeros(n), torch.arange(n))
+        pieces = cut(batch, parts)
+        return [len(piece.y) for piece in pieces], sorted({int(at) for piece in pieces for at in piece.positions})
+
+    assert sizes(12, 3) == ([4, 4, 4], list(range(12)))
+    assert sizes(7, 2) == ([4, 3], list(range(7)))
+    assert sizes(3, 2) == ([3, 3], [0, 1, 2])
+    assert sizes(1, 3) == ([1, 1, 1], [0])
+
+
+def test_phases_draw_as_many_samples_as_a_step_needs_and_adapt_by_one_step_of_alpha():
+    x, y = np.random.default_rng(8).normal(size=(30, 2)), np.zeros(30, int)
+    for gradient, size in (("first-order", 8), ("hessian-free", 12)):
+        ours = method(gradient)
+        local = linear_round(ours, x, y, 2)
+        (phase,) = ours.schedule(local)
+        assert (phase.batch_size, phase.learning_rate) == (size, 0.001)
+        (adaptation,) = ours.adaptation(local)
+        assert (adaptation.epochs, len(adaptation.data.y), adaptation.learning_rate) == (1, 4, None)
+
+
+def test_clients_count_alike_and_are_tested_adapted(tmp_path):
+    run = simulate(tmp_path, 2, method="per-fedavg", num_server_rounds=1, local_epochs=1, per_fedavg_beta=0.02)
+    line = run.metrics()[0]
+    assert line["personalised"]["loss"] < line["global"]["loss"]
+    assert method("first-order").aggregation.options == {"weights": "uniform"}
+
+
+def test_other_optimisers_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"optimizer = 'adam': must be sgd for per-fedavg"):
+        Config.parse(federation(tmp_path) | {"method": "per-fedavg", "optimizer": "adam"})

@@ -1,0 +1,61 @@
+"""pFedSD: the distillation by hand, and who teaches."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+from support import head, linear_round, simulate, softmax, train
+
+from fedpfl.export import export_personal
+from fedpfl.layers.memory import twin
+from fedpfl.methods.pfedsd import PFedSD, PFedSDSettings
+from fedpfl.training.settings import TrainingSettings
+
+
+def test_the_first_round_is_fedavg_to_the_bit_and_the_second_is_not(tmp_path):
+    ours = simulate(tmp_path / "a", 2, method="pfedsd", num_server_rounds=2, local_epochs=1)
+    fedavg = simulate(tmp_path / "b", 2, method="fedavg", num_server_rounds=2, local_epochs=1)
+    first, second = ([line["global"] for line in run.metrics()] for run in (ours, fedavg))
+    assert first[0] == second[0]
+    assert first[1] != second[1]
+
+
+def test_steps_follow_cross_entropy_and_distillation():
+    rng = np.random.default_rng(6)
+    x, y = rng.normal(size=(5, 2)), rng.integers(0, 3, 5)
+    training = TrainingSettings(local_epochs=2, batch_size=5, learning_rate=0.4, momentum=0.0)
+    method = PFedSD(PFedSDSettings(distillation=0.7, temperature=2.0), training)
+    local = linear_round(method, x, y, 3, trained=1)
+    teacher = rng.normal(size=(3, 2)), rng.normal(size=3)
+    for parameter, value in zip(twin(local.model).parameters(), teacher, strict=True):
+        parameter.data.copy_(torch.tensor(value))
+    weight, bias = head(local.model)
+    taught = softmax((x @ teacher[0].T + teacher[1]) / 2)
+    train(method, local)
+    for _ in range(2):
+        z = x @ weight.T + bias
+        error = (softmax(z) - np.eye(3)[y] + 0.7 * 2 * (softmax(z / 2) - taught)) / 5  # λτ²·KL has slope λτ·(p_τ − t)
+        weight, bias = weight - 0.4 * error.T @ x, bias - 0.4 * error.sum(0)
+    for ours, reference in zip(head(local.model), (weight, bias), strict=True):
+        np.testing.assert_allclose(ours, reference, rtol=1e-12)
+    assert np.array_equal(head(twin(local.model))[0], head(local.model)[0])  # the next round's teacher
+
+
+def test_the_teacher_s_running_statistics_stand_still(tmp_path):
+    settings = {"model": "resnet8", "local_epochs": 1, "learning_rate": 0.02, "dirichlet_alpha": 10.0}
+    run = simulate(tmp_path, 2, method="pfedsd", num_server_rounds=2, **settings)
+    name = "running_mean"
+    kept = load_file(sorted((tmp_path / "state").rglob("client-00000/*"))[-1])
+    exported = load_file(export_personal(run)[0])
+    statistics = [key for key in exported if key.endswith(name)]
+    assert statistics
+    assert all(np.array_equal(exported[key], kept[f"personal.{key}"]) for key in statistics)
+
+
+def test_the_mean_is_the_global_model():
+    method = PFedSD(PFedSDSettings(), TrainingSettings())
+    local = linear_round(method, [[1.0]], [0], 2)
+    assert method.global_model(local.model) is local.model
+    assert method.personalised(local.model) is twin(local.model)
+    assert method.partition(local.model).shared == ["head.weight", "head.bias"]

@@ -17,7 +17,10 @@ from .base import Aggregation, Method
 
 @dataclass(frozen=True)
 class FedCACSettings:
-    """Settings of FedCAC, the paper's for CIFAR-10; each is the rule's option of the same name."""
+    """Settings of FedCAC, the paper's for CIFAR-10 (0.4 and 170 for CIFAR-100).
+
+    Each is the rule's option of the same name.
+    """
 
     share: float = setting(0.5, "Share τ of the values of each array that are critical.", above=0, maximum=1)
     beta: float = setting(100.0, "Rounds β over which clients collaborate on critical values less and less.", above=0)

@@ -80,7 +80,7 @@ class FedFomo(Method):
         gains = np.zeros(len(others))
         for place, other in enumerate(others):
             gain, distance = mine - loss(other), float(np.linalg.norm((other - own)[counted]))
-            if gain > 0 and distance > 0:
+            if 0 < gain < np.inf and distance > 0:
                 gains[place] = gain / distance
         return gains / gains.sum() if gains.any() else gains
 

@@ -54,17 +54,17 @@ class Clusters(PerClientStrategy):
 
     def finish(self) -> None:
         """Split, then average within each cluster."""
-        for number in range(self._count()):
+        for number in range(self._clusters()):
             if self._is_stuck(self._answered(number)):
                 self._split(number)
-        for number in range(self._count()):
+        for number in range(self._clusters()):
             answered = self._answered(number)
             if answered:
                 mean = RunningMean(self.layout.size)
                 for i in answered:
                     mean.add(self._arrived[i], self._weight(i))
                 self.for_clients[self.cluster == number] = mean.value()
-        self._round.details["clusters"] = float(self._count())
+        self._round.details["clusters"] = float(self._clusters())
         self._round.arrays["clusters"] = self.cluster.copy()
 
     def state(self) -> dict[str, np.ndarray]:
@@ -76,7 +76,7 @@ class Clusters(PerClientStrategy):
         super().load_state(state)
         self.cluster, self.updates = state["cluster"].copy(), state["updates"].copy()
 
-    def _count(self) -> int:
+    def _clusters(self) -> int:
         return int(self.cluster.max()) + 1
 
     def _answered(self, number: int) -> list[int]:
@@ -97,7 +97,7 @@ class Clusters(PerClientStrategy):
     def _split(self, number: int) -> None:
         members = [i for i in self.answered_before() if self.cluster[i] == number]
         _, smaller = bipartition(cosines(self.updates[members]), self.linkage)
-        self.cluster[[members[place] for place in smaller]] = self._count()
+        self.cluster[[members[place] for place in smaller]] = self._clusters()
 
 
 def cosines(vectors: np.ndarray) -> np.ndarray:

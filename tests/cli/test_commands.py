@@ -158,7 +158,7 @@ BAD = {
     "fraction-train=2": ("fraction-train = 2:", "at most 1"),
     "learning-rate=nan": ("learning-rate = nan", "> 0"),
     "resume=1": ("resume = 1", "true or false"),
-    'method="fedavgg"': ("method = 'fedavgg'", "fedavg, feddecomp"),
+    'method="fedavgg"': ("method = 'fedavgg'", "must be one of "),
     'dataset="none"': ("dataset = 'none'", "digits"),
     'run-name="a/b"': ("run-name = 'a/b'", "letters, digits"),
     "feddecomp-lora-epochs=99": ("feddecomp-lora-epochs = 99", "at most local-epochs = 10"),

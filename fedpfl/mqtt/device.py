@@ -182,6 +182,8 @@ class DeviceBridge:
     def request(self, path: str, headers: list[tuple[str, str]], body: bytes) -> Request:
         """Return a request as it goes out: with its time, and the receipt of the last answer to the same."""
         request = Request(path, carried(headers), body, self._wall())
+        if not request.held:  # only those answers have receipts
+            return request
         with self._lock:
             return replace(request, delivered=self._receipts.get(request.key, ""))
 

@@ -70,7 +70,7 @@ class Frame:
         Which of how many frames of the message.
     size : int
         Length of the message in bytes.
-    piece : bytes
+    piece : memoryview
         This frame's part of the message.
     """
 
@@ -79,7 +79,7 @@ class Frame:
     index: int
     count: int
     size: int
-    piece: bytes
+    piece: memoryview
 
 
 def split(kind: Kind, message: bytes, payload_bytes: int) -> Iterator[bytes]:
@@ -136,14 +136,14 @@ def decode(message_id: bytes | None, payload: bytes, max_message: int = MAX_MESS
     expected = max(0, min(size, (index + 1) * length) - index * length)
     if len(payload) - HEADER_BYTES != expected:
         raise FrameError(f"frame {index} of {count} carries {len(payload) - HEADER_BYTES} bytes instead of {expected}")
-    return Frame(kind, message_id, index, count, size, payload[HEADER_BYTES:])
+    return Frame(kind, message_id, index, count, size, memoryview(payload)[HEADER_BYTES:])
 
 
 @dataclass
 class _Pending:
     count: int
     size: int
-    pieces: dict[int, bytes] = field(default_factory=dict)
+    pieces: dict[int, memoryview] = field(default_factory=dict)
     touched: float = 0.0
 
 
@@ -174,7 +174,7 @@ class Assembler:
         pending = self._pending.get(frame.id)
         if pending is None:
             if frame.count == 1:
-                return frame.piece
+                return bytes(frame.piece)
             pending = self._open(frame)
         if (pending.count, pending.size) != (frame.count, frame.size):
             raise FrameError(f"{frame.count} frames of {frame.size} bytes, before {pending.count} of {pending.size}")

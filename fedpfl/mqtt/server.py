@@ -190,7 +190,7 @@ class ServerBridge:
     def _delivered(self, name: str, frame: Frame, known: _Exchange | None) -> None:
         if known is not None:
             known.response = None
-        if frame.piece and self._parked.drop(name, frame.piece.decode("ascii", "replace")):
+        if frame.piece and self._parked.drop(name, bytes(frame.piece).decode("ascii", "replace")):
             self._tell()
 
     def _answer_again(self, exchange: _Exchange) -> None:

@@ -18,7 +18,7 @@ import torch
 from .assembly import assemble, mean_model_layout
 from .config import Config
 from .data.federation import FederatedData, Samples, federated_data, own_data
-from .errors import ConfigError, LayoutError, TrainingDiverged
+from .errors import ConfigError, TrainingDiverged
 from .methods.base import LocalRound
 from .payload import EVALUATION_ONLY, Payload
 from .rng import generator, torch_seed
@@ -26,7 +26,7 @@ from .settings import Value
 from .state import ClientState
 from .training.loop import Score, evaluate, run_phase
 from .training.phase import Phase
-from .wire import Layout, decode, encode
+from .wire import Layout
 
 
 class Engine:
@@ -86,6 +86,7 @@ class Engine:
             # Neither sent nor kept: the client's last good state is where its next round starts.
             raise TrainingDiverged(f"the training diverged in round {local.round}; a smaller learning-rate may help")
         state.save(personal, local.round, int(message.config["personal-round"]))
+        sent = {**extra.arrays, **self._for_evaluation(personal, local.round)}
         return Payload(
             metrics={
                 **extra.metrics,
@@ -93,7 +94,7 @@ class Engine:
                 "train-loss": losses[-1] if losses else 0.0,
                 "train-seconds": time.perf_counter() - started,
             },
-            arrays={**extra.arrays, **self._for_evaluation(personal, local.round), "shared": self._encode(shared)},
+            arrays={**sent, **self.partition.layout.pack(shared, self.config.run.wire_dtype)},
             config={**extra.config, "layout": self.partition.layout.to_text()},
         )
 
@@ -124,7 +125,7 @@ class Engine:
     def _for_evaluation(self, personal: Mapping[str, np.ndarray], server_round: int) -> dict[str, np.ndarray]:
         if not self._mean_model.size or not self.config.run.evaluates_in(server_round):
             return {}
-        return {EVALUATION_ONLY: self._encode(self._mean_model.flatten(personal))}
+        return {EVALUATION_ONLY: encode(self._mean_model.flatten(personal), self.config.run.wire_dtype)}
 
     def _test_mean_model(self, mean: np.ndarray, samples: Samples) -> Score:
         """Test the shared arrays with the mean of the clients' personal ones."""
@@ -133,9 +134,6 @@ class Engine:
         score = evaluate(self.config.method.personalised(self.model), samples)
         self.partition.set_personal(own)
         return score
-
-    def _encode(self, flat: np.ndarray) -> np.ndarray:
-        return encode(flat, self.config.run.wire_dtype)
 
     def _run(self, phases: Sequence[Phase], local: LocalRound, purpose: str) -> list[float]:
         """Run phases; return the mean loss of each."""
@@ -153,10 +151,8 @@ class Engine:
         ]  # fmt: skip
 
     def _load(self, client: int, message: Payload) -> tuple[ClientState, LocalRound]:
-        if "shared" not in message.arrays:
-            raise LayoutError("a message without the array 'shared' arrived")
         self.partition.layout.require(Layout.from_text(str(message.config["layout"])))
-        self.partition.set_shared(decode(message.arrays["shared"]))
+        self.partition.set_shared(self.partition.layout.unpack(message.arrays))
         state = ClientState(Path(self.config.run.state_dir), str(message.config["state-key"]), client)
         if self.partition.personal:
             stored = int(message.config["personal-round"])

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from safetensors.torch import save
+from torch import Tensor, nn
 
 from . import models
 from .assembly import assemble
 from .config import Config
 from .errors import ConfigError, StateError
 from .files import write_atomically
-from .partition import UNUSED_BUFFER
+from .partition import UNUSED_BUFFER, Partition
 from .results import RunFolder
 from .state import ClientState
 
@@ -45,16 +48,19 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     config, task = Config.parse(folder.config()), folder.task()
     if "input_shape" not in task:
         raise StateError(f"{folder.path}: the run has not got as far as its first round")
-    shape, num_classes = tuple(task["input_shape"]), task["num_classes"]
-    model, partition = assemble(config, shape, num_classes)
+    shape = tuple(task["input_shape"])
+    classes = task.get("classes_of_clients", [task["num_classes"]] * task["clients"])
     # Shared and personal arrays of one moment: the client may have trained on since, for a reply that was lost.
     _, stored = folder.checkpoint()
-    if not partition.personal and "for_clients" not in stored:
-        return []
-    initial, personal_round = partition.get_personal(), stored["personal_round"].tolist()
-    plain = models.build(config.run.model, shape, num_classes).state_dict()
+    personal_round = stored["personal_round"].tolist()
+    blanks = {count: _blank(config, shape, count) for count in set(classes)}
     written = []
     for client in range(task["clients"]) if clients is None else clients:
+        if client >= len(classes):
+            raise ConfigError("client", client, f"run {folder.path.name} has the clients 0 … {len(classes) - 1}")
+        model, partition, initial, plain = blanks[classes[client]]
+        if not partition.personal and "for_clients" not in stored:
+            continue
         state = ClientState(Path(config.run.state_dir), task["state_key"], client)
         if partition.personal and not state.folder.is_dir():
             if clients is not None:
@@ -76,3 +82,18 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
         write_atomically(path, save(content))
         written.append(path)
     return written
+
+
+class _Blank(NamedTuple):
+    """A model to load clients into, its first personal arrays, and the plain model's state dict."""
+
+    model: nn.Module
+    partition: Partition
+    initial: dict[str, np.ndarray]
+    plain: dict[str, Tensor]
+
+
+def _blank(config: Config, input_shape: tuple[int, ...], num_classes: int) -> _Blank:
+    model, partition = assemble(config, input_shape, num_classes)
+    plain = models.build(config.run.model, input_shape, num_classes).state_dict()
+    return _Blank(model, partition, partition.get_personal(), plain)

@@ -26,6 +26,8 @@ class Partition:
         The model whose arrays are split; arrays are read from and written to it in place.
     is_shared : callable, str → bool
         Decides by state-dict name.
+    sparse_from : callable, str → float or None
+        The magnitude from which entries of a shared array travel; ``None`` for arrays that travel whole.
 
     Attributes
     ----------
@@ -35,12 +37,18 @@ class Partition:
         Layout of the flat vector that travels.
     """
 
-    def __init__(self, model: nn.Module, is_shared: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        is_shared: Callable[[str], bool],
+        sparse_from: Callable[[str], float | None] = lambda name: None,
+    ) -> None:
         arrays = {name: tensor for name, tensor in _arrays(model).items() if not name.endswith(UNUSED_BUFFER)}
         self._arrays = arrays
         self.shared: list[str] = [name for name in arrays if is_shared(name)]
         self.personal: list[str] = [name for name in arrays if name not in set(self.shared)]
-        self.layout = Layout.of([(name, arrays[name].shape) for name in self.shared])
+        sparse = {name: least for name in self.shared for least in [sparse_from(name)] if least is not None}
+        self.layout = Layout.of([(name, arrays[name].shape) for name in self.shared], sparse)
 
     def get_shared(self) -> np.ndarray:
         """Copy the shared arrays into one flat float32 vector, shape (layout.size,)."""

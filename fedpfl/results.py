@@ -124,19 +124,14 @@ class RunFolder:
             raise StateError(f"{folder.path}: {what}, so there is nothing to resume")
         return folder
 
-    def describe(
-        self, input_shape: tuple[int, ...], num_classes: int, num_clients: int, remarks: Sequence[str] = ()
-    ) -> None:
+    def describe(self, input_shape: tuple[int, ...], classes: Sequence[int], remarks: Sequence[str] = ()) -> None:
         """Write what the model was built for, so that it can be built again without the data; and the remarks on it."""
-        task = {"input_shape": list(input_shape), "num_classes": num_classes, "clients": num_clients}
-        task["remarks"] = list(remarks)
-        self._write_task({**self.task(), **task})
+        self._write_task({**self.task(), **_task(input_shape, classes), "remarks": list(remarks)})
 
-    def require_task(self, input_shape: tuple[int, ...], num_classes: int, num_clients: int) -> None:
+    def require_task(self, input_shape: tuple[int, ...], classes: Sequence[int]) -> None:
         """Raise :class:`ConfigError` if a run that goes on has another task than before."""
-        now = {"input_shape": list(input_shape), "num_classes": num_classes, "clients": num_clients}
         before = self.task()
-        for key, value in now.items():
+        for key, value in {"classes_of_clients": None, **_task(input_shape, classes)}.items():
             if before.get(key) != value:
                 raise ConfigError(key, value, f"the run to resume had {before.get(key)}")
 
@@ -185,7 +180,10 @@ class RunFolder:
             raise StateError(f"{self.path / 'config.toml'}: cannot be read ({error})") from error
 
     def task(self) -> dict[str, Any]:
-        """Return ``state_key`` and, once the clients are found, ``input_shape``, ``num_classes`` and ``clients``.
+        """Return ``state_key`` and, once the clients are found, what they have to learn.
+
+        That is ``input_shape``, ``num_classes``, ``clients`` and, if the clients have different numbers of classes (the
+        largest is ``num_classes`` then), ``classes_of_clients``.
 
         Raises
         ------
@@ -391,6 +389,11 @@ def to_toml(values: dict[str, Any]) -> str:
     """Write flat settings as TOML (the standard library reads it but does not write it)."""
     # A JSON string is a TOML string, and JSON's numbers and booleans are TOML's, once NaN is ruled out by the checks.
     return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
+
+
+def _task(input_shape: tuple[int, ...], classes: Sequence[int]) -> dict[str, Any]:
+    task = {"input_shape": list(input_shape), "num_classes": max(classes), "clients": len(classes)}
+    return task if len(set(classes)) == 1 else {**task, "classes_of_clients": list(classes)}
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

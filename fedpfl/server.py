@@ -54,13 +54,13 @@ def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
     folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
     descriptions = _find_clients(grid, config)
-    shape, num_classes = _task(descriptions)
+    shape, classes = _task(descriptions)
     _require_one_division(descriptions)
-    model, partition = assemble(config, shape, num_classes)
+    model, partition = assemble(config, shape, max(classes))
     if config.run.resume:
-        folder.require_task(shape, num_classes, len(descriptions))
+        folder.require_task(shape, classes)
     else:
-        folder.describe(shape, num_classes, len(descriptions), config.method.remarks(model))
+        folder.describe(shape, classes, config.method.remarks(model))
     for remark in folder.task().get("remarks", []):
         logger.log(WARNING, "fedpfl: %s", remark)
     strategy = _strategy(config, descriptions, folder.task()["state_key"], partition)
@@ -71,6 +71,8 @@ def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
             raise ConfigError(
                 "evaluate-global", True, f"{config.run.method} has no mean: each client gets other arrays"
             )
+        if len(set(classes)) > 1:
+            raise ConfigError("evaluate-global", True, "clients with different numbers of classes have no mean model")
         strategy.mean_model = MeanModel(personal, config.run.wire_dtype)
     first_round = 1
     if config.run.resume:
@@ -170,14 +172,19 @@ def _require_one_division(descriptions: Mapping[int, Payload]) -> None:
         raise FedpflError(f"{groups} divide the data differently: other versions of NumPy or of the data set?")
 
 
-def _task(descriptions: Mapping[int, Payload]) -> tuple[tuple[int, ...], int]:
-    """Return the input shape and the number of classes that all clients have in common."""
-    tasks = {(str(d.config["input-shape"]), int(d.config["num-classes"])) for d in descriptions.values()}
-    if len(tasks) > 1:
+def _task(descriptions: Mapping[int, Payload]) -> tuple[tuple[int, ...], list[int]]:
+    """Return the input shape that all clients have in common, and the number of classes of each, in client order.
+
+    Numbers of classes may differ where the method keeps on the client whatever depends on them: the layouts are then
+    the same all the same.
+    """
+    found = sorted(descriptions.values(), key=lambda description: int(description.config["client"]))
+    tasks = {(str(d.config["input-shape"]), int(d.config["num-classes"])) for d in found}
+    shapes, layouts = {shape for shape, _ in tasks}, {str(d.config["layout"]) for d in found}
+    if len(shapes) > 1 or (len(tasks) > 1 and len(layouts) > 1):
         described = ", ".join(f"{shape} with {classes} classes" for shape, classes in sorted(tasks))
         raise FedpflError(f"the clients' data do not fit together: {described}")
-    shape, num_classes = tasks.pop()
-    return tuple(int(n) for n in shape.split("x")), num_classes
+    return tuple(int(n) for n in shapes.pop().split("x")), [int(d.config["num-classes"]) for d in found]
 
 
 def _strategy(

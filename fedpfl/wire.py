@@ -3,12 +3,16 @@
 Flower pays per tensor (measured: 3 to 40 times more for 122 tensors than for one of the same size), so all shared
 arrays of a model travel as a single 1-D array. The layout travels beside it as text, so that a receiver with another
 model or another version notices before it loads a number into the wrong place.
+
+Of arrays that are sparse only the entries that are not 0 travel, in their places in the vector, and one bit for each
+entry that says whether it is there. A receiver knows the number of bits from its own layout, and so how much it will
+allocate; and it costs at most 1/32 more than a dense vector, where an index for each entry would double it.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Mapping, Sequence, Tuple
 
 import numpy as np
@@ -31,9 +35,13 @@ class Layout:
     ----------
     entries : tuple of (name, shape)
         One entry an array; names are unique.
+    sparse : mapping of str to float, optional
+        Arrays that travel sparse, and the magnitude from which their entries do; smaller ones arrive as 0. Follows from
+        the method and its settings, and is not sent.
     """
 
     entries: tuple[tuple[str, Shape], ...]
+    sparse: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property
     def names(self) -> list[str]:
@@ -91,6 +99,63 @@ class Layout:
             raise LayoutError(f"a vector of shape {flat.shape} arrived, expected ({self.size},)")
         return {name: flat[place].reshape(shape) for (name, shape), place in zip(self.entries, self.slices().values())}
 
+    def pack(self, flat: np.ndarray, dtype: str) -> dict[str, np.ndarray]:
+        """Return a flat vector as the arrays in which it travels.
+
+        Returns
+        -------
+        dict of str to ndarray
+            ``shared``, shape (entries that travel,); and if arrays are sparse ``shared-kept``, the packed bits.
+
+        Raises
+        ------
+        LayoutError
+            A value is too large for ``dtype``.
+        """
+        if not self.sparse:
+            return {"shared": encode(flat, dtype)}
+        travels = np.ones(self.size, bool)
+        places = self.slices()
+        for name, least in self.sparse.items():
+            entries = flat[places[name]]
+            travels[places[name]] = (entries != 0) & (np.abs(entries) >= least)
+        return {"shared": encode(flat[travels], dtype), "shared-kept": np.packbits(travels[self._sparse_entries()])}
+
+    def unpack(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the flat vector that :meth:`pack` made into ``arrays``; they come from the network.
+
+        Raises
+        ------
+        LayoutError
+            An array is missing, or is not of the kind or size that it has to be.
+        """
+        names = ("shared", "shared-kept") if self.sparse else ("shared",)
+        missing = [name for name in names if name not in arrays]
+        if missing:
+            raise LayoutError(f"a message without the array {missing[0]!r} arrived")
+        values = decode(arrays["shared"])
+        if not self.sparse:
+            self.unflatten(values)
+            return values
+        travels, sparse = np.ones(self.size, bool), self._sparse_entries()
+        count, bits = int(sparse.sum()), arrays["shared-kept"]
+        if bits.dtype != np.uint8 or bits.shape != ((count + 7) // 8,):
+            raise LayoutError(f"{bits.dtype} {bits.shape} arrived, expected one bit for each of {count} sparse entries")
+        travels[sparse] = np.unpackbits(bits, count=count)
+        if values.shape != (travels.sum(),):
+            raise LayoutError(f"a vector of shape {values.shape} arrived, its bits tell of {travels.sum()} entries")
+        flat = np.zeros(self.size, np.float32)
+        flat[travels] = values
+        return flat
+
+    def _sparse_entries(self) -> np.ndarray:
+        """Return which entries of the flat vector belong to sparse arrays, as bool of shape (size,)."""
+        sparse = np.zeros(self.size, bool)
+        places = self.slices()
+        for name in self.sparse:
+            sparse[places[name]] = True
+        return sparse
+
     def require(self, other: Layout) -> None:
         """Raise :class:`LayoutError` naming the first array in which ``other``, a received layout, differs."""
         for mine, theirs in zip(self.entries, other.entries):
@@ -127,9 +192,9 @@ class Layout:
         return cls(tuple((row[0], tuple(row[1:])) for row in rows))
 
     @classmethod
-    def of(cls, shapes: Sequence[tuple[str, Sequence[int]]]) -> Layout:
+    def of(cls, shapes: Sequence[tuple[str, Sequence[int]]], sparse: Mapping[str, float] | None = None) -> Layout:
         """Build a layout from (name, shape) pairs."""
-        return cls(tuple((name, tuple(int(n) for n in shape)) for name, shape in shapes))
+        return cls(tuple((name, tuple(int(n) for n in shape)) for name, shape in shapes), sparse or {})
 
 
 def _is_row(row: object) -> bool:

@@ -33,9 +33,12 @@ FEDFAC = {  # section 5.1
     "learning-rate": 0.001, "momentum": 0.9,
 }  # fmt: skip
 FACTORIZED_FL = {  # section 5.1, appendices B.1 and C.3
-    "model": "resnet9", "num-clients": 20, "fraction-train": 1.0, "partitioner": "dirichlet", "dirichlet-alpha": 0.5,
-    "permute-labels": True, "batch-size": 256, "optimizer": "sgd", "learning-rate": 1e-3, "momentum": 0.9,
-    "weight-decay": 1e-6,
+    "method": "factorized-fl", "model": "resnet9", "num-clients": 20, "fraction-train": 1.0, "permute-labels": True,
+    "batch-size": 256, "optimizer": "sgd", "learning-rate": 1e-3, "momentum": 0.9, "weight-decay": 1e-6,
+}  # fmt: skip
+ONE_DOMAIN = {
+    **FACTORIZED_FL, "partitioner": "dirichlet", "dirichlet-alpha": 0.5, "factorized-fl-threshold": 0.0,
+    "factorized-fl-scaling": 1.0, "factorized-fl-min-aggregate": 10,
 }  # fmt: skip
 
 STATED: dict[str, dict[str, Any]] = {
@@ -62,8 +65,12 @@ STATED: dict[str, dict[str, Any]] = {
     "fedfac-cifar100": {
         **FEDFAC, "dataset": "cifar100", "model": "vgg16", "partitioner": "pathological", "classes-per-client": 5,
     },
-    "factorized-fl-cifar10": {**FACTORIZED_FL, "dataset": "cifar10"},
-    "factorized-fl-svhn": {**FACTORIZED_FL, "dataset": "svhn"},
+    "factorized-fl-cifar10": {**ONE_DOMAIN, "dataset": "cifar10"},
+    "factorized-fl-svhn": {**ONE_DOMAIN, "dataset": "svhn"},
+    "factorized-fl-cifar100": {
+        **FACTORIZED_FL, "dataset": "cifar100", "partitioner": "domains", "factorized-fl-threshold": 0.95,
+        "factorized-fl-scaling": 20.0, "factorized-fl-min-aggregate": 4,
+    },
     "speed-mnist": {
         "method": "fedavg", "model": "fedavg-cnn", "dataset": "mnist", "num-clients": 20, "fraction-train": 0.2,
         "batch-size": 20, "local-epochs": 5,
@@ -134,6 +141,11 @@ def test_feddecomp_clients_get_500_and_100_samples() -> None:
     for share in shares_of(Config.parse(read(FOLDER / "feddecomp-cifar10.toml"))):
         assert len(share.train) == pytest.approx(500, abs=5)  # ⌊500·q + ½⌋ of each class
         assert len(share.test) == pytest.approx(100, abs=5)
+
+
+def test_clients_of_a_domain_train_on_1200_samples() -> None:
+    for share in shares_of(Config.parse(read(FOLDER / "factorized-fl-cifar100.toml"))):
+        assert (len(share.train), len(share.test)) == (1200, 300)
 
 
 def test_a_round_of_the_speed_setting_is_57000_samples() -> None:

@@ -21,7 +21,7 @@ def stored_run(tmp_path, method="feddecomp", model="resnet8"):
     values = {"run-name": "r", "output-dir": str(tmp_path / "runs"), "state-dir": str(tmp_path / "state")}
     config = Config.parse({**values, "method": method, "model": model})
     folder = RunFolder.create(config)
-    folder.describe(SHAPE, CLASSES, 3)
+    folder.describe(SHAPE, [CLASSES] * 3)
     return config, folder
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import DataError
 from .datasets import Dataset, load, read_image_folder, read_npz
-from .partition import Share, cut_share, label_permutation, partition
+from .partition import Share, cut_share, label_permutation, partition, task_of
 from .settings import DataSettings
 
 if TYPE_CHECKING:
@@ -90,7 +90,10 @@ class FederatedData:
 
     def __init__(self, settings: DataSettings, num_clients: int, seed: int, cache_bytes: int = CACHE_BYTES) -> None:
         data = _dataset(settings)
-        self._set_up(data, partition(data, settings, num_clients, seed), range(num_clients), settings, cache_bytes)
+        shares = partition(data, settings, num_clients, seed)
+        self._set_up(data, shares, range(num_clients), settings, cache_bytes)
+        for client in range(num_clients):
+            self._tasks[client] = task_of(settings, client, num_clients)
 
     @classmethod
     def own(
@@ -146,6 +149,7 @@ class FederatedData:
         self._data, self._shares, self._numbers = data, shares, numbers
         self._permute = settings.permute_labels
         self._cache = SamplesCache(cache_bytes)
+        self._tasks: list[np.ndarray | None] = [None] * len(shares)
 
     @property
     def name(self) -> str:
@@ -159,12 +163,12 @@ class FederatedData:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes of the data set, whether or not a client has all of them."""
-        return self._data.num_classes
+        """Number of classes that a client has to tell apart, whether or not it has samples of all of them."""
+        return max(self._data.num_classes if task is None else len(task) for task in self._tasks)
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Name of each class."""
+        """Name of each class of the data set."""
         return self._data.class_names
 
     @property
@@ -228,6 +232,11 @@ class FederatedData:
 
     def _labels(self, positions: np.ndarray, i: int) -> np.ndarray:
         y = _take(self._data.y_train, self._data.y_test, positions)
+        task = self._tasks[i]
+        if task is not None:
+            places = np.empty(self._data.num_classes, np.int64)
+            places[task] = np.arange(len(task))
+            y = places[y]
         return label_permutation(self._numbers[i], self.num_classes)[y] if self._permute else y
 
     def _inputs(self, positions: np.ndarray) -> torch.Tensor:

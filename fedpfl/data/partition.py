@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, List, NamedTuple
+from typing import TYPE_CHECKING, Callable, List, NamedTuple, Sequence
 
 import numpy as np
 
@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 
 # Factorized-FL numbers the classes of client i with this seed + i (appendix B.1).
 LABEL_SEED = 1234
+# The five domains of CIFAR-100 by the numbers of their classes (Factorized-FL, appendix C, table of the permutations,
+# where the names of a domain's classes stand in another order than their numbers).
+DOMAINS = (
+    ("Household Objects", (5, 20, 22, 25, 39, 40, 84, 86, 87, 94)),
+    ("Fruits & Foods", (0, 9, 10, 16, 28, 51, 53, 57, 61, 83)),
+    ("Trees & Flowers", (47, 52, 54, 56, 59, 62, 70, 82, 92, 96)),
+    ("Transport", (8, 13, 41, 48, 58, 69, 81, 85, 89, 90)),
+    ("Animals", (3, 34, 42, 43, 63, 64, 66, 75, 88, 97)),
+)
+CIFAR100_CLASSES = 100
 # Draws of the class-wise Dirichlet before samples are moved, and the share of samples that may be moved.
 TRIES, MOVABLE = 100, 0.05
 
@@ -69,17 +79,20 @@ class Share(NamedTuple):
 
 
 Partitioner = Callable[[Pool, int, "DataSettings", int], List[np.ndarray]]
+# (client, number of clients) → the classes that are this client's task, in the order in which it numbers them.
+Tasks = Callable[[int, int], Sequence[int]]
 
 
 class _Entry(NamedTuple):
     deal: Partitioner
     draws: bool
+    tasks: Tasks | None
 
 
 _REGISTRY: dict[str, _Entry] = {}
 
 
-def partitioner(name: str, *, draws: bool = False) -> Callable[[Partitioner], Partitioner]:
+def partitioner(name: str, *, draws: bool = False, tasks: Tasks | None = None) -> Callable[[Partitioner], Partitioner]:
     """Register a partitioner.
 
     Parameters
@@ -89,10 +102,13 @@ def partitioner(name: str, *, draws: bool = False) -> Callable[[Partitioner], Pa
     draws : bool
         The partitioner draws training and test samples by itself: it is called once with the training and once with
         the test samples instead of once with all.
+    tasks : callable, optional
+        Says which classes each client has to tell apart, where these are not all classes of the data set. The client's
+        labels are then their places in that list.
     """
 
     def register(deal: Partitioner) -> Partitioner:
-        _REGISTRY[name] = _Entry(deal, draws)
+        _REGISTRY[name] = _Entry(deal, draws, tasks)
         return deal
 
     return register
@@ -279,6 +295,30 @@ def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> 
     return enough[:num_clients]
 
 
+def _domain(client: int, num_clients: int) -> tuple[int, ...]:
+    return DOMAINS[client * len(DOMAINS) // num_clients][1]
+
+
+@partitioner("domains", tasks=_domain)
+def domains(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
+    """Give CIFAR-100's five domains of ten classes to a fifth of the clients each (Factorized-FL, appendix B.2).
+
+    The first fifth of the clients gets Household Objects, then come Fruits & Foods, Trees & Flowers, Transport and
+    Animals. The samples of a domain are shuffled and cut into equal shares: 1,500 each with 20 clients, of which
+    ``test-fraction = 0.2`` leaves 1,200 for training.
+    """
+    if pool.num_classes != CIFAR100_CLASSES:
+        raise ConfigError("partitioner", "domains", f"needs the 100 classes of CIFAR-100, not {pool.num_classes}")
+    if num_clients % len(DOMAINS):
+        raise ConfigError("num-clients", num_clients, 'must be a multiple of 5 for partitioner = "domains"')
+    shares = []
+    for number, (_, classes) in enumerate(DOMAINS):
+        members = np.flatnonzero(np.isin(pool.labels, classes))
+        shuffled = generator(seed, "domain", number).permutation(members)
+        shares += np.array_split(shuffled, num_clients // len(DOMAINS))
+    return shares
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # From a data set to shares
 # ---------------------------------------------------------------------------------------------------------------------
@@ -354,6 +394,12 @@ def cut_share(positions: np.ndarray, settings: DataSettings, seed: int, client: 
     num_test = min(max(int(n * settings.test_fraction + 0.5), 1), max(n - 1, 0))
     order = generator(seed, "test split", client).permutation(n)
     return Share(positions[np.sort(order[num_test:])], positions[np.sort(order[:num_test])])
+
+
+def task_of(settings: DataSettings, client: int, num_clients: int) -> np.ndarray | None:
+    """Return the classes that ``client`` has to tell apart, in its order; None where they are those of the data set."""
+    tasks = _REGISTRY[settings.partitioner].tasks
+    return None if tasks is None else np.array(tasks(client, num_clients), np.int64)
 
 
 def label_permutation(client: int, num_classes: int) -> np.ndarray:

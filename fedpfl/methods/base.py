@@ -154,7 +154,14 @@ class Method:
 
     def partition(self, model: nn.Module) -> Partition:
         """Split a built model's arrays; override it where the split is finer than whole arrays."""
-        return Partition(model, lambda name: self.is_shared(name, model))
+        return Partition(model, lambda name: self.is_shared(name, model), self.sparse_from)
+
+    def sparse_from(self, name: str) -> float | None:
+        """Return the magnitude from which entries of a shared array travel, smaller ones counting as 0.
+
+        ``None``: the array travels whole.
+        """
+        return None
 
     def remarks(self, model: nn.Module) -> list[str]:
         """Return what users should know before round 1, for example that the method has nothing to do on this model.

@@ -26,7 +26,7 @@ from ..messages import count_bytes, count_evaluation_bytes, from_content, pack_a
 from ..payload import Payload
 from ..rng import generator
 from ..settings import Value
-from ..wire import Layout, decode, encode
+from ..wire import Layout
 from .mean_model import MeanModel
 
 logger = getLogger("flwr")
@@ -225,8 +225,7 @@ class PersonalisedStrategy(Strategy):
             # Checked before it is added, so that a bad reply leaves nothing behind in the sums.
             try:
                 self.layout.require(Layout.from_text(str(reply.config.get("layout", ""))))
-                shared = decode(reply.arrays.get("shared", np.empty((0, 0))))
-                self.layout.unflatten(shared)
+                shared = self.layout.unpack(reply.arrays)
                 self.check(client, shared, reply)
                 personal = None if mean_model is None else mean_model.read(reply)
             except LayoutError as error:
@@ -327,7 +326,7 @@ class PersonalisedStrategy(Strategy):
             # Clients that get the same arrays share one record: serialised once, held once.
             same = tuple(id(array) for array in arrays.values())
             if same not in packed:
-                sent = {**arrays, "shared": encode(arrays["shared"], self.settings.wire_dtype)}
+                sent = {**arrays, **self.layout.pack(arrays["shared"], self.settings.wire_dtype)}
                 packed[same] = arrays, pack_arrays(sent)
             config: dict[str, Value] = {
                 **extra.config,

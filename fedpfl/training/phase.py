@@ -71,6 +71,29 @@ class Proximal:
         torch._foreach_sub_(pulled, [self.anchor[names[i]] for i in held], alpha=self.mu)
 
 
+class L1:
+    """λ·‖w‖₁ over some of the parameters, the term that makes them sparse.
+
+    Parameters
+    ----------
+    weight : float
+        λ, at least 0.
+    selected : callable, str → bool
+        Says by name which parameters the norm is over.
+    """
+
+    def __init__(self, weight: float, selected: Callable[[str], bool]) -> None:
+        self.weight = weight
+        self.selected = selected
+
+    @torch.no_grad()
+    def add_gradient(self, names: Sequence[str], params: Sequence[Tensor], grads: list[Tensor]) -> None:
+        """Add λ·sign(w), which at 0 is the subgradient 0."""
+        for name, param, grad in zip(names, params, grads):
+            if self.selected(name):
+                grad.add_(param.sign(), alpha=self.weight)
+
+
 @dataclass(frozen=True)
 class Phase:
     """One stretch of a client's local training.

@@ -23,6 +23,8 @@ SETTINGS: dict[str, dict[str, object]] = {
     "pfedgate": {"learning_rate": 0.5, "pfedgate_share": 1.0},  # every gate halves its weights at the start
     "pfedpara": {"learning_rate": 0.005},  # a step moves both factors of every weight
     "per-fedavg": {"per_fedavg_beta": 0.02},  # the default is for more rounds than there are here
+    "factorized-fl": {"learning_rate": 0.05},
+    "factorized-fl-plus": {"learning_rate": 0.05},
 }
 
 
@@ -103,7 +105,8 @@ def test_nothing_personal_leaves_a_client(tmp_path, method):
                 assert piece.tobytes() not in sent
     for kind, _, _, reply in grid.log:
         assert reply is not None
-        expected = {"shared", *config.method.also_sends} if kind == "train" else set()
+        vector = {"shared", "shared-kept"} if partition.layout.sparse else {"shared"}
+        expected = {*vector, *config.method.also_sends} if kind == "train" else set()
         assert set(reply.array_records["arrays"]) == expected
         assert all(isinstance(value, (int, float)) for value in reply.metric_records["metrics"].values())
 
@@ -373,6 +376,49 @@ def test_a_device_with_its_own_data_takes_part(tmp_path):
     folder = run_federation(LocalGrid(2, values, node_config=nodes), values)
     assert folder.task()["num_classes"] == 3
     assert folder.metrics()[0]["clients"] == [0, 1]
+
+
+def devices(tmp_path, classes):
+    """Give each node data of its own with so many classes."""
+    rng = np.random.default_rng(0)
+    nodes = {}
+    for i, count in enumerate(classes):
+        x = rng.integers(0, 255, (60, 8, 8), dtype=np.uint8)
+        np.savez(tmp_path / f"own{i}.npz", x=x, y=np.arange(60) % count)
+        nodes[i] = {"data": str(tmp_path / f"own{i}.npz")}
+    return nodes
+
+
+@pytest.mark.parametrize("method", ["local", "factorized-fl", "factorized-fl-plus"])
+def test_clients_with_different_numbers_of_classes_learn_together_where_the_head_is_personal(tmp_path, method):
+    from fedpfl.export import export_personal
+
+    nodes = devices(tmp_path, (3, 5, 3))
+    values = federation(tmp_path, 3, method=method, num_server_rounds=2)
+    grid = LocalGrid(3, values, node_config=nodes)
+    folder = run_federation(grid, values)
+    assert folder.task()["num_classes"] == 5
+    assert folder.task()["classes_of_clients"] == [3, 5, 3]
+    assert [line["clients"] for line in folder.metrics()] == [[0, 1, 2]] * 2
+    heads = [load_file(path)["head.weight"].shape for path in export_personal(folder)]
+    assert heads == [(3, 64), (5, 64), (3, 64)]
+
+
+def test_a_resumed_run_must_have_the_same_classes(tmp_path):
+    nodes = devices(tmp_path, (3, 5))
+    values = federation(tmp_path, 2, method="local", num_server_rounds=1)
+    run_federation(LocalGrid(2, values, node_config=nodes), values)
+    values.update({"resume": True, "num-server-rounds": 2})
+    swapped = {0: nodes[1], 1: nodes[0]}
+    with pytest.raises(ConfigError, match=r"classes_of_clients = \[5, 3\]: the run to resume had \[3, 5\]"):
+        run_federation(LocalGrid(2, values, node_config=swapped), values)
+
+
+def test_different_numbers_of_classes_are_refused_where_the_head_is_shared(tmp_path):
+    nodes = devices(tmp_path, (3, 5))
+    values = federation(tmp_path, 2, method="fedavg")
+    with pytest.raises(FedpflError, match="do not fit together: 1x8x8 with 3 classes, 1x8x8 with 5 classes"):
+        run_federation(LocalGrid(2, values, node_config=nodes), values)
 
 
 def test_the_outcome_has_the_promised_keys(tmp_path):

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from fedpfl.errors import LayoutError
 from fedpfl.wire import MAX_LAYOUT_BYTES, Layout, decode, encode
@@ -99,3 +100,80 @@ def test_float32_is_exact():
 def test_only_float_vectors_are_decoded(bad):
     with pytest.raises(LayoutError, match=r"expected a float vector"):
         decode(bad)
+
+
+SPARSE = Layout.of([("u", (2,)), ("mu", (3, 3)), ("bias", (2,)), ("more.mu", (4,))], {"mu": 0.5, "more.mu": 0.0})
+
+
+def test_of_sparse_arrays_only_what_is_large_enough_travels():
+    flat = np.array([0, 1, 0.5, -0.5, 0.49, 2, 0, 0, 0, -3, 0, 0.1, 0, 1e-9, 0, 7, 0], np.float32)
+    packed = SPARSE.pack(flat, "float32")
+    sent = [0, 1, 0.5, -0.5, 2, -3, 0.1, 0, 1e-9, 7]  # u and bias whole, zeros too
+    assert packed["shared"].tolist() == np.array(sent, np.float32).tolist()
+    assert packed["shared-kept"].tolist() == [0b11010001, 0b01010000]
+    back = SPARSE.unpack(packed)
+    assert back.tolist() == np.where(flat == np.float32(0.49), 0, flat).tolist()
+
+
+def test_a_dense_layout_travels_as_one_vector():
+    flat = np.random.default_rng(1).normal(size=LAYOUT.size).astype(np.float32)
+    packed = LAYOUT.pack(flat, "float32")
+    assert list(packed) == ["shared"]
+    assert np.array_equal(LAYOUT.unpack(packed), flat)
+
+
+def test_the_bits_cost_a_thirty_second_of_what_they_stand_for():
+    layout = Layout.of([("mu", (1000, 80))], {"mu": 0.0})
+    rng = np.random.default_rng(0)
+    flat = np.where(rng.random(80_000) < 0.25, rng.normal(size=80_000), 0).astype(np.float32)
+    sent = sum(array.nbytes for array in layout.pack(flat, "float32").values())
+    assert sent == 4 * np.count_nonzero(flat) + 80_000 // 8
+
+
+@given(
+    hnp.arrays(np.float32, SPARSE.size, elements=st.floats(-4, 4, width=16)),
+    st.sampled_from(["float32", "float16"]),
+)
+def test_what_travels_sparse_arrives_but_for_small_entries(flat, dtype):
+    back = SPARSE.unpack(SPARSE.pack(flat, dtype))
+    for name, place in SPARSE.slices().items():
+        small = np.abs(flat[place]) < SPARSE.sparse.get(name, 0.0)
+        assert np.array_equal(back[place], np.where(small, 0, flat[place]))
+
+
+received = st.one_of(
+    hnp.arrays(st.sampled_from([np.float32, np.uint8, np.int64, np.float16]), st.integers(0, 20)),
+    hnp.arrays(np.uint8, 2),
+    hnp.arrays(np.float32, st.integers(4, 17), elements=st.floats(width=32)),
+    hnp.arrays(np.float32, (2, 3)),
+)
+
+
+@given(st.dictionaries(st.sampled_from(["shared", "shared-kept", "other"]), received))
+@example({"shared": np.ones(17, np.float32), "shared-kept": np.full(2, 255, np.uint8)})
+@example({"shared": np.ones(4, np.float32), "shared-kept": np.zeros(2, np.uint8)})
+def test_whatever_arrives_becomes_a_vector_of_the_right_size_or_a_layout_error(arrays):
+    try:
+        flat = SPARSE.unpack(arrays)
+    except LayoutError:
+        return
+    assert flat.shape == (SPARSE.size,)
+    assert flat.dtype == np.float32
+    bits = np.unpackbits(arrays["shared-kept"], count=13).sum()
+    assert len(arrays["shared"]) == 4 + bits
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shared-kept": None}, "a message without the array 'shared-kept' arrived"),
+        ({"shared": None}, "a message without the array 'shared' arrived"),
+        ({"shared-kept": np.zeros(3, np.uint8)}, "expected one bit for each of 13 sparse entries"),
+        ({"shared-kept": np.zeros(2, np.int64)}, "int64 .* arrived, expected one bit"),
+        ({"shared": np.zeros(5, np.float32)}, r"shape \(5,\) arrived, its bits tell of 4 entries"),
+    ],
+)
+def test_what_is_wrong_with_a_sparse_vector_is_said(change, message):
+    packed = {**SPARSE.pack(np.zeros(SPARSE.size, np.float32), "float32"), **change}
+    with pytest.raises(LayoutError, match=message):
+        SPARSE.unpack({name: array for name, array in packed.items() if array is not None})

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import random
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpfl.data import Dataset, DataSettings, label_permutation, partition
+from fedpfl.data import Dataset, DataSettings, FederatedData, label_permutation, partition
 from fedpfl.data.partition import Pool, pathological
 from fedpfl.errors import ConfigError, DataError
 from fedpfl.settings import parse
@@ -319,6 +320,74 @@ def test_label_permutations_are_those_of_the_paper() -> None:
     assert table[0].tolist() == airplane
     assert table[1].tolist() == automobile
     assert table[9].tolist() == truck
+
+
+# -- the five domains of CIFAR-100 -------------------------------------------------------------------------------------
+
+# Factorized-FL, appendix C, table of the label permutations: the classes of each domain, and the numbers that the first
+# client of each gives to them, from the domain's first class to its tenth.
+TABLE = {
+    "Household Objects": ([5, 20, 22, 25, 39, 40, 84, 86, 87, 94], [2, 8, 3, 5, 6, 4, 9, 0, 1, 7]),
+    "Fruits & Foods": ([0, 9, 10, 16, 28, 51, 53, 57, 61, 83], [8, 1, 4, 9, 6, 5, 2, 3, 7, 0]),
+    "Trees & Flowers": ([47, 52, 54, 56, 59, 62, 70, 82, 92, 96], [2, 9, 4, 7, 0, 3, 6, 5, 8, 1]),
+    "Transport": ([8, 13, 41, 48, 58, 69, 81, 85, 89, 90], [1, 6, 3, 8, 7, 4, 5, 9, 0, 2]),
+    "Animals": ([3, 34, 42, 43, 63, 64, 66, 75, 88, 97], [0, 1, 3, 4, 5, 8, 7, 9, 6, 2]),
+}
+
+
+def cifar100() -> Dataset:
+    """Stand in for CIFAR-100, with 500 training and 100 test samples of each class; its pictures are their labels."""
+    labels = [np.random.default_rng(n).permutation(np.arange(100 * n) % 100) for n in (500, 100)]
+    pixels = [y[:, None].astype(np.float32) for y in labels]
+    return Dataset("made", pixels[0], labels[0], pixels[1], labels[1])
+
+
+@pytest.mark.parametrize("clients", [5, 20])
+def test_domains_are_those_of_the_paper(clients: int) -> None:
+    data = cifar100()
+    labels = np.concatenate([data.y_train, data.y_test])
+    shares = partition(data, DataSettings(partitioner="domains", test_fraction=0.2), clients, 0)
+    for i, share in enumerate(shares):
+        classes, _ = list(TABLE.values())[i * 5 // clients]
+        assert sorted(set(labels[share.train].tolist())) == classes
+        assert len(share.train) == 24_000 // clients, "1,200 with 20 clients"
+        assert len(share.test) == 6_000 // clients
+    owned = np.concatenate([position for share in shares for position in share])
+    assert len(set(owned.tolist())) == len(owned) == 5 * 10 * 600, "nobody has another one's sample"
+
+
+def test_domains_follow_from_the_seed() -> None:
+    data, domains = cifar100(), DataSettings(partitioner="domains")
+    a, b, c = (partition(data, domains, 10, seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(x.train, y.train) and np.array_equal(x.test, y.test) for x, y in zip(a, b, strict=True))
+    assert not np.array_equal(a[0].train, c[0].train)
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+def test_in_a_domain_labels_are_places_in_its_list_and_permuted_as_in_the_paper(tmp_path: Path, permuted: bool) -> None:
+    raw = cifar100()
+    np.savez(
+        tmp_path / "c.npz",
+        x_train=raw.x_train, y_train=raw.y_train, x_test=raw.x_test, y_test=raw.y_test,
+        classes=np.arange(100).astype(str),
+    )  # fmt: skip
+    chosen = DataSettings(dataset="npz", data=str(tmp_path / "c.npz"), partitioner="domains", permute_labels=permuted)
+    data = FederatedData(chosen, 20, 0)
+    assert data.num_classes == 10
+    for i, (classes, numbers) in zip(range(0, 20, 4), TABLE.values(), strict=True):
+        own = dict(zip(classes, numbers if permuted else range(10), strict=True))
+        for x, y in (data.train(i), data.test(i)):
+            assert y.tolist() == [own[int(label)] for label in x[:, 0]]
+        assert data.labels(i).tolist() == data.train(i).y.tolist()
+
+
+@pytest.mark.parametrize(
+    ("classes", "clients", "words"),
+    [(10, 5, "partitioner = 'domains': needs the 100 classes"), (100, 7, "num-clients = 7: must be a multiple of 5")],
+)
+def test_domains_refuse_what_they_cannot_divide(classes: int, clients: int, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        partition(made(2000, classes), DataSettings(partitioner="domains"), clients, 0)
 
 
 @given(st.integers(0, 5000), st.integers(2, 120))

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from fedpfl.data.federation import Samples
 from fedpfl.training.loop import evaluate, run_phase
-from fedpfl.training.phase import Phase, Proximal, cross_entropy
+from fedpfl.training.phase import L1, Phase, Proximal, cross_entropy
 from fedpfl.training.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(batch_size=4, learning_rate=0.1, momentum=0.9, weight_decay=0.01)
@@ -101,6 +101,26 @@ def test_a_proximal_term_of_weight_zero_changes_no_bit():
     )
     run_phase(without, Phase(everything, 2), samples, SETTINGS, np.random.default_rng(5))
     assert all(torch.equal(a, b) for a, b in zip(with_term.parameters(), without.parameters(), strict=True))
+
+
+def test_an_l1_term_has_its_real_gradient_and_is_0_at_0():
+    samples, model, plain = images(8), convnet(), convnet()
+    for m in (model, plain):
+        with torch.no_grad():
+            m[0].weight[0] = 0
+    penalty = L1(0.3, lambda name: name == "0.weight")
+    run_phase(model, Phase(everything, epochs=1, penalty=penalty), samples, SETTINGS, np.random.default_rng(5))
+    optimizer = torch.optim.SGD(plain.parameters(), 0.1, momentum=0.9, weight_decay=0.01)
+    for at in torch.from_numpy(np.random.default_rng(5).permutation(8)).split(4):
+        optimizer.zero_grad()
+        (F.cross_entropy(plain(samples.x[at]), samples.y[at]) + 0.3 * plain[0].weight.abs().sum()).backward()
+        optimizer.step()
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    params = [torch.tensor([-2.0, 0.0, 0.5]), torch.ones(2)]
+    grads = [torch.zeros(3), torch.zeros(2)]
+    L1(0.25, lambda name: name == "mu").add_gradient(["mu", "v"], params, grads)
+    assert [g.tolist() for g in grads] == [[-0.25, 0.0, 0.25], [0.0, 0.0]]
 
 
 def test_running_statistics_stand_still_on_request():

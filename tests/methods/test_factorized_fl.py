@@ -1,0 +1,328 @@
+"""What Factorized-FL promises, through the whole of server, strategy and client."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from support import LocalGrid, federation, simulate
+
+import fedpfl.config
+from fedpfl.assembly import assemble
+from fedpfl.config import Config
+from fedpfl.errors import ConfigError
+from fedpfl.export import export_personal
+from fedpfl.layers.factorized import is_mu, is_v
+from fedpfl.methods.factorized_fl import FactorizedFL
+from fedpfl.methods.factorized_fl_plus import FactorizedFLPlus
+from fedpfl.payload import Payload
+from fedpfl.server import run_federation
+from fedpfl.state import ClientState
+
+ALPHA, BETA = "factorized-fl", "factorized-fl-plus"
+
+
+def run(tmp_path, nodes=3, **settings):
+    """Run a federation and return (folder, partition, log of its messages)."""
+    values = federation(tmp_path, nodes, **settings)
+    grid = LocalGrid(nodes, values)
+    folder = run_federation(grid, values)
+    task = folder.task()
+    _, partition = assemble(Config.parse(values), tuple(task["input_shape"]), task["num_classes"])
+    return folder, partition, grid.log
+
+
+def personal(folder, client):
+    """Return a client's newest personal arrays."""
+    config, task = folder.config(), folder.task()
+    state = ClientState(config["state-dir"], task["state_key"], client)
+    return state.load(state.rounds()[-1])
+
+
+def replies(log, number):
+    """Return {client: reply's arrays} of a round's training."""
+    found = {}
+    for kind, client, sent, reply in log:
+        if kind == "train" and sent.config_records["config"]["round"] == number:
+            found[client] = {name: array.numpy() for name, array in reply.array_records["arrays"].items()}
+    return found
+
+
+# -- what leaves a client ----------------------------------------------------------------------------------------------
+
+
+def test_of_alpha_only_u_and_one_v_leave_the_client(tmp_path):
+    folder, partition, log = run(tmp_path, method=ALPHA, model="resnet8", num_server_rounds=1, local_epochs=1)
+    model, _ = assemble(Config.parse(folder.config()), (1, 8, 8), 10)
+    expected = {f"{name}.u" for name, m in model.base.named_modules() if isinstance(m, torch.nn.Conv2d)}
+    norms = [name for name, m in model.base.named_modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    expected |= {f"{name}.{affine}" for name in norms for affine in ("weight", "bias")}
+    assert set(partition.shared) == {f"base.{name}" for name in expected}
+    for client, arrays in replies(log, 1).items():
+        stored = personal(folder, client)
+        assert set(arrays) == {"shared", "compared"}
+        last = [name for name in stored if is_v(name) and not name.startswith("head.")][-1]
+        assert np.array_equal(arrays["compared"], stored[last].reshape(-1))
+        assert arrays["shared"].size == partition.layout.size
+        sent = b"".join(array.tobytes() for array in arrays.values())
+        for name, array in stored.items():
+            pieces = np.array_split(np.ascontiguousarray(array).reshape(-1), 5)
+            if name != last and array.size >= 20 and array.any():
+                assert not any(piece.any() and piece[:4].tobytes() in sent for piece in pieces), name
+
+
+@pytest.mark.parametrize(
+    ("method", "prefix", "factors"),
+    [(ALPHA, "factorized_fl", {"u"}), (BETA, "factorized_fl_plus", {"u", "v", "mu"})],
+)
+def test_the_classifier_is_treated_as_any_layer_on_request(tmp_path, method, prefix, factors):
+    for place, expected in (("personal", set()), ("shared", {f"head.{name}" for name in (*factors, "bias")})):
+        values = federation(tmp_path, method=method, **{f"{prefix}_classifier": place})
+        _, partition = assemble(Config.parse(values), (1, 8, 8), 10)
+        assert {name for name in partition.shared if name.startswith("head.")} == expected
+
+
+def test_beta_sends_only_what_is_left_of_mu_in_both_directions(tmp_path):
+    settings = {"factorized_fl_plus_l1": 2e-3, "learning_rate": 0.05, "num_server_rounds": 2}
+    folder, partition, log = run(tmp_path, method=BETA, **settings)
+    layout = partition.layout
+    assert all(value == 2e-3 for value in layout.sparse.values())
+    assert set(layout.sparse) == {name for name in layout.names if is_mu(name)}
+    dense = sum(np.prod(shape) for name, shape in layout.entries if name not in layout.sparse)
+    entries = layout.size - dense
+    for kind, _, sent, reply in log:
+        messages = [sent] if kind == "evaluate" else [sent, reply] if kind == "train" else []
+        for message in messages:
+            arrays = {name: array.numpy() for name, array in message.array_records["arrays"].items()}
+            flat = layout.unpack(arrays)
+            mu = np.concatenate([flat[place] for name, place in layout.slices().items() if is_mu(name)])
+            kept = mu[mu != 0]
+            assert np.abs(kept).min(initial=1) >= np.float32(2e-3)
+            assert arrays["shared"].size == dense + len(kept)
+            assert arrays["shared-kept"].nbytes == -(-entries // 8)
+    line = folder.metrics()[-1]
+    assert 0 < line["details"]["mu-nonzero"] < 0.95 * entries
+    bits, header = -(-entries // 8), 4000
+    assert line["bytes_up"] < sum(4 * a["shared"].size + bits + header for a in replies(log, 2).values())
+
+
+def test_what_is_reported_is_what_is_sent(tmp_path):
+    _, partition, log = run(tmp_path, nodes=2, method=BETA, num_server_rounds=1, factorized_fl_plus_classifier="shared")
+    for kind, _, _, reply in log:
+        if kind == "train":
+            arrays = {name: array.numpy() for name, array in reply.array_records["arrays"].items()}
+            flat = partition.layout.unpack(arrays)
+            kept = sum(np.count_nonzero(flat[p]) for n, p in partition.layout.slices().items() if is_mu(n))
+            assert reply.metric_records["metrics"]["mu-nonzero"] == kept
+            assert reply.metric_records["metrics"]["parameters"] == arrays["shared"].size  # all of it is shared
+
+
+# -- the lines that must hold ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "prefix", "model"),
+    [
+        (ALPHA, "factorized_fl", "small-cnn"),
+        (ALPHA, "factorized_fl", "resnet8"),
+        (BETA, "factorized_fl_plus", "small-cnn"),
+    ],
+)
+def test_tau_above_1_is_local_training_to_the_bit(tmp_path, monkeypatch, method, prefix, model):
+    settings = {f"{prefix}_threshold": 1.5, f"{prefix}_min_aggregate": 1, f"{prefix}_l1": 0.0}
+    common = {
+        "method": method,
+        "model": model,
+        "local_epochs": 1,
+        "batch_size": 128,
+        "permute_labels": True,
+        **settings,
+    }
+    common["num_server_rounds"] = 2
+    federated, partition, _ = run(tmp_path / "a", **common)
+
+    class Alone(FactorizedFL if method == ALPHA else FactorizedFLPlus):
+        """The same training with all arrays personal."""
+
+        name = method
+        also_sends = ()
+
+        def is_shared(self, name, model):
+            return False
+
+        def conclude(self, local):
+            return Payload()
+
+        aggregation = fedpfl.methods.Method.aggregation
+
+    monkeypatch.setattr(fedpfl.config, "find", lambda name: Alone)
+    from fedpfl.client import _cached_engine
+
+    _cached_engine.cache_clear()
+    alone, _, _ = run(tmp_path / "b", **common)
+    _cached_engine.cache_clear()
+    _, state = federated.checkpoint()
+    for client in range(3):
+        own = personal(alone, client)
+        ours = {**personal(federated, client), **partition.layout.unflatten(state["for_clients"][client])}
+        assert ours.keys() == own.keys()
+        for name, array in ours.items():
+            assert np.array_equal(array, own[name]), name
+    for a, b in zip(federated.metrics(), alone.metrics(), strict=True):
+        assert a["personalised"] == b["personalised"]
+        assert a["train_loss"] == b["train_loss"]
+
+
+@pytest.mark.parametrize(("method", "prefix"), [(ALPHA, "factorized_fl"), (BETA, "factorized_fl_plus")])
+def test_epsilon_0_and_tau_minus_1_is_the_plain_mean(tmp_path, method, prefix):
+    settings = {f"{prefix}_scaling": 0.0, f"{prefix}_threshold": -1.0}
+    folder, partition, log = run(tmp_path, method=method, num_server_rounds=2, **settings)
+    _, state = folder.checkpoint()
+    sent = [partition.layout.unpack(arrays).astype(np.float64) for _, arrays in sorted(replies(log, 2).items())]
+    mean = (sum(sent, np.zeros(partition.layout.size)) / 3).astype(np.float32)
+    for row in state["for_clients"]:
+        assert np.array_equal(row, mean)
+
+
+def test_all_clients_start_from_the_same_factors(tmp_path):
+    values = federation(tmp_path, 3, method=ALPHA, num_server_rounds=1)
+    first = []
+
+    class Watching(LocalGrid):
+        def push_messages(self, messages):
+            pushed = list(messages)
+            if pushed[0].metadata.message_type == "train" and not first:
+                first.extend(m.content.array_records["arrays"]["shared"].numpy() for m in pushed)
+            return super().push_messages(pushed)
+
+    run_federation(Watching(3, values), values)
+    assert len(first) == 3
+    assert all(np.array_equal(first[0], other) for other in first)
+    models = [assemble(Config.parse(values), (1, 8, 8), classes)[0].state_dict() for classes in (10, 10, 4)]
+    for name, array in models[0].items():
+        assert torch.equal(array, models[1][name])
+        assert name.startswith("head.") or torch.equal(array, models[2][name])
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+def test_without_mu_a_model_is_little_more_than_its_coefficients(tmp_path):
+    run_, partition, _ = run(tmp_path, method=ALPHA, num_server_rounds=1, factorized_fl_mu=False)
+    assert not any(is_mu(name) for name in partition.personal)
+    details = run_.metrics()[0]["details"]
+    assert details["mu-nonzero"] == 0
+    layers = [(9, 16, 16), (9, 16 * 32, 32), (128, 64, 64), (64, 10, 10)]  # u, v, bias
+    assert details["parameters"] == sum(map(sum, layers))
+
+
+def test_lambda_makes_mu_sparser(tmp_path):
+    kept = []
+    for l1 in (0.0, 1e-3, 1e-2):
+        folder = simulate(tmp_path / str(l1), 2, method=ALPHA, num_server_rounds=1, factorized_fl_l1=l1)
+        kept.append(folder.metrics()[0]["details"]["mu-nonzero"])
+    assert kept[0] > kept[1] > kept[2]
+
+
+@pytest.mark.parametrize("matching", ["random", "worst"])
+def test_the_controls_match_three(tmp_path, matching):
+    folder = simulate(tmp_path, 4, method=ALPHA, num_server_rounds=1, factorized_fl_matching=matching)
+    assert folder.metrics()[0]["details"]["matched-clients"] == 3
+    matches = np.load(folder.path / "arrays" / "matches" / "round-000001.npy")
+    assert matches.sum(axis=1).tolist() == [3] * 4
+    if matching == "worst":
+        assert not np.diag(matches).any()
+
+
+def test_similarities_and_matches_of_every_round_are_kept(tmp_path):
+    folder = simulate(tmp_path, 4, method=ALPHA, num_server_rounds=3, fraction_train=0.5)
+    heard: set[int] = set()
+    for line in folder.metrics():
+        heard |= set(line["clients"])
+        name = f"round-{line['round']:06d}.npy"
+        similarity = np.load(folder.path / "arrays" / "similarity" / name)
+        assert similarity.shape == (4, 4)
+        assert set(np.flatnonzero(~np.isnan(np.diag(similarity)))) == heard
+        assert np.array_equal(similarity, similarity.T, equal_nan=True)
+        matches = np.load(folder.path / "arrays" / "matches" / name)
+        assert (np.diag(matches) > 0).sum() == len(heard)
+
+
+@pytest.mark.parametrize(("method", "prefix"), [(ALPHA, "factorized_fl"), (BETA, "factorized_fl_plus")])
+def test_testing_the_trained_model_is_testing_before_the_mean(tmp_path, method, prefix):
+    settings = {"method": method, "num_server_rounds": 2, "fraction_train": 0.5, "local_epochs": 1}
+    alone = {f"{prefix}_threshold": 1.5, f"{prefix}_min_aggregate": 1, f"{prefix}_l1": 0.0}
+    trained = {f"{prefix}_test": "trained"}
+    # Whoever gets back what it sent is tested alike both ways, ...
+    a = simulate(tmp_path / "a", 4, **settings, **alone)
+    b = simulate(tmp_path / "b", 4, **settings, **alone, **trained)
+    for client in a.metrics()[0]["clients"]:
+        one, other = (f.metrics()[0]["personalised"]["each"][str(client)] for f in (a, b))
+        assert one == other
+    # ... and where means are sent, what is exported is what was trained, before it met the others'.
+    c, partition, log = run(tmp_path / "c", nodes=4, **settings, **trained)
+    last = replies(log, 2)
+    exported = {path.stem: load_file(path) for path in export_personal(c)}
+    for client, arrays in last.items():
+        flat = partition.layout.unflatten(partition.layout.unpack(arrays))
+        assert np.array_equal(exported[f"client-{client:05d}"]["base.conv1.bias"], flat["base.conv1.bias"])
+        _, state = c.checkpoint()
+        assert not np.array_equal(partition.layout.flatten(flat), state["for_clients"][client])
+
+
+def test_the_exported_model_predicts_as_the_client_was_tested(tmp_path):
+    from fedpfl import models
+    from fedpfl.data.federation import federated_data
+
+    folder = simulate(tmp_path, 3, method=BETA, num_server_rounds=2, learning_rate=0.05)
+    config = Config.parse(folder.config())
+    data = federated_data(config.data, 3, config.run.seed)
+    each = folder.metrics()[-1]["personalised"]["each"]
+    for client, path in enumerate(export_personal(folder)):
+        model = models.build("small-cnn", (1, 8, 8), 10).eval()
+        model.load_state_dict({name: torch.from_numpy(array) for name, array in load_file(path).items()})
+        x, y = data.test(client)
+        assert float((model(x).argmax(1) == y).double().mean()) == pytest.approx(each[str(client)])
+
+
+# -- odd clients -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [ALPHA, BETA])
+def test_one_sample_or_one_class_is_enough_to_take_part(tmp_path, method):
+    rng = np.random.default_rng(0)
+    nodes = {}
+    for i, labels in enumerate(([0, 2], [1] * 40, np.arange(40) % 3)):
+        x = rng.integers(0, 255, (len(labels), 8, 8), dtype=np.uint8)
+        np.savez(tmp_path / f"own{i}.npz", x=x, y=np.array(labels))
+        nodes[i] = {"data": str(tmp_path / f"own{i}.npz")}
+    settings = {"method": method, "model": "resnet8", "local_epochs": 1, "num_classes": 3, "min_samples": 2}
+    values = federation(tmp_path, 3, num_server_rounds=2, **settings)
+    folder = run_federation(LocalGrid(3, values, node_config=nodes), values)
+    for line in folder.metrics():
+        assert line["clients"] == [0, 1, 2]
+        assert "failed" not in line
+
+
+def test_a_reply_without_its_vector_is_the_client_s_failure(tmp_path):
+    values = federation(tmp_path, 3, method=ALPHA, num_server_rounds=1)
+
+    class Mute(LocalGrid):
+        def push_messages(self, messages):
+            ids = list(super().push_messages(messages))
+            for message_id in ids:
+                reply = self.replies[message_id]
+                if reply.metadata.src_node_id == 101 and reply.metadata.message_type == "train":
+                    del reply.content.array_records["arrays"]["compared"]
+            return ids
+
+    line = run_federation(Mute(3, values), values).metrics()[0]
+    assert line["failed"] == {"1": "a reply without the array 'compared' arrived"}
+    assert line["clients"] == [0, 2]
+
+
+def test_a_model_without_a_head_is_refused():
+    method = FactorizedFL(FactorizedFL.Settings(), None)
+    with pytest.raises(ConfigError, match="has no head"):
+        method.build(torch.nn.Sequential(torch.nn.Linear(2, 2)))

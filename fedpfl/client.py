@@ -26,7 +26,7 @@ from .settings import Value
 from .state import ClientState
 from .training.loop import Score, evaluate, run_phase
 from .training.phase import Phase
-from .wire import Layout
+from .wire import Layout, decode, encode
 
 
 class Engine:

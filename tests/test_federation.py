@@ -414,6 +414,13 @@ def test_a_resumed_run_must_have_the_same_classes(tmp_path):
         run_federation(LocalGrid(2, values, node_config=swapped), values)
 
 
+def test_clients_with_different_numbers_of_classes_have_no_mean_model(tmp_path):
+    nodes = devices(tmp_path, (3, 5))
+    values = federation(tmp_path, 2, method="local", evaluate_global=True)
+    with pytest.raises(ConfigError, match=r"evaluate-global = True: clients with different numbers of classes"):
+        run_federation(LocalGrid(2, values, node_config=nodes), values)
+
+
 def test_different_numbers_of_classes_are_refused_where_the_head_is_shared(tmp_path):
     nodes = devices(tmp_path, (3, 5))
     values = federation(tmp_path, 2, method="fedavg")

@@ -103,7 +103,7 @@ class FactorizedFL(Method):
 
     @property
     def aggregation(self) -> Aggregation:
-        """u_i ← Σ_j ω_ij·u_j with ω_i = softmax(ε·s_i) over the clients that are like i (Equations 4 and 5)."""
+        """u_i ← Σ_j ω_ij·u_j, ω_i = softmax(ε·s_i) over the clients matched with i (Equations 4 and 5)."""
         return Aggregation("similarity", self.rule_options())
 
     def rule_options(self) -> dict[str, Any]:
@@ -112,8 +112,9 @@ class FactorizedFL(Method):
         return {name: getattr(self.settings, name) for name in names}
 
     def adaptation(self, local: LocalRound) -> list[Phase]:
-        """Go back to the arrays as they were trained, if those are to be tested."""
-        self._recall(local.model)
+        """Go back to the arrays as they were trained, if those are to be tested and there are any yet."""
+        if not local.never_trained:
+            self._recall(local.model)
         return []
 
     def global_model(self, model: nn.Module) -> Forward | None:

@@ -260,6 +260,13 @@ def test_testing_the_trained_model_is_testing_before_the_mean(tmp_path, method, 
     for client in a.metrics()[0]["clients"]:
         one, other = (f.metrics()[0]["personalised"]["each"][str(client)] for f in (a, b))
         assert one == other
+    # ... and so is, with what it receives, whoever has not trained yet, ...
+    d = simulate(tmp_path / "d", 4, **settings)
+    e = simulate(tmp_path / "e", 4, **settings, **trained)
+    waiting = [str(client) for client in range(4) if client not in d.metrics()[0]["clients"]]
+    assert waiting
+    for client in waiting:
+        assert d.metrics()[0]["personalised"]["each"][client] == e.metrics()[0]["personalised"]["each"][client]
     # ... and where means are sent, what is exported is what was trained, before it met the others'.
     c, partition, log = run(tmp_path / "c", nodes=4, **settings, **trained)
     last = replies(log, 2)

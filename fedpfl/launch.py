@@ -115,9 +115,14 @@ class SuperLink:
         token = self.folder / "ray-token"
         token.touch(0o600)
         token.write_text(secrets.token_hex(32), encoding="utf-8")
-        # Without idle workers from the start: Flower's actors need workers with an environment of their own.
-        own = {"RAY_GCS_SERVER_PORT": str(self._ray_port), "RAY_prestart_worker_first_driver": "0"}
-        environment = {**self._environment, **own}
+        environment = {
+            **self._environment,
+            "RAY_GCS_SERVER_PORT": str(self._ray_port),
+            # No idle workers from the start: Flower's actors need workers with an environment of their own.
+            "RAY_prestart_worker_first_driver": "0",
+            # Ray would train with niceness 15, behind everything else that runs, its own and Flower's helpers included.
+            "RAY_worker_niceness": "0",
+        }
         del environment["RAY_ADDRESS"]
         head = Path(__file__).with_name("ray_head.py")
         self._spawn("Ray", [sys.executable, "-P", str(head), str(actors)], environment)

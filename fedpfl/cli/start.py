@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 COMPLETED = "finished:completed"
 LOOK_SECONDS = 0.2
-# A question to Flower costs a process and a second of one core. While nothing hints at the end, ask rarely.
-ASK_SECONDS = 20.0
+# A question to Flower costs a process and more than a second of one core, taken from the training. Only a simulation
+# that was killed ends without a hint, and so the questions become rarer the longer the run goes on.
+FIRST_ASK_SECONDS, LONGEST_ASK_SECONDS = 20.0, 600.0
 ASK_SECONDS_AT_END = 1.0
-# After the results are written Ray is stopped. Only if Flower does not log the end by then, ask for it.
-RAY_STOP_SECONDS = 8.0
+# After the results are written the simulation winds down. Only if Flower does not log the end by then, ask for it.
+WIND_DOWN_SECONDS = 8.0
 
 
 class RunFailedError(FedpflError):
@@ -133,7 +134,8 @@ def _watch(link: SuperLink, run_id: str, plan: Plan, shown: Display, started: fl
     summary, task = plan.folder.path / "summary.md", plan.folder.path / "task.json"
     shown.stage("starting the server and Ray")
     folder_seen = clients_seen = ending = False
-    ask_at = time.monotonic() + ASK_SECONDS
+    pause = FIRST_ASK_SECONDS
+    ask_at = time.monotonic() + pause
     while True:
         if not folder_seen and (plan.folder.path / "config.toml").is_file():
             folder_seen = True
@@ -148,7 +150,7 @@ def _watch(link: SuperLink, run_id: str, plan: Plan, shown: Display, started: fl
         if link.hints_end():
             ending, ask_at = True, 0.0
         elif not ending and _newer(summary, started):
-            ending, ask_at = True, time.monotonic() + RAY_STOP_SECONDS
+            ending, ask_at = True, time.monotonic() + WIND_DOWN_SECONDS
         if ended := link.ended():
             raise FedpflError(ended)
         if time.monotonic() >= ask_at:
@@ -157,7 +159,8 @@ def _watch(link: SuperLink, run_id: str, plan: Plan, shown: Display, started: fl
                 for line in rounds.new():
                     shown.round(line)
                 return status, details
-            ask_at = time.monotonic() + (ASK_SECONDS_AT_END if ending else ASK_SECONDS)
+            pause = ASK_SECONDS_AT_END if ending else min(2 * pause, LONGEST_ASK_SECONDS)
+            ask_at = time.monotonic() + pause
         time.sleep(LOOK_SECONDS)
 
 

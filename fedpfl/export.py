@@ -69,7 +69,8 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
             continue
         number = personal_round[client]
         partition.set_shared(stored["for_clients"][client] if "for_clients" in stored else stored["shared"])
-        partition.set_personal(state.load(number) if number else initial)
+        if partition.personal:
+            partition.set_personal(state.load(number) if number else initial)
         path = folder.path / "personal" / f"client-{client:05d}.safetensors"
         exported = config.method.export(model)
         # BatchNorm's count of batches is kept nowhere, because nothing depends on it.

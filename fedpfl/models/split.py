@@ -29,7 +29,7 @@ class Parts(NamedTuple):
     in_head: Callable[[str], bool]
 
 
-def cut(model: nn.Module, head_layers: int = 1) -> Parts:
+def cut(model: nn.Module, head_layers: int = 1, key: str = "head-layers") -> Parts:
     """Cut a model before its last ``head_layers`` linear layers.
 
     Parameters
@@ -38,6 +38,8 @@ def cut(model: nn.Module, head_layers: int = 1) -> Parts:
         Other children than ``base`` and ``head`` belong to neither part.
     head_layers : int
         Linear layers in the head, at least 1; what stands between them belongs to the head as well.
+    key : str
+        The setting that ``head_layers`` comes from, for the error.
 
     Raises
     ------
@@ -54,7 +56,7 @@ def cut(model: nn.Module, head_layers: int = 1) -> Parts:
     other = [at for at, (_, layer) in enumerate(layers) if at not in linear and list(layer.parameters())]
     linear = [at for at in linear if at > max(other, default=-1)]
     if not 1 <= head_layers <= len(linear) + 1:
-        raise ConfigError("head-layers", head_layers, f"the model ends with {len(linear) + 1} linear layers")
+        raise ConfigError(key, head_layers, f"the model ends with {len(linear) + 1} linear layers")
     at = linear[-(head_layers - 1)]
     names = (*(f"base.{name}." for name, _ in layers[at:]), "head.")
     base = nn.Sequential(*(layer for _, layer in layers[:at]))

@@ -1,0 +1,67 @@
+"""Ditto: every client trains a model of its own beside the global one, and is pulled towards that.
+
+Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, Algorithm 1. A
+client trains its own model v first; v is pulled to the received w^t, so the order changes nothing but the batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..layers.memory import TWIN, add_twin, in_twin, twin
+from ..settings import setting
+from ..training.phase import Batch, Forward, Phase, Proximal
+from .base import LocalRound, Method, excluding
+
+
+@dataclass(frozen=True)
+class DittoSettings:
+    """Settings of Ditto."""
+
+    pull: float = setting(
+        0.1, "Weight λ of the pull towards the received global model; 0 is training alone.", minimum=0
+    )
+    p_epochs: int = setting(5, "Epochs of a round that train the personal model.", minimum=1)
+
+
+class Ditto(Method):
+    """w as in FedAvg; v ← v − η·(∇CE(v) + λ·(v − w^t)) with the received w^t. A client predicts with v."""
+
+    name = "ditto"
+    paper = "Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021"
+    shares = "the global model w; the personal model v stays"
+    Settings = DittoSettings
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add v, which starts as a copy of w."""
+        return add_twin(model)
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """All of w travels, nothing of v."""
+        return not in_twin(name)
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """p-epochs on v, then E epochs on w."""
+        pull = Proximal(self.settings.pull, {f"{TWIN}.{name}": array for name, array in local.received.items()})
+        return [
+            Phase(train=in_twin, epochs=self.settings.p_epochs, loss=self._loss_of_v, penalty=pull),
+            Phase(train=excluding(in_twin), epochs=self.training.local_epochs),
+        ]
+
+    def personalised(self, model: nn.Module) -> Forward:
+        """Return v."""
+        return twin(model)
+
+    def global_model(self, model: nn.Module) -> Forward:
+        """Return w."""
+        return model
+
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return v under the plain model's names."""
+        return dict(twin(model).state_dict())
+
+    def _loss_of_v(self, model: nn.Module, batch: Batch) -> Tensor:
+        return F.cross_entropy(twin(model)(batch.x), batch.y)

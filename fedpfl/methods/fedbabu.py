@@ -1,0 +1,53 @@
+"""FedBABU: only the base is trained and shared; all clients have the same random head and tune it for use.
+
+Oh, Kim, Yun: FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022, Algorithm 1.
+
+Tuning happens on a copy before each test, so the stored and exported model of a client is base and untuned head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from ..settings import setting
+from ..training.phase import Forward, Phase
+from .base import LocalRound, everything, excluding
+from .head import HeadMethod, HeadSettings
+
+
+@dataclass(frozen=True)
+class FedBABUSettings(HeadSettings):
+    """Settings of FedBABU; epochs as in FedReG's comparison."""
+
+    tuning_epochs: int = setting(10, "Epochs for which a client tunes a copy before it is tested.", minimum=0)
+    tune: str = setting("head", "What is tuned before a test: the head or everything.", choices=("head", "everything"))
+
+
+class FedBABU(HeadMethod):
+    """Base: Σ n_i·w_i / Σ n_i under a head that never changes; a client predicts after tuning."""
+
+    name = "fedbabu"
+    paper = "Oh et al., FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022"
+    shares = "the base"
+    Settings = FedBABUSettings
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Share the base; the head needs no sharing, as all have it from the seed."""
+        return not self.in_head(model)(name)
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """E epochs on the base."""
+        return [Phase(train=excluding(self.in_head(local.model)), epochs=self.training.local_epochs)]
+
+    def adaptation(self, local: LocalRound) -> list[Phase]:
+        """Tune the head, over a base that stands still, or everything."""
+        epochs = self.settings.tuning_epochs
+        if self.settings.tune == "everything":
+            return [Phase(train=everything, epochs=epochs)]
+        return [Phase(train=self.in_head(local.model), epochs=epochs, move_statistics=False)]
+
+    def global_model(self, model: nn.Module) -> Forward:
+        """Predict with the base under the common head, before any tuning."""
+        return self.personalised(model)

@@ -1,0 +1,97 @@
+"""FedDyn: a regulariser that follows each client, so that the clients' optima and the global one agree in the end.
+
+Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated Learning Based on Dynamic Regularization, ICLR 2021,
+Equation 1 and Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Mapping, Sequence, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..layers.memory import Memory
+from ..payload import Payload
+from ..settings import setting
+from ..training.phase import Forward, Phase, Proximal
+from .base import Aggregation, LocalRound, Method, everything
+
+MEMORY = "h"
+
+
+@dataclass(frozen=True)
+class FedDynSettings:
+    """Settings of FedDyn."""
+
+    alpha: float = setting(0.01, "Weight α of the regulariser; 0 is FedAvg with all clients weighing alike.", minimum=0)
+
+
+class DynamicRegulariser(Proximal):
+    """α/2·‖w − w^t‖² − ⟨h, w⟩.
+
+    Parameters
+    ----------
+    alpha : float
+        Weight of the proximal term.
+    anchor, h : mapping of str to Tensor
+        w^t and h, by the names of the parameters.
+    """
+
+    def __init__(self, alpha: float, anchor: Mapping[str, Tensor], h: Mapping[str, Tensor]) -> None:
+        super().__init__(alpha, anchor)
+        self.h = h
+
+    @torch.no_grad()
+    def add_gradient(self, names: Sequence[str], params: Sequence[Tensor], grads: list[Tensor]) -> None:
+        """Add α·(w − w^t) − h."""
+        super().add_gradient(names, params, grads)
+        torch._foreach_sub_(grads, [self.h[name] for name in names])
+
+
+class FedDyn(Method):
+    """A client minimises CE(w) − ⟨h_i, w⟩ + α/2·‖w − w^t‖² and then sets h_i ← h_i − α·(w_i − w^t).
+
+    The server, over N clients of which S answered: h ← h − α/N·Σ_S (w_i − w^t); w ← mean_S(w_i) − h/α.
+    """
+
+    name = "feddyn"
+    paper = "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021"
+    shares = "everything but the client's h_i"
+    Settings = FedDynSettings
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add h_i = 0, with an entry for each parameter."""
+        model.add_module(MEMORY, Memory({name: torch.zeros_like(p) for name, p in model.named_parameters()}))
+        return model
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """h_i is personal."""
+        return not name.startswith(MEMORY + ".")
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """E epochs with the regulariser."""
+        regulariser = DynamicRegulariser(self.settings.alpha, local.received, self._h(local.model))
+        return [Phase(train=everything, epochs=self.training.local_epochs, penalty=regulariser)]
+
+    @torch.no_grad()
+    def conclude(self, local: LocalRound) -> Payload:
+        """Update h_i."""
+        h = self._h(local.model)
+        for name, parameter in local.model.named_parameters():
+            h[name].sub_(parameter - local.received[name], alpha=self.settings.alpha)
+        return Payload()
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """The uniform mean, corrected by the server's h."""
+        return Aggregation("feddyn", {"alpha": self.settings.alpha})
+
+    def global_model(self, model: nn.Module) -> Forward:
+        """Return the same as for a client: h_i takes no part in a prediction."""
+        return self.personalised(model)
+
+    @staticmethod
+    def _h(model: nn.Module) -> dict[str, Tensor]:
+        return cast(Memory, model.get_submodule(MEMORY)).arrays()

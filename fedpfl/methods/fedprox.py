@@ -1,0 +1,33 @@
+"""FedProx: FedAvg whose clients are pulled back to the model that they received.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, MLSys 2020, Equation 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..settings import setting
+from ..training.phase import Phase, Proximal
+from .base import LocalRound, Method, everything
+
+
+@dataclass(frozen=True)
+class FedProxSettings:
+    """Settings of FedProx."""
+
+    mu: float = setting(0.001, "Weight µ of the pull towards the received model; 0 is FedAvg.", minimum=0)
+
+
+class FedProx(Method):
+    """A client minimises CE(w) + µ/2·‖w − w^t‖² with the received w^t; w ← Σ n_i·w_i / Σ n_i."""
+
+    name = "fedprox"
+    paper = "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020"
+    shares = "everything"
+    Settings = FedProxSettings
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """E epochs with the proximal term."""
+        pull = Proximal(self.settings.mu, local.received)
+        return [Phase(train=everything, epochs=self.training.local_epochs, penalty=pull)]

@@ -1,0 +1,44 @@
+"""FedRep: a shared representation under personal heads; a client fits its head first, then the representation.
+
+Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized Federated Learning, ICML
+2021, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from ..settings import setting
+from ..training.phase import Phase
+from .base import LocalRound, excluding
+from .head import HeadMethod, HeadSettings
+
+
+@dataclass(frozen=True)
+class FedRepSettings(HeadSettings):
+    """Settings of FedRep."""
+
+    p_epochs: int = setting(5, "Epochs of a round that train the head, before the E epochs of the base.", minimum=0)
+
+
+class FedRep(HeadMethod):
+    """p-epochs on the head over a frozen base, then E epochs on the base under a frozen head."""
+
+    name = "fedrep"
+    paper = "Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021"
+    shares = "the base"
+    Settings = FedRepSettings
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Share the base."""
+        return not self.in_head(model)(name)
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """Head, then base; a frozen base keeps its running statistics as well."""
+        head = self.in_head(local.model)
+        return [
+            Phase(train=head, epochs=self.settings.p_epochs, move_statistics=False),
+            Phase(train=excluding(head), epochs=self.training.local_epochs),
+        ]

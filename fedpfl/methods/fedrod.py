@@ -1,0 +1,100 @@
+"""FedRoD: two heads on one base; the generic one learns as if classes were balanced, the personal one the rest.
+
+Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022, with linear
+personal heads. The balanced softmax is from Ren et al., Balanced Meta-Softmax for Long-Tailed Visual Recognition,
+NeurIPS 2020. A head is one layer here, because the sum of two linear layers is one: a client's model can be exported as
+a plain model.
+
+The personal head starts at zero: until it has trained, a client predicts as the global model does. Other
+implementations start it as a copy of the generic head.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..models import cut
+from ..settings import setting
+from ..training.phase import Batch, Forward, Loss, Phase
+from .base import LocalRound, Method, everything
+
+PERSONAL_HEAD = "personal_head"
+
+
+@dataclass(frozen=True)
+class FedRoDSettings:
+    """Settings of FedRoD."""
+
+    balanced: bool = setting(
+        True, "Whether the generic head learns by balanced softmax; without it, base and generic head are FedAvg's."
+    )
+
+
+class FedRoD(Method):
+    """Features z, generic logits g(z), personal logits p(z); a client predicts by g + p, the global model is g.
+
+    CE(g + log n_ic) trains base and generic head, CE(stop(g) + p(stop(z))) the personal head; n_ic are the client's
+    samples of class c, and classes that it lacks are left out of the first softmax.
+    """
+
+    name = "fedrod"
+    paper = "Chen and Chao, On Bridging Generic and Personalized Federated Learning …, ICLR 2022"
+    shares = "the base and the generic head"
+    Settings = FedRoDSettings
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add the personal head."""
+        head = copy.deepcopy(cut(model).head)
+        for parameter in head.parameters():
+            nn.init.zeros_(parameter)
+        model.add_module(PERSONAL_HEAD, head)
+        return model
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """All but the personal head travels."""
+        return not name.startswith(PERSONAL_HEAD + ".")
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """E epochs on both losses at once."""
+        return [Phase(train=everything, epochs=self.training.local_epochs, loss=self._loss(local))]
+
+    def personalised(self, model: nn.Module) -> Forward:
+        """Add both heads' logits."""
+        return lambda x: torch.add(*both_logits(model, x))
+
+    def global_model(self, model: nn.Module) -> Forward:
+        """Predict with base and generic head."""
+        return model
+
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """Add the two heads into one, which is what their sum of logits is."""
+        arrays = dict(model.state_dict())
+        for name, array in model.get_submodule(PERSONAL_HEAD).state_dict().items():
+            arrays[f"head.{name}"] = arrays[f"head.{name}"] + array
+        return arrays
+
+    def _loss(self, local: LocalRound) -> Loss:
+        counts = torch.from_numpy(local.class_counts).to(next(local.model.parameters()).device)
+        absent, log_counts = counts == 0, counts.clamp(min=1).log()
+
+        def loss(model: nn.Module, batch: Batch) -> Tensor:
+            generic, personal = both_logits(model, batch.x)
+            personal = generic.detach() + personal
+            if self.settings.balanced:
+                # The lowest finite number: a class with probability 0 and, being overwritten, without a gradient.
+                generic = (generic + log_counts).masked_fill(absent, torch.finfo(generic.dtype).min)
+            return F.cross_entropy(generic, batch.y) + F.cross_entropy(personal, batch.y)
+
+        return loss
+
+
+def both_logits(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return g(z) and p(stop(z)), each of shape (n, classes)."""
+    base, head, _ = cut(model)
+    features = base(x)
+    return head(features), model.get_submodule(PERSONAL_HEAD)(features.detach())

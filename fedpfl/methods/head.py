@@ -1,0 +1,35 @@
+"""What the methods have in common that treat the last layers of a model differently from the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable
+
+from torch import nn
+
+from ..models import cut
+from ..settings import setting
+from .base import Method
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """Where the head begins."""
+
+    head_layers: int = setting(1, "Linear layers at the model's end that are its head.", minimum=1)
+
+
+class HeadMethod(Method):
+    """Base of the methods for models of a base and a head; others are refused when the model is built."""
+
+    Settings = HeadSettings
+
+    def in_head(self, model: nn.Module) -> Callable[[str], bool]:
+        """Return the function that says by name which arrays belong to the head; the others are the base.
+
+        Raises
+        ------
+        ConfigError
+            The model has no head, or not that many linear layers at its end.
+        """
+        return cut(model, self.settings.head_layers, f"{self.name}-head-layers").in_head

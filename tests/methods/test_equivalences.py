@@ -1,0 +1,91 @@
+"""Settings for which a method is another one: the same bits, through server, strategy and clients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from support import simulate
+from torch import nn
+
+from fedpfl.models import SplitModel, registry
+
+# Clients are missing in each round, and so are classes on each client.
+FEW = {"num_server_rounds": 2, "local_epochs": 1, "fraction_train": 0.67, "dirichlet_alpha": 0.1}
+
+
+def normalised(input_shape, num_classes):
+    base = registry.named(flatten=nn.Flatten(), norm=nn.BatchNorm1d(64), fc=nn.Linear(64, 16), relu=nn.ReLU())
+    return SplitModel(base, nn.Linear(16, num_classes))
+
+
+@pytest.fixture(autouse=True)
+def model_with_batchnorm(monkeypatch):
+    monkeypatch.setitem(registry._MODELS, "normalised", registry._Entry(normalised, None))
+
+
+def run(folder, method, **settings):
+    return simulate(folder, 3, method=method, **{**FEW, **settings})
+
+
+def shared(folder):
+    return load_file(folder.path / "global.safetensors")
+
+
+def personal(tmp_path):
+    newest = [sorted(client.iterdir())[-1] for client in sorted((tmp_path / "state").glob("*/client-*"))]
+    return [load_file(path) for path in newest]
+
+
+def assert_same(a, b):
+    assert a
+    assert a.keys() == b.keys()
+    for name in a:
+        assert np.array_equal(a[name], b[name]), name
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "fedavg"),
+    [
+        ("fedprox", {"fedprox_mu": 0.0}, {}),
+        ("fedprox", {"fedprox_mu": 0.0, "model": "normalised"}, {}),
+        ("feddyn", {"feddyn_alpha": 0.0}, {"fedavg_weights": "uniform"}),
+        ("feddyn", {"feddyn_alpha": 0.0, "model": "normalised"}, {"fedavg_weights": "uniform"}),
+        ("fedbn", {}, {}),
+        ("fedper", {"fedper_head_layers": 0, "model": "normalised"}, {}),
+        ("lg-fedavg", {"lg_fedavg_head_layers": 3, "model": "mlp"}, {}),
+    ],
+)
+def test_it_is_fedavg(tmp_path, method, settings, fedavg):
+    ours = run(tmp_path / "a", method, **settings)
+    theirs = run(tmp_path / "b", "fedavg", model=settings.get("model", "small-cnn"), **fedavg)
+    assert_same(shared(ours), shared(theirs))
+    for key in ("clients", "train_loss", "personalised", "global"):
+        assert [line[key] for line in ours.metrics()] == [line[key] for line in theirs.metrics()]
+
+
+@pytest.mark.parametrize("model", ["small-cnn", "normalised"])
+def test_fedrod_with_plain_cross_entropy_shares_what_fedavg_does(tmp_path, model):
+    # The personal head is there and trains: it must not reach base and generic head.
+    ours = run(tmp_path / "a", "fedrod", fedrod_balanced=False, model=model)
+    theirs = run(tmp_path / "b", "fedavg", model=model)
+    assert_same(shared(ours), shared(theirs))
+    assert [line["global"] for line in ours.metrics()] == [line["global"] for line in theirs.metrics()]
+    assert ours.metrics()[-1]["personalised"] != theirs.metrics()[-1]["personalised"]
+
+
+@pytest.mark.parametrize("model", ["small-cnn", "normalised"])
+def test_ditto_without_a_pull_trains_its_personal_model_as_local_does(tmp_path, model):
+    ours = run(tmp_path / "a", "ditto", ditto_pull=0.0, ditto_p_epochs=2, local_epochs=2, model=model)
+    theirs = run(tmp_path / "b", "local", local_epochs=2, model=model)
+    twins = [{name[len("personal.") :]: array for name, array in v.items()} for v in personal(tmp_path / "a")]
+    for v, alone in zip(twins, personal(tmp_path / "b"), strict=True):
+        assert_same(v, alone)
+    assert [line["personalised"] for line in ours.metrics()] == [line["personalised"] for line in theirs.metrics()]
+
+
+def test_fedper_with_every_layer_in_the_head_is_local(tmp_path):
+    run(tmp_path / "a", "fedper", model="mlp", fedper_head_layers=3)
+    run(tmp_path / "b", "local", model="mlp")
+    for mine, alone in zip(personal(tmp_path / "a"), personal(tmp_path / "b"), strict=True):
+        assert_same(mine, alone)

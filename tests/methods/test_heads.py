@@ -1,0 +1,166 @@
+"""Methods that cut a model into parts: which arrays travel, which models they take, what they export."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from support import federation, simulate
+from torch import nn
+from torch.nn import functional as F
+
+from fedpfl import models
+from fedpfl.assembly import assemble
+from fedpfl.config import Config
+from fedpfl.errors import ConfigError, FedpflError
+from fedpfl.models import registry
+from fedpfl.training.phase import Batch
+
+HERE = ["ditto", "fedbabu", "fedbn", "feddyn", "fedper", "fedprox", "fedrep", "fedrod", "lg-fedavg"]
+NEED_A_HEAD = ["fedbabu", "fedper", "fedrep", "fedrod", "lg-fedavg"]
+
+
+def method(name, **settings):
+    return Config.parse({"method": name, **settings}).method
+
+
+@pytest.mark.parametrize("model", ["convnet", "fedavg-cnn", "mlp", "resnet10", "resnet9", "small-cnn", "vgg16"])
+@pytest.mark.parametrize("name", HERE)
+def test_every_method_builds_and_exports_every_model(name, model):
+    with torch.device("meta"):  # no memory, no numbers: only names and shapes
+        plain = models.build(model, (3, 32, 32), 10)
+        shapes = {key: array.shape for key, array in plain.state_dict().items()}
+        built = method(name).build(plain)
+        logits = method(name).personalised(built.eval())(torch.empty(2, 3, 32, 32))
+    assert logits.shape == (2, 10)
+    exported = method(name).export(built)
+    assert {key: exported[key].shape for key in shapes} == shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "personal"),
+    [
+        ("fedper", {}, {"head"}),
+        ("fedper", {"fedper-head-layers": 2}, {"head", "base.fc2"}),
+        ("fedper", {"fedper-head-layers": 0}, set()),
+        ("fedrep", {}, {"head"}),
+        ("fedbabu", {"fedbabu-head-layers": 3}, {"head", "base.fc2", "base.fc1"}),
+        ("lg-fedavg", {}, {"base.conv1", "base.conv2", "base.fc1", "base.fc2"}),
+        ("fedrod", {}, {"personal_head"}),
+    ],
+)
+def test_what_stays_on_the_client(name, settings, personal):
+    chosen = method(name, **settings)
+    partition = chosen.partition(chosen.build(models.build("convnet", (3, 32, 32), 10)))
+    assert {key.rsplit(".", 1)[0] for key in partition.personal} == personal
+    assert partition.shared
+
+
+def test_fedbn_keeps_parameters_and_statistics_of_batchnorm():
+    partition = method("fedbn").partition(models.build("resnet8", (3, 32, 32), 10))
+    assert {key.rsplit(".", 1)[1] for key in partition.personal} == {"weight", "bias", "running_mean", "running_var"}
+    assert all("bn" in key or "downsample.1" in key for key in partition.personal)
+    assert not any("bn" in key or "downsample.1" in key for key in partition.shared)
+
+
+def test_fedbn_says_where_it_has_nothing_to_do(tmp_path):
+    run = simulate(tmp_path, 2, method="fedbn", num_server_rounds=1)
+    assert run.task()["remarks"] == [
+        "this model has no BatchNorm: nothing is personal, and fedbn does what fedavg does"
+    ]
+    assert method("fedbn").remarks(models.build("resnet8", (1, 8, 8), 10)) == []
+
+
+@pytest.mark.parametrize("name", NEED_A_HEAD)
+def test_a_model_without_a_head_is_refused_by_server_and_clients(tmp_path, monkeypatch, name):
+    def headless(input_shape, num_classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+
+    monkeypatch.setitem(registry._MODELS, "headless", registry._Entry(headless, None))
+    with pytest.raises(ConfigError, match="model = 'Sequential': has no head"):
+        assemble(Config.parse(federation(tmp_path, method=name, model="headless")), (1, 8, 8), 10)
+    with pytest.raises(FedpflError, match="a client cannot take part: model = 'Sequential': has no head"):
+        simulate(tmp_path, 2, method=name, model="headless")
+
+
+@pytest.mark.parametrize("name", ["fedbabu", "fedper", "fedrep", "lg-fedavg"])
+def test_a_head_that_the_model_does_not_have_is_refused_by_its_own_key(tmp_path, name):
+    values = federation(tmp_path, method=name, **{f"{name}-head-layers": 3})
+    with pytest.raises(ConfigError, match=f"^{name}-head-layers = 3: the model ends with 2 linear layers"):
+        assemble(Config.parse(values), (1, 8, 8), 10)
+
+
+@pytest.mark.parametrize("phase_of", ["fedrep", "fedbabu"])
+def test_statistics_of_a_frozen_base_stand_still(phase_of):
+    chosen, local = method(phase_of), SimpleNamespace(model=models.build("resnet8", (1, 8, 8), 10))
+    phase = (chosen.schedule if phase_of == "fedrep" else chosen.adaptation)(local)[0]
+    assert [name for name, _ in local.model.named_parameters() if phase.train(name)] == ["head.weight", "head.bias"]
+    assert not phase.move_statistics
+
+
+class TestFedRoD:
+    @pytest.fixture
+    def chosen(self):
+        return method("fedrod")
+
+    @pytest.fixture
+    def model(self, chosen):
+        torch.manual_seed(0)
+        model = chosen.build(models.build("small-cnn", (1, 8, 8), 4))
+        nn.init.normal_(model.personal_head.weight)
+        return model
+
+    def gradients(self, chosen, model, counts, y):
+        local = SimpleNamespace(model=model, class_counts=np.array(counts))
+        batch = Batch(torch.randn(len(y), 1, 8, 8), torch.tensor(y), torch.arange(len(y)))
+        model.zero_grad()
+        loss = chosen.schedule(local)[0].loss(model, batch)
+        loss.backward()
+        return loss.item(), {name: p.grad for name, p in model.named_parameters()}
+
+    def test_a_class_that_the_client_lacks_gets_no_gradient_in_the_generic_head(self, chosen, model):
+        loss, grads = self.gradients(chosen, model, [5, 3, 0, 1], [0, 1, 3])
+        assert np.isfinite(loss)
+        assert all(torch.isfinite(g).all() for g in grads.values())
+        absent = grads["head.weight"][2]
+        assert torch.equal(absent, torch.zeros_like(absent))
+        assert grads["head.weight"][[0, 1, 3]].abs().sum(1).min() > 0
+        assert grads["personal_head.weight"][2].abs().max() > 0
+
+    def test_one_class_teaches_the_generic_part_nothing(self, chosen, model):
+        _, grads = self.gradients(chosen, model, [0, 0, 7, 0], [2, 2])
+        for name, grad in grads.items():
+            assert bool(grad.abs().max() > 0) == name.startswith("personal_head."), name
+
+    def test_the_personal_loss_does_not_reach_base_and_generic_head(self, model):
+        plain = method("fedrod", **{"fedrod-balanced": False})
+        torch.manual_seed(1)
+        _, grads = self.gradients(plain, model, [1, 1, 1, 1], [0, 2, 3])
+        model.zero_grad()
+        torch.manual_seed(1)
+        F.cross_entropy(model(torch.randn(3, 1, 8, 8)), torch.tensor([0, 2, 3])).backward()
+        for name, p in model.named_parameters():
+            if not name.startswith("personal_head."):
+                assert torch.equal(grads[name], p.grad), name
+
+    def test_the_exported_model_predicts_as_both_heads_together(self, chosen, model):
+        plain = models.build("small-cnn", (1, 8, 8), 4).eval()
+        exported = chosen.export(model)
+        plain.load_state_dict({name: exported[name] for name in plain.state_dict()})
+        x = torch.randn(5, 1, 8, 8)
+        torch.testing.assert_close(plain(x), chosen.personalised(model.eval())(x))
+
+    def test_before_any_training_a_client_predicts_as_the_global_model(self, chosen):
+        fresh = chosen.build(models.build("small-cnn", (1, 8, 8), 4)).eval()
+        x = torch.randn(5, 1, 8, 8)
+        assert torch.equal(chosen.personalised(fresh)(x), chosen.global_model(fresh)(x))
+
+
+def test_ditto_exports_the_personal_model():
+    ditto = method("ditto")
+    model = ditto.build(models.build("small-cnn", (1, 8, 8), 4))
+    nn.init.ones_(model.personal.head.bias)
+    assert torch.equal(ditto.export(model)["head.bias"], torch.ones(4))
+    assert not torch.equal(model.head.bias, torch.ones(4))

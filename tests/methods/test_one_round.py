@@ -1,0 +1,286 @@
+"""Rounds on a tiny problem against straight-line NumPy, written from the papers' equations.
+
+Two of three clients train in a round, on all of their samples at once, so that the order of samples is no matter. The
+model is two linear layers (one is batch normalisation for FedBN). Tolerances are those of float32 sums.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from support import simulate
+from torch import nn
+
+from fedpfl.assembly import assemble
+from fedpfl.config import Config
+from fedpfl.data.federation import federated_data
+from fedpfl.models import SplitModel, registry
+
+RATE, EPOCHS = 0.1, 2
+BASE, HEAD = ("base.fc.weight", "base.fc.bias"), ("head.weight", "head.bias")
+
+
+def two_layers(input_shape, num_classes):
+    return SplitModel(registry.named(flatten=nn.Flatten(), fc=nn.Linear(4, 5)), nn.Linear(5, num_classes))
+
+
+def normalised(input_shape, num_classes):
+    return SplitModel(registry.named(flatten=nn.Flatten(), norm=nn.BatchNorm1d(4)), nn.Linear(4, num_classes))
+
+
+class Task:
+    """A finished run, what it started from, and its data as float64."""
+
+    def __init__(self, run):
+        config = Config.parse(run.config())
+        data = federated_data(config.data, 3, config.run.seed)
+        self.train, self.test = (
+            [(s.x.numpy().astype(np.float64), s.y.numpy()) for s in map(part, range(3))]
+            for part in (data.train, data.test)
+        )
+        start = assemble(Config.parse({**run.config(), "method": "fedavg"}), (4,), 3)[0].state_dict()
+        self.start = {name: array.numpy().astype(np.float64) for name, array in start.items()}
+        self.lines = run.metrics()
+        self.rounds = [line["clients"] for line in self.lines]
+        self.shared = load_file(run.path / "global.safetensors")
+        assert [len(clients) for clients in self.rounds] == [2, 2, 2]
+
+    def mean(self, arrays, clients, names, weights=None):
+        """Return the mean over ``clients`` of the arrays called ``names``, weighted by training samples."""
+        weights = [len(self.train[i][1]) for i in clients] if weights is None else weights
+        return {k: sum(a * arrays[i][k] for a, i in zip(weights, clients, strict=True)) / sum(weights) for k in names}
+
+    def check_loss(self, at, kind, logits):
+        """Compare the loss over all test samples after a round; ``logits`` maps (client, x) to logits."""
+        losses = [-np.log(softmax(logits(i, x))[np.arange(len(y)), y]) for i, (x, y) in enumerate(self.test)]
+        np.testing.assert_allclose(self.lines[at][kind]["loss"], np.concatenate(losses).mean(), rtol=1e-5)
+
+    def check_shared(self, expected):
+        assert self.shared.keys() == expected.keys()
+        for name, array in expected.items():
+            np.testing.assert_allclose(self.shared[name], array, atol=2e-6, err_msg=name)
+
+
+@pytest.fixture
+def play(tmp_path, monkeypatch):
+    monkeypatch.setitem(registry._MODELS, "two-layers", registry._Entry(two_layers, None))
+    monkeypatch.setitem(registry._MODELS, "normalised", registry._Entry(normalised, None))
+    rng = np.random.default_rng(5)
+    client = np.repeat([0, 1, 2], [8, 12, 20])
+    y = rng.integers(0, 3, 40)
+    y[client == 1] = np.arange(12) % 2  # one client lacks a class
+    x = rng.normal(size=(40, 4)).astype(np.float32) + y[:, None]
+    np.savez(tmp_path / "task.npz", x=x, y=y, client=client)
+
+    def run(method, model="two-layers", **settings):
+        return Task(simulate(
+            tmp_path, 3, method=method, model=model, dataset="npz", data=str(tmp_path / "task.npz"),
+            partitioner="natural", min_samples=2, batch_size=100, momentum=0.0, learning_rate=RATE,
+            local_epochs=EPOCHS, fraction_train=0.67, num_server_rounds=3, **settings,
+        ))  # fmt: skip
+
+    return run
+
+
+def softmax(logits):
+    e = np.exp(logits - logits.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def logits(w, x):
+    return (x @ w[BASE[0]].T + w[BASE[1]]) @ w[HEAD[0]].T + w[HEAD[1]]
+
+
+def gradient(w, x, y):
+    """Return the gradient of the mean cross-entropy."""
+    z = x @ w[BASE[0]].T + w[BASE[1]]
+    d = (softmax(z @ w[HEAD[0]].T + w[HEAD[1]]) - np.eye(3)[y]) / len(y)
+    dz = d @ w[HEAD[0]]
+    return {BASE[0]: dz.T @ x, BASE[1]: dz.sum(0), HEAD[0]: d.T @ z, HEAD[1]: d.sum(0)}
+
+
+def descend(w, data, epochs, names):
+    """Return ``w`` after gradient steps on the arrays called ``names``."""
+    for _ in range(epochs):
+        g = gradient(w, *data)
+        w = {k: w[k] - RATE * g[k] if k in names else w[k] for k in w}
+    return w
+
+
+def test_fedprox(play):
+    task, mu = play("fedprox", fedprox_mu=0.5), 0.5
+    w = task.start
+    for at, clients in enumerate(task.rounds):
+        trained = {}
+        for i in clients:
+            v = dict(w)
+            for _ in range(EPOCHS):
+                g = gradient(v, *task.train[i])
+                v = {k: v[k] - RATE * (g[k] + mu * (v[k] - w[k])) for k in v}
+            trained[i] = v
+        w = task.mean(trained, clients, w)
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(w, x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)
+
+
+def test_feddyn(play):
+    task, alpha = play("feddyn", feddyn_alpha=0.5), 0.5
+    w = task.start
+    h = {k: np.zeros_like(a) for k, a in w.items()}
+    h_i = [dict(h) for _ in range(3)]
+    for at, clients in enumerate(task.rounds):
+        trained = {}
+        for i in clients:
+            v = dict(w)
+            for _ in range(EPOCHS):
+                g = gradient(v, *task.train[i])
+                v = {k: v[k] - RATE * (g[k] - h_i[i][k] + alpha * (v[k] - w[k])) for k in v}
+            h_i[i] = {k: h_i[i][k] - alpha * (v[k] - w[k]) for k in v}
+            trained[i] = v
+        h = {k: h[k] - alpha / 3 * sum(trained[i][k] - w[k] for i in clients) for k in w}
+        mean = task.mean(trained, clients, w, weights=[1, 1])
+        w = {k: mean[k] - h[k] / alpha for k in w}
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(w, x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)
+
+
+def test_ditto(play):
+    task, lam = play("ditto", ditto_pull=0.5, ditto_p_epochs=3), 0.5
+    w = task.start
+    v = [dict(w) for _ in range(3)]
+    for at, clients in enumerate(task.rounds):
+        for i in clients:
+            for _ in range(3):
+                g = gradient(v[i], *task.train[i])
+                v[i] = {k: v[i][k] - RATE * (g[k] + lam * (v[i][k] - w[k])) for k in w}
+        w = task.mean({i: descend(w, task.train[i], EPOCHS, w) for i in clients}, clients, w)
+        task.check_loss(at, "personalised", lambda i, x: logits(v[i], x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)
+
+
+def test_fedper(play):
+    task = play("fedper")
+    base, heads = {k: task.start[k] for k in BASE}, [{k: task.start[k] for k in HEAD} for _ in range(3)]
+    for at, clients in enumerate(task.rounds):
+        trained = {i: descend({**base, **heads[i]}, task.train[i], EPOCHS, BASE + HEAD) for i in clients}
+        for i in clients:
+            heads[i] = {k: trained[i][k] for k in HEAD}
+        base = task.mean(trained, clients, BASE)
+        task.check_loss(at, "personalised", lambda i, x, base=base: logits({**base, **heads[i]}, x))
+        assert "global" not in task.lines[at]
+    task.check_shared(base)
+
+
+def test_fedrep(play):
+    task = play("fedrep", fedrep_p_epochs=3)
+    base, heads = {k: task.start[k] for k in BASE}, [{k: task.start[k] for k in HEAD} for _ in range(3)]
+    for at, clients in enumerate(task.rounds):
+        trained = {}
+        for i in clients:
+            w = descend({**base, **heads[i]}, task.train[i], 3, HEAD)
+            heads[i] = {k: w[k] for k in HEAD}
+            trained[i] = descend(w, task.train[i], EPOCHS, BASE)
+        base = task.mean(trained, clients, BASE)
+        task.check_loss(at, "personalised", lambda i, x, base=base: logits({**base, **heads[i]}, x))
+        assert "global" not in task.lines[at]
+    task.check_shared(base)
+
+
+@pytest.mark.parametrize(("tune", "tuned"), [("head", HEAD), ("everything", BASE + HEAD)])
+def test_fedbabu(play, tune, tuned):
+    task = play("fedbabu", fedbabu_tuning_epochs=4, fedbabu_tune=tune)
+    w = task.start
+    for at, clients in enumerate(task.rounds):
+        trained = {i: descend(w, task.train[i], EPOCHS, BASE) for i in clients}
+        w = {**task.start, **task.mean(trained, clients, BASE)}
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(descend(w, task.train[i], 4, tuned), x))
+    task.check_shared({k: w[k] for k in BASE})
+
+
+def test_lg_fedavg(play):
+    task = play("lg-fedavg")
+    head, bases = {k: task.start[k] for k in HEAD}, [{k: task.start[k] for k in BASE} for _ in range(3)]
+    for at, clients in enumerate(task.rounds):
+        trained = {i: descend({**bases[i], **head}, task.train[i], EPOCHS, BASE + HEAD) for i in clients}
+        for i in clients:
+            bases[i] = {k: trained[i][k] for k in BASE}
+        head = task.mean(trained, clients, HEAD)
+        task.check_loss(at, "personalised", lambda i, x, head=head: logits({**bases[i], **head}, x))
+        assert "global" not in task.lines[at]
+    task.check_shared(head)
+
+
+def test_fedrod(play):
+    task = play("fedrod")
+    w = task.start
+    p = [{k: np.zeros_like(w[k]) for k in HEAD} for _ in range(3)]
+
+    def both(w, p, x):
+        return logits({**w, **{k: w[k] + p[k] for k in HEAD}}, x)
+
+    for at, clients in enumerate(task.rounds):
+        trained = {}
+        for i in clients:
+            x, y = task.train[i]
+            counts, v = np.bincount(y, minlength=3), dict(w)
+            for _ in range(EPOCHS):
+                z = x @ v[BASE[0]].T + v[BASE[1]]
+                # Balanced softmax: n_c·exp(g_c) / Σ n_k·exp(g_k), 0 for a class that the client lacks.
+                odds = counts * np.exp(z @ v[HEAD[0]].T + v[HEAD[1]])
+                d = (odds / odds.sum(1, keepdims=True) - np.eye(3)[y]) / len(y)
+                d_p = (softmax(both(v, p[i], x)) - np.eye(3)[y]) / len(y)
+                dz = d @ v[HEAD[0]]
+                g = {BASE[0]: dz.T @ x, BASE[1]: dz.sum(0), HEAD[0]: d.T @ z, HEAD[1]: d.sum(0)}
+                v = {k: v[k] - RATE * g[k] for k in v}
+                p[i] = {
+                    HEAD[0]: p[i][HEAD[0]] - RATE * d_p.T @ z,
+                    HEAD[1]: p[i][HEAD[1]] - RATE * d_p.sum(0),
+                }
+            trained[i] = v
+        w = task.mean(trained, clients, w)
+        task.check_loss(at, "personalised", lambda i, x, w=w: both(w, p[i], x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)
+
+
+def test_fedbn(play):
+    task = play("fedbn", model="normalised")
+    gamma, beta, mean, variance = (f"base.norm.{k}" for k in ("weight", "bias", "running_mean", "running_var"))
+    head = {k: task.start[k] for k in HEAD}
+    norms = [{k: task.start[k] for k in (gamma, beta, mean, variance)} for _ in range(3)]
+
+    def normalise(x, m, v):
+        return (x - m) / np.sqrt(v + 1e-5)
+
+    for at, clients in enumerate(task.rounds):
+        trained = {}
+        for i in clients:
+            x, y = task.train[i]
+            u, v = norms[i], dict(head)
+            for _ in range(EPOCHS):
+                unit = normalise(x, x.mean(0), x.var(0))
+                z = unit * u[gamma] + u[beta]
+                d = (softmax(z @ v[HEAD[0]].T + v[HEAD[1]]) - np.eye(3)[y]) / len(y)
+                dz = d @ v[HEAD[0]]
+                u = {
+                    gamma: u[gamma] - RATE * (dz * unit).sum(0),
+                    beta: u[beta] - RATE * dz.sum(0),
+                    mean: 0.9 * u[mean] + 0.1 * x.mean(0),
+                    variance: 0.9 * u[variance] + 0.1 * x.var(0, ddof=1),
+                }
+                v = {HEAD[0]: v[HEAD[0]] - RATE * d.T @ z, HEAD[1]: v[HEAD[1]] - RATE * d.sum(0)}
+            norms[i], trained[i] = u, v
+        head = task.mean(trained, clients, HEAD)
+
+        def predict(i, x, head=head):
+            u = norms[i]
+            return (normalise(x, u[mean], u[variance]) * u[gamma] + u[beta]) @ head[HEAD[0]].T + head[HEAD[1]]
+
+        task.check_loss(at, "personalised", predict)
+        assert "global" not in task.lines[at]
+    task.check_shared(head)

@@ -30,7 +30,6 @@ from fedpfl.payload import Payload
 from fedpfl.strategies import Client, strategies
 from fedpfl.training.phase import Batch, Phase, Samples
 from fedpfl.training.settings import TrainingSettings
-from fedpfl.wire import encode
 
 GOAL = 1.1
 
@@ -98,12 +97,11 @@ def player(engine: Engine) -> Callable[[], None]:
 
     def play() -> None:
         nonlocal played
-        shared = encode(strategy.outgoing(strategy.clients[0]), config.run.wire_dtype)
         message = Payload(
             config={
                 "round": played + 1, "personal-round": played, "state-key": "benchmark", "layout": layout.to_text(),
             },
-            arrays={"shared": shared},
+            arrays=layout.pack(strategy.outgoing(strategy.clients[0]), config.run.wire_dtype),
         )  # fmt: skip
         engine.train(0, message)
         played += 1

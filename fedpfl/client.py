@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from functools import lru_cache
+from collections import OrderedDict
 from pathlib import Path
-from typing import Callable, Mapping, Sequence
+from typing import Callable, Mapping, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -173,6 +173,9 @@ class Engine:
         return Samples(*(tensor.to(self.config.training.device) for tensor in samples))
 
 
+Handler = Callable[[str, Payload, Mapping[str, Value], Mapping[str, Value]], Payload]
+Key = Tuple[Tuple[Tuple[Tuple[str, Value], ...], int], str, int]
+
 HANDLERS: dict[str, Callable[[Engine, int, Payload], Payload]] = {
     "query": Engine.query,
     "train": Engine.train,
@@ -203,7 +206,7 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
     client, nodes = _number(node_config, "partition-id", 0), _number(node_config, "num-partitions", 1)
     if client >= nodes:
         raise ConfigError("partition-id", client, f"must be below num-partitions = {nodes}")
-    engine = _engine(tuple(sorted(run_config.items())), nodes, str(node_config.get("data", "")), client)
+    engine = engine_for(run_config, nodes, str(node_config.get("data", "")), client)
     return HANDLERS[kind](engine, client, message)
 
 
@@ -216,14 +219,42 @@ def _number(node_config: Mapping[str, Value], key: str, least: int) -> int:
     return value
 
 
-def _engine(values: tuple[tuple[str, Value], ...], nodes: int, path: str, client: int) -> Engine:
-    # A device with data of its own plays one client; without, one engine serves all clients of the process.
-    return _cached_engine(values, nodes, path, client if path else -1)
+# The engines of one run, the latest used last. Clients that divide a data set share one; a client with data of its own
+# has its own, and a device has few of those.
+_engines: OrderedDict[Key, Engine] = OrderedDict()
+MOST_ENGINES = 4
 
 
-@lru_cache(maxsize=1)
-def _cached_engine(values: tuple[tuple[str, Value], ...], nodes: int, path: str, client: int) -> Engine:
-    config = Config.parse(dict(values))
+def engine_for(run_config: Mapping[str, Value], nodes: int, path: str, client: int) -> Engine:
+    """Return the engine that plays a client, made now or kept from an earlier message of the same run.
+
+    Parameters
+    ----------
+    run_config : mapping
+        The settings.
+    nodes : int
+        Nodes of the federation.
+    path : str
+        The client's own data, or nothing.
+    client : int
+        Client from 0.
+    """
+    run = tuple(sorted(run_config.items())), nodes
+    key = (run, path, client if path else -1)
+    if key in _engines:
+        _engines.move_to_end(key)
+        return _engines[key]
+    # Before the new engine is made: two runs' data and models may not fit into the memory of a small board.
+    if any(kept[0] != run for kept in _engines):
+        _engines.clear()
+    while len(_engines) >= MOST_ENGINES:
+        _engines.popitem(last=False)
+    _engines[key] = _make_engine(dict(run_config), nodes, path, client)
+    return _engines[key]
+
+
+def _make_engine(values: Mapping[str, Value], nodes: int, path: str, client: int) -> Engine:
+    config = Config.parse(values)
     num_clients = config.data.num_clients or nodes
     if num_clients != nodes:
         raise ConfigError("num-clients", num_clients, f"this federation has {nodes} nodes; use {nodes} or 0")

@@ -1,11 +1,16 @@
-"""The Flower ClientApp: every kind of message goes to the client's engine."""
+"""The Flower ClientApp: the client's engine answers, in the device's worker if there is one, else in this process."""
 
 from __future__ import annotations
+
+import sys
 
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from .errors import FedpflError
+from .forward import forward
+from .payload import Payload, is_probe
+from .settings import require_absolute
 
 # Flower's code for "the ClientApp raised an exception"; its enumeration is not part of the public API.
 CLIENT_APP_RAISED_EXCEPTION = 2
@@ -14,17 +19,29 @@ app = ClientApp()
 
 
 def _answer(kind: str, message: Message, context: Context) -> Message:
-    # torch takes seconds to import; Flower loads this module in processes that never train, too.
-    from .client import handle
-    from .config import require_absolute
+    # Flower loads this module in processes that answer nothing, too.
     from .messages import from_content, to_content
 
     try:
         require_absolute(context.run_config)
-        reply = handle(kind, from_content(message.content), context.run_config, context.node_config)
+        reply = _reply(kind, from_content(message.content), context)
     except FedpflError as error:
         return Message(Error(CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=message)
     return Message(to_content(reply), reply_to=message)
+
+
+def _reply(kind: str, message: Payload, context: Context) -> Payload:
+    if is_probe(message):
+        return Payload()
+    # A simulation's actors are warm themselves, and as many as the machine has cores.
+    if "ray" not in sys.modules:
+        reply = forward(kind, message, context.run_config, context.node_config)
+        if reply is not None:
+            return reply
+    # torch takes seconds to import.
+    from .client import handle
+
+    return handle(kind, message, context.run_config, context.node_config)
 
 
 @app.query()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Mapping
 
 from . import settings as s
@@ -21,8 +20,6 @@ from .settings import setting
 from .training.settings import TrainingSettings
 from .wire import DTYPES
 
-# Settings that are places on the machine that uses them.
-PLACES = ("output-dir", "state-dir", "data-dir", "data")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -97,16 +94,6 @@ class Config:
         """Return the settings that this run uses, by key: the common ones and the method's own."""
         parts = ((self.run, ""), (self.data, ""), (self.training, ""), (self.method.settings, self.method.name))
         return {key: value for part, prefix in parts for key, value in s.items(part, prefix)}
-
-
-def require_absolute(values: Mapping[str, Any]) -> None:
-    """Raise :class:`ConfigError` for a place that depends on the working directory, which Flower's processes share."""
-    for key in PLACES:
-        place = str(values.get(key, ""))
-        if place and not place.startswith(("/", "~")) and not Path(place).is_absolute():
-            raise ConfigError(
-                key, place, "must be absolute or start with ~: this program runs elsewhere than `flwr run`"
-            )
 
 
 def sections() -> list[tuple[str, type, str]]:

@@ -32,3 +32,13 @@ class Payload:
     config: dict[str, Value] = field(default_factory=dict)
     metrics: dict[str, Number] = field(default_factory=dict)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+def probe() -> Payload:
+    """Return the question whether a node answers at all, for which no client's engine is needed."""
+    return Payload({"probe": True})
+
+
+def is_probe(message: Payload) -> bool:
+    """Say whether a message is :func:`probe`."""
+    return message.config.get("probe") is True

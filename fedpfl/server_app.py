@@ -17,7 +17,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run's settings describe."""
     # torch and the methods take seconds to import; Flower's simulation loads this module before it starts its workers.
-    from .config import require_absolute
+    from .settings import require_absolute
     from .server import run_federation
 
     try:

@@ -13,9 +13,13 @@ from that line.
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, Sequence, TypeVar, Union, cast
 
 from .errors import ConfigError
+
+# Settings that are places on the machine that uses them.
+PLACES = ("output-dir", "state-dir", "data-dir", "data")
 
 Value = Union[bool, int, float, str]
 S = TypeVar("S")
@@ -138,3 +142,13 @@ def items(settings: Any, prefix: str = "") -> Iterator[tuple[str, Value]]:
     """Yield ``(key, value)`` of a settings object, in declaration order."""
     for field in dataclasses.fields(settings):
         yield key_of(field, prefix), getattr(settings, field.name)
+
+
+def require_absolute(values: Mapping[str, Any]) -> None:
+    """Raise :class:`ConfigError` for a place that depends on the working directory, which Flower's processes share."""
+    for key in PLACES:
+        place = str(values.get(key, ""))
+        if place and not place.startswith(("/", "~")) and not Path(place).is_absolute():
+            raise ConfigError(
+                key, place, "must be absolute or start with ~: this program runs elsewhere than `flwr run`"
+            )

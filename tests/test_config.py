@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedpfl import reference
-from fedpfl.config import Config, check_keys, known_keys, require_absolute
+from fedpfl.config import Config, check_keys, known_keys
+from fedpfl.settings import require_absolute
 from fedpfl.errors import ConfigError
 from fedpfl.methods import methods
 from fedpfl.settings import keys

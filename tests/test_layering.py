@@ -16,18 +16,18 @@ LAYERS = [
     ["errors", "files", "rng"],
     ["settings", "wire", "mqtt"],
     ["payload", "data", "layers", "models", "partition", "state"],
-    ["training"],
+    ["training", "frames"],
     ["methods"],
     ["config"],
     ["assembly"],
     ["client", "messages", "reference"],
-    ["strategies", "results"],
+    ["strategies", "results", "worker", "forward"],
     ["server", "export"],
     ["client_app", "server_app", "launch"],
     ["cli"],
 ]
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
-DEVICE = {part for parts in LAYERS[:8] for part in parts} - {"messages", "reference"}
+DEVICE = {part for parts in LAYERS[:8] for part in parts} - {"messages", "reference"} | {"worker"}
 
 
 def part_of(path):
@@ -69,7 +69,8 @@ def test_dependencies_point_downwards(path):
 
 
 def test_the_training_core_loads_without_flower():
-    code = "import sys, fedpfl.client; assert not any(m.split('.')[0] in ('flwr', 'ray') for m in sys.modules)"
+    found = "{m.split('.')[0] for m in sys.modules}"
+    code = f"import sys, fedpfl.client, fedpfl.worker; assert not {found} & {{'flwr', 'ray'}}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 

@@ -38,7 +38,8 @@ class Finding(NamedTuple):
 @app.command("doctor")
 def doctor(as_json: AsJson = False) -> None:
     """Check this machine for what would stop a run; exit code 1 if there is a problem."""
-    from ..config import PLACES, Config
+    from ..config import Config
+    from ..settings import PLACES
 
     values = app_settings(Path()) or {}
     settings = Config.parse({key: value for key, value in values.items() if key in PLACES})

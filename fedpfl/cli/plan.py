@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import PLACES, Config, check_keys
+from ..config import Config, check_keys
 from ..errors import ConfigError, FedpflError
 from ..results import RunFolder
-from ..settings import Value
+from ..settings import PLACES, Value
 from .common import app_settings, overrides, run_folder
 from .split import DEFAULT_CLIENTS
 

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 from support import LocalGrid, federation, simulate
 
-from fedpfl.client import _cached_engine, handle
+from fedpfl.client import engine_for, handle
 from fedpfl.payload import Payload
 
 
@@ -88,7 +88,7 @@ def _initial(tmp_path, num_clients, **settings):
     """Return the arrays that every client starts from, by name."""
     values = federation(tmp_path, num_clients, **settings)
     handle("query", Payload(), values, {"partition-id": 0, "num-partitions": num_clients})
-    engine = _cached_engine(tuple(sorted(values.items())), num_clients, "", -1)
+    engine = engine_for(values, num_clients, "", 0)
     from fedpfl.assembly import assemble
 
     _, partition = assemble(engine.config, engine.data.input_shape, engine.data.num_classes)

@@ -1,0 +1,267 @@
+"""The worker as a process of its own: it answers as this process would, and its death costs only time."""
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import federation
+
+from fedpfl import forward as forwarding
+from fedpfl import frames
+from fedpfl.client import MOST_ENGINES, _engines, engine_for, handle
+from fedpfl.errors import FedpflError
+from fedpfl.forward import WorkerError, forward
+from fedpfl.payload import Payload
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 60
+
+
+def old_python():
+    """Return an interpreter of the worker's oldest Python with torch, or skip."""
+    for name in (os.environ.get("FEDPFL_TEST_PYTHON38"), shutil.which("python3.8")):
+        if name:
+            code = "import sys, torch, safetensors, sklearn; assert sys.version_info[:2] == (3, 8)"
+            done = subprocess.run([name, "-c", code], capture_output=True, text=True, timeout=120)
+            if done.returncode == 0:
+                return name
+            if name == os.environ.get("FEDPFL_TEST_PYTHON38"):
+                pytest.fail(f"FEDPFL_TEST_PYTHON38 = {name}: {done.stderr.strip().splitlines()[-1]}")
+    pytest.skip("no Python 3.8 with torch, safetensors and scikit-learn: set FEDPFL_TEST_PYTHON38 to one")
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    """Start workers on one socket; stop them afterwards."""
+    with workers() as start:
+        monkeypatch.setenv(frames.SOCKET_VARIABLE, str(start.path))
+        yield start
+
+
+@pytest.fixture(scope="module")
+def shared_worker():
+    with workers() as start:
+        process = start()
+        yield start
+        assert process.poll() is None, start.log()
+
+
+@pytest.fixture
+def running(shared_worker, monkeypatch):
+    """One worker for all tests that must leave it running."""
+    monkeypatch.setenv(frames.SOCKET_VARIABLE, str(shared_worker.path))
+    return shared_worker
+
+
+@contextlib.contextmanager
+def workers():
+    folder = Path(tempfile.mkdtemp(prefix="fedpfl-test-"))
+    path = folder / "run" / "worker.sock"
+    processes = []
+
+    def start(python=sys.executable, wait=True):
+        log = (folder / "log").open("ab")
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), frames.SOCKET_VARIABLE: str(path)}
+        process = subprocess.Popen([python, "-m", "fedpfl.worker"], env=environment, cwd=folder, stderr=log)
+        processes.append(process)
+        deadline = time.monotonic() + START_SECONDS
+        while wait and b"ready" not in (folder / "log").read_bytes():
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return process
+
+    start.path = path
+    start.log = lambda: (folder / "log").read_text()
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+    shutil.rmtree(folder)
+
+
+def asked(values, node, **more):
+    """Return the first round's train message for a client, from its answer to the query."""
+    described = handle("query", Payload(), values, node)
+    size = engine_for(values, node["num-partitions"], "", 0).partition.get_shared()
+    config = {"round": 1, "personal-round": 0, "state-key": "key", "layout": described.config["layout"], **more}
+    return Payload(config, {}, {"shared": size})
+
+
+def same(a, b):
+    assert np.array_equal(a.arrays["shared"], b.arrays["shared"])
+    assert a.config == b.config
+    assert a.metrics["train-loss"] == b.metrics["train-loss"]
+
+
+NODE = {"partition-id": 1, "num-partitions": 3}
+
+
+def test_the_worker_answers_as_this_process_does(running, tmp_path):
+    values = federation(tmp_path, 3, threads=1)
+    message = asked(values, NODE)
+    mine = handle("train", message, {**values, "state-dir": str(tmp_path / "mine")}, NODE)
+    same(forward("train", message, values, NODE), mine)
+    stored = sorted(path.name for path in (tmp_path / "state").rglob("*.safetensors"))
+    assert stored == ["round-000001.safetensors"]
+    message.config["personal-round"] = 1
+    theirs = forward("evaluate", message, values, NODE)
+    mine = handle("evaluate", message, {**values, "state-dir": str(tmp_path / "mine")}, NODE)
+    assert theirs.metrics["personalised-loss-sum"] == mine.metrics["personalised-loss-sum"]
+
+
+def test_the_socket_is_the_user_s_alone_and_goes_with_the_worker(worker):
+    process = worker()
+    assert stat.S_IMODE(worker.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(worker.path.parent.stat().st_mode) == 0o700
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert not worker.path.exists()
+
+
+def test_a_second_worker_says_that_there_is_one(running):
+    second = running(wait=False)
+    assert second.wait(30) == 1
+    assert f"error: another worker listens at {running.path}" in running.log()
+
+
+def test_the_client_s_own_errors_arrive_and_the_worker_lives_on(running, tmp_path):
+    values = federation(tmp_path, 3)
+    with pytest.raises(FedpflError, match=r"num-clients = 7: this federation has 3 nodes"):
+        forward("query", Payload(), {**values, "num-clients": 7}, NODE)
+    with pytest.raises(WorkerError, match="KeyError: 'dance'"):
+        forward("dance", Payload(), values, NODE)
+    assert forward("query", Payload(), values, NODE).config["client"] == 1
+
+
+def test_another_version_is_refused(running, tmp_path, monkeypatch):
+    monkeypatch.setattr(forwarding, "__version__", "99")
+    with pytest.raises(FedpflError, match=r"this worker is fedpfl .* and the app 99"):
+        forward("query", Payload(), federation(tmp_path, 3), NODE)
+
+
+def test_bytes_that_are_no_request_disturb_nobody(running, tmp_path):
+    for content in (b"", b"GET / HTTP/1.1\r\n\r\n" * 9, frames.MAGIC + b"\xff" * 12):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(running.path))
+            connection.sendall(content)
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(1) == b""
+    assert forward("query", Payload(), federation(tmp_path, 3), NODE).config["client"] == 1
+    assert running.log().count("a request was dropped") == 3
+
+
+def test_another_user_is_refused(running, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(FedpflError, match=r"the other end belongs to user \d+, and this process to user 12345"):
+        forward("query", Payload(), federation(tmp_path, 3), NODE)
+
+
+def test_requests_wait_for_each_other(running, tmp_path):
+    values = federation(tmp_path, 3, threads=1)
+    messages = {client: asked(values, {"partition-id": client, "num-partitions": 3}) for client in range(3)}
+    answers = {}
+
+    def ask(client):
+        node = {"partition-id": client, "num-partitions": 3}
+        answers[client] = forward("train", messages[client], values, node)
+
+    threads = [threading.Thread(target=ask, args=(client,)) for client in messages]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for client, message in messages.items():
+        node = {"partition-id": client, "num-partitions": 3}
+        same(answers[client], handle("train", message, {**values, "state-dir": str(tmp_path / "mine")}, node))
+
+
+def test_a_worker_that_is_killed_during_a_request_costs_only_time(worker, tmp_path):
+    first = worker()
+    values = federation(tmp_path, 3, threads=1, local_epochs=80)
+    message = asked(values, NODE)
+    answers = []
+    asking = threading.Thread(target=lambda: answers.append(forward("train", message, values, NODE)))
+    asking.start()
+    time.sleep(0.4)
+    assert not answers, "the training is too short for this test"
+    first.kill()
+    first.wait()
+    time.sleep(0.5)  # its socket lies there, and nobody listens
+    worker()
+    asking.join(60)
+    same(answers[0], handle("train", message, {**values, "state-dir": str(tmp_path / "mine")}, NODE))
+
+
+def test_without_a_worker_this_process_answers(worker, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    with caplog.at_level(logging.INFO, "flwr"):
+        assert forward("query", Payload(), {}, NODE) is None
+    assert f"no worker at {worker.path}, this process answers" in caplog.text
+    # Left behind by one that was killed and does not come back.
+    worker.path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(worker.path))
+    monkeypatch.setattr(forwarding, "WAIT_SECONDS", 0.5)
+    with caplog.at_level(logging.INFO, "flwr"):
+        assert forward("query", Payload(), {}, NODE) is None
+    assert "did not come back, this process answers" in caplog.text
+
+
+def test_a_request_that_ends_its_worker_each_time_does_not_go_on_for_ever(worker, monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    worker.path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(worker.path))
+        listener.listen()
+
+        def drop():
+            for _ in range(forwarding.MOST_LOSSES + 1):
+                listener.accept()[0].close()
+
+        dropping = threading.Thread(target=drop)
+        dropping.start()
+        with caplog.at_level(logging.INFO, "flwr"):
+            assert forward("query", Payload(), {}, NODE) is None
+        dropping.join(10)
+    assert "ended 3 times during this request, this process answers" in caplog.text
+
+
+def test_a_worker_in_an_old_python_takes_part(worker, tmp_path):
+    worker(old_python())
+    values = federation(tmp_path, 3, threads=1)
+    message = asked(values, NODE)
+    theirs = forward("train", message, values, NODE)
+    mine = handle("train", message, {**values, "state-dir": str(tmp_path / "mine")}, NODE)
+    # Another torch rounds otherwise.
+    assert theirs.metrics["train-samples"] == mine.metrics["train-samples"]
+    np.testing.assert_allclose(theirs.arrays["shared"], mine.arrays["shared"], atol=1e-3)
+    assert list((tmp_path / "state").rglob("round-000001.safetensors"))
+
+
+def test_a_device_keeps_an_engine_for_each_of_its_own_clients_and_only_of_one_run(tmp_path):
+    rng = np.random.default_rng(1)
+    paths = []
+    for client in range(MOST_ENGINES + 1):
+        paths.append(tmp_path / f"{client}.npz")
+        np.savez(paths[-1], x=rng.integers(0, 256, (60, 8, 8, 1), np.uint8), y=np.arange(60) % 3)
+    values = federation(tmp_path, 3, dataset="npz", data=str(paths[0]), num_classes=3)
+    made = [engine_for(values, 9, str(path), client) for client, path in enumerate(paths[:MOST_ENGINES])]
+    assert [engine_for(values, 9, str(path), i) for i, path in enumerate(paths[:MOST_ENGINES])] == made
+    engine_for(values, 9, str(paths[-1]), MOST_ENGINES)
+    assert len(_engines) == MOST_ENGINES
+    assert made[0] not in _engines.values()
+    engine_for({**values, "run-name": "next"}, 9, str(paths[0]), 0)
+    assert len(_engines) == 1

@@ -25,6 +25,8 @@ def _answer(kind: str, message: Message, context: Context) -> Message:
     try:
         require_absolute(context.run_config)
         reply = _reply(kind, from_content(message.content), context)
+        if kind == "query":
+            reply.config["in-turn"] = not _simulated()
     except FedpflError as error:
         return Message(Error(CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=message)
     return Message(to_content(reply), reply_to=message)
@@ -34,7 +36,7 @@ def _reply(kind: str, message: Payload, context: Context) -> Payload:
     if is_probe(message):
         return Payload()
     # A simulation's actors are warm themselves, and as many as the machine has cores.
-    if "ray" not in sys.modules:
+    if not _simulated():
         reply = forward(kind, message, context.run_config, context.node_config)
         if reply is not None:
             return reply
@@ -42,6 +44,10 @@ def _reply(kind: str, message: Payload, context: Context) -> Payload:
     from .client import handle
 
     return handle(kind, message, context.run_config, context.node_config)
+
+
+def _simulated() -> bool:
+    return "ray" in sys.modules
 
 
 @app.query()

@@ -47,6 +47,13 @@ class RunSettings:
     wire_dtype: str = setting("float32", "Type in which shared arrays travel.", choices=DTYPES)
     node_timeout: float = setting(600.0, "Seconds to wait until all clients are connected.", above=0)
     round_timeout: float = setting(600.0, "Seconds to wait for the replies of a round.", above=0)
+    check_after: float = setting(
+        60.0,
+        "Seconds without a reply after which a device is asked whether it still works; a message that it lost is sent "
+        "again.",
+        above=0,
+    )
+    min_replies: int = setting(1, "Fewest clients that have to train in a round; with fewer the run ends.", minimum=1)
 
     def evaluates_in(self, server_round: int) -> bool:
         """Say whether the clients are tested after a round."""

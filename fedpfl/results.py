@@ -47,8 +47,8 @@ EVERY_REPLY = frozenset({"train-samples", "train-loss", "train-seconds"})
 
 # What a resumed run may change: how long it runs, how long it waits, where things lie, and with how many threads.
 FREE_ON_RESUME = frozenset({
-    "resume", "run-name", "num-server-rounds", "node-timeout", "round-timeout", "output-dir", "state-dir", "data-dir",
-    "data", "threads",
+    "resume", "run-name", "num-server-rounds", "node-timeout", "round-timeout", "check-after",
+    "min-replies", "output-dir", "state-dir", "data-dir", "data", "threads",
 })  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from logging import INFO, WARNING, getLogger
 
 from flwr.app import Message
@@ -19,6 +19,7 @@ from .payload import Payload
 from .results import RunFolder
 from .settings import Value
 from .strategies import Client, PersonalisedStrategy, strategies
+from .strategies.exchange import pause_after
 from .strategies.mean_model import MeanModel
 from .wire import Layout
 
@@ -26,6 +27,8 @@ logger = getLogger("flwr")
 
 # The number of nodes has to stand still for this long before the first are asked.
 SETTLED_SECONDS = 0.3
+# How long a round waits for nodes that appeared during the run to say which clients they are.
+ASK_SECONDS = 60.0
 # Classes, clients and samples are fewer than this; larger numbers are no descriptions.
 MOST = 10_000_000
 
@@ -74,6 +77,7 @@ def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
         if len(set(classes)) > 1:
             raise ConfigError("evaluate-global", True, "clients with different numbers of classes have no mean model")
         strategy.mean_model = MeanModel(personal, config.run.wire_dtype)
+    strategy.ask = lambda grid, nodes: _ask(grid, nodes, config.run)
     first_round = 1
     if config.run.resume:
         finished, state = folder.restore(strategy.layout)
@@ -127,7 +131,7 @@ def _settled_nodes(grid: Grid, deadline: float) -> list[int]:
             nodes, since = found, time.monotonic()
         elif nodes and time.monotonic() - since > SETTLED_SECONDS:
             break
-        time.sleep(0.05)
+        pause_after(since)
     return nodes
 
 
@@ -135,7 +139,8 @@ def _query(grid: Grid, nodes: list[int], settings: RunSettings, deadline: float)
     content = to_content(Payload())
     pending = {i for i in grid.push_messages([Message(content, node, "query") for node in nodes]) if i}
     out: dict[int, Payload] = {}
-    deadline = min(deadline, time.monotonic() + settings.round_timeout)
+    begun = time.monotonic()
+    deadline = min(deadline, begun + settings.round_timeout)
     while pending and time.monotonic() < deadline:
         for reply in grid.pull_messages(pending):
             pending.discard(reply.metadata.reply_to_message_id)
@@ -144,8 +149,18 @@ def _query(grid: Grid, nodes: list[int], settings: RunSettings, deadline: float)
             if reply.has_error():
                 raise FedpflError(f"a client cannot take part: {reply.error.reason}")
             out[reply.metadata.src_node_id] = _description(from_content(reply.content))
-        time.sleep(0.01)
+        pause_after(begun)
     return out
+
+
+def _ask(grid: Grid, nodes: Sequence[int], settings: RunSettings) -> dict[int, int]:
+    """Ask nodes that appeared during the run which clients they are; return the clients' nodes."""
+    try:
+        found = _query(grid, list(nodes), settings, time.monotonic() + ASK_SECONDS)
+    except FedpflError as error:
+        logger.log(WARNING, "fedpfl: %s", error)
+        return {}
+    return {int(description.config["client"]): node for node, description in found.items()}
 
 
 def _description(payload: Payload) -> Payload:
@@ -198,7 +213,8 @@ def _strategy(
         except LayoutError as error:
             raise LayoutError(f"client {client} has another model: {error}") from error
         metrics = description.metrics
-        clients.append(Client(client, node, int(metrics["train-samples"]), int(metrics["test-samples"])))
+        in_turn = description.config.get("in-turn") is True
+        clients.append(Client(client, node, int(metrics["train-samples"]), int(metrics["test-samples"]), in_turn))
     aggregation = config.method.aggregation
     return strategies()[aggregation.rule](
         clients, partition.layout, partition.get_shared(), config.run, state_key, **aggregation.options

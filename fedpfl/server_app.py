@@ -17,8 +17,8 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run's settings describe."""
     # torch and the methods take seconds to import; Flower's simulation loads this module before it starts its workers.
-    from .settings import require_absolute
     from .server import run_federation
+    from .settings import require_absolute
 
     try:
         require_absolute(context.run_config)

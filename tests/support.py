@@ -80,6 +80,9 @@ class LocalGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         return [100 + i for i in range(self.num_nodes)]
 
+    def answer(self, kind: str, payload: Payload, node_config: dict[str, Any]) -> Payload:
+        return handle(kind, payload, self.run_config, node_config)
+
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []
         for message in messages:
@@ -95,7 +98,7 @@ class LocalGrid(Grid):
             try:
                 if self.intercept is not None:
                     self.intercept(kind, client, payload)
-                content = to_content(handle(kind, payload, self.run_config, node_config))
+                content = to_content(self.answer(kind, payload, node_config))
                 reply = Message(content, reply_to=message)
             except FedpflError as error:
                 reply = Message(Error(2, str(error)), reply_to=message)

@@ -9,10 +9,9 @@ import pytest
 
 from fedpfl import reference
 from fedpfl.config import Config, check_keys, known_keys
-from fedpfl.settings import require_absolute
 from fedpfl.errors import ConfigError
 from fedpfl.methods import methods
-from fedpfl.settings import keys
+from fedpfl.settings import keys, require_absolute
 
 ROOT = Path(__file__).parents[1]
 FIXED = [

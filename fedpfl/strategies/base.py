@@ -1,17 +1,17 @@
 """The base of all strategies: the round loop, and what every aggregation rule can rely on.
 
 Flower's own loop waits up to 3 s between looks for replies, has no checkpoint, and "completes" when every client
-fails. This one looks often, hands replies to the rule in client order as soon as their turn comes (sums in a fixed
-order are the same to the bit, however the replies arrive), records every round so that a run can be resumed, and
-fails with the clients' own words.
+fails. This one looks often (``exchange.py``), hands replies to the rule in client order as soon as their turn comes
+(sums in a fixed order are the same to the bit, however the replies arrive), records every round so that a run can be
+resumed, and fails with the clients' own words.
 """
 
 from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING, getLogger
 from typing import ClassVar, Protocol
 
@@ -21,47 +21,24 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from ..config import RunSettings
-from ..errors import FedpflError, LayoutError
+from ..errors import ConfigError, FedpflError, LayoutError
 from ..messages import count_bytes, count_evaluation_bytes, from_content, pack_arrays, to_content
 from ..payload import Payload
 from ..rng import generator
 from ..settings import Value
 from ..wire import Layout
+from .exchange import Client, Exchange
 from .mean_model import MeanModel
 
-logger = getLogger("flwr")
+__all__ = ["Client", "PersonalisedStrategy", "Recorder", "Round", "RoundFailed"]
 
-# Seconds between looks for replies: short at first, for simulated rounds of a tenth of a second, then longer, so that
-# looking costs the training processes beside it nothing.
-FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH = 0.002, 0.05, 1.3
+logger = getLogger("flwr")
 
 # Numbers that a reply must have: what is computed with here.
 REQUIRED = {
     MessageType.TRAIN: ("train-samples", "train-loss"),
     MessageType.EVALUATE: ("personalised-correct", "personalised-loss-sum", "personalised-samples"),
 }
-
-Replies = Iterator[tuple["Client", Message]]
-
-
-@dataclass(frozen=True)
-class Client:
-    """What the server knows of a client.
-
-    Attributes
-    ----------
-    id : int
-        Client from 0 (its partition id).
-    node_id : int
-        Flower's node.
-    train_samples, test_samples : int
-        Sizes of its data.
-    """
-
-    id: int
-    node_id: int
-    train_samples: int
-    test_samples: int
 
 
 @dataclass
@@ -109,7 +86,7 @@ class Recorder(Protocol):
 
 
 class RoundFailed(FedpflError):
-    """No client answered in a round."""
+    """Too few clients answered in a round."""
 
 
 class PersonalisedStrategy(Strategy):
@@ -149,7 +126,8 @@ class PersonalisedStrategy(Strategy):
         self.recorder: Recorder | None = None
         self.mean_model: MeanModel | None = None
         self._round = Round(0)
-        self._by_node = {client.node_id: client for client in self.clients.values()}
+        # Asks nodes which clients they are; returns the clients' nodes.
+        self.ask: Callable[[Grid, Sequence[int]], Mapping[int, int]] = lambda grid, nodes: {}
 
     # -- the rule ----------------------------------------------------------------------------------------------------
 
@@ -239,8 +217,10 @@ class PersonalisedStrategy(Strategy):
                 mean_model.add(client.train_samples, personal)
             self._round.trained[client.id] = dict(reply.metrics)
             self.personal_round[client.id] = server_round
-        if not self._round.trained:
-            raise RoundFailed(f"round {server_round}: no client trained; {self._reasons()}")
+        trained, wanted = len(self._round.trained), self.settings.min_replies
+        if trained < wanted:
+            found = f"{trained} of at least {wanted} clients" if trained else "no client"
+            raise RoundFailed(f"round {server_round}: {found} trained; {self._reasons()}")
         self.finish()
         if mean_model is not None:
             mean_model.finish()
@@ -285,19 +265,23 @@ class PersonalisedStrategy(Strategy):
         Raises
         ------
         RoundFailed
-            A round in which no client trained.
+            A round in which fewer than ``min-replies`` clients trained.
         """
+        asked = len(self.choose(first_round))
+        if self.settings.min_replies > asked:
+            raise ConfigError("min-replies", self.settings.min_replies, f"{asked} clients are asked in a round")
         self.summary()
         timeout = timeout or self.settings.round_timeout
         nothing = ConfigRecord()
         for number in range(first_round, (num_rounds or self.settings.num_server_rounds) + 1):
             self._round = Round(number)
             begun = time.perf_counter()
+            self.find_moved(grid)
             messages = self.configure_train(number, ArrayRecord(), nothing, grid)
-            self.aggregate_train(number, self._exchange(grid, messages, timeout))
+            self.aggregate_train(number, self._exchange(grid, messages, number, MessageType.TRAIN, timeout))
             trained = time.perf_counter()
             messages = self.configure_evaluate(number, ArrayRecord(), nothing, grid)
-            self.aggregate_evaluate(number, self._exchange(grid, messages, timeout))
+            self.aggregate_evaluate(number, self._exchange(grid, messages, number, MessageType.EVALUATE, timeout))
             self._round.seconds_train = trained - begun
             self._round.seconds_evaluate = time.perf_counter() - trained
             for client, reason in self._round.failed.items():
@@ -314,6 +298,21 @@ class PersonalisedStrategy(Strategy):
         count = max(1, round(self.settings.fraction_train * len(clients)))
         rng = generator(self.settings.seed, "clients", server_round)
         return [clients[i] for i in sorted(rng.choice(len(clients), count, replace=False))]
+
+    def find_moved(self, grid: Grid) -> None:
+        """Look for clients whose node is gone among the nodes that are new.
+
+        A SuperNode without a registered key gets another node id each time it starts.
+        """
+        nodes = set(grid.get_node_ids())
+        gone = {client.id for client in self.clients.values() if client.node_id not in nodes}
+        new = nodes - {client.node_id for client in self.clients.values()}
+        if not gone or not new:
+            return
+        for number, node in self.ask(grid, sorted(new)).items():
+            if number in gone:
+                logger.log(INFO, "client %d is back as node %d", number, node)
+                self.clients[number] = replace(self.clients[number], node_id=node)
 
     def _messages(self, clients: Iterable[Client], server_round: int, kind: str) -> Iterator[Message]:
         packed: dict[tuple[int, ...], tuple[dict[str, np.ndarray], ArrayRecord]] = {}
@@ -339,35 +338,16 @@ class PersonalisedStrategy(Strategy):
             self._round.bytes_down += self._count(content)
             yield Message(content, client.node_id, kind, group_id=str(server_round))
 
-    def _exchange(self, grid: Grid, messages: Iterable[Message], timeout: float) -> Replies:
-        """Send messages and yield (client, reply) in client order, each as soon as those before it are in."""
-        messages = list(messages)  # the grid may go through them more than once
-        accepted = {message_id for message_id in grid.push_messages(messages) if message_id}
-        # A reply that the SuperLink makes for a dead node carries the SuperLink's own node id: go by the message.
-        clients = {m.metadata.message_id: self._by_node[m.metadata.dst_node_id] for m in messages}
-        for message_id in clients.keys() - accepted:
-            self._fail(clients[message_id], "its message could not be sent")
-        del messages
-        order = sorted(clients[message_id].id for message_id in accepted)
-        arrived: dict[int, Message] = {}
-        deadline, pause = time.monotonic() + timeout, FIRST_PAUSE
-        while accepted and time.monotonic() < deadline:
-            replies = list(grid.pull_messages(accepted))
-            for reply in replies:
-                accepted.discard(reply.metadata.reply_to_message_id)
-                arrived[clients[reply.metadata.reply_to_message_id].id] = reply
-            while order and order[0] in arrived:
-                client = order.pop(0)
-                yield self.clients[client], arrived.pop(client)
-            if accepted:
-                pause = FIRST_PAUSE if replies else min(pause * PAUSE_GROWTH, LONGEST_PAUSE)
-                time.sleep(pause)
-        # Whoever is missing will not come: go on with those that are here, still in order.
-        for client in order:
-            if client in arrived:
-                yield self.clients[client], arrived.pop(client)
-            else:
-                self._fail(self.clients[client], f"no reply within {timeout:g} s")
+    def _exchange(
+        self, grid: Grid, messages: Iterable[Message], server_round: int, kind: str, timeout: float
+    ) -> Iterator[tuple[Client, Message]]:
+        def make(client: Client) -> Message:
+            return next(self._messages([client], server_round, kind))
+
+        exchange = Exchange(
+            grid, self.clients, make, lambda: self.find_moved(grid), self._fail, self.settings.check_after
+        )
+        return exchange.replies(messages, timeout)
 
     def _payloads(self, replies: Iterable[tuple[Client, Message]]) -> Iterator[tuple[Client, Payload]]:
         for client, reply in replies:

@@ -1,0 +1,185 @@
+"""One half of a round: messages go out, and replies come back in client order.
+
+Devices are not a simulation: a SuperNode that starts again has lost the message it worked on, or comes back as another
+node. Such a message is sent again, which is safe because a reply follows from the message and the stored state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from logging import WARNING, getLogger
+
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+
+from ..messages import to_content
+from ..payload import probe
+
+logger = getLogger("flwr")
+
+# Looking for replies costs a request to the SuperLink. The pause grows with the time since the last reply, so that it
+# is a small share of it: 2 ms in a simulated round of a tenth of a second, 1 s when devices train for minutes.
+SHORTEST_PAUSE, LONGEST_PAUSE, PAUSE_SHARE = 0.002, 1.0, 0.01
+
+# Flower's codes for messages and replies that were lost with a node or a process; its enumeration is not public.
+MESSAGE_UNAVAILABLE, REPLY_UNAVAILABLE, NODE_UNAVAILABLE, CLIENT_APP_CRASHED = 3, 4, 5, 8
+LOST = frozenset({MESSAGE_UNAVAILABLE, REPLY_UNAVAILABLE, NODE_UNAVAILABLE, CLIENT_APP_CRASHED})
+MOST_RESENDS = 2
+
+
+def pause_after(moment: float) -> None:
+    """Sleep until it is worth looking again for what has been awaited since ``moment`` (of ``time.monotonic``)."""
+    waited = time.monotonic() - moment
+    time.sleep(min(max(waited * PAUSE_SHARE, SHORTEST_PAUSE), LONGEST_PAUSE))
+
+
+@dataclass(frozen=True)
+class Client:
+    """What the server knows of a client.
+
+    Attributes
+    ----------
+    id : int
+        Client from 0 (its partition id).
+    node_id : int
+        Flower's node.
+    train_samples, test_samples : int
+        Sizes of its data.
+    in_turn : bool
+        Whether the node works on one message after the other, as a SuperNode does and a simulation does not.
+    """
+
+    id: int
+    node_id: int
+    train_samples: int
+    test_samples: int
+    in_turn: bool = False
+
+
+class Exchange:
+    """Sends messages, one a client, and collects the replies.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's connection to the nodes.
+    clients : mapping of int to Client
+        All clients, as they are now: ``find_moved`` changes it.
+    make : callable
+        Makes a client's message once more.
+    find_moved : callable
+        Looks whether clients came back as other nodes.
+    fail : callable
+        Notes why there is no reply from a client.
+    check_after : float
+        Seconds without a reply after which a client is asked whether it still works on the message.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        clients: Mapping[int, Client],
+        make: Callable[[Client], Message],
+        find_moved: Callable[[], None],
+        fail: Callable[[Client, str], None],
+        check_after: float,
+    ) -> None:
+        self._grid, self._clients, self._make = grid, clients, make
+        self._find_moved, self._fail, self._check_after = find_moved, fail, check_after
+        self._sent_at: dict[int, float] = {}
+        self._resends: dict[int, int] = {}
+        self._client_of: dict[str, int] = {}
+        self._probes: dict[str, int] = {}
+        self._suspects: set[int] = set()
+
+    def replies(self, messages: Iterable[Message], timeout: float) -> Iterator[tuple[Client, Message]]:
+        """Send the messages; yield (client, reply) in client order, each as soon as those before it are in."""
+        self._send(list(messages))  # the grid may go through them more than once
+        order, arrived = sorted(self._sent_at), dict[int, Message]()
+        deadline, last = time.monotonic() + timeout, time.monotonic()
+        while self._sent_at and time.monotonic() < deadline:
+            found = self._pull()
+            arrived.update(found)
+            while order and order[0] not in self._sent_at:
+                client = order.pop(0)
+                if client in arrived:
+                    yield self._clients[client], arrived.pop(client)
+            if self._sent_at:
+                self._probe_the_silent()
+                last = time.monotonic() if found else last
+                pause_after(last)
+        # Whoever is missing will not come: go on with those that are here, still in order.
+        for client in order:
+            if client in arrived:
+                yield self._clients[client], arrived.pop(client)
+            elif client in self._sent_at:
+                self._fail(self._clients[client], f"no reply within {timeout:g} s")
+
+    def _send(self, messages: list[Message]) -> None:
+        by_node = {client.node_id: client for client in self._clients.values()}
+        for message, message_id in zip(messages, self._grid.push_messages(messages), strict=True):
+            # A reply that the SuperLink makes for a dead node carries the SuperLink's own node id: go by the message.
+            client = by_node[message.metadata.dst_node_id]
+            if message_id:
+                self._client_of[message_id] = client.id
+                self._sent_at[client.id] = time.monotonic()
+            else:
+                self._fail(client, "its message could not be sent")
+                self._close(client.id)
+
+    def _pull(self) -> dict[int, Message]:
+        """Return the replies that are new, by client."""
+        suspects, self._suspects = self._suspects, set()
+        found: dict[int, Message] = {}
+        for reply in self._grid.pull_messages({*self._client_of, *self._probes}):
+            answered = reply.metadata.reply_to_message_id
+            if answered in self._probes:
+                client = self._probes.pop(answered)
+                if not reply.has_error() and client in self._sent_at:
+                    self._suspects.add(client)
+                continue
+            client = self._client_of.pop(answered, -1)
+            if client not in self._sent_at:
+                continue  # the reply to a message that was sent again
+            if reply.has_error() and reply.error.code in LOST and self._send_again(client, str(reply.error.reason)):
+                continue
+            found[client] = reply
+            self._close(client)
+        # It went on to the next message, and the reply was not there even after that.
+        for client in suspects & self._sent_at.keys():
+            self._send_again(client, "it works on nothing")
+        return found
+
+    def _send_again(self, client: int, reason: str) -> bool:
+        self._find_moved()
+        online = self._clients[client].node_id in set(self._grid.get_node_ids())
+        self._resends[client] = self._resends.get(client, 0) + 1
+        if not online or self._resends[client] > MOST_RESENDS:
+            return False
+        logger.log(WARNING, "client %d lost its message (%s); it is sent again", client, reason)
+        self._send([self._make(self._clients[client])])
+        return client in self._sent_at
+
+    def _probe_the_silent(self) -> None:
+        """Ask those that have been silent for long for an answer to something else.
+
+        A SuperNode works on one message after the other: once it answers the later one, the earlier one is lost.
+        """
+        asked = set(self._probes.values())
+        long_ago = time.monotonic() - self._check_after
+        silent = [
+            self._clients[client]
+            for client, sent_at in self._sent_at.items()
+            if sent_at < long_ago and self._clients[client].in_turn and client not in asked
+        ]
+        messages = [Message(to_content(probe()), client.node_id, MessageType.QUERY) for client in silent]
+        for client, message_id in zip(silent, self._grid.push_messages(messages) if messages else (), strict=True):
+            if message_id:
+                self._probes[message_id] = client.id
+
+    def _close(self, client: int) -> None:
+        self._sent_at.pop(client, None)
+        self._client_of = {message: owner for message, owner in self._client_of.items() if owner != client}
+        self._probes = {message: owner for message, owner in self._probes.items() if owner != client}

@@ -1,0 +1,172 @@
+"""Devices that lose messages, come back as other nodes, or are slow."""
+
+import time
+
+import pytest
+from flwr.app import Error, Message
+from support import LocalGrid, federation
+
+from fedpfl.client import handle
+from fedpfl.errors import ConfigError, FedpflError
+from fedpfl.payload import Payload, is_probe
+from fedpfl.server import run_federation
+
+LOST_NODE, CRASHED = 5, 8
+
+
+class Bench(LocalGrid):
+    """Devices instead of a simulation: one message after the other, and they answer probes."""
+
+    in_turn = True
+
+    def answer(self, kind, payload, node_config):
+        if is_probe(payload):
+            return Payload()
+        reply = handle(kind, payload, self.run_config, node_config)
+        if kind == "query":
+            reply.config["in-turn"] = self.in_turn
+        return reply
+
+    def sent(self, kind, client):
+        return sum((k, c) == (kind, client) and "round" in m.config_records["config"] for k, c, m, _ in self.log)
+
+    def probes(self):
+        return sum("probe" in message.config_records["config"] for _, _, message, _ in self.log)
+
+
+class Forgetful(Bench):
+    """Client 1 loses its first messages of a kind and then goes on with what comes later."""
+
+    losses, kind = 1, "train"
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        ids = super().push_messages(messages)
+        for message, message_id in zip(messages, ids, strict=True):
+            metadata = message.metadata
+            if (metadata.message_type, metadata.dst_node_id) == (self.kind, 101) and self.losses:
+                self.losses -= 1
+                del self.replies[message_id]
+        return ids
+
+
+def global_weights(folder):
+    return (folder.path / "global.safetensors").read_bytes()
+
+
+def run(tmp_path, grid, nodes=3, **settings):
+    values = federation(tmp_path, nodes, num_server_rounds=2, check_after=0.2, **settings)
+    grid = grid(nodes, values)
+    return run_federation(grid, values), grid
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return global_weights(run(tmp_path_factory.mktemp("undisturbed"), Bench)[0])
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_a_lost_message_is_sent_again(tmp_path, undisturbed, kind):
+    folder, grid = run(tmp_path, type("Once", (Forgetful,), {"kind": kind}))
+    assert global_weights(folder) == undisturbed
+    assert grid.sent(kind, 1) == 3
+    assert all("failed" not in line for line in folder.metrics())
+
+
+def test_a_device_that_loses_every_message_is_left_out(tmp_path):
+    folder, grid = run(tmp_path, type("Always", (Forgetful,), {"losses": 100}), round_timeout=2)
+    assert [line["failed"] for line in folder.metrics()] == [{"1": "no reply within 2 s"}] * 2
+    assert grid.sent("train", 1) == 2 * 3
+
+
+def test_a_simulation_is_not_probed(tmp_path):
+    folder, grid = run(tmp_path, type("Simulated", (Forgetful,), {"in_turn": False}), round_timeout=1)
+    assert grid.probes() == 0
+    assert folder.metrics()[0]["failed"] == {"1": "no reply within 1 s"}
+
+
+def test_a_slow_device_is_asked_once_and_left_alone(tmp_path, undisturbed):
+    class Slow(Bench):
+        until = 0.0
+
+        def push_messages(self, messages):
+            messages = list(messages)
+            ids = super().push_messages(messages)
+            if not self.until and messages[0].metadata.message_type == "train":
+                self.until = time.monotonic() + 0.6
+            return ids
+
+        def pull_messages(self, message_ids):
+            # Nothing comes, the answer to the probe neither, until the training has ended.
+            return [] if time.monotonic() < self.until else super().pull_messages(message_ids)
+
+    folder, grid = run(tmp_path, Slow)
+    assert global_weights(folder) == undisturbed
+    assert [grid.sent("train", client) for client in range(3)] == [2, 2, 2]
+    assert grid.probes() == 3
+
+
+class Moving(Bench):
+    """Client 1's node is gone when round 1 begins; node 101 + ``moved`` is the same client."""
+
+    moved = 0
+
+    def get_node_ids(self):
+        return [100, 101 + self.moved, 102]
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        out = []
+        for message in messages:
+            metadata = message.metadata
+            if metadata.message_type == "train" and metadata.dst_node_id == 101:
+                self.moved = 50
+                metadata.__dict__["_message_id"] = "gone"
+                self.replies["gone"] = Message(Error(LOST_NODE, "Node Unavailable"), reply_to=message)
+                out.append("gone")
+                continue
+            metadata.__dict__["_dst_node_id"] -= 50 if metadata.dst_node_id == 151 else 0
+            out += super().push_messages([message])
+            if self.moved and metadata.dst_node_id == 101:
+                metadata.__dict__["_dst_node_id"] = 151
+                reply = self.replies[out[-1]]
+                reply.metadata.__dict__["_src_node_id"] = 151
+        return out
+
+
+def test_a_client_that_comes_back_as_another_node_gets_its_message_there(tmp_path, undisturbed):
+    folder, grid = run(tmp_path, Moving)
+    assert grid.moved
+    assert global_weights(folder) == undisturbed
+    assert all("failed" not in line for line in folder.metrics())
+
+
+def test_a_process_that_always_crashes_is_not_started_for_ever(tmp_path):
+    class Crashing(Bench):
+        crashes = 0
+
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            return [self.crashed(reply) for reply in replies]
+
+        def crashed(self, reply):
+            if reply.metadata.message_type != "train" or reply.metadata.src_node_id != 101:
+                return reply
+            self.crashes += 1
+            bad = Message(Error(CRASHED, "ClientApp crashed"), reply_to=reply)
+            bad.metadata.__dict__["_reply_to_message_id"] = reply.metadata.reply_to_message_id
+            return bad
+
+    folder, grid = run(tmp_path, Crashing)
+    assert [line["failed"] for line in folder.metrics()] == [{"1": "ClientApp crashed"}] * 2
+    assert grid.crashes == 2 * 3
+
+
+def test_too_few_replies_end_the_run(tmp_path):
+    with pytest.raises(FedpflError, match=r"round 1: 2 of at least 3 clients trained; client 1: no reply within 1 s"):
+        run(tmp_path, type("Always", (Forgetful,), {"losses": 100}), round_timeout=1, min_replies=3)
+
+
+def test_more_replies_than_messages_cannot_be_asked_for(tmp_path):
+    with pytest.raises(ConfigError, match=r"min-replies = 3: 2 clients are asked in a round"):
+        run(tmp_path, Bench, min_replies=3, fraction_train=0.5)

@@ -19,7 +19,10 @@ STOP_SECONDS = 5.0
 
 
 def home(folder: Path) -> Path:
-    """Return the ``FLWR_HOME`` that marks, in their environment, the processes that belong to ``folder``."""
+    """Return the ``FLWR_HOME`` that marks, in their environment, the processes that belong to ``folder``.
+
+    Paths that begin with it mark them just as well.
+    """
     return folder / "home"
 
 
@@ -46,18 +49,18 @@ def end_all(folder: Path, spared: set[int]) -> None:
 
 
 def _groups(mark: str) -> set[int]:
-    """Return the process groups in which a process has ``mark`` in its environment."""
+    """Return the process groups in which the environment of a process has a line that begins with ``mark``."""
     marked: list[int] = []
     if Path("/proc/self/environ").exists():
         for entry in Path("/proc").glob("[0-9]*/environ"):
             try:
-                if mark.encode() in entry.read_bytes().split(b"\0"):
+                if any(word.startswith(mark.encode()) for word in entry.read_bytes().split(b"\0")):
                     marked.append(int(entry.parent.name))
             except OSError:  # somebody else's, or gone
                 continue
     else:
         listing = subprocess.run(["ps", "axeww", "-o", "pid=,command="], capture_output=True, text=True, check=False)
-        marked += [int(line.split()[0]) for line in listing.stdout.splitlines() if mark in line.split()]
+        marked += [int(line.split()[0]) for line in listing.stdout.splitlines() if f" {mark}" in line]
     groups = set()
     for pid in marked:
         with suppress(ProcessLookupError):

@@ -33,6 +33,7 @@ from . import guard
 from .errors import FedpflError
 from .results import to_toml
 
+SUPERLINK = "Flower's SuperLink"
 START_SECONDS = 60.0
 COMMAND_SECONDS = 120.0
 PORT_TRIES = 3
@@ -66,7 +67,11 @@ class SuperLink:
     ----------
     folder : Path
         Temporary folder of the SuperLink: its ``FLWR_HOME``, the app, Ray's files. Removed at the end.
+    starting : str
+        What happens between submission and the server's first sign of life.
     """
+
+    starting = "starting the server and Ray"
 
     def __init__(self) -> None:
         # Ray puts sockets below it, whose paths are limited to about 100 characters.
@@ -77,7 +82,7 @@ class SuperLink:
         self._log = self.folder / "superlink.log"
         self._read = 0
         self._port = 0
-        self._ray_port = _free_port()
+        self._ray_port = free_port()
         self._environment = _environment(self.folder, self._ray_port)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -127,7 +132,9 @@ class SuperLink:
         head = Path(__file__).with_name("ray_head.py")
         self._spawn("Ray", [sys.executable, "-P", str(head), str(actors)], environment)
 
-    def submit(self, app: Path | None, run_config: Mapping[str, Any], federation: Mapping[str, int | float]) -> str:
+    def submit(
+        self, app: Path | None, run_config: Mapping[str, Any], federation: Mapping[str, int | float] | None = None
+    ) -> str:
         """Submit a run.
 
         Parameters
@@ -136,8 +143,8 @@ class SuperLink:
             Folder of the app; None means the installed package.
         run_config : mapping
             Settings by key.
-        federation : mapping
-            Flower's ``--federation-config``.
+        federation : mapping, optional
+            Flower's ``--federation-config``, of a simulation.
 
         Returns
         -------
@@ -154,11 +161,10 @@ class SuperLink:
         copy_app(app, copy)
         settings = self.folder / "run-config.toml"
         settings.write_text(to_toml(dict(run_config)), encoding="utf-8")
-        federation_config = " ".join(f"{key}={value}" for key, value in federation.items())
-        answer = self._flwr(
-            "run", str(copy), "--run-config", str(settings), "--federation-config", federation_config,
-            "--format", "json",
-        )  # fmt: skip
+        more = []
+        if federation:
+            more = ["--federation-config", " ".join(f"{key}={value}" for key, value in federation.items())]
+        answer = self._flwr("run", str(copy), "--run-config", str(settings), *more, "--format", "json")
         return str(answer["run-id"])
 
     def status(self, run_id: str) -> tuple[str, str]:
@@ -168,7 +174,7 @@ class SuperLink:
 
     def log(self, run_id: str | None) -> str:
         """Return what the SuperLink, and with a run's id its ServerApp and clients, have logged."""
-        parts = [_text(self._log)]
+        parts = [text(self._log)]
         if run_id is not None and self.ended() is None:
             shown = self._command("log", run_id, "--show")
             parts.append(shown.stdout + shown.stderr)
@@ -190,28 +196,37 @@ class SuperLink:
         return b"Finished task" in new
 
     def _start(self) -> None:
-        self._port = _free_port()
-        command = [script("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
-                   "--host", "127.0.0.1", "--port", str(self._port)]  # fmt: skip
-        self._spawn("Flower's SuperLink", command, self._environment)
+        self._port = free_port()
+        address = ["--host", "127.0.0.1", "--port", str(self._port)]
+        self._spawn(SUPERLINK, [script("flower-superlink"), *self._flags(), *address], self._environment)
+
+    def _flags(self) -> list[str]:
+        return ["--insecure", "--simulation", "--isolation", "subprocess"]
+
+    def _trust(self) -> str:
+        """Return what Flower's configuration says of the SuperLink's certificate."""
+        return "insecure = true"
+
+    def _connection(self) -> HTTPConnection:
+        return HTTPConnection("127.0.0.1", self._port, timeout=2)  # which looks at no proxy variable
 
     def _await(self) -> None:
         for _ in range(PORT_TRIES):
             if self._answers():
                 address = f"127.0.0.1:{self._port}"
                 config = f'[superlink]\ndefault = "fedpfl"\n[superlink.fedpfl]\naddress = "{address}"\n'
-                (self._home / "config.toml").write_text(config + "insecure = true\n", encoding="utf-8")
+                (self._home / "config.toml").write_text(f"{config}{self._trust()}\n", encoding="utf-8")
                 return
-            if "address already in use" not in _text(self._log):
+            if "address already in use" not in text(self._log):
                 break
             self._start()  # another program took the port between our look and the SuperLink's
-        reason = self.ended() or f"Flower's SuperLink did not answer within {START_SECONDS:g} s"
-        raise FedpflError(f"{reason}: {_last_line(_text(self._log))}")
+        reason = self.ended() or f"{SUPERLINK} did not answer within {START_SECONDS:g} s"
+        raise FedpflError(f"{reason}: {last_line(self._log)}")
 
     def _answers(self) -> bool:
         deadline = time.monotonic() + START_SECONDS
         while self.ended() is None and time.monotonic() < deadline:
-            connection = HTTPConnection("127.0.0.1", self._port, timeout=2)  # which looks at no proxy variable
+            connection = self._connection()
             try:
                 connection.request("GET", "/health")
                 return connection.getresponse().status == 200
@@ -222,11 +237,14 @@ class SuperLink:
         return False
 
     def _spawn(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        with self._log.open("ab") as log:
+        with self._log_of(name).open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 command, env=environment, cwd=self._work, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
+
+    def _log_of(self, name: str) -> Path:
+        return self._log
 
     def _flwr(self, *arguments: str) -> dict[str, Any]:
         done = self._command(*arguments)
@@ -318,7 +336,8 @@ def script(name: str) -> str:
     return found
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of 127.0.0.1 on which nobody listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -351,10 +370,12 @@ def ending_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _text(path: Path) -> str:
+def text(path: Path) -> str:
+    """Return what a log holds; nothing if it is not there."""
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in _COLOUR.sub("", text).splitlines() if line.strip()]
+def last_line(log: Path) -> str:
+    """Return the last line of a log that says something."""
+    lines = [line.strip() for line in _COLOUR.sub("", text(log)).splitlines() if line.strip()]
     return lines[-1] if lines else "it said nothing"

@@ -49,7 +49,7 @@ def serve(path: Path) -> None:
     FedpflError
         Another worker has the socket, or it cannot be made.
     """
-    with _listening(path) as listener:
+    with listening(path) as listener:
         # Requests may queue from here on: importing torch takes seconds.
         from .client import handle
 
@@ -86,7 +86,14 @@ def _serve_one(handle: Handler, stream: BufferedIOBase) -> None:
 
 
 @contextlib.contextmanager
-def _listening(path: Path) -> Iterator[socket.socket]:
+def listening(path: Path) -> Iterator[socket.socket]:
+    """Listen on a Unix socket of this user alone, one process at a time; the socket goes at the end.
+
+    Raises
+    ------
+    FedpflError
+        Another process has the socket, or it cannot be made.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = path.with_name(path.name + ".lock").open("w")
@@ -96,7 +103,7 @@ def _listening(path: Path) -> Iterator[socket.socket]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise FedpflError(f"another worker listens at {path}") from None
+            raise FedpflError(f"another process listens at {path}") from None
         with contextlib.suppress(FileNotFoundError):
             path.unlink()  # of a worker that was killed: the lock was free
         before = os.umask(0o177)

@@ -23,7 +23,9 @@ LAYERS = [
     ["client", "messages", "reference"],
     ["strategies", "results", "worker", "forward"],
     ["server", "export"],
-    ["client_app", "server_app", "launch"],
+    ["client_app", "server_app", "credentials", "guard"],
+    ["launch"],
+    ["forkserver", "testbed"],
     ["cli"],
 ]
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}

@@ -55,7 +55,13 @@ class Plan:
         return out
 
 
-def prepare(app: Path | None, texts: Sequence[str] | None, num_supernodes: int | None, resume: str | None) -> Plan:
+def prepare(
+    app: Path | None,
+    texts: Sequence[str] | None,
+    num_supernodes: int | None,
+    resume: str | None,
+    default_clients: int = DEFAULT_CLIENTS,
+) -> Plan:
     """Check everything that can be checked before a run.
 
     Parameters
@@ -68,6 +74,8 @@ def prepare(app: Path | None, texts: Sequence[str] | None, num_supernodes: int |
         Number of clients where ``num-clients`` is 0.
     resume : str or None
         Name or folder of the run to go on with.
+    default_clients : int
+        Number of clients where nothing says it.
 
     Raises
     ------
@@ -87,7 +95,7 @@ def prepare(app: Path | None, texts: Sequence[str] | None, num_supernodes: int |
         if values[key]:  # the server and the clients run in another working directory
             values[key] = str(Path(str(values[key])).expanduser().absolute())
     config = Config.parse(values)
-    values["num-clients"] = _clients(config.data.num_clients, num_supernodes)
+    values["num-clients"] = _clients(config.data.num_clients, num_supernodes) or default_clients
     values["run-name"] = config.run.run_name or _new_name(config)
     config = Config.parse(values)
     _check_device(config)
@@ -103,10 +111,10 @@ def _resumed(resume: str, values: Mapping[str, Any], given: Mapping[str, Any]) -
     return {**values, "num-clients": values.get("num-clients") or stored.task().get("clients", 0)}
 
 
-def _clients(num_clients: int, num_supernodes: int | None) -> int:
+def _clients(num_clients: int, num_supernodes: int | None) -> int | None:
     if num_clients and num_supernodes and num_clients != num_supernodes:
         raise ConfigError("num-supernodes", num_supernodes, f"must be num-clients = {num_clients}, or be left out")
-    return num_clients or num_supernodes or DEFAULT_CLIENTS
+    return num_clients or num_supernodes
 
 
 def _new_name(config: Config) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,36 +44,81 @@ class RunFailedError(FedpflError):
         self.status = status
 
 
+AppDir = Annotated[
+    Path | None, typer.Argument(metavar="[APP_DIR]", help="Folder of the app; the working directory by default.")
+]
+Resume = Annotated[
+    str | None, typer.Option(metavar="RUN", help="Go on with this run (name or folder), with its settings.")
+]
+Outcome = Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+KeepLog = Annotated[bool, typer.Option("--keep-log", help="Keep Flower's log also when all went well.")]
+
+
 @app.command("run")
 def run_command(
-    app_dir: Annotated[
-        Path | None, typer.Argument(metavar="[APP_DIR]", help="Folder of the app; the working directory by default.")
-    ] = None,
+    app_dir: AppDir = None,
     run_config: RunConfig = None,
     num_supernodes: Annotated[
         int | None, typer.Option(min=1, help="Number of clients where num-clients is 0; 10 by default.")
     ] = None,
-    resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Go on with this run (name or folder), with its settings.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
-    keep_log: Annotated[bool, typer.Option("--keep-log", help="Keep Flower's log also when all went well.")] = False,
+    resume: Resume = None,
+    as_json: Outcome = False,
+    quiet: Quiet = False,
+    keep_log: KeepLog = False,
     clients_per_gpu: Annotated[
         int, typer.Option(min=1, help='Clients that share a GPU at the same time (device = "cuda").')
     ] = 4,
 ) -> None:
     """Simulate a federation on this machine, through Flower, and wait for its end."""
+    from ..launch import SuperLink
+
+    link = SuperLink()
+
+    def begin(plan: Plan) -> str:
+        link.start_ray(plan.actors())
+        return link.submit(plan.app, plan.run_config(), plan.federation(clients_per_gpu))
+
+    def make() -> Plan:
+        from .plan import prepare
+
+        return prepare(app_dir, run_config, num_supernodes, resume)
+
+    conduct("run", link, make, begin, as_json, quiet, keep_log)
+
+
+def conduct(
+    command: str,
+    link: SuperLink,
+    make: Callable[[], Plan],
+    begin: Callable[[Plan], str],
+    as_json: bool,
+    quiet: bool,
+    keep_log: bool,
+) -> None:
+    """Carry a run out from its plan to the report, and leave the program with its exit code.
+
+    Parameters
+    ----------
+    command : str
+        The command that goes on with an interrupted run.
+    link : SuperLink
+        What runs it, not yet started.
+    make : callable
+        Makes the plan.
+    begin : callable
+        Submits the plan to ``link``; returns the run's id.
+    as_json, quiet, keep_log : bool
+        The options of these names.
+    """
     plan: Plan | None = None
     try:
-        from ..launch import SuperLink, ending_signals
+        from ..launch import ending_signals
 
         # The SuperLink takes as long to start as the checks with their import of torch, and so they run side by side.
-        with ending_signals(), SuperLink() as link:
-            from .plan import prepare
-
-            plan = prepare(app_dir, run_config, num_supernodes, resume)
-            _simulate(link, plan, quiet, keep_log, clients_per_gpu)
+        with ending_signals(), link:
+            plan = make()
+            _carry_out(link, plan, begin, quiet, keep_log)
     except FedpflError as error:
         if as_json:
             before = "invalid" if isinstance(error, ConfigError) and plan is None else "failed"
@@ -81,7 +127,7 @@ def run_command(
     except KeyboardInterrupt:
         message = "interrupted"
         if plan is not None and any((plan.folder.path / "checkpoint").glob("round-*.safetensors")):
-            message += f"; go on with: fedpfl run --resume {plan.folder.path}"
+            message += f"; go on with: fedpfl {command} --resume {plan.folder.path}"
         if as_json:
             _report(plan, "interrupted", message)
         typer.echo(message, err=True)
@@ -96,7 +142,7 @@ def run_command(
         typer.echo(plan.folder.path)
 
 
-def _simulate(link: SuperLink, plan: Plan, quiet: bool, keep_log: bool, clients_per_gpu: int) -> None:
+def _carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet: bool, keep_log: bool) -> None:
     from ..launch import reason_in
     from .progress import display
 
@@ -106,8 +152,7 @@ def _simulate(link: SuperLink, plan: Plan, quiet: bool, keep_log: bool, clients_
         shown.stage("starting Flower")
         log = ""
         try:
-            link.start_ray(plan.actors())
-            run_id = link.submit(plan.app, plan.run_config(), plan.federation(clients_per_gpu))
+            run_id = begin(plan)
             status, details = _watch(link, run_id, plan, shown, started)
             finished = status == COMPLETED and _newer(plan.folder.path / "summary.md", started)
             if keep_log or not finished:
@@ -132,7 +177,7 @@ def _watch(link: SuperLink, run_id: str, plan: Plan, shown: Display, started: fl
 
     rounds = Rounds(plan.folder.path / "metrics.jsonl")
     summary, task = plan.folder.path / "summary.md", plan.folder.path / "task.json"
-    shown.stage("starting the server and Ray")
+    shown.stage(link.starting)
     folder_seen = clients_seen = ending = False
     pause = FIRST_ASK_SECONDS
     ask_at = time.monotonic() + pause

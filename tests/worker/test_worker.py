@@ -134,7 +134,7 @@ def test_the_socket_is_the_user_s_alone_and_goes_with_the_worker(worker):
 def test_a_second_worker_says_that_there_is_one(running):
     second = running(wait=False)
     assert second.wait(30) == 1
-    assert f"error: another worker listens at {running.path}" in running.log()
+    assert f"error: another process listens at {running.path}" in running.log()
 
 
 def test_the_client_s_own_errors_arrive_and_the_worker_lives_on(running, tmp_path):

@@ -1,0 +1,58 @@
+"""``fedpfl up``: the whole testbed on this machine, one run through it, and its outcome in the exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import app
+from .common import RunConfig
+from .start import AppDir, KeepLog, Outcome, Quiet, Resume, conduct
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+DEFAULT_NODES = 3
+
+
+@app.command("up")
+def up_command(
+    app_dir: AppDir = None,
+    run_config: RunConfig = None,
+    num_supernodes: Annotated[
+        int | None, typer.Option(min=1, help=f"SuperNodes where num-clients is 0; {DEFAULT_NODES} by default.")
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(min=1, help="Devices that the SuperNodes are spread over; by default three on each.")
+    ] = None,
+    resume: Resume = None,
+    as_json: Outcome = False,
+    quiet: Quiet = False,
+    keep_log: KeepLog = False,
+    worker: Annotated[
+        bool, typer.Option(help="One warm worker for each device; else every message starts a process with torch.")
+    ] = True,
+    keys: Annotated[Path, typer.Option(metavar="FOLDER", help="Certificates and node keys, made on first use.")] = Path(
+        "~/.fedpfl/testbed"
+    ),
+) -> None:
+    """Start a SuperLink, SuperNodes and workers on this machine, run the app on them, and stop everything.
+
+    Unlike a simulation it uses what real devices use: processes of their own, TLS, node keys. All listen on loopback.
+    """
+    from ..testbed import Testbed
+
+    bed = Testbed(keys.expanduser())
+
+    def make() -> Plan:
+        from .plan import prepare
+
+        return prepare(app_dir, run_config, num_supernodes, resume, DEFAULT_NODES)
+
+    def begin(plan: Plan) -> str:
+        bed.start_nodes(plan.config.data.num_clients, devices, worker)
+        return bed.submit(plan.app, plan.run_config())
+
+    conduct("up", bed, make, begin, as_json, quiet, keep_log)

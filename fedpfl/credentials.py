@@ -1,0 +1,187 @@
+"""Certificates, node keys and secrets of a testbed, made on first use and then kept.
+
+A certificate authority of its own signs the servers' certificate; every node has an ECDSA key with which it signs its
+requests (Flower's SuperNode authentication), and the SuperLink's SuperExec a shared secret. Private files have mode
+0600 in a folder with mode 0700.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import ipaddress
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from .errors import ConfigError
+from .state import write_atomically
+
+VALID_DAYS = 825
+# A certificate that ends sooner is made anew: a run may take days.
+LEAST_DAYS = 30
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Files of a testbed.
+
+    Attributes
+    ----------
+    folder : Path
+        Where they lie.
+    authority, certificate, key : Path
+        PEM: the authority's certificate, which clients check servers against, and the server's certificate and key.
+    superexec_secret : Path
+        What a SuperExec proves itself with to the SuperLink.
+    node_keys : tuple of Path
+        Private keys in OpenSSH's format; the public ones have ``.pub`` at the end.
+    """
+
+    folder: Path
+    authority: Path
+    certificate: Path
+    key: Path
+    superexec_secret: Path
+    node_keys: tuple[Path, ...]
+
+
+def prepare(folder: Path, nodes: int, hosts: Sequence[str] = ("127.0.0.1", "localhost")) -> Credentials:
+    """Make what is missing in a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Made with mode 0700 if it is not there.
+    nodes : int
+        Number of node keys.
+    hosts : sequence of str
+        Addresses and names under which the server is reached; they are fixed when its certificate is made.
+
+    Raises
+    ------
+    ConfigError
+        The folder cannot be written, or others may read it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / "nodes").mkdir(exist_ok=True, mode=0o700)
+        if folder.stat().st_mode & 0o077:
+            raise ConfigError("folder", str(folder), "holds private keys; take others' access away: chmod 700")
+        with (folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return _prepare(folder, nodes, hosts)
+    except OSError as error:
+        raise ConfigError("folder", str(folder), f"cannot be written ({error.strerror})") from error
+
+
+def _prepare(folder: Path, nodes: int, hosts: Sequence[str]) -> Credentials:
+    node_keys = tuple(folder / "nodes" / f"node-{number:03d}" for number in range(nodes))
+    made = Credentials(
+        folder, folder / "ca.pem", folder / "server.pem", folder / "server.key", folder / "superexec.secret", node_keys
+    )
+    if not (_lasts(made.authority) and (folder / "ca.key").is_file()):
+        _make_authority(made.authority, folder / "ca.key")
+        made.certificate.unlink(missing_ok=True)
+    if not (_lasts(made.certificate) and made.key.is_file()):
+        _make_certificate(made, folder / "ca.key", hosts)
+    _unless_there(made.superexec_secret, lambda: secrets.token_bytes(32))
+    for path in node_keys:
+        if not path.is_file():
+            key = ec.generate_private_key(ec.SECP384R1())
+            public = path.with_suffix(".pub")
+            write_atomically(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n")
+            write_atomically(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    return made
+
+
+def _unless_there(path: Path, content: Callable[[], bytes]) -> None:
+    if not path.is_file():
+        write_atomically(path, content())  # which makes files with mode 0600
+
+
+def _lasts(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    return ends - _now() > datetime.timedelta(days=LEAST_DAYS)
+
+
+def _make_authority(certificate: Path, key_file: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name("fedpfl testbed authority")
+    builder = (
+        _builder(name, name, key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+    )
+    write_atomically(key_file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    write_atomically(certificate, builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+
+
+def _make_certificate(made: Credentials, authority_key: Path, hosts: Sequence[str]) -> None:
+    signer = load_pem_private_key(authority_key.read_bytes(), None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    issuer = x509.load_pem_x509_certificate(made.authority.read_bytes()).subject
+    key = ec.generate_private_key(ec.SECP256R1())
+    signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    builder = (
+        _builder(_name(hosts[0]), issuer, key)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
+        .add_extension(signed_by, critical=False)
+    )
+    write_atomically(made.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    write_atomically(made.certificate, builder.sign(signer, hashes.SHA256()).public_bytes(Encoding.PEM))
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        # An original Nano has no battery for its clock: let it be a day behind.
+        .not_valid_before(_now() - datetime.timedelta(days=1))
+        .not_valid_after(_now() + datetime.timedelta(days=VALID_DAYS))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _usage(**used: bool) -> x509.KeyUsage:
+    kinds = (
+        "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+        "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+    )  # fmt: skip
+    return x509.KeyUsage(**{kind: used.get(kind, False) for kind in kinds})
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

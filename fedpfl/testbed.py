@@ -1,0 +1,187 @@
+"""A whole testbed on one machine: SuperLink, SuperNodes and workers, as they run on a laptop and its devices.
+
+Everything listens on loopback, talks over TLS and proves who it is, as on real devices; what ends is started again, as
+systemd does there. It is for trying and for tests: a simulation of the same clients is faster.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import ssl
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection, HTTPSConnection
+from pathlib import Path
+
+from . import credentials
+from .errors import FedpflError
+from .frames import SOCKET_VARIABLE
+from .launch import START_SECONDS, SUPERLINK, SuperLink, free_port, last_line, script, text
+
+# The bench of the paper has three clients on each of its devices.
+CLIENTS_PER_DEVICE = 3
+MOST_RESTARTS = 5
+RESTART_SECONDS = 1.0
+# Flower's default is 1 s; it looks for a new message with a request to the SuperNode on the same machine.
+TASK_POLL_SECONDS = 0.2
+
+
+class Testbed(SuperLink):
+    """A SuperLink with SuperNodes of its own.
+
+    Parameters
+    ----------
+    keys : Path
+        Folder of certificates and keys, made on first use.
+    """
+
+    starting = "starting the server"
+
+    def __init__(self, keys: Path) -> None:
+        super().__init__()
+        self._folder_of_keys = keys
+        self._database = self.folder / "superlink.db"
+        self._commands: dict[str, tuple[list[str], dict[str, str]]] = {}
+        self._restarts: dict[str, list[float]] = {}
+        self._complete = False
+
+    def start_nodes(self, clients: int, devices: int | None = None, worker: bool = True) -> None:
+        """Start a SuperNode for each client, spread over devices, and wait until all have been started.
+
+        Parameters
+        ----------
+        clients : int
+            Number of SuperNodes.
+        devices : int, optional
+            Number of devices, each with one worker; one for every three clients by default.
+        worker : bool
+            Whether there are workers; without, every message is answered by a process that imports torch.
+
+        Raises
+        ------
+        FedpflError
+            Something does not start.
+        """
+        devices = min(devices or math.ceil(clients / CLIENTS_PER_DEVICE), clients)
+        self._keys = credentials.prepare(self._folder_of_keys, clients)
+        if worker:
+            for device in range(devices):
+                self._start_worker(device, devices)
+                self._start_forkserver(device)
+        self._await()
+        self._spawn("the server's SuperExec", self._superexec(), self._environment)
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+            list(pool.map(self._register, range(clients)))
+        for device in range(devices if worker else 0):
+            for name, path in (("worker", self._socket(device)), ("fork server", self._forkserver(device))):
+                self._await_socket(f"{name} {device}", path)
+        for client in range(clients):
+            self._start_node(client, clients, client * devices // clients if worker else None)
+        self._complete = True
+
+    def ended(self) -> str | None:
+        """Start again what has ended; say what ended too often, or None."""
+        if not self._complete:
+            return super().ended()
+        for name, process in self._processes.items():
+            if process.poll() is None:
+                continue
+            now, times = time.monotonic(), self._restarts.setdefault(name, [])
+            if len(times) >= MOST_RESTARTS:
+                return f"{name} ended {MOST_RESTARTS + 1} times: {last_line(self._log_of(name))}"
+            if not times or now - times[-1] > RESTART_SECONDS:
+                times.append(now)
+                self._spawn(name, *self._commands[name])
+        return None
+
+    def log(self, run_id: str | None) -> str:
+        """Return what all parts have logged, each under its name."""
+        parts = [super().log(run_id)]
+        parts += [f"-- {name} --\n{text(self._log_of(name))}" for name in self._processes if name != SUPERLINK]
+        return "\n".join(parts)
+
+    def _start(self) -> None:
+        self._keys = credentials.prepare(self._folder_of_keys, 0)
+        super()._start()
+
+    def _flags(self) -> list[str]:
+        keys = self._keys
+        return [
+            "--ssl-certfile", str(keys.certificate), "--ssl-keyfile", str(keys.key),
+            "--ssl-ca-certfile", str(keys.authority), "--enable-supernode-auth",
+            "--isolation", "process", "--superexec-auth-secret-file", str(keys.superexec_secret),
+            "--database", str(self._database),
+        ]  # fmt: skip
+
+    def _trust(self) -> str:
+        return f'root-certificates = "{self._keys.authority}"'
+
+    def _connection(self) -> HTTPConnection:
+        context = ssl.create_default_context(cafile=str(self._keys.authority))
+        return HTTPSConnection("127.0.0.1", self._port, timeout=2, context=context)
+
+    def _superexec(self) -> list[str]:
+        return [
+            script("flower-superexec"), "--runtime-api-address", f"127.0.0.1:{self._port}",
+            "--root-certificates", str(self._keys.authority),
+            "--superexec-auth-secret-file", str(self._keys.superexec_secret),
+        ]  # fmt: skip
+
+    def _register(self, client: int) -> None:
+        public = self._keys.node_keys[client].with_suffix(".pub")
+        self._flwr("supernode", "register", str(public), "--name", f"client-{client}", "--format", "json")
+
+    def _start_node(self, client: int, clients: int, device: int | None) -> None:
+        command = [
+            script("flower-supernode"), "--superlink", f"127.0.0.1:{self._port}",
+            "--root-certificates", str(self._keys.authority),
+            "--auth-supernode-private-key", str(self._keys.node_keys[client]),
+            "--host", "127.0.0.1", "--port", str(free_port()),
+            "--node-config", f"partition-id={client} num-partitions={clients}",
+        ]  # fmt: skip
+        environment = {
+            **self._environment,
+            "PATH": f"{self._device(device) / 'bin'}:{self._environment['PATH']}",
+            # Each its own: ClientApps of several SuperNodes that unpack the app at the same time read half of it.
+            "FLWR_HOME": f"{self._environment['FLWR_HOME']}-node-{client}",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(TASK_POLL_SECONDS),
+            SOCKET_VARIABLE: str(self._socket(device)),
+        }
+        self._spawn(f"SuperNode {client}", command, environment)
+
+    def _start_worker(self, device: int, devices: int) -> None:
+        threads = max(1, (os.cpu_count() or 1) // devices)
+        environment = {"OMP_NUM_THREADS": str(threads), **self._environment, SOCKET_VARIABLE: str(self._socket(device))}
+        self._spawn(f"worker {device}", [sys.executable, "-P", "-m", "fedpfl.worker"], environment)
+
+    def _start_forkserver(self, device: int) -> None:
+        command = [sys.executable, "-P", "-m", "fedpfl.forkserver", "--socket", str(self._forkserver(device))]
+        self._spawn(f"fork server {device}", command, self._environment)
+
+    def _await_socket(self, name: str, path: Path) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not path.exists():
+            if (ended := self.ended()) or time.monotonic() > deadline:
+                reason = ended or f"{name} did not start within {START_SECONDS:g} s"
+                raise FedpflError(f"{reason}: {last_line(self._log_of(name))}")
+            time.sleep(0.05)
+
+    def _device(self, device: int | None) -> Path:
+        """Return the folder of a device; one without workers is there for nobody."""
+        return self.folder / ("plain" if device is None else f"device-{device}")
+
+    def _socket(self, device: int | None) -> Path:
+        return self._device(device) / "worker.sock"
+
+    def _forkserver(self, device: int) -> Path:
+        return self._device(device) / "forkserver.sock"
+
+    def _log_of(self, name: str) -> Path:
+        return self._log if name == SUPERLINK else self.folder / f"{name.replace(' ', '-')}.log"
+
+    def _spawn(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._commands[name] = list(command), dict(environment)
+        super()._spawn(name, command, environment)

@@ -30,6 +30,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from .errors import ConfigError
 from .state import write_atomically
 
+LOOPBACK = ("127.0.0.1", "localhost")
 VALID_DAYS = 825
 # A certificate that ends sooner is made anew: a run may take days.
 LEAST_DAYS = 30
@@ -59,7 +60,7 @@ class Credentials:
     node_keys: tuple[Path, ...]
 
 
-def prepare(folder: Path, nodes: int, hosts: Sequence[str] = ("127.0.0.1", "localhost")) -> Credentials:
+def prepare(folder: Path, nodes: int, hosts: Sequence[str] = LOOPBACK) -> Credentials:
     """Make what is missing in a folder.
 
     Parameters
@@ -74,7 +75,7 @@ def prepare(folder: Path, nodes: int, hosts: Sequence[str] = ("127.0.0.1", "loca
     Raises
     ------
     ConfigError
-        The folder cannot be written, or others may read it.
+        The folder cannot be written, others may read it, or its certificate lacks an address.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -98,6 +99,10 @@ def _prepare(folder: Path, nodes: int, hosts: Sequence[str]) -> Credentials:
         made.certificate.unlink(missing_ok=True)
     if not (_lasts(made.certificate) and made.key.is_file()):
         _make_certificate(made, folder / "ca.key", hosts)
+    missing = {str(_alternative(host).value) for host in hosts} - _names(made.certificate)
+    if missing:
+        allowed = f"the certificate {made.certificate} lacks it; remove that file to have it made anew"
+        raise ConfigError("host", ", ".join(sorted(missing)), allowed)
     _unless_there(made.superexec_secret, lambda: secrets.token_bytes(32))
     for path in node_keys:
         if not path.is_file():
@@ -118,6 +123,12 @@ def _lasts(path: Path) -> bool:
         return False
     ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
     return ends - _now() > datetime.timedelta(days=LEAST_DAYS)
+
+
+def _names(path: Path) -> set[str]:
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return {str(name.value) for name in names}
 
 
 def _make_authority(certificate: Path, key_file: Path) -> None:

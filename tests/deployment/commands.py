@@ -1,0 +1,72 @@
+"""Start `fedpfl run` and `fedpfl up` in an empty home, find their processes, and see that none stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SECONDS = 300
+SETTINGS = 'dataset="digits" threads=1 local-epochs=2 batch-size=32 seed=3'
+
+
+class Home:
+    """A home folder, and a mark in the environment of everything that is started from it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "work").mkdir()
+        self.environment = {**os.environ, "HOME": str(path), "FEDPFL_TEST_MARK": str(path)}
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", "from fedpfl.cli import main; main()", *arguments]
+        return subprocess.Popen(
+            command, env={**self.environment, **environment}, cwd=self.path / "work",
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def carry_out(self, *arguments: str, **environment: str) -> dict[str, object]:
+        """Run a command to its end and return its outcome, which must be good."""
+        process = self.start(*arguments, "--json", **environment)
+        out, err = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0, out + err
+        return dict(json.loads(out.splitlines()[-1]))
+
+    def weights(self, run: str) -> bytes:
+        return (self.path / ".fedpfl" / "runs" / run / "global.safetensors").read_bytes()
+
+    def processes(self) -> dict[int, str]:
+        """Return the command lines of what was started from here and runs."""
+        found = {}
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if f"FEDPFL_TEST_MARK={self.path}".encode() in path.read_bytes().split(b"\0"):
+                    command = (path.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    found[int(path.parent.name)] = command
+            except OSError:
+                continue
+        return found
+
+    def kill(self, *words: str) -> None:
+        """Kill the one process whose command line has these words."""
+        (pid,) = [pid for pid, line in self.processes().items() if all(word in line for word in words)]
+        os.kill(pid, signal.SIGKILL)
+
+    def nothing_left(self, within: float = 10.0) -> bool:
+        deadline = time.monotonic() + within
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return not self.processes()
+
+
+def wait_for(condition, process: subprocess.Popen[str], seconds: float = SECONDS) -> None:
+    """Wait until a condition holds while a process runs."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

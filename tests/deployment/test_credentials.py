@@ -1,0 +1,92 @@
+"""Certificates and keys: accepted where they should be, kept, and nobody else's to read."""
+
+from __future__ import annotations
+
+import ssl
+import stat
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+from fedpfl import credentials
+from fedpfl.errors import ConfigError
+
+
+def greet(server_keys, authority, host):
+    """Let a client and a server greet each other in memory; raise what the client objects to."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(server_keys.certificate, server_keys.key)
+    client = ssl.create_default_context(cafile=authority)
+    client.verify_flags |= ssl.VERIFY_X509_STRICT
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(down, up, server_hostname=host), server.wrap_bio(up, down, server_side=True)]
+    for _ in range(4):
+        for end in ends:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    return ends[0].version()
+
+
+def test_a_client_that_knows_the_authority_accepts_the_server_under_its_names(tmp_path):
+    made = credentials.prepare(tmp_path / "keys", 0, ["192.168.1.10", "laptop.local"])
+    assert greet(made, made.authority, "192.168.1.10") == "TLSv1.3"
+    assert greet(made, made.authority, "laptop.local") == "TLSv1.3"
+    with pytest.raises(ssl.SSLCertVerificationError, match="IP address mismatch"):
+        greet(made, made.authority, "192.168.1.11")
+
+
+def test_another_authority_s_server_is_refused(tmp_path):
+    made, other = credentials.prepare(tmp_path / "a", 0), credentials.prepare(tmp_path / "b", 0)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        greet(other, made.authority, "127.0.0.1")
+
+
+def test_what_is_there_is_kept(tmp_path):
+    first = credentials.prepare(tmp_path / "keys", 1)
+    before = {path: path.read_bytes() for path in (tmp_path / "keys").rglob("*") if path.is_file()}
+    again = credentials.prepare(tmp_path / "keys", 2)
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert again.node_keys[0] == first.node_keys[0]
+    assert len(again.node_keys) == 2
+
+
+def test_a_certificate_that_ends_soon_is_made_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(credentials, "VALID_DAYS", credentials.LEAST_DAYS - 1)
+    first = credentials.prepare(tmp_path / "keys", 0).certificate.read_bytes()
+    monkeypatch.undo()
+    made = credentials.prepare(tmp_path / "keys", 0)
+    assert made.certificate.read_bytes() != first
+    assert greet(made, made.authority, "localhost") == "TLSv1.3"
+
+
+def test_an_address_that_the_certificate_lacks_is_named(tmp_path):
+    credentials.prepare(tmp_path / "keys", 0)
+    with pytest.raises(ConfigError, match=r"host = '10.0.0.1': the certificate .*server.pem lacks it; remove"):
+        credentials.prepare(tmp_path / "keys", 0, [*credentials.LOOPBACK, "10.0.0.1"])
+
+
+def test_node_keys_are_what_flower_reads(tmp_path):
+    (path,) = credentials.prepare(tmp_path / "keys", 1).node_keys
+    private = load_ssh_private_key(path.read_bytes(), None)
+    assert isinstance(private.curve, ec.SECP384R1)
+    assert load_ssh_public_key(path.with_suffix(".pub").read_bytes()) == private.public_key()
+
+
+def test_nobody_else_can_read_them(tmp_path):
+    made = credentials.prepare(tmp_path / "keys", 1)
+    folders = [tmp_path / "keys", tmp_path / "keys" / "nodes"]
+    assert all(stat.S_IMODE(folder.stat().st_mode) == 0o700 for folder in folders)
+    secret = [made.key, tmp_path / "keys" / "ca.key", made.superexec_secret, *made.node_keys]
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in secret)
+    made.folder.chmod(0o750)
+    with pytest.raises(ConfigError, match="holds private keys; take others' access away: chmod 700"):
+        credentials.prepare(tmp_path / "keys", 1)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"folder = '.*/file/keys': cannot be written \(Not a directory\)"):
+        credentials.prepare(tmp_path / "file" / "keys", 1)

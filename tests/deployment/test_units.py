@@ -1,0 +1,159 @@
+"""The files in deploy/: systemd knows every word, Ubuntu 18.04's too, and the proxy passes on only what it should."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import ssl
+import subprocess
+import threading
+import time
+from http.client import HTTPSConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from fedpfl.credentials import prepare
+from fedpfl.launch import free_port
+
+ROOT = Path(__file__).parents[2]
+UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+
+# Of the manual of systemd 237; what came later is not used.
+KNOWN = {
+    "Unit": {"Description", "Documentation", "Wants", "After", "StartLimitIntervalSec"},
+    "Service": {
+        "EnvironmentFile", "Environment", "ExecStart", "User", "Group", "WorkingDirectory", "StateDirectory",
+        "StateDirectoryMode", "RuntimeDirectory", "RuntimeDirectoryMode", "Restart", "RestartSec", "TimeoutStopSec",
+        "OOMScoreAdjust", "NoNewPrivileges", "CapabilityBoundingSet", "PrivateTmp", "PrivateDevices", "ProtectSystem",
+        "ProtectHome", "ProtectKernelTunables", "ProtectKernelModules", "ProtectControlGroups", "RestrictNamespaces",
+        "RestrictRealtime", "RestrictAddressFamilies", "LockPersonality", "SystemCallArchitectures", "UMask",
+        "ReadWritePaths",
+    },
+    "Install": {"WantedBy"},
+}  # fmt: skip
+HARDENED = {
+    "NoNewPrivileges": "yes", "CapabilityBoundingSet": "", "ProtectSystem": "strict", "ProtectHome": "yes",
+    "PrivateTmp": "yes", "RestrictNamespaces": "yes", "UMask": "0077", "User": "fedpfl", "Restart": "always",
+}  # fmt: skip
+
+
+def directives(path):
+    section = None
+    for line in path.read_text().replace("\\\n", " ").splitlines():
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            yield section, key, value
+
+
+def test_there_is_a_unit_for_each_piece():
+    names = {path.name.removeprefix("fedpfl-") for path in UNITS}
+    assert names >= {
+        "superlink.service",
+        "superexec.service",
+        "worker.service",
+        "forkserver.service",
+        "supernode@.service",
+    }
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_a_unit_uses_what_ubuntu_18_04_knows_and_is_hardened(path):
+    found = list(directives(path))
+    assert [(section, key) for section, key, _ in found if key not in KNOWN[section]] == []
+    values = {key: value for _, key, value in found}
+    assert {key: values.get(key) for key in HARDENED} == HARDENED
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_systemd_accepts_a_unit_without_a_word(path, tmp_path):
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed (Debian: apt-get install systemd)")
+    # It checks that commands exist, and gives a warning, with exit code 0, for words that it does not know.
+    for unit in UNITS:
+        text = unit.read_text()
+        for command in re.findall(r"/opt/fedpfl/venv/bin/[\w-]+", text):
+            fake = tmp_path / "bin" / Path(command).name
+            fake.parent.mkdir(exist_ok=True)
+            fake.write_text("#!/bin/sh\n")
+            fake.chmod(0o755)
+        (tmp_path / unit.name).write_text(text.replace("/opt/fedpfl/venv", str(tmp_path)))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(tmp_path / path.name)], capture_output=True, text=True, timeout=60
+    )
+    ours = [line for line in (done.stdout + done.stderr).splitlines() if "fedpfl" in line]
+    assert (done.returncode, ours) == (0, [])
+
+
+class Upstream(BaseHTTPRequestHandler):
+    """Stands for the SuperLink: answers with what it was sent."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = self.path.encode() + self.headers["flwr-signature"].encode()
+        body += self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def proxy(tmp_path):
+    """Run nginx with the file in deploy/ in front of an upstream; return what opens a connection to it."""
+    if shutil.which("nginx") is None:
+        pytest.skip("nginx is not installed (Debian: apt-get install nginx-light)")
+    keys = prepare(tmp_path / "keys", 0)
+    upstream = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(keys.certificate, keys.key)
+    upstream.socket = context.wrap_socket(upstream.socket, server_side=True)
+    threading.Thread(target=upstream.serve_forever, daemon=True).start()
+    port = free_port()
+    site = (ROOT / "deploy" / "nginx" / "fedpfl-fleet.conf").read_text().replace("/etc/fedpfl", str(tmp_path))
+    site = site.replace("192.168.1.10:9092", f"127.0.0.1:{port}").replace(":8000", f":{upstream.server_port}")
+    folders = "".join(f"{kind}_temp_path {tmp_path};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    top = f"daemon off; error_log stderr; pid {tmp_path}/pid; events {{}}"
+    (tmp_path / "nginx.conf").write_text(f"{top} http {{ access_log off; {folders} {site} }}")
+    process = subprocess.Popen(["nginx", "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")])
+    trust = ssl.create_default_context(cafile=keys.authority)
+
+    def connect():
+        return HTTPSConnection("127.0.0.1", port, timeout=10, context=trust)
+
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            connect().connect()
+            break
+        except OSError:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    yield connect
+    process.terminate()
+    process.wait(10)
+    upstream.shutdown()
+    upstream.server_close()
+
+
+def test_the_proxy_passes_on_what_supernodes_say_and_nothing_else(proxy):
+    piece = bytes(range(256)) * 20_480  # 5 MiB, as Flower cuts arrays
+    for path, status in (("/v1/fleet/push-object", 200), ("/v1/control/start-run", 404), ("/health", 404)):
+        connection = proxy()
+        connection.request("POST", path, piece, {"flwr-signature": "signed"})
+        answer = connection.getresponse()
+        body = answer.read()
+        assert answer.status == status, path
+        assert status != 200 or body == path.encode() + b"signed" + piece
+    for path in ("/v1/fleet/../control/start-run", "/v1/fleet/%2e%2e/control/start-run", "//v1/control/start-run"):
+        connection = proxy()
+        connection.request("POST", path, b"", {"flwr-signature": "signed"})
+        assert connection.getresponse().status in (400, 404), path

@@ -1,0 +1,58 @@
+"""`fedpfl up` with real SuperLink, SuperNodes and workers: the same bits as a simulation, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+
+from .commands import SECONDS, SETTINGS, wait_for
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("flower"),
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the processes in /proc"),
+]
+
+
+def test_simulation_and_devices_give_the_same_bits(home):
+    settings = f"{SETTINGS} num-server-rounds=2"
+    home.carry_out("run", "--num-supernodes", "3", "-c", f'{settings} run-name="simulated"')
+    outcome = home.carry_out("up", "--num-supernodes", "3", "--keep-log", "-c", f'{settings} run-name="devices"')
+    assert (outcome["status"], outcome["rounds"]) == ("finished:completed", 2)
+    assert home.weights("devices") == home.weights("simulated")
+    folder = home.path / ".fedpfl" / "runs"
+    simulated, devices = (sorted((folder / name / "personal").iterdir()) for name in ("simulated", "devices"))
+    assert [path.read_bytes() for path in devices] == [path.read_bytes() for path in simulated]
+    log = (folder / "devices" / "flower.log").read_text()
+    # One query, two trainings and two tests of each client; none was answered by the ClientApp's own process.
+    assert log.count("worker.sock answers") == 3 * 5
+    assert "this process answers" not in log
+    keys = home.path / ".fedpfl" / "testbed"
+    assert stat.S_IMODE(keys.stat().st_mode) == 0o700
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in (keys / "nodes").iterdir())
+
+
+def test_a_run_that_fails_says_why(home):
+    (home.path / "broken.npz").write_bytes(b"not an archive")
+    settings = f'dataset="npz" data="{home.path / "broken.npz"}"'
+    process = home.start("up", "--json", "--no-worker", "--num-supernodes", "1", "-c", settings)
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 1
+    answer = json.loads(out)
+    assert answer["status"] == "finished:failed"
+    assert "broken.npz" in answer["error"]
+    assert err.splitlines()[-1] == f"error: {answer['error']}"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_an_ended_testbed_leaves_no_process(home, number):
+    process = home.start("up", "--num-supernodes", "2", "-c", 'run-name="long" num-server-rounds=10000')
+    wait_for(lambda: sum("flower-supernode" in line for line in home.processes().values()) == 2, process)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == (130 if number == signal.SIGTERM else -signal.SIGKILL), err
+    assert home.nothing_left()

@@ -1,0 +1,145 @@
+"""The fork server: what it forks behaves as Flower's command would, and without it that command runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Stands for flwr-clientapp: says what it sees, and ends with the exit code it is told.
+SPY = """
+import os, sys
+
+def run():
+    print(os.getcwd(), sys.argv[1:], os.environ.get("SPY"), os.environ.get("LEFT_OUT"), flush=True)
+    print("trouble", file=sys.stderr, flush=True)
+    if sys.argv[1:] == ["fail"]:
+        raise ValueError("spied")
+    return int(sys.argv[1])
+"""
+SERVER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import fedpfl.forkserver as f, spy
+f._load = lambda: spy.run
+sys.argv = ["fedpfl-forkserver", "--socket", sys.argv[2]]
+f.script = lambda name: sys.argv[3]
+f.main()
+"""
+
+
+@pytest.fixture(scope="module")
+def server():
+    folder = Path(tempfile.mkdtemp(prefix="fedpfl-test-"))
+    (folder / "spy.py").write_text(SPY)
+    (folder / "server.py").write_text(SERVER)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LEFT_OUT": "the server's own"}
+    log = (folder / "log").open("wb")
+    process = subprocess.Popen(
+        [sys.executable, str(folder / "server.py"), str(folder), str(folder / "run" / "f.sock")],
+        env=environment, stderr=log,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while b"ready" not in (folder / "log").read_bytes():
+        assert process.poll() is None, (folder / "log").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.folder = folder
+    yield process
+    process.kill()
+    process.wait()
+    shutil.rmtree(folder)
+
+
+def call(server, *arguments, cwd="/"):
+    """Run the command; return what it, or rather its stand-in, wrote to its two outputs."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        command = [str(server.folder / "run" / "bin" / "flwr-clientapp"), *arguments]
+        environment = {key: value for key, value in os.environ.items() if key != "LEFT_OUT"}
+        subprocess.run(command, env={**environment, "SPY": "a=b\nc"}, cwd=cwd, stdout=out, stderr=err, timeout=30)
+        deadline = time.monotonic() + 10
+        texts = ["", ""]
+        while not texts[1] and time.monotonic() < deadline:  # the command itself does not wait
+            time.sleep(0.02)
+            for place, file in enumerate((out, err)):
+                file.seek(0)
+                texts[place] = file.read().decode()
+        return texts
+
+
+def test_the_process_has_folder_arguments_environment_and_outputs_of_who_asked(server, tmp_path):
+    out, err = call(server, "0", "two words", "", "ü", cwd=tmp_path)
+    assert out == f"{tmp_path} ['0', 'two words', '', 'ü'] a=b\nc None\n"
+    assert err == "trouble\n"
+
+
+def test_a_process_that_fails_ends_alone(server):
+    _, err = call(server, "fail")
+    assert "trouble" in err
+    assert call(server, "0")[1] == "trouble\n"
+
+
+def test_nothing_of_its_processes_stays(server):
+    call(server, "3")
+    deadline = time.monotonic() + 5
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+    while children.read_text() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert children.read_text() == ""
+
+
+def test_its_files_are_the_user_s_alone(server):
+    folder = server.folder / "run"
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "f.sock", folder / "bin")}
+    assert modes == {"run": 0o700, "f.sock": 0o600, "bin": 0o700}
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"abc", b"\0\0\0\5hello", struct.pack(">I", 2**31), struct.pack(">I", 9) + b"/\0" + b"99\0word",
+])  # fmt: skip
+def test_bytes_that_are_no_request_start_nothing(server, content):
+    before = (server.folder / "log").read_text().count("a request was dropped")
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(server.folder / "run" / "f.sock"))
+        if len(content) > 3:
+            socket.send_fds(connection, [content[:4]], [1, 2])
+        connection.sendall(content[4:] if len(content) > 3 else content)
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b""
+    assert (server.folder / "log").read_text().count("a request was dropped") == before + 1
+    assert call(server, "0")[1] == "trouble\n"
+
+
+def test_without_the_server_flower_s_own_command_runs(tmp_path):
+    from fedpfl.forkserver import _write_command
+
+    real = tmp_path / "real"
+    real.write_text('#!/bin/sh\necho "real $1"\n')
+    real.chmod(0o700)
+    _write_command(tmp_path / "nobody.sock", str(real))
+    done = subprocess.run([tmp_path / "bin" / "flwr-clientapp", "here"], capture_output=True, text=True, timeout=30)
+    assert done.stdout == "real here\n"
+
+
+def test_it_finds_flower_s_command():
+    from fedpfl.forkserver import _load
+
+    assert _load().__name__ == "flwr_clientapp"
+
+
+def test_it_goes_when_it_is_told(server):
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(10) == 0
+    assert not (server.folder / "run" / "f.sock").exists()

@@ -20,7 +20,6 @@ from typing import Any
 from torch import Tensor
 
 from fedpfl.errors import FedpflError
-from fedpfl.launch import script
 from fedpfl.results import to_toml
 
 GIB = 2**30
@@ -143,7 +142,10 @@ class Run:
 
 
 def simulate(
-    settings: Mapping[str, Any], sample: Callable[[ProcessTree], None] | None = None, every: float = 1.0
+    settings: Mapping[str, Any],
+    sample: Callable[[ProcessTree], None] | None = None,
+    every: float = 1.0,
+    command: Sequence[str] = ("run",),
 ) -> Run:
     """Run ``fedpfl run --json`` with these settings, in a folder of its own that is removed afterwards.
 
@@ -155,6 +157,8 @@ def simulate(
         Gets the run's processes every ``every`` seconds.
     every : float
         Seconds between samples.
+    command : sequence of str
+        Another command than ``run``, with its options.
 
     Raises
     ------
@@ -169,10 +173,11 @@ def simulate(
         file = folder / "settings.toml"
         file.write_text(to_toml({**settings, **places}), encoding="utf-8")
         result = folder / "runs" / "run"
-        command = [script("fedpfl"), "run", "--json", "--quiet", "--run-config", str(file)]
+        words = [sys.executable, "-c", "from fedpfl.cli import main; main()", *command]
+        words += ["--json", "--quiet", "--run-config", str(file)]
         with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
             started = time.time()
-            process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=err, stdin=subprocess.DEVNULL)
+            process = subprocess.Popen(words, cwd=folder, stdout=out, stderr=err, stdin=subprocess.DEVNULL)
             try:
                 first_line_at = _watch(process, result / "metrics.jsonl", sample, every)
             finally:
@@ -185,7 +190,7 @@ def simulate(
             err.seek(0)
             if outcome.get("status") != "finished:completed":
                 reason = outcome.get("error") or (err.read().strip().splitlines() or ["no reason given"])[-1]
-                raise BenchmarkError(f"fedpfl run failed: {reason}")
+                raise BenchmarkError(f"fedpfl {command[0]} failed: {reason}")
         text = (result / "metrics.jsonl").read_text(encoding="utf-8")
         lines = [json.loads(line) for line in text.splitlines()]
         begun = first_line_at - started - lines[0]["seconds"] if first_line_at else None

@@ -1,6 +1,5 @@
 import pytest
-
-from .commands import Home
+from deployment_parts import Home
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
+from deployment_parts import SECONDS, wait_for
 from support import simulate
-
-from .commands import SECONDS, wait_for
 
 pytestmark = [
     pytest.mark.faults,

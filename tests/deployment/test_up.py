@@ -8,8 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
-
-from .commands import SECONDS, SETTINGS, wait_for
+from deployment_parts import SECONDS, SETTINGS, wait_for
 
 pytestmark = [
     pytest.mark.slow,

@@ -56,6 +56,17 @@ class Home:
         (pid,) = [pid for pid, line in self.processes().items() if all(word in line for word in words)]
         os.kill(pid, signal.SIGKILL)
 
+    def log(self, name: str) -> str:
+        """Return what the testbed's part of this name has logged; nothing if it is not there yet."""
+        for pid in self.processes():
+            try:
+                found = [*(Path(f"/proc/{pid}/cwd").resolve(strict=True).parent).glob(f"{name}-0.log")]
+            except OSError:
+                continue
+            if found:
+                return found[0].read_text()
+        return ""
+
     def nothing_left(self, within: float = 10.0) -> bool:
         deadline = time.monotonic() + within
         while self.processes() and time.monotonic() < deadline:

@@ -55,7 +55,9 @@ def global_weights(folder):
 
 
 def run(tmp_path, grid, nodes=3, **settings):
-    values = federation(tmp_path, nodes, num_server_rounds=2, check_after=0.2, **settings)
+    values = federation(
+        tmp_path, nodes, method="fedavg", local_epochs=1, num_server_rounds=2, check_after=0.2, **settings
+    )
     grid = grid(nodes, values)
     return run_federation(grid, values), grid
 

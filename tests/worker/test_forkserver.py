@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -115,8 +116,9 @@ def test_bytes_that_are_no_request_start_nothing(server, content):
         connection.connect(str(server.folder / "run" / "f.sock"))
         if len(content) > 3:
             socket.send_fds(connection, [content[:4]], [1, 2])
-        connection.sendall(content[4:] if len(content) > 3 else content)
-        connection.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(BrokenPipeError):  # it may have seen enough
+            connection.sendall(content[4:] if len(content) > 3 else content)
+            connection.shutdown(socket.SHUT_WR)
         assert connection.recv(1) == b""
     assert (server.folder / "log").read_text().count("a request was dropped") == before + 1
     assert call(server, "0")[1] == "trouble\n"

@@ -8,7 +8,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -37,6 +37,7 @@ def raw(header=b"{}", arrays=b"", magic=frames.MAGIC):
     return struct.pack(">8sIQ", magic, len(header), len(arrays)) + header + arrays
 
 
+@settings(deadline=None)
 @given(payloads)
 def test_a_frame_brings_back_what_went(payload):
     header, found = frames.read(io.BytesIO(packed({"kind": "train"}, payload)))
@@ -58,18 +59,21 @@ def test_infinite_and_missing_numbers_travel():
     assert math.isnan(found.metrics["other"])
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_refused(content):
     with pytest.raises((frames.FrameError, EOFError)):
         frames.read(io.BytesIO(content))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200), st.binary(max_size=200))
 def test_arbitrary_headers_and_arrays_are_refused(header, arrays):
     with pytest.raises(frames.FrameError):
         frames.read(io.BytesIO(raw(header, arrays)))
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_damaged_frame_is_refused_or_still_a_frame(data):
     content = bytearray(packed({"kind": "train"}, Payload({"round": 1}, {"x": 0.5}, {"shared": np.arange(4.0)})))

@@ -3,8 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install simulate test lint mosquitto clean
-.PHONY: help install simulate test test-faults lint clean
+.PHONY: help install simulate test test-faults lint mosquitto clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,7 +34,7 @@ mosquitto: ## the MQTT broker from Debian's or Ubuntu's packages, if it is missi
 test: lint mosquitto ## lint, then the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-test-faults: install ## kill parts of a running testbed; half an hour
+test-faults: install mosquitto ## kill parts of a running testbed; half an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults
 
 clean: ## remove the virtual environment

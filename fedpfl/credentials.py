@@ -11,7 +11,7 @@ import datetime
 import fcntl
 import ipaddress
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from .errors import ConfigError
-from .state import write_atomically
+from .files import write_atomically
 
 LOOPBACK = ("127.0.0.1", "localhost")
 VALID_DAYS = 825
@@ -103,19 +103,20 @@ def _prepare(folder: Path, nodes: int, hosts: Sequence[str]) -> Credentials:
     if missing:
         allowed = f"the certificate {made.certificate} lacks it; remove that file to have it made anew"
         raise ConfigError("host", ", ".join(sorted(missing)), allowed)
-    _unless_there(made.superexec_secret, lambda: secrets.token_bytes(32))
+    if not made.superexec_secret.is_file():
+        write_atomically(made.superexec_secret, secrets.token_bytes(32), private=True)
     for path in node_keys:
         if not path.is_file():
             key = ec.generate_private_key(ec.SECP384R1())
             public = path.with_suffix(".pub")
             write_atomically(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n")
-            write_atomically(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+            content = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+            write_atomically(path, content, private=True)
     return made
 
 
-def _unless_there(path: Path, content: Callable[[], bytes]) -> None:
-    if not path.is_file():
-        write_atomically(path, content())  # which makes files with mode 0600
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    write_atomically(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), private=True)
 
 
 def _lasts(path: Path) -> bool:
@@ -139,7 +140,7 @@ def _make_authority(certificate: Path, key_file: Path) -> None:
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
     )
-    write_atomically(key_file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    _write_key(key_file, key)
     write_atomically(certificate, builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
 
@@ -157,7 +158,7 @@ def _make_certificate(made: Credentials, authority_key: Path, hosts: Sequence[st
         .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
         .add_extension(signed_by, critical=False)
     )
-    write_atomically(made.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    _write_key(made.key, key)
     write_atomically(made.certificate, builder.sign(signer, hashes.SHA256()).public_bytes(Encoding.PEM))
 
 

@@ -93,9 +93,13 @@ class Exchange:
         self._client_of: dict[str, int] = {}
         self._probes: dict[str, int] = {}
         self._suspects: set[int] = set()
+        # Errors of nodes that went away during this exchange, and until when they may come back.
+        self._away: dict[int, tuple[Message, float]] = {}
+        self._present: set[int] = set()
 
     def replies(self, messages: Iterable[Message], timeout: float) -> Iterator[tuple[Client, Message]]:
         """Send the messages; yield (client, reply) in client order, each as soon as those before it are in."""
+        self._present = set(self._grid.get_node_ids())
         self._send(list(messages))  # the grid may go through them more than once
         order, arrived = sorted(self._sent_at), dict[int, Message]()
         deadline, last = time.monotonic() + timeout, time.monotonic()
@@ -143,10 +147,20 @@ class Exchange:
             client = self._client_of.pop(answered, -1)
             if client not in self._sent_at:
                 continue  # the reply to a message that was sent again
-            if reply.has_error() and reply.error.code in LOST and self._send_again(client, str(reply.error.reason)):
-                continue
+            if reply.has_error() and reply.error.code in LOST:
+                if self._send_again(client, str(reply.error.reason)):
+                    continue
+                if self._may_come_back(client):
+                    self._away[client] = reply, time.monotonic() + self._check_after
+                    continue
             found[client] = reply
             self._close(client)
+        for client, (reply, until) in list(self._away.items()):
+            if client not in self._sent_at or self._send_again(client, "its node was away"):
+                del self._away[client]
+            elif time.monotonic() > until:
+                found[client] = reply
+                self._close(client)
         # It went on to the next message, and the reply was not there even after that.
         for client in suspects & self._sent_at.keys():
             self._send_again(client, "it works on nothing")
@@ -155,12 +169,17 @@ class Exchange:
     def _send_again(self, client: int, reason: str) -> bool:
         self._find_moved()
         online = self._clients[client].node_id in set(self._grid.get_node_ids())
-        self._resends[client] = self._resends.get(client, 0) + 1
-        if not online or self._resends[client] > MOST_RESENDS:
+        if not online or self._resends.get(client, 0) == MOST_RESENDS:
             return False
+        self._resends[client] = self._resends.get(client, 0) + 1
         logger.log(WARNING, "client %d lost its message (%s); it is sent again", client, reason)
         self._send([self._make(self._clients[client])])
         return client in self._sent_at
+
+    def _may_come_back(self, client: int) -> bool:
+        """Say whether its node went away during this exchange; one that was away before is not waited for again."""
+        node = self._clients[client].node_id
+        return node in self._present and node not in set(self._grid.get_node_ids())
 
     def _probe_the_silent(self) -> None:
         """Ask those that have been silent for long for an answer to something else.
@@ -181,5 +200,6 @@ class Exchange:
 
     def _close(self, client: int) -> None:
         self._sent_at.pop(client, None)
+        self._away.pop(client, None)
         self._client_of = {message: owner for message, owner in self._client_of.items() if owner != client}
         self._probes = {message: owner for message, owner in self._probes.items() if owner != client}

@@ -52,9 +52,9 @@ class Home:
         return found
 
     def kill(self, *words: str) -> None:
-        """Kill the one process whose command line has these words."""
-        (pid,) = [pid for pid, line in self.processes().items() if all(word in line for word in words)]
-        os.kill(pid, signal.SIGKILL)
+        """Kill the first process whose command line has these words; those that it forked have the same."""
+        found = [pid for pid, line in self.processes().items() if all(word in line for word in words)]
+        os.kill(min(found), signal.SIGKILL)
 
     def log(self, name: str) -> str:
         """Return what the testbed's part of this name has logged; nothing if it is not there yet."""

@@ -55,9 +55,8 @@ def global_weights(folder):
 
 
 def run(tmp_path, grid, nodes=3, **settings):
-    values = federation(
-        tmp_path, nodes, method="fedavg", local_epochs=1, num_server_rounds=2, check_after=0.2, **settings
-    )
+    quick = {"method": "fedavg", "local_epochs": 1, "num_server_rounds": 2, "check_after": 0.2}
+    values = federation(tmp_path, nodes, **{**quick, **settings})
     grid = grid(nodes, values)
     return run_federation(grid, values), grid
 
@@ -141,6 +140,47 @@ def test_a_client_that_comes_back_as_another_node_gets_its_message_there(tmp_pat
     assert grid.moved
     assert global_weights(folder) == undisturbed
     assert all("failed" not in line for line in folder.metrics())
+
+
+class Restarting(Bench):
+    """Client 1's node goes away during round 1's training and comes back later, if at all."""
+
+    back_after = 0.5
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.gone_at = None
+
+    def get_node_ids(self):
+        away = self.gone_at is not None and time.monotonic() - self.gone_at < self.back_after
+        return [node for node in super().get_node_ids() if not (away and node == 101)]
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        ids = super().push_messages(messages)
+        for message, message_id in zip(messages, ids, strict=True):
+            if message.metadata.dst_node_id != 101 or message.metadata.message_type == "query":
+                continue
+            if self.gone_at is None or 101 not in self.get_node_ids():
+                self.gone_at = self.gone_at or time.monotonic()
+                self.replies[message_id] = Message(Error(LOST_NODE, "Node Unavailable"), reply_to=message)
+        return ids
+
+
+def test_a_node_that_went_away_during_a_round_is_waited_for(tmp_path, undisturbed):
+    folder, grid = run(tmp_path, Restarting, check_after=5.0)
+    assert global_weights(folder) == undisturbed
+    assert grid.sent("train", 1) == 3
+
+
+def test_a_node_that_stays_away_is_waited_for_once(tmp_path):
+    folder, grid = run(tmp_path, type("Dead", (Restarting,), {"back_after": 1e9}), check_after=3.0)
+    first, second = folder.metrics()
+    assert first["failed"] == {"1": "Node Unavailable"}
+    assert second["clients"] == [0, 2]
+    assert first["seconds_train"] > 3
+    assert second["seconds"] < 3
+    assert grid.sent("train", 1) == 2
 
 
 def test_a_process_that_always_crashes_is_not_started_for_ever(tmp_path):

@@ -13,7 +13,7 @@ from .wire import Layout
 
 
 def assemble(
-    config: Config, input_shape: tuple[int, ...], num_classes: int, device: str = "cpu"
+    config: Config, input_shape: tuple[int, ...], num_classes: int, device: str = "cpu", vocabulary: int = 0
 ) -> tuple[nn.Module, Partition]:
     """Build the model that every participant of a run starts from: the same seed gives the same arrays everywhere.
 
@@ -22,11 +22,13 @@ def assemble(
     config : Config
         The run's settings.
     input_shape : tuple of int
-        (channels, height, width) of an image, or the shape of a feature array.
+        (channels, height, width) of an image, (length,) of a text, or the shape of a feature array.
     num_classes : int
         Classes of the task.
     device : str
         Where the model computes; a server needs only its arrays.
+    vocabulary : int
+        Number of different tokens of texts, else 0.
 
     Raises
     ------
@@ -34,7 +36,7 @@ def assemble(
         The model cannot take this input, or the method cannot take this model.
     """
     torch.manual_seed(torch_seed(config.run.seed, "model"))
-    model = config.method.build(models.build(config.run.model, input_shape, num_classes))
+    model = config.method.build(models.build(config.run.model, input_shape, num_classes, vocabulary))
     # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model, config.method.partition(model)

@@ -52,7 +52,9 @@ class Engine:
         self.data = data
         self.num_clients = num_clients
         self.own = own
-        self.model, self.partition = assemble(config, data.input_shape, data.num_classes, config.training.device)
+        self.model, self.partition = assemble(
+            config, data.input_shape, data.num_classes, config.training.device, data.vocabulary
+        )
         self._first_personal = self.partition.get_personal()
         self._mean_model = mean_model_layout(config, self.model, self.partition)
 
@@ -68,6 +70,7 @@ class Engine:
                 "num-clients": self.num_clients,
                 "input-shape": "x".join(map(str, self.data.input_shape)),
                 "num-classes": self.data.num_classes,
+                "vocabulary": self.data.vocabulary,
                 "layout": self.partition.layout.to_text(),
             },
             metrics={"train-samples": train_samples, "test-samples": test_samples},

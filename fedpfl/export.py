@@ -53,7 +53,8 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     # Shared and personal arrays of one moment: the client may have trained on since, for a reply that was lost.
     _, stored = folder.checkpoint()
     personal_round = stored["personal_round"].tolist()
-    blanks = {count: _blank(config, shape, count) for count in set(classes)}
+    vocabulary = task.get("vocabulary", 0)
+    blanks = {count: _blank(config, shape, count, vocabulary) for count in set(classes)}
     written = []
     for client in range(task["clients"]) if clients is None else clients:
         if client >= len(classes):
@@ -94,7 +95,7 @@ class _Blank(NamedTuple):
     plain: dict[str, Tensor]
 
 
-def _blank(config: Config, input_shape: tuple[int, ...], num_classes: int) -> _Blank:
-    model, partition = assemble(config, input_shape, num_classes)
-    plain = models.build(config.run.model, input_shape, num_classes).state_dict()
+def _blank(config: Config, input_shape: tuple[int, ...], num_classes: int, vocabulary: int) -> _Blank:
+    model, partition = assemble(config, input_shape, num_classes, vocabulary=vocabulary)
+    plain = models.build(config.run.model, input_shape, num_classes, vocabulary).state_dict()
     return _Blank(model, partition, partition.get_personal(), plain)

@@ -124,9 +124,12 @@ class RunFolder:
             raise StateError(f"{folder.path}: {what}, so there is nothing to resume")
         return folder
 
-    def describe(self, input_shape: tuple[int, ...], classes: Sequence[int], remarks: Sequence[str] = ()) -> None:
+    def describe(
+        self, input_shape: tuple[int, ...], classes: Sequence[int], remarks: Sequence[str] = (), vocabulary: int = 0
+    ) -> None:
         """Write what the model was built for, so that it can be built again without the data; and the remarks on it."""
-        self._write_task({**self.task(), **_task(input_shape, classes), "remarks": list(remarks)})
+        described = {**_task(input_shape, classes), "vocabulary": vocabulary, "remarks": list(remarks)}
+        self._write_task({**self.task(), **described})
 
     def require_task(self, input_shape: tuple[int, ...], classes: Sequence[int]) -> None:
         """Raise :class:`ConfigError` if a run that goes on has another task than before."""
@@ -182,8 +185,8 @@ class RunFolder:
     def task(self) -> dict[str, Any]:
         """Return ``state_key`` and, once the clients are found, what they have to learn.
 
-        That is ``input_shape``, ``num_classes``, ``clients`` and, if the clients have different numbers of classes (the
-        largest is ``num_classes`` then), ``classes_of_clients``.
+        That is ``input_shape``, ``num_classes``, ``vocabulary`` (0 unless the inputs are texts), ``clients`` and, if
+        the clients have different numbers of classes (the largest is ``num_classes`` then), ``classes_of_clients``.
 
         Raises
         ------

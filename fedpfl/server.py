@@ -29,7 +29,7 @@ logger = getLogger("flwr")
 SETTLED_SECONDS = 0.3
 # How long a round waits for nodes that appeared during the run to say which clients they are.
 ASK_SECONDS = 60.0
-# Classes, clients and samples are fewer than this; larger numbers are no descriptions.
+# Classes, clients, tokens and samples are fewer than this; larger numbers are no descriptions.
 MOST = 10_000_000
 
 
@@ -57,13 +57,13 @@ def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
     folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
     descriptions = _find_clients(grid, config)
-    shape, classes = _task(descriptions)
+    shape, classes, vocabulary = _task(descriptions)
     _require_one_division(descriptions)
-    model, partition = assemble(config, shape, max(classes))
+    model, partition = assemble(config, shape, max(classes), vocabulary=vocabulary)
     if config.run.resume:
         folder.require_task(shape, classes)
     else:
-        folder.describe(shape, classes, config.method.remarks(model))
+        folder.describe(shape, classes, config.method.remarks(model), vocabulary)
     for remark in folder.task().get("remarks", []):
         logger.log(WARNING, "fedpfl: %s", remark)
     strategy = _strategy(config, descriptions, folder.task()["state_key"], partition)
@@ -167,7 +167,7 @@ def _description(payload: Payload) -> Payload:
     """Check what a client says of itself; it comes from the network."""
     config, metrics = payload.config, payload.metrics
     numbers = [config.get("client"), config.get("num-clients"), config.get("num-classes")]
-    numbers += [metrics.get("train-samples"), metrics.get("test-samples")]
+    numbers += [config.get("vocabulary", 0), metrics.get("train-samples"), metrics.get("test-samples")]
     division = config.get("division", 0)
     shape = str(config.get("input-shape", ""))
     proper = all(type(n) is int and 0 <= n < MOST for n in numbers) and re.fullmatch(r"\d{1,6}(x\d{1,6}){0,3}", shape)
@@ -187,19 +187,31 @@ def _require_one_division(descriptions: Mapping[int, Payload]) -> None:
         raise FedpflError(f"{groups} divide the data differently: other versions of NumPy or of the data set?")
 
 
-def _task(descriptions: Mapping[int, Payload]) -> tuple[tuple[int, ...], list[int]]:
-    """Return the input shape that all clients have in common, and the number of classes of each, in client order.
+def _task(descriptions: Mapping[int, Payload]) -> tuple[tuple[int, ...], list[int], int]:
+    """Return input shape and vocabulary, which all clients have in common, and each one's classes, in client order.
 
     Numbers of classes may differ where the method keeps on the client whatever depends on them: the layouts are then
     the same all the same.
+
+    Returns
+    -------
+    input_shape : tuple of int
+    classes : list of int
+    vocabulary : int
+        Number of different tokens of texts, else 0.
     """
     found = sorted(descriptions.values(), key=lambda description: int(description.config["client"]))
-    tasks = {(str(d.config["input-shape"]), int(d.config["num-classes"])) for d in found}
-    shapes, layouts = {shape for shape, _ in tasks}, {str(d.config["layout"]) for d in found}
-    if len(shapes) > 1 or (len(tasks) > 1 and len(layouts) > 1):
-        described = ", ".join(f"{shape} with {classes} classes" for shape, classes in sorted(tasks))
+    inputs = [(str(d.config["input-shape"]), int(d.config.get("vocabulary", 0))) for d in found]
+    classes, layouts = [int(d.config["num-classes"]) for d in found], {str(d.config["layout"]) for d in found}
+    tasks = set(zip(inputs, classes, strict=True))
+    if len(set(inputs)) > 1 or (len(tasks) > 1 and len(layouts) > 1):
+        described = ", ".join(
+            f"{shape}{f' of {tokens} tokens' * bool(tokens)} with {count} classes"
+            for (shape, tokens), count in sorted(tasks)
+        )
         raise FedpflError(f"the clients' data do not fit together: {described}")
-    return tuple(int(n) for n in shapes.pop().split("x")), [int(d.config["num-classes"]) for d in found]
+    shape, vocabulary = inputs[0]
+    return tuple(int(n) for n in shape.split("x")), classes, vocabulary
 
 
 def _strategy(

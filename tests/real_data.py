@@ -14,11 +14,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 UNPACK = ROOT.parent / "shared" / "data" / "unpack.py"
-PACKS = ("mnist", "fashion_mnist", "cifar10", "cifar100", "har", "femnist")
+PACKS = ("mnist", "fashion_mnist", "cifar10", "cifar100", "har", "femnist", "shakespeare", "agnews")
 
 
 def real_data_dir() -> Path:
-    """Return a folder with MNIST/raw, FashionMNIST/raw, cifar10.npz, cifar100.npz, har.npz and femnist.npz.
+    """Return a folder with ``PACKS`` as MNIST/raw, FashionMNIST/raw, NAME.npz, shakespeare.json and agnews.csv.
 
     The environment variable FEDPFL_TEST_DATA names it; otherwise the packs beside the checkout are unpacked once. The
     calling test is skipped where there are neither.
@@ -37,7 +37,7 @@ def real_data_dir() -> Path:
 def _unpacked() -> Path:
     stamp = int(UNPACK.stat().st_mtime)
     user = os.getuid() if hasattr(os, "getuid") else "user"
-    target = Path(tempfile.gettempdir()) / f"fedpfl-test-data-{user}-{stamp}"
+    target = Path(tempfile.gettempdir()) / f"fedpfl-test-data-{user}-{stamp}-{len(PACKS)}"
     if not target.is_dir():
         # Into a folder of its own first: several test processes may get here at once, one of them wins the rename.
         work = Path(tempfile.mkdtemp(prefix="fedpfl-unpack-"))

@@ -12,7 +12,7 @@ import torch
 
 from fedpfl import models
 from fedpfl.config import Config, check_keys
-from fedpfl.data import Dataset, partition, table
+from fedpfl.data import Dataset, partition, table, text
 from fedpfl.methods import methods
 
 FOLDER = Path(__file__).resolve().parents[1] / "configs"
@@ -54,6 +54,10 @@ STATED: dict[str, dict[str, Any]] = {
         **FEDDECOMP, "dataset": "tiny-imagenet", "model": "resnet10",
         "feddecomp-rank-conv": 0.8, "feddecomp-rank-linear": 0.4,
     },
+    "feddecomp-ag-news": {  # appendix B
+        "method": "feddecomp", "dataset": "ag-news", "model": "transformer", "partitioner": "dirichlet-client",
+        "dirichlet-alpha": 1.0, "train-samples": 3000,
+    },
     "fedreg-fashion-mnist": {**FEDREG, "dataset": "fashion-mnist", "num-clients": 50},
     "fedreg-cifar10": {**FEDREG, "dataset": "cifar10", "num-clients": 50},
     "fedreg-cifar100": {**FEDREG, "dataset": "cifar100", "num-clients": 50},
@@ -64,6 +68,10 @@ STATED: dict[str, dict[str, Any]] = {
     },
     "fedfac-cifar100": {
         **FEDFAC, "dataset": "cifar100", "model": "vgg16", "partitioner": "pathological", "classes-per-client": 5,
+    },
+    "fedfac-shakespeare": {
+        **FEDFAC, "dataset": "shakespeare", "model": "char-lstm", "num-clients": 778, "partitioner": "natural",
+        "num-server-rounds": 100, "local-epochs": 5, "batch-size": 32,
     },
     "factorized-fl-cifar10": {**ONE_DOMAIN, "dataset": "cifar10"},
     "factorized-fl-svhn": {**ONE_DOMAIN, "dataset": "svhn"},
@@ -77,18 +85,21 @@ STATED: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
+VOCABULARIES = {"shakespeare": len(text.CHARACTERS), "ag-news": text.VOCABULARY}
+
 
 def read(path: Path) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def shares_of(config: Config) -> list[Any]:
-    """Divide a stand-in that has the data set's numbers of samples and classes."""
+    """Divide a stand-in that has the data set's numbers of samples and classes, and owners with the same number."""
     info = next(info for info in table() if info.name == config.data.dataset)
     sizes = [int(n.replace(",", "")) for n in info.size.split(" + ")]
     labels = [np.arange(n, dtype=np.int64) % int(info.classes) for n in sizes]
     pixels = [np.zeros((n, 1, 1, 1), np.uint8) for n in sizes]
-    data = Dataset(info.name, pixels[0], labels[0], pixels[1], labels[1])
+    owners = np.arange(sizes[0]) % config.data.num_clients
+    data = Dataset(info.name, pixels[0], labels[0], *(pixels[1:] + labels[1:] or [None, None]), owners)
     return partition(data, config.data, config.data.num_clients, config.run.seed)
 
 
@@ -131,10 +142,16 @@ class TestEveryFile:
     def test_the_model_takes_the_data(self, path: Path) -> None:
         config = Config.parse(read(path))
         info = next(info for info in table() if info.name == config.data.dataset)
-        height, width, channels = map(int, info.shape.split("×"))
+        vocabulary = VOCABULARIES.get(info.name, 0)
+        if vocabulary:
+            shape: tuple[int, ...] = (int(info.shape.split()[0]),)
+        else:
+            height, width, channels = map(int, info.shape.split("×"))
+            shape = (channels, height, width)
         with torch.device("meta"):  # no memory, no numbers: only shapes
-            model = models.build(config.run.model, (channels, height, width), int(info.classes))
-            assert model(torch.empty(2, channels, height, width)).shape == (2, int(info.classes))
+            model = models.build(config.run.model, shape, int(info.classes), vocabulary)
+            inputs = torch.empty(2, *shape, dtype=torch.int64 if vocabulary else None)
+            assert model(inputs).shape == (2, int(info.classes))
 
 
 def test_feddecomp_clients_get_500_and_100_samples() -> None:

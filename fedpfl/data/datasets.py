@@ -6,8 +6,9 @@ A newcomer is one function::
     def my_set(settings: DataSettings) -> Dataset:
         return Dataset("my-set", x_train, y_train, num_classes=10)
 
-Images stay uint8 in the layout samples × height × width × channels, everything else is float32; only the samples of one
-client at a time become tensors (see :mod:`fedpfl.data.federation`).
+Images stay uint8 in the layout samples × height × width × channels, texts the smallest whole numbers that hold their
+tokens, everything else is float32; only the samples of one client at a time become tensors (see
+:mod:`fedpfl.data.federation`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from .settings import DataSettings
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+# An embedding has a row for each token: more of them are a mistake.
+MOST_TOKENS = 1_000_000
 # A label beyond this without a list of class names is a mistake (an identifier, a pixel value), not a class.
 MOST_CLASSES = 100_000
 
@@ -43,8 +46,9 @@ class Dataset:
     name : str
         Name for messages and titles.
     x_train, x_test : ndarray
-        Images: uint8, samples × height × width × channels. Other data: float32, samples × features or
-        samples × channels × length. ``x_test`` is None where there is no test set.
+        Images: uint8, samples × height × width × channels. Texts: tokens 0 … ``vocabulary`` − 1 as whole numbers,
+        samples × length. Other data: float32, samples × features or samples × channels × length. ``x_test`` is None
+        where there is no test set.
     y_train, y_test : ndarray of int64
         Class numbers 0 … C−1.
     client_train, client_test : ndarray of int64, optional
@@ -53,6 +57,8 @@ class Dataset:
         C; by default the number of ``class_names``, or else the largest label + 1.
     class_names : tuple of str
         One name for each class; the numbers by default.
+    vocabulary : int
+        Number of different tokens of texts; 0 for data that are no texts.
     """
 
     name: str
@@ -64,6 +70,7 @@ class Dataset:
     client_test: np.ndarray | None = None
     num_classes: int = 0
     class_names: tuple[str, ...] = ()
+    vocabulary: int = 0
 
     def __post_init__(self) -> None:
         top = max(int(y.max(initial=-1)) for y in (self.y_train, self.y_test) if y is not None)
@@ -74,11 +81,14 @@ class Dataset:
     @property
     def is_image(self) -> bool:
         """Whether the samples are images (uint8)."""
-        return self.x_train.dtype == np.uint8
+        return self.x_train.dtype == np.uint8 and not self.vocabulary
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample as models see it: (channels, height, width), (channels, length) or (features,)."""
+        """Shape of one sample as models see it.
+
+        (channels, height, width), (channels, length), (features,) or, of a text, (length,).
+        """
         shape = self.x_train.shape[1:]
         return (shape[2], shape[0], shape[1]) if self.is_image else tuple(shape)
 
@@ -156,13 +166,14 @@ def load(settings: DataSettings) -> Dataset:
     if settings.dataset not in _REGISTRY:
         raise ConfigError("dataset", settings.dataset, "must be one of " + ", ".join(names()))
     info, loader = _REGISTRY[settings.dataset]
-    shortcut = _data_dir(settings) / (info.name.replace("-", "_") + ".npz")
+    shortcut = data_dir(settings) / (info.name.replace("-", "_") + ".npz")
     if info.download and shortcut.is_file():
         return read_npz(shortcut, info.name)
     return loader(settings)
 
 
-def _data_dir(settings: DataSettings) -> Path:
+def data_dir(settings: DataSettings) -> Path:
+    """Return the folder in which published data sets lie."""
     return Path(settings.data_dir).expanduser()
 
 
@@ -190,8 +201,9 @@ def read_npz(path: Path, name: str = "", num_classes: int | None = None) -> Data
 
     The file has ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``; optionally ``client`` (or
     ``client_train``, ``client_test``), which says to whom each sample belongs, and ``classes``, the names of the
-    classes. Images are uint8 of shape n×H×W or n×H×W×C; other data are floats of shape n×features or
-    n×channels×length. Other arrays are ignored. Nothing in the file is ever unpickled.
+    classes. Images are uint8 of shape n×H×W or n×H×W×C; texts are whole numbers of shape n×length, and ``vocabulary``
+    is then the number of different tokens; other data are floats of shape n×features or n×channels×length. Other arrays
+    are ignored. Nothing in the file is ever unpickled.
 
     Parameters
     ----------
@@ -215,7 +227,8 @@ def read_npz(path: Path, name: str = "", num_classes: int | None = None) -> Data
         if key not in arrays:
             found = ", ".join(sorted(arrays)) or "nothing"
             raise DataError(f"{path}: no array {key}; needs x, y or x_train, y_train, x_test, y_test, found {found}")
-    xs = [_samples(arrays[f"x{part}"], f"{path}: x{part}") for part in parts]
+    vocabulary = _vocabulary(arrays, path)
+    xs = [_samples(arrays[f"x{part}"], f"{path}: x{part}", vocabulary) for part in parts]
     ys = [_labels(arrays[f"y{part}"], len(x), f"{path}: y{part}") for part, x in zip(parts, xs)]
     if len({(x.dtype.kind, x.shape[1:]) for x in xs}) > 1:
         raise DataError(f"{path}: x_train is {_show(xs[0])}, x_test is {_show(xs[1])}: must hold samples of one shape")
@@ -235,7 +248,11 @@ def read_npz(path: Path, name: str = "", num_classes: int | None = None) -> Data
         owners[1] if len(parts) > 1 else None,
         len(class_names),
         class_names,
+        vocabulary,
     )
+
+
+ARRAYS = ("x", "y", "client", "classes", "vocabulary")
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -245,7 +262,7 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
         raise DataError(f"{path}: not an npz file (write it with numpy.savez)")
     try:
         with np.load(path, allow_pickle=False) as archive:
-            wanted = [key for key in archive.files if key.split("_")[0] in ("x", "y", "client", "classes")]
+            wanted = [key for key in archive.files if key.split("_")[0] in ARRAYS]
             return {key: archive[key] for key in wanted}
     except (ValueError, OSError, EOFError, KeyError, MemoryError, zlib.error, zipfile.BadZipFile) as error:
         reason = "it holds Python objects" if "allow_pickle" in str(error) else str(error) or type(error).__name__
@@ -256,10 +273,39 @@ def _show(x: np.ndarray) -> str:
     return f"{x.dtype} {'×'.join(str(n) for n in x.shape)}"
 
 
-def _samples(x: np.ndarray, where: str) -> np.ndarray:
+def _vocabulary(arrays: dict[str, np.ndarray], path: Path) -> int:
+    if "vocabulary" not in arrays:
+        return 0
+    given = arrays["vocabulary"]
+    if given.size != 1 or given.dtype.kind not in "iu" or not 1 <= given.item() <= MOST_TOKENS:
+        raise DataError(f"{path}: vocabulary must be the number of different tokens, 1 … {MOST_TOKENS}")
+    return int(given.item())
+
+
+def smallest_integers(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
+    """Return tokens in the smallest type that holds them and that PyTorch has."""
+    return tokens.astype(np.uint8 if vocabulary <= 2**8 else np.int16 if vocabulary <= 2**15 else np.int32)
+
+
+def _tokens(x: np.ndarray, where: str, vocabulary: int) -> np.ndarray:
+    if x.dtype.kind not in "iu" or x.ndim != 2:
+        raise DataError(f"{where} is {_show(x)}: with a vocabulary it must be whole numbers n×length")
+    outside = np.argwhere((x < 0) | (x >= vocabulary))
+    if len(outside):
+        row, place = outside[0]
+        raise DataError(f"{where}[{row}, {place}] is {x[row, place]}: tokens must be 0 … {vocabulary - 1}")
+    return smallest_integers(x, vocabulary)
+
+
+def _samples(x: np.ndarray, where: str, vocabulary: int = 0) -> np.ndarray:
     """Check an array of samples and bring it into the inner layout."""
-    allowed = "must be uint8 n×H×W or n×H×W×C (images), or float32 n×features or n×channels×length"
-    if x.dtype == np.uint8 and x.ndim in (3, 4):
+    allowed = (
+        "must be uint8 n×H×W or n×H×W×C (images), float32 n×features or n×channels×length, or, "
+        "with an array vocabulary, whole numbers n×length"
+    )
+    if vocabulary:
+        x = _tokens(x, where, vocabulary)
+    elif x.dtype == np.uint8 and x.ndim in (3, 4):
         if x.ndim == 4 and x.shape[3] > 4 >= x.shape[1]:
             raise DataError(f"{where} is {_show(x)}: channels must come last (n×H×W×C)")
         x = x.reshape(*x.shape, 1) if x.ndim == 3 else x
@@ -326,8 +372,8 @@ def _owners(
     description="your own arrays",
     size="any",
     classes="any",
-    shape="images or features",
-    source="the file named by `data`: x, y or x_train, y_train, x_test, y_test; optionally client and classes",
+    shape="images, features or tokens",
+    source="the file named by `data`: x, y or x_train, y_train, x_test, y_test; optionally client, classes, vocabulary",
 )
 def _npz(settings: DataSettings) -> Dataset:
     return read_npz(_own_path(settings, "an npz file"))
@@ -429,7 +475,7 @@ def _image_folder(settings: DataSettings) -> Dataset:
     download=True,
 )
 def _tiny_imagenet(settings: DataSettings) -> Dataset:
-    root = _data_dir(settings) / "tiny-imagenet-200"
+    root = data_dir(settings) / "tiny-imagenet-200"
     notes = root / "val" / "val_annotations.txt"
     if not (root / "train").is_dir() or not notes.is_file():
         raise DataError(
@@ -512,7 +558,7 @@ def _torchvision(settings: DataSettings, by_hand: str, parts: Iterable[dict[str,
     kind : str
         Name of torchvision's class.
     """
-    name, folder = settings.dataset, _data_dir(settings)
+    name, folder = settings.dataset, data_dir(settings)
     make = getattr(_need("torchvision.datasets", "torchvision", f'dataset = "{name}"'), kind)
     parts = list(parts)
     try:
@@ -549,7 +595,7 @@ def _idx_set(
 ) -> Dataset:
     # The files are read here, not by torchvision: importing that takes longer than reading them, in every process,
     # and a device that has the files then does not need it.
-    raw = _data_dir(settings) / kind / "raw"
+    raw = data_dir(settings) / kind / "raw"
     paths = [raw / f"{part}-{content}" for part in files for content in ("images-idx3-ubyte", "labels-idx1-ubyte")]
     if not all(path.is_file() for path in paths):
         by_hand = f"{', '.join(path.name for path in paths)} in {raw.parent.name}/raw"

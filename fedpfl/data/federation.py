@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Callable, Hashable, NamedTuple, Sequence
 import numpy as np
 
 from ..errors import DataError
-from .datasets import Dataset, load, read_image_folder, read_npz
+from .datasets import Dataset, load, read_image_folder
 from .partition import Share, cut_share, label_permutation, partition, task_of
 from .settings import DataSettings
+from .text import read_file
 
 if TYPE_CHECKING:
     import torch
@@ -26,10 +27,10 @@ class Samples(NamedTuple):
 
     Attributes
     ----------
-    x : Tensor of float32
+    x : Tensor of float32; of int64 for texts
         Images: n × channels × height × width in channels_last memory order (convolutions on the CPU are about 1.3
         times faster), (v/255 − 0.5)/0.5, that is −1 … 1. Other data as they are: n × features or
-        n × channels × length.
+        n × channels × length, texts n × length.
     y : Tensor of int64, shape (n,)
         Class numbers, in the client's own numbering with ``permute-labels``.
     """
@@ -110,10 +111,11 @@ class FederatedData:
         Parameters
         ----------
         settings : DataSettings
-            ``test_fraction``, ``min_samples`` and ``permute_labels`` are used.
+            ``test_fraction``, ``min_samples``, ``permute_labels`` and ``text_step`` are used.
         path : str
-            An npz file or a folder of images (see the data sets ``npz`` and ``image-folder``). Its test set is used if
-            it has one; otherwise the samples are cut by ``test_fraction``.
+            An npz file, a folder of images, a CSV file of news or a JSON file of plays (see the data sets ``npz``,
+            ``image-folder``, ``ag-news`` and ``shakespeare``). Its test set is used if it has one; otherwise the
+            samples are cut by ``test_fraction``.
         client : int
             The client's number in the federation: part of the seed of the cut, and of the label permutation.
         seed : int
@@ -129,7 +131,7 @@ class FederatedData:
             The path is missing, damaged or not in the documented layout, or has too few samples.
         """
         place = Path(path).expanduser()
-        data = read_image_folder(place) if place.is_dir() else read_npz(place, num_classes=num_classes)
+        data = read_image_folder(place) if place.is_dir() else read_file(place, settings, num_classes)
         if num_classes is not None and data.num_classes != num_classes:
             raise DataError(f"{place}: has {data.num_classes} classes, the federation has {num_classes}")
         n = len(data.y_train)
@@ -178,8 +180,13 @@ class FederatedData:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample: (channels, height, width), (channels, length) or (features,)."""
+        """Shape of one sample: (channels, height, width), (channels, length), (features,) or (length,)."""
         return self._data.input_shape
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of different tokens of texts; 0 for data that are no texts."""
+        return self._data.vocabulary
 
     def share(self, i: int) -> Share:
         """Return the positions of client ``i``'s samples in the training set followed by the test set."""
@@ -243,6 +250,8 @@ class FederatedData:
         import torch
 
         raw = torch.from_numpy(_take(self._data.x_train, self._data.x_test, positions))
+        if self.vocabulary:
+            return raw.to(torch.int64)
         if not self.is_image:
             return raw
         # n × H × W × C in memory is exactly what channels_last means, so this only renames the axes.
@@ -273,7 +282,9 @@ def _take(first: np.ndarray, second: np.ndarray | None, positions: np.ndarray) -
 
 def _dataset(settings: DataSettings) -> Dataset:
     """Read a data set once in a process, however it is divided."""
-    only = DataSettings(dataset=settings.dataset, data=settings.data, data_dir=settings.data_dir)
+    only = DataSettings(
+        dataset=settings.dataset, data=settings.data, data_dir=settings.data_dir, text_step=settings.text_step
+    )
     return _read_once(only)
 
 

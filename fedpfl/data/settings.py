@@ -26,6 +26,12 @@ class DataSettings:
         "Folder in which data sets are looked for (as torchvision stores them, or as `<name>.npz`) "
         "and into which they are downloaded.",
     )
+    text_step: int = setting(
+        80,
+        "Characters from the start of a sample to that of the next, where running text is cut into samples of 80 "
+        "characters (shakespeare.json); 1 as LEAF cuts it, and samples for training and for testing overlap.",
+        minimum=1,
+    )
     num_clients: int = setting(
         0, "Number of clients among which the data are divided; 0 means one for each node.", minimum=0
     )

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 INITS = ("paper", "code")
+PLAIN = (nn.Linear, nn.Conv2d)
 
 
 class _LowRank(nn.Module):
@@ -170,7 +171,13 @@ class LowRankConv2d(_LowRank, nn.Conv2d):
         return out
 
 
-def decompose(model: nn.Module, rank_conv: float, rank_linear: float, init: str = "paper") -> nn.Module:
+def decompose(
+    model: nn.Module,
+    rank_conv: float,
+    rank_linear: float,
+    init: str = "paper",
+    chosen: Callable[[str], bool] = lambda name: True,
+) -> nn.Module:
     """Give every convolution and every linear layer of a model a low-rank part, in place.
 
     The parameters of the plain layers stay the same objects in the same memory format; torch's global random generator
@@ -185,6 +192,8 @@ def decompose(model: nn.Module, rank_conv: float, rank_linear: float, init: str 
     init : {"paper", "code"}
         The layout, initial values and scale of tau: the paper's, or those of the authors' published code. See
         :class:`LowRankLinear` and :class:`LowRankConv2d`.
+    chosen : callable, str → bool
+        Says by name which of these layers; all unless given.
 
     Returns
     -------
@@ -196,26 +205,34 @@ def decompose(model: nn.Module, rank_conv: float, rank_linear: float, init: str 
     ValueError
         A ratio or the init is not allowed.
     TypeError
-        The model has a layer derived from ``nn.Linear`` or ``nn.Conv2d``, whose forward pass might not use the sum:
+        A chosen layer is derived from ``nn.Linear`` or ``nn.Conv2d``, so that its forward pass might not use the sum:
         one that is low-rank already, or the output projection of ``nn.MultiheadAttention``. Nothing was changed.
     """
     _check_init(init)
     _check_ratio("rank_conv", rank_conv)
     _check_ratio("rank_linear", rank_linear)
     for name, module in model.named_modules():
-        if isinstance(module, (nn.Linear, nn.Conv2d)) and type(module) not in (nn.Linear, nn.Conv2d):
+        if chosen(name) and isinstance(module, PLAIN) and type(module) not in PLAIN:
             raise TypeError(f"cannot decompose {name or 'the model'}: {type(module).__name__} is not a plain layer")
-    return _decomposed(model, rank_conv, rank_linear, init)
+
+    def decomposed(module: nn.Module, path: str) -> nn.Module:
+        if isinstance(module, PLAIN) and not chosen(path):
+            return module
+        if isinstance(module, nn.Conv2d):
+            return LowRankConv2d(module, rank_conv, init)
+        if isinstance(module, nn.Linear):
+            return LowRankLinear(module, rank_linear, init)
+        for name, child in module.named_children():
+            setattr(module, name, decomposed(child, f"{path}.{name}" if path else name))
+        return module
+
+    return decomposed(model, "")
 
 
-def _decomposed(module: nn.Module, rank_conv: float, rank_linear: float, init: str) -> nn.Module:
-    if isinstance(module, nn.Conv2d):
-        return LowRankConv2d(module, rank_conv, init)
-    if isinstance(module, nn.Linear):
-        return LowRankLinear(module, rank_linear, init)
-    for name, child in module.named_children():
-        setattr(module, name, _decomposed(child, rank_conv, rank_linear, init))
-    return module
+def taus(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tau of every decomposed layer by the name of its weight, of the weight's shape, detached."""
+    with torch.no_grad():
+        return {f"{name}.weight" if name else "weight": layer.tau() for name, layer in _low_rank_layers(model)}
 
 
 def is_low_rank(name: str) -> bool:

@@ -2,6 +2,9 @@
 
 Wu, Liu, Niu, Wang, Tang, Zhu, Su: Decoupling General and Personalized Knowledge in Federated Learning via Additive and
 Low-Rank Decomposition, ACM Multimedia 2024, Section 3 and Algorithm 1 (its earlier version is called FedLoRA).
+
+Convolutions and linear layers have a τ; in a model with self-attention only its projections and the classifier
+(Appendix B). Embeddings and recurrent layers are σ alone.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..errors import ConfigError
-from ..layers.low_rank import INITS, decompose, frozen_tau, full_rank_only, is_low_rank, merge
+from ..layers.low_rank import INITS, decompose, frozen_tau, full_rank_only, is_low_rank, merge, taus
+from ..models.transformer import SelfAttention
 from ..settings import setting
 from ..training.phase import Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything, excluding
@@ -62,8 +66,21 @@ class FedDecomp(Method):
             raise ConfigError("feddecomp-lora-epochs", self.settings.lora_epochs, allowed)
 
     def build(self, model: nn.Module) -> nn.Module:
-        """Add τ = B·A to every convolution and linear layer (Equations 2 to 5)."""
-        return decompose(model, self.settings.rank_conv, self.settings.rank_linear, self.settings.init)
+        """Add τ = B·A to every convolution and linear layer (Equations 2 to 5).
+
+        In a model with self-attention only to its projections and to the classifier (Appendix B).
+        """
+        attention = [f"{name}." for name, module in model.named_modules() if isinstance(module, SelfAttention)]
+        chosen = (*attention, "head") if attention else ("",)
+        ranks = self.settings.rank_conv, self.settings.rank_linear
+        return decompose(model, *ranks, self.settings.init, lambda name: name.startswith(chosen))
+
+    def remarks(self, model: nn.Module) -> list[str]:
+        """Name the layers whose weights are wholly shared."""
+        decomposed = taus(model)
+        names = [name for name, param in model.named_parameters() if param.dim() > 1 and not is_low_rank(name)]
+        layers = dict.fromkeys(name.rpartition(".")[0] for name in names if name not in decomposed)
+        return [f"feddecomp: no low-rank part in {', '.join(layers)}: these weights are σ alone"] if layers else []
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """σ travels; the variant ``reverse`` swaps the roles."""

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import NoPlainModel
+from ..errors import ConfigError, NoPlainModel
 from ..layers.gate import Gate, blocks_of
 from ..settings import setting
 from ..training.phase import Batch, Forward, Phase
@@ -40,7 +40,9 @@ class PFedGate(Method):
     Settings = PFedGateSettings
 
     def build(self, model: Any) -> Any:
-        """Add the gate."""
+        """Add the gate, which computes with the input."""
+        if model.vocabulary:
+            raise ConfigError("method", self.name, "its gate computes with the input, and tokens are no quantities")
         model.gate = Gate(model.input_shape, blocks_of(model, self.settings.blocks), self.settings.share)
         return model
 

@@ -19,7 +19,7 @@ class SplitModel(nn.Module):
     Parameters
     ----------
     base : nn.Module
-        Maps an input of shape (n, *input_shape) to features of shape (n, d).
+        Maps an input of shape (n, *input_shape), of int64 if it is text, to features of shape (n, d).
     head : nn.Linear
         Maps features (n, d) to logits (n, num_classes).
 
@@ -27,11 +27,14 @@ class SplitModel(nn.Module):
     ----------
     input_shape : tuple of int
         Shape of one sample; set by :func:`build`.
+    vocabulary : int
+        Number of different tokens of a model of texts, 0 for others; set by :func:`build`.
     another : callable, () → SplitModel
         Builds the same model with newly drawn initial weights; set by :func:`build`.
     """
 
     input_shape: Shape
+    vocabulary: int = 0
     another: Callable[[], SplitModel]
 
     def __init__(self, base: nn.Module, head: nn.Linear) -> None:
@@ -45,18 +48,20 @@ class SplitModel(nn.Module):
         return logits
 
 
-Builder = Callable[[Shape, int], SplitModel]
+# (input shape, classes) → model, and for texts (input shape, classes, vocabulary) → model.
+Builder = Callable[..., SplitModel]
 
 
 class _Entry(NamedTuple):
     builder: Builder
     smallest_side: int | None
+    tokens: bool = False
 
 
 _MODELS: dict[str, _Entry] = {}
 
 
-def register(name: str, smallest_side: int | None = None) -> Callable[[Builder], Builder]:
+def register(name: str, smallest_side: int | None = None, tokens: bool = False) -> Callable[[Builder], Builder]:
     """Add a builder to the models that :func:`build` knows.
 
     Parameters
@@ -66,6 +71,9 @@ def register(name: str, smallest_side: int | None = None) -> Callable[[Builder],
     smallest_side : int, optional
         The model takes images (channels, height, width) whose height and width are at least this;
         without it the model takes an input of any shape.
+    tokens : bool
+        The model takes texts, (length,) whole numbers, and nothing else; its builder gets the size of the vocabulary
+        as well.
 
     Raises
     ------
@@ -76,7 +84,7 @@ def register(name: str, smallest_side: int | None = None) -> Callable[[Builder],
     def add(builder: Builder) -> Builder:
         if name in _MODELS:
             raise ValueError(f"a model named {name!r} is already registered")
-        _MODELS[name] = _Entry(builder, smallest_side)
+        _MODELS[name] = _Entry(builder, smallest_side, tokens)
         return builder
 
     return add
@@ -87,7 +95,7 @@ def names() -> list[str]:
     return sorted(_MODELS)
 
 
-def build(name: str, input_shape: Shape, num_classes: int) -> SplitModel:
+def build(name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0) -> SplitModel:
     """Build a model, drawing its initial weights from torch's global random generator.
 
     Parameters
@@ -96,9 +104,11 @@ def build(name: str, input_shape: Shape, num_classes: int) -> SplitModel:
         One of :func:`names`.
     input_shape : tuple of int
         Shape of one sample: (channels, height, width) for images, for example (features,) or (channels, length)
-        otherwise.
+        otherwise, (length,) for texts.
     num_classes : int
         Number of logits.
+    vocabulary : int
+        Number of different tokens if the input is text, else 0.
 
     Raises
     ------
@@ -108,21 +118,26 @@ def build(name: str, input_shape: Shape, num_classes: int) -> SplitModel:
     if name not in _MODELS:
         raise ConfigError("model", name, "must be one of " + ", ".join(names()))
     entry = _MODELS[name]
-    complaint = _complaint(input_shape, entry.smallest_side)
+    complaint = _complaint(entry, input_shape, vocabulary)
     if complaint:
-        raise ConfigError("model", name, f"{complaint}, but the input is {'x'.join(map(str, input_shape)) or 'empty'}")
-    model = entry.builder(input_shape, num_classes)
-    model.input_shape = input_shape
-    model.another = partial(build, name, input_shape, num_classes)
+        shown = "x".join(map(str, input_shape)) or "empty"
+        raise ConfigError("model", name, f"{complaint}, but the input is {shown}{' tokens of text' * bool(vocabulary)}")
+    model = entry.builder(input_shape, num_classes, *([vocabulary] if vocabulary else []))
+    model.input_shape, model.vocabulary = input_shape, vocabulary
+    model.another = partial(build, name, input_shape, num_classes, vocabulary)
     return model
 
 
-def _complaint(shape: Shape, smallest_side: int | None) -> str | None:
-    if smallest_side is None:
+def _complaint(entry: _Entry, shape: Shape, vocabulary: int) -> str | None:
+    if entry.tokens:
+        return None if vocabulary and len(shape) == 1 and shape[0] >= 1 else "needs texts"
+    if entry.smallest_side is None and vocabulary:
+        return "needs numbers that can be computed with"
+    if entry.smallest_side is None:
         return None if shape and min(shape) >= 1 else "needs an input with at least one value"
-    if len(shape) == 3 and shape[0] >= 1 and min(shape[1:]) >= smallest_side:
+    if len(shape) == 3 and shape[0] >= 1 and min(shape[1:]) >= entry.smallest_side:
         return None
-    return f"needs images (channels x height x width) of at least {smallest_side}x{smallest_side} pixels"
+    return f"needs images (channels x height x width) of at least {entry.smallest_side}x{entry.smallest_side} pixels"
 
 
 def named(**layers: nn.Module) -> nn.Sequential:

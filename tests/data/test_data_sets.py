@@ -315,7 +315,7 @@ def test_every_data_set_is_described() -> None:
     rows = table()
     assert [row.name for row in rows] == names()
     expected = {"digits", "mnist", "fashion-mnist", "emnist", "cifar10", "cifar100", "svhn", "tiny-imagenet", "npz"}
-    assert expected | {"image-folder"} == set(names())
+    assert expected | {"image-folder", "shakespeare", "ag-news"} == set(names())
     assert all(all(row[:6]) for row in rows)
     assert not {row.name for row in rows if row.download} & {"digits", "npz", "image-folder"}
 

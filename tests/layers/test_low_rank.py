@@ -267,6 +267,8 @@ def test_layers_that_would_ignore_tau_are_refused() -> None:
     with pytest.raises(TypeError, match=r"cannot decompose 1\.out_proj: NonDynamicallyQuantizableLinear"):
         decompose(model, 0.5, 0.5)
     assert type(model[0]) is nn.Linear
+    attention_apart = decompose(model, 0.5, 0.5, chosen=lambda name: name == "0")
+    assert {name for name, _ in attention_apart.named_parameters() if "tau" in name} == {"0.tau_a", "0.tau_b"}
     twice = decompose(nn.Sequential(nn.Linear(4, 4)), 0.5, 0.5)
     with pytest.raises(TypeError, match="cannot decompose 0: LowRankLinear"):
         decompose(twice, 0.5, 0.5)

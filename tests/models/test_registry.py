@@ -12,6 +12,7 @@ SMALLEST_SIDES = {"fedavg-cnn": 16, "convnet": 16, "small-cnn": 4, "resnet9": 11
 
 def test_names_are_the_documented_ones() -> None:
     assert models.names() == [
+        "char-lstm",
         "convnet",
         "fedavg-cnn",
         "mlp",
@@ -20,6 +21,7 @@ def test_names_are_the_documented_ones() -> None:
         "resnet8",
         "resnet9",
         "small-cnn",
+        "transformer",
         "vgg16",
     ]
 
@@ -40,7 +42,7 @@ def test_too_small_image_is_one_clear_line() -> None:
 
 
 @pytest.mark.parametrize("shape", [(561,), (9, 128), (3, 3, 32, 32), (), (0, 32, 32)])
-@pytest.mark.parametrize("name", sorted(set(models.names()) - {"mlp"}))
+@pytest.mark.parametrize("name", sorted(set(models.names()) - {"mlp", "char-lstm", "transformer"}))
 def test_image_models_refuse_other_inputs(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="needs images"):
         models.build(name, shape, 10)

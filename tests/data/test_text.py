@@ -1,0 +1,264 @@
+"""Reading texts: plays and news in every layout, every error line, and the real files where they are at hand."""
+
+from __future__ import annotations
+
+import csv
+import json
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from real_data import real_data_dir
+
+from fedpfl.data import DataSettings, FederatedData, load
+from fedpfl.data.text import (
+    CHARACTERS,
+    UNKNOWN,
+    VOCABULARY,
+    chunks,
+    encode_characters,
+    encode_words,
+    read_news,
+    read_plays,
+)
+from fedpfl.errors import DataError
+
+
+def decoded(codes: np.ndarray) -> str:
+    return "".join(CHARACTERS[c] for c in codes)
+
+
+# -- plays -------------------------------------------------------------------------------------------------------------
+
+
+def test_characters_keep_their_code_and_others_share_one() -> None:
+    assert len(CHARACTERS) == 100
+    assert decoded(encode_characters("To be, or not\tto be?")) == "To be, or not\tto be?"
+    assert encode_characters("é\x00𝄞\x7f\x80\ud800").tolist() == [UNKNOWN] * 6
+
+
+def test_chunks_predict_the_character_that_follows() -> None:
+    text = "".join(chr(ord("a") + i % 26) for i in range(200))
+    x, y = chunks(text, 80)
+    assert [decoded(row) for row in x] == [text[:80], text[80:160]]
+    assert decoded(y) == text[80] + text[160]
+    every = chunks(text, 1)
+    assert len(every[1]) == 120
+    assert all(decoded(every[0][i]) == text[i : i + 80] and CHARACTERS[every[1][i]] == text[i + 80] for i in range(120))
+    assert [len(part) for part in chunks(text[:80], 80)] == [0, 0]
+    assert [len(part) for part in chunks(text[:81], 80)] == [1, 1]
+
+
+def test_white_space_counts_as_in_leaf() -> None:
+    x, _ = chunks("a\nb  c   \n d" + "e" * 80, 80)
+    assert decoded(x[0]).startswith("a b c deee")
+
+
+def test_plays_by_role(tmp_path: Path) -> None:
+    path = tmp_path / "shakespeare.json"
+    path.write_text(json.dumps({"play / Z": "z" * 81, "play / A": "ab" * 100, "play / Mute": "short"}))
+    data = load(DataSettings(dataset="shakespeare", data_dir=str(tmp_path)))
+    assert data.x_train.shape == (3, 80) and data.input_shape == (80,) and not data.is_image
+    assert (data.num_classes, data.vocabulary) == (100, 100)
+    assert data.client_train.tolist() == [0, 0, 2]  # roles in alphabetical order, whether or not they say enough
+    assert data.class_names[10] == "a" and "' '" in data.class_names and data.x_test is None
+    assert len(load(DataSettings(dataset="shakespeare", data_dir=str(tmp_path), text_step=40)).y_train) == 3 + 1
+
+
+def leaf(folder: Path, **users: tuple[list[str], list[str]]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {
+        "users": list(users),
+        "num_samples": [len(y) for _, y in users.values()],
+        "user_data": {user: {"x": x, "y": y, "raw": "…"} for user, (x, y) in users.items()},
+    }
+    path = folder / f"all_data_{len(list(folder.iterdir()))}.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_leaf_s_layout_in_several_files(tmp_path: Path) -> None:
+    root = tmp_path / "shakespeare"
+    leaf(root / "train", ROMEO=(["a" * 80, "b" * 80], ["x", "y"]))
+    leaf(root / "train", JULIET=(["c" * 80], [" "]))
+    leaf(root / "test", ROMEO=(["d" * 80], ["z"]), NURSE=([], []))
+    data = load(DataSettings(dataset="shakespeare", data_dir=str(tmp_path)))
+    assert [decoded(row) for row in data.x_train] == ["c" * 80, "a" * 80, "b" * 80]
+    assert decoded(data.y_train) == " xy" and decoded(data.y_test) == "z"
+    assert data.client_train.tolist() == [0, 2, 2] and data.client_test.tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "not a readable JSON file"),
+        ("[1]", "must be a JSON object"),
+        ('{"a": 1}', 'must be {"play / role": text, …}'),
+        ('{"a": "short"}', "nobody says more than 80 characters"),
+    ],
+)
+def test_bad_plays_are_one_line(tmp_path: Path, content: str, words: str) -> None:
+    (tmp_path / "shakespeare.json").write_text(content)
+    with pytest.raises(DataError) as caught:
+        load(DataSettings(dataset="shakespeare", data_dir=str(tmp_path)))
+    assert words in str(caught.value) and "shakespeare.json" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"users": ["A"]}, "no user_data; must be LEAF's users, num_samples and user_data"),
+        ({"user_data": {"A": []}}, "user 'A': x must be a list of texts of 80 characters"),
+        ({"user_data": {"A": {"x": ["a" * 79], "y": ["b"]}}}, "user 'A': x must be a list of texts of 80 characters"),
+        ({"user_data": {"A": {"x": ["a" * 80], "y": [[0, 1]]}}}, "user 'A': y must be a list of texts of 1 characters"),
+        ({"user_data": {"A": {"x": ["a" * 80], "y": []}}}, "user 'A' has 1 x and 0 y"),
+    ],
+)
+def test_bad_leaf_files_are_one_line(tmp_path: Path, content: object, words: str) -> None:
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "a.json").write_text(json.dumps(content))
+    with pytest.raises(DataError) as caught:
+        read_plays(tmp_path)
+    assert words in str(caught.value) and "a.json" in str(caught.value)
+
+
+def test_missing_texts_say_what_to_put_where(tmp_path: Path) -> None:
+    settings = {"data_dir": str(tmp_path)}
+    with pytest.raises(DataError, match=r"shakespeare: not found; put LEAF's train/\*\.json and test/\*\.json there"):
+        load(DataSettings(dataset="shakespeare", **settings))
+    with pytest.raises(DataError, match=r"AG_NEWS: not found; put train\.csv and test\.csv"):
+        load(DataSettings(dataset="ag-news", **settings))
+    (tmp_path / "shakespeare").mkdir()
+    with pytest.raises(DataError, match=r"train: no json files"):
+        load(DataSettings(dataset="shakespeare", **settings))
+    leaf(tmp_path / "shakespeare" / "train", A=(["a" * 80], ["b"]))
+    leaf(tmp_path / "shakespeare" / "train", A=(["a" * 80], ["b"]))
+    with pytest.raises(DataError, match=r"user 'A' is in .*train twice"):
+        load(DataSettings(dataset="shakespeare", **settings))
+
+
+# -- news --------------------------------------------------------------------------------------------------------------
+
+
+def number(word: str) -> int:
+    return 1 + zlib.crc32(word.encode()) % (VOCABULARY - 1)
+
+
+def write_news(path: Path, *rows: tuple[object, ...]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows(rows)
+    return path
+
+
+def test_words_have_numbers_that_need_no_other_text() -> None:
+    codes: dict[str, int] = {}
+    row = encode_words("Oil PRICES rise, oil's up 3%!", codes)
+    assert row[:7] == [number(w) for w in ("oil", "prices", "rise", "oil", "s", "up", "3")]
+    assert row[7:] == [0] * 57 and 0 not in codes.values()
+    assert encode_words("word " * 100, codes) == [number("word")] * 64
+    assert encode_words("…", codes) == [0] * 64
+
+
+def test_news_in_a_folder_and_in_one_file(tmp_path: Path) -> None:
+    (tmp_path / "AG_NEWS").mkdir()
+    write_news(tmp_path / "AG_NEWS" / "train.csv", (3, "Oil up", 'He said "sell"'), (1, "Vote", "two\nlines"))
+    write_news(tmp_path / "AG_NEWS" / "test.csv", ("Class Index", "Title", "Description"), (4, "Chips", "fast"))
+    data = load(DataSettings(dataset="ag-news", data_dir=str(tmp_path)))
+    assert data.y_train.tolist() == [2, 0] and data.y_test.tolist() == [3]
+    assert data.x_train[0, :6].tolist() == [number(w) for w in ("oil", "up", "he", "said", "sell")] + [0]
+    assert data.x_train[1, :4].tolist() == [number(w) for w in ("vote", "two", "lines")] + [0]
+    assert data.class_names == ("World", "Sports", "Business", "Sci/Tech")
+    assert (data.vocabulary, data.input_shape, data.num_classes) == (VOCABULARY, (64,), 4)
+    write_news(tmp_path / "agnews.csv", (2, "Goal", "again"))
+    assert read_news(tmp_path / "agnews.csv").x_test is None
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'"5","a","b"\n', "line 1: must be a class from 1 to 4, a title and a text"),
+        (b'"1","a","b"\n"1","a"\n', "line 2: must be a class from 1 to 4"),
+        (b'"1","\xff","b"\n', "not a readable CSV file"),
+        (b"", "no news in it"),
+    ],
+)
+def test_bad_news_are_one_line(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "agnews.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        read_news(path)
+    assert words in str(caught.value) and "agnews.csv" in str(caught.value) and "\n" not in str(caught.value)
+
+
+# -- arrays, and what clients see --------------------------------------------------------------------------------------
+
+
+def test_tokens_in_an_npz_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.arange(12).reshape(6, 2) * 20, y=np.arange(6) % 2, vocabulary=300)
+    data = load(DataSettings(dataset="npz", data=str(path)))
+    assert data.vocabulary == 300 and data.input_shape == (2,) and data.x_train.dtype == np.int16
+    np.savez(path, x=np.zeros((6, 4, 4), np.uint8), y=np.arange(6) % 2)
+    assert load(DataSettings(dataset="npz", data=str(path))).is_image
+
+
+@pytest.mark.parametrize(
+    ("x", "vocabulary", "words"),
+    [
+        (np.zeros((6, 2), int), 0, "vocabulary must be the number of different tokens, 1 … 1000000"),
+        (np.zeros((6, 2), int), [2, 3], "vocabulary must be the number"),
+        (np.zeros((6, 2)), 5, "x is float64 6×2: with a vocabulary it must be whole numbers n×length"),
+        (np.zeros((6, 2, 2), np.uint8), 5, "x is uint8 6×2×2: with a vocabulary it must be whole numbers n×length"),
+        (np.eye(6, dtype=int) * 7, 5, "x[0, 0] is 7: tokens must be 0 … 4"),
+        (-np.eye(6, dtype=int), 5, "x[0, 0] is -1: tokens must be 0 … 4"),
+        (np.zeros((6, 0), int), 5, "no samples"),
+    ],
+)
+def test_bad_tokens_are_one_line(tmp_path: Path, x: np.ndarray, vocabulary: object, words: str) -> None:
+    np.savez(tmp_path / "a.npz", x=x, y=np.arange(6) % 2, vocabulary=vocabulary)
+    with pytest.raises(DataError) as caught:
+        load(DataSettings(dataset="npz", data=str(tmp_path / "a.npz")))
+    assert words in str(caught.value)
+
+
+def test_clients_get_tokens_as_int64(tmp_path: Path) -> None:
+    rows = [(1 + i % 4, "title", f"text {i}") for i in range(40)]
+    write_news(tmp_path / "agnews.csv", *rows)
+    settings = DataSettings(dataset="ag-news", data_dir=str(tmp_path), partitioner="iid")
+    data = FederatedData(settings, 2, seed=1)
+    x, y = data.train(0)
+    assert x.dtype == y.dtype == torch.int64 and x.shape == (15, 64) and data.vocabulary == VOCABULARY
+    own = FederatedData.own(settings, str(tmp_path / "agnews.csv"), client=0, seed=1, num_classes=4)
+    assert own.vocabulary == VOCABULARY and sum(own.sizes(0)) == 40
+    (tmp_path / "mine.json").write_text(json.dumps({"me": "abc" * 500}))
+    role = FederatedData.own(settings, str(tmp_path / "mine.json"), client=0, seed=1)
+    assert role.input_shape == (80,) and role.num_classes == 100
+
+
+# -- the real files ----------------------------------------------------------------------------------------------------
+
+
+def test_real_plays() -> None:
+    data = load(DataSettings(dataset="shakespeare", data_dir=str(real_data_dir())))
+    assert data.x_train.shape == (53_370, 80) and data.client_train.max() == 1338
+    assert UNKNOWN not in data.x_train
+    federated = FederatedData(
+        DataSettings(dataset="shakespeare", data_dir=str(real_data_dir()), partitioner="natural", min_samples=100),
+        20,
+        1,
+    )
+    assert all(sum(federated.sizes(i)) >= 100 for i in range(20))
+
+
+def test_real_news_are_told_apart_by_their_words() -> None:
+    data = load(DataSettings(dataset="ag-news", data_dir=str(real_data_dir())))
+    assert np.bincount(data.y_train).tolist() == [1900] * 4
+    # Naive Bayes on the numbers of the words: hashing loses little.
+    train = np.arange(len(data.y_train)) % 5 > 0
+    counts = np.ones((4, VOCABULARY))
+    np.add.at(counts, (data.y_train[train][:, None], data.x_train[train]), 1)
+    counts[:, 0] = 1  # padding
+    scores = np.log(counts / counts.sum(1, keepdims=True))[:, data.x_train[~train]].sum(2)
+    assert np.mean(scores.argmax(0) == data.y_train[~train]) > 0.85

@@ -88,11 +88,13 @@ class Engine:
         if not all(np.isfinite(array).all() for array in (shared, *personal.values(), *extra.arrays.values())):
             # Neither sent nor kept: the client's last good state is where its next round starts.
             raise TrainingDiverged(f"the training diverged in round {local.round}; a smaller learning-rate may help")
-        state.save(personal, local.round, int(message.config["personal-round"]))
+        first, movement = self._movement(state, local)
+        state.save({**personal, **first}, local.round, int(message.config["personal-round"]))
         sent = {**extra.arrays, **self._for_evaluation(personal, local.round)}
         return Payload(
             metrics={
                 **extra.metrics,
+                **movement,
                 "train-samples": len(local.samples.y),
                 "train-loss": losses[-1] if losses else 0.0,
                 "train-seconds": time.perf_counter() - started,
@@ -129,6 +131,19 @@ class Engine:
         if not self._mean_model.size or not self.config.run.evaluates_in(server_round):
             return {}
         return {EVALUATION_ONLY: encode(self._mean_model.flatten(personal), self.config.run.wire_dtype)}
+
+    def _movement(self, state: ClientState, local: LocalRound) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+        """Return the personal part after the client's first round, to be stored, and how far it has moved since."""
+        if not self.config.run.diagnostics:
+            return {}, {}
+        part = self.config.method.personal_part(self.model)
+        now = {f"first/{name}": array.detach().cpu().numpy().copy() for name, array in part.items()}
+        if not now:
+            return {}, {}
+        stored = now if local.never_trained else state.load(int(local.message.config["personal-round"]))
+        first = {name: stored[name] for name in now}
+        squares = [float(np.sum(np.square(now[name].astype(np.float64) - first[name]))) for name in now]
+        return first, {"personal-change": sum(squares) ** 0.5}
 
     def _test_mean_model(self, mean: np.ndarray, samples: Samples) -> Score:
         """Test the shared arrays with the mean of the clients' personal ones."""

@@ -39,6 +39,11 @@ class RunSettings:
         "Test the mean of the clients' whole models where a method has no global model of its own: for this alone, "
         "clients send arrays that otherwise never leave them.",
     )
+    diagnostics: bool = setting(
+        False,
+        "Record how far shared and personal arrays move (drift, shared-change and personal-change in metrics.jsonl): "
+        "costs memory on the server and another copy of a client's personal arrays on its disk.",
+    )
     seed: int = setting(1, "Every random choice follows from it.", minimum=0)
     output_dir: str = setting("~/.fedpfl/runs", "Where run folders are made, on the server's machine.")
     state_dir: str = setting("~/.fedpfl/state", "Where a client keeps its personal arrays, on its own machine.")

@@ -225,6 +225,14 @@ class Method:
         """
         return True
 
+    def personal_part(self, model: nn.Module) -> Mapping[str, Tensor]:
+        """Return the arrays whose distance from a client's first round ``diagnostics`` records, by name.
+
+        Unless overridden the personal ones that count in a mean of whole models.
+        """
+        arrays = {n: a for n, a in model.state_dict().items() if a.is_floating_point() and self.in_mean_model(n)}
+        return {name: array for name, array in arrays.items() if not self.is_shared(name, model)}
+
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the client's model as a state dict that the plain model loads; names that it lacks are left out.
 

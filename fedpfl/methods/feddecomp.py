@@ -4,12 +4,14 @@ Wu, Liu, Niu, Wang, Tang, Zhu, Su: Decoupling General and Personalized Knowledge
 Low-Rank Decomposition, ACM Multimedia 2024, Section 3 and Algorithm 1 (its earlier version is called FedLoRA).
 
 Convolutions and linear layers have a τ; in a model with self-attention only its projections and the classifier
-(Appendix B). Embeddings and recurrent layers are σ alone.
+(Appendix B). Embeddings and recurrent layers are σ alone. ``diagnostics`` records the distances of Appendix A:
+``drift`` is (1/N)·Σ‖σ_i − σ̄‖, ``shared-change`` ‖σ̄ − σ̄¹‖, ``personal-change`` the mean of ‖τ_i − τ_i¹‖.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Mapping
 
 from torch import Tensor, nn
 
@@ -107,6 +109,10 @@ class FedDecomp(Method):
     def global_model(self, model: nn.Module) -> Forward | None:
         """σ alone; with the roles swapped τ alone makes no model."""
         return None if self.settings.variant == "reverse" else full_rank_only(model)
+
+    def personal_part(self, model: nn.Module) -> Mapping[str, Tensor]:
+        """Return every τ = B·A, whatever its factors (Appendix A)."""
+        return super().personal_part(model) if self.settings.variant == "reverse" else taus(model)
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """σ + τ under the plain model's names."""

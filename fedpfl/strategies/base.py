@@ -27,6 +27,7 @@ from ..payload import Payload
 from ..rng import generator
 from ..settings import Value
 from ..wire import Layout
+from .diagnostics import Diagnostics
 from .exchange import Client, Exchange
 from .mean_model import MeanModel
 
@@ -125,6 +126,7 @@ class PersonalisedStrategy(Strategy):
         self.personal_round = dict.fromkeys(self.clients, 0)
         self.recorder: Recorder | None = None
         self.mean_model: MeanModel | None = None
+        self._diagnostics = Diagnostics() if settings.diagnostics else None
         self._round = Round(0)
         # Asks nodes which clients they are; returns the clients' nodes.
         self.ask: Callable[[Grid, Sequence[int]], Mapping[int, int]] = lambda grid, nodes: {}
@@ -174,12 +176,16 @@ class PersonalisedStrategy(Strategy):
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that the next round depends on, by name."""
-        return {"shared": self.shared, "personal_round": np.array(list(self.personal_round.values()), np.int64)}
+        rounds = np.array(list(self.personal_round.values()), np.int64)
+        measured = {} if self._diagnostics is None else self._diagnostics.state()
+        return {"shared": self.shared, "personal_round": rounds, **measured}
 
     def load_state(self, state: dict[str, np.ndarray]) -> None:
         """Take back what :meth:`state` returned."""
         self.shared = state["shared"]
         self.personal_round = dict(zip(self.clients, state["personal_round"].tolist(), strict=True))
+        if self._diagnostics is not None:
+            self._diagnostics.load_state(state)
 
     # -- Flower's interface ------------------------------------------------------------------------------------------
 
@@ -199,6 +205,8 @@ class PersonalisedStrategy(Strategy):
         mean_model = self.mean_model if self.settings.evaluates_in(server_round) else None
         if mean_model is not None:
             mean_model.begin()
+        if self._diagnostics is not None:
+            self._diagnostics.begin()
         for client, reply in self._payloads(replies):
             # Checked before it is added, so that a bad reply leaves nothing behind in the sums.
             try:
@@ -215,6 +223,8 @@ class PersonalisedStrategy(Strategy):
             self.add(client, shared, reply)
             if mean_model is not None and personal is not None:
                 mean_model.add(client.train_samples, personal)
+            if self._diagnostics is not None:
+                self._diagnostics.add(client.id, shared)
             self._round.trained[client.id] = dict(reply.metrics)
             self.personal_round[client.id] = server_round
         trained, wanted = len(self._round.trained), self.settings.min_replies
@@ -224,6 +234,8 @@ class PersonalisedStrategy(Strategy):
         self.finish()
         if mean_model is not None:
             mean_model.finish()
+        if self._diagnostics is not None:
+            self._round.details.update(self._diagnostics.finish(self))
         return None, MetricRecord({"train-loss": _mean(m["train-loss"] for m in self._round.trained.values())})
 
     def configure_evaluate(

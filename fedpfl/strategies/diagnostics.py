@@ -1,0 +1,64 @@
+"""How far the shared arrays move, for ``diagnostics``.
+
+Wu et al., Decoupling General and Personalized Knowledge in Federated Learning via Additive and Low-Rank Decomposition,
+ACM Multimedia 2024, appendix A, measures two distances for its σ; they are here for the shared arrays of any method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .base import PersonalisedStrategy
+
+STATE = "diagnostics"
+
+
+class Diagnostics:
+    """Keeps the vectors of a round, and what the clients got after the first."""
+
+    def __init__(self) -> None:
+        self._first: np.ndarray | None = None
+
+    def begin(self) -> None:
+        """Forget the vectors of the round before."""
+        self._trained: dict[int, np.ndarray] = {}
+
+    def add(self, client: int, shared: np.ndarray) -> None:
+        """Keep what a client has trained, float32, shape (layout.size,)."""
+        self._trained[client] = shared
+
+    def finish(self, strategy: PersonalisedStrategy) -> dict[str, float]:
+        """Measure the round that the strategy has just finished.
+
+        Returns
+        -------
+        dict
+            ``drift``: (1/N)·Σ‖σ_i − σ̄‖₂ over the N clients that answered, where σ̄ is what client i gets next.
+            ``shared-change``: ‖σ̄ − σ̄¹‖₂ since round 1; where each client gets a model of its own, the mean over all
+            clients. Nothing if the method shares nothing.
+        """
+        if not strategy.layout.size:
+            return {}
+        everybody = strategy.clients.values()
+        now = [strategy.outgoing(client) for client in everybody] if not strategy.one_model else [strategy.shared]
+        if self._first is None:
+            self._first = np.stack(now)
+        drift = [_distance(vector, strategy.outgoing(strategy.clients[i])) for i, vector in self._trained.items()]
+        change = [_distance(vector, first) for vector, first in zip(now, self._first, strict=True)]
+        return {"drift": float(np.mean(drift)), "shared-change": float(np.mean(change))}
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what a resumed run needs."""
+        return {} if self._first is None else {STATE: self._first}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take back what :meth:`state` returned."""
+        self._first = state.get(STATE)
+
+
+def _distance(a: np.ndarray, b: np.ndarray) -> float:
+    return float(np.linalg.norm(a.astype(np.float64) - b))

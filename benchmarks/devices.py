@@ -27,6 +27,8 @@ def measure(options: argparse.Namespace) -> None:
         "simulation": ("run",),
         "HTTP, without worker and fork server": (*up, "--no-worker"),
         "HTTP, with both": up,
+        "MQTT, without worker and fork server": (*up, "--transport", "mqtt", "--no-worker"),
+        "MQTT, with both": (*up, "--transport", "mqtt"),
     }
     rows = []
     for name, command in kinds.items():

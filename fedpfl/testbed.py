@@ -1,4 +1,4 @@
-"""A whole testbed on one machine: SuperLink, SuperNodes and workers, as they run on a laptop and its devices.
+"""A whole testbed on one machine: SuperLink, SuperNodes, workers and MQTT bridge, as on a laptop and its devices.
 
 Everything listens on loopback, talks over TLS and proves who it is, as on real devices; what ends is started again, as
 systemd does there. It is for trying and for tests: a simulation of the same clients is faster.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import ssl
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
@@ -35,13 +37,16 @@ class Testbed(SuperLink):
     Parameters
     ----------
     keys : Path
-        Folder of certificates and keys, made on first use.
+        Folder of certificates, keys and passwords, made on first use.
+    mqtt : bool
+        Whether SuperNodes reach the SuperLink through an MQTT broker.
     """
 
     starting = "starting the server"
 
-    def __init__(self, keys: Path) -> None:
+    def __init__(self, keys: Path, mqtt: bool = False) -> None:
         super().__init__()
+        self._mqtt = mqtt
         self._folder_of_keys = keys
         self._database = self.folder / "superlink.db"
         self._commands: dict[str, tuple[list[str], dict[str, str]]] = {}
@@ -75,11 +80,13 @@ class Testbed(SuperLink):
         self._spawn("the server's SuperExec", self._superexec(), self._environment)
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
             list(pool.map(self._register, range(clients)))
+        addresses = self._start_bridge(devices) if self._mqtt else [f"127.0.0.1:{self._port}"] * devices
         for device in range(devices if worker else 0):
             for name, path in (("worker", self._socket(device)), ("fork server", self._forkserver(device))):
-                self._await_socket(f"{name} {device}", path)
+                self._await_part(f"{name} {device}", path.exists)
         for client in range(clients):
-            self._start_node(client, clients, client * devices // clients if worker else None)
+            device = client * devices // clients
+            self._start_node(client, clients, addresses[device], device if worker else None)
         self._complete = True
 
     def ended(self) -> str | None:
@@ -134,9 +141,39 @@ class Testbed(SuperLink):
         public = self._keys.node_keys[client].with_suffix(".pub")
         self._flwr("supernode", "register", str(public), "--name", f"client-{client}", "--format", "json")
 
-    def _start_node(self, client: int, clients: int, device: int | None) -> None:
+    def _start_bridge(self, devices: int) -> list[str]:
+        """Start broker and bridge; return where the SuperNodes of each device connect to."""
+        from .mqtt.broker import SERVER_ACCOUNT, BrokerTls, write_broker_files
+
+        keys, names = self._keys, [f"device-{device}" for device in range(devices)]
+        port, ports = free_port(), [free_port() for _ in names]
+        tls = BrokerTls(keys.certificate, keys.key)
+        broker = write_broker_files(self.folder / "broker", "127.0.0.1", port, names, tls)
+        self._spawn("broker", [_mosquitto(), "-c", str(broker.config)], self._environment)
+        program = [sys.executable, "-P", "-c", "from fedpfl.cli.bridge import main; main()"]
+        common = ["--broker", f"127.0.0.1:{port}", "--ca", str(keys.authority)]
+        state = self.folder / "bridge"
+        state.mkdir(mode=0o700)
+        server = [
+            *program, "server", *common, "--password-file", str(broker.passwords[SERVER_ACCOUNT]),
+            "--superlink", f"127.0.0.1:{self._port}", "--superlink-ca", str(keys.authority), "--state-dir", str(state),
+        ]  # fmt: skip
+        self._spawn("bridge server", server, self._environment)
+        addresses = [f"127.0.0.1:{listen}" for listen in ports]
+        for name, address in zip(names, addresses, strict=True):
+            device = [
+                *program, "device", *common, "--password-file", str(broker.passwords[name]), "--device", name,
+                "--listen", address, "--tls-cert", str(keys.certificate), "--tls-key", str(keys.key),
+            ]  # fmt: skip
+            self._spawn(f"bridge {name}", device, self._environment)
+        for name in ("server", *names):
+            # A SuperNode that finds nobody waits for up to 20 s before it looks again.
+            self._await_part(f"bridge {name}", partial(self._says_ready, f"bridge {name}"))
+        return addresses
+
+    def _start_node(self, client: int, clients: int, superlink: str, device: int | None) -> None:
         command = [
-            script("flower-supernode"), "--superlink", f"127.0.0.1:{self._port}",
+            script("flower-supernode"), "--superlink", superlink,
             "--root-certificates", str(self._keys.authority),
             "--auth-supernode-private-key", str(self._keys.node_keys[client]),
             "--host", "127.0.0.1", "--port", str(free_port()),
@@ -161,13 +198,16 @@ class Testbed(SuperLink):
         command = [sys.executable, "-P", "-m", "fedpfl.forkserver", "--socket", str(self._forkserver(device))]
         self._spawn(f"fork server {device}", command, self._environment)
 
-    def _await_socket(self, name: str, path: Path) -> None:
+    def _await_part(self, name: str, there: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_SECONDS
-        while not path.exists():
+        while not there():
             if (ended := self.ended()) or time.monotonic() > deadline:
                 reason = ended or f"{name} did not start within {START_SECONDS:g} s"
                 raise FedpflError(f"{reason}: {last_line(self._log_of(name))}")
             time.sleep(0.05)
+
+    def _says_ready(self, name: str) -> bool:
+        return any(line.startswith("ready ") for line in text(self._log_of(name)).splitlines())
 
     def _device(self, device: int | None) -> Path:
         """Return the folder of a device; one without workers is there for nobody."""
@@ -185,3 +225,11 @@ class Testbed(SuperLink):
     def _spawn(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._commands[name] = list(command), dict(environment)
         super()._spawn(name, command, environment)
+
+
+def _mosquitto() -> str:
+    # Debian puts it where only root looks.
+    found = shutil.which("mosquitto", path=os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"]))
+    if found is None:
+        raise FedpflError("mosquitto is not installed; apt-get install mosquitto, or use --transport http")
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
     from .plan import Plan
 
 DEFAULT_NODES = 3
+
+
+class Transport(StrEnum):
+    """How SuperNodes reach the SuperLink."""
+
+    HTTP = "http"
+    MQTT = "mqtt"
 
 
 @app.command("up")
@@ -34,17 +42,20 @@ def up_command(
     worker: Annotated[
         bool, typer.Option(help="One warm worker for each device; else every message starts a process with torch.")
     ] = True,
+    transport: Annotated[
+        Transport, typer.Option(help="Whether SuperNodes reach the SuperLink directly or through an MQTT broker.")
+    ] = Transport.HTTP,
     keys: Annotated[Path, typer.Option(metavar="FOLDER", help="Certificates and node keys, made on first use.")] = Path(
         "~/.fedpfl/testbed"
     ),
 ) -> None:
-    """Start a SuperLink, SuperNodes and workers on this machine, run the app on them, and stop everything.
+    """Start SuperLink, SuperNodes and workers on this machine, run the app on them, and stop everything.
 
     Unlike a simulation it uses what real devices use: processes of their own, TLS, node keys. All listen on loopback.
     """
     from ..testbed import Testbed
 
-    bed = Testbed(keys.expanduser())
+    bed = Testbed(keys.expanduser(), transport is Transport.MQTT)
 
     def make() -> Plan:
         from .plan import prepare

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-SECONDS = 300
+import pytest
+
+SECONDS = 600
 SETTINGS = 'dataset="digits" threads=1 local-epochs=2 batch-size=32 seed=3'
+
+
+needs_mosquitto = pytest.mark.skipif(
+    shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin") is None,
+    reason="mosquitto is not installed",
+)
 
 
 class Home:
@@ -36,8 +45,9 @@ class Home:
         assert process.returncode == 0, out + err
         return dict(json.loads(out.splitlines()[-1]))
 
-    def weights(self, run: str) -> bytes:
-        return (self.path / ".fedpfl" / "runs" / run / "global.safetensors").read_bytes()
+    @property
+    def runs(self) -> Path:
+        return self.path / ".fedpfl" / "runs"
 
     def processes(self) -> dict[int, str]:
         """Return the command lines of what was started from here and runs."""

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from deployment_parts import SECONDS, wait_for
+from deployment_parts import SECONDS, needs_mosquitto, wait_for
 from support import simulate
 
 pytestmark = [
@@ -27,23 +27,29 @@ def undisturbed(tmp_path_factory):
     return folder.path
 
 
-@pytest.mark.parametrize("victim", [
-    ("flower-supernode", "partition-id=1"),
-    ("fedpfl.worker",),
-    ("fedpfl.forkserver",),
-    ("flower-superlink",),
-], ids=lambda words: words[0])  # fmt: skip
-def test_the_run_goes_on(home, undisturbed, victim):
+def mqtt(*words):
+    return pytest.param("mqtt", words, marks=needs_mosquitto, id=" ".join(words))
+
+
+@pytest.mark.parametrize(("transport", "victim"), [
+    pytest.param("http", ("flower-supernode", "partition-id=1"), id="supernode"),
+    pytest.param("http", ("fedpfl.worker",), id="worker"),
+    pytest.param("http", ("fedpfl.forkserver",), id="forkserver"),
+    pytest.param("http", ("flower-superlink",), id="superlink"),
+    mqtt("bridge", "server"),
+    mqtt("bridge", "device"),
+    mqtt("mosquitto"),
+])  # fmt: skip
+def test_the_run_goes_on(home, undisturbed, transport, victim):
     settings = home.path / "settings.toml"
     settings.write_text((undisturbed / "config.toml").read_text())
-    runs = home.path / ".fedpfl" / "runs"
-    places = f'run-name="run" num-clients=3 output-dir="{runs}" state-dir="{home.path / "state"}" check-after=5.0'
-    process = home.start("up", "--json", "-c", str(settings), "-c", places)
+    places = f'run-name="run" num-clients=3 output-dir="{home.runs}" state-dir="{home.path / "state"}" check-after=10.0'
+    process = home.start("up", "--json", "--transport", transport, "-c", str(settings), "-c", places)
     # One client has trained in round 2; another does so now.
     wait_for(lambda: re.search("train of client ., round 2", home.log("worker")), process)
     home.kill(*victim)
     out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, out + err
-    lines = [json.loads(line) for line in (runs / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (home.runs / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line.get("failed") for line in lines] == [None] * 2
-    assert home.weights("run") == (undisturbed / "global.safetensors").read_bytes()
+    assert (home.runs / "run" / "global.safetensors").read_bytes() == (undisturbed / "global.safetensors").read_bytes()

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from deployment_parts import SECONDS, SETTINGS, wait_for
+from deployment_parts import SECONDS, SETTINGS, Home, needs_mosquitto, wait_for
 
 pytestmark = [
     pytest.mark.slow,
@@ -17,16 +17,25 @@ pytestmark = [
 ]
 
 
-def test_simulation_and_devices_give_the_same_bits(home):
-    settings = f"{SETTINGS} num-server-rounds=2"
-    home.carry_out("run", "--num-supernodes", "3", "-c", f'{settings} run-name="simulated"')
-    outcome = home.carry_out("up", "--num-supernodes", "3", "--keep-log", "-c", f'{settings} run-name="devices"')
+FIRST = f"{SETTINGS} num-server-rounds=2"
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    home = Home(tmp_path_factory.mktemp("simulated"))
+    home.carry_out("run", "--num-supernodes", "3", "-c", f'{FIRST} run-name="simulated"')
+    return home.runs / "simulated"
+
+
+@pytest.mark.parametrize("transport", ["http", pytest.param("mqtt", marks=needs_mosquitto)])
+def test_simulation_and_devices_give_the_same_bits(home, simulated, transport):
+    arguments = ("--transport", transport, "--num-supernodes", "3", "--keep-log")
+    outcome = home.carry_out("up", *arguments, "-c", f'{FIRST} run-name="devices"')
     assert (outcome["status"], outcome["rounds"]) == ("finished:completed", 2)
-    assert home.weights("devices") == home.weights("simulated")
-    folder = home.path / ".fedpfl" / "runs"
-    simulated, devices = (sorted((folder / name / "personal").iterdir()) for name in ("simulated", "devices"))
-    assert [path.read_bytes() for path in devices] == [path.read_bytes() for path in simulated]
-    log = (folder / "devices" / "flower.log").read_text()
+    devices = home.runs / "devices"
+    for name in ("global.safetensors", *(f"personal/client-{client:05d}.safetensors" for client in range(3))):
+        assert (devices / name).read_bytes() == (simulated / name).read_bytes(), name
+    log = (devices / "flower.log").read_text()
     # One query, two trainings and two tests of each client; none was answered by the ClientApp's own process.
     assert log.count("worker.sock answers") == 3 * 5
     assert "this process answers" not in log

@@ -44,6 +44,7 @@ def test_simulation_and_devices_give_the_same_bits(home, simulated, transport):
     assert all(stat.S_IMODE((keys / "nodes" / f"node-00{n}").stat().st_mode) == 0o600 for n in range(3))
 
 
+@pytest.mark.faults
 def test_a_run_that_fails_says_why(home):
     (home.path / "broken.npz").write_bytes(b"not an archive")
     settings = f'dataset="npz" data="{home.path / "broken.npz"}"'

@@ -43,7 +43,7 @@ def mqtt(*words):
 def test_the_run_goes_on(home, undisturbed, transport, victim):
     settings = home.path / "settings.toml"
     settings.write_text((undisturbed / "config.toml").read_text())
-    places = f'run-name="run" num-clients=3 output-dir="{home.runs}" state-dir="{home.path / "state"}" check-after=10.0'
+    places = f'run-name="run" num-clients=3 output-dir="{home.runs}" state-dir="{home.path / "state"}" check-after=40.0'
     process = home.start("up", "--json", "--transport", transport, "-c", str(settings), "-c", places)
     # One client has trained in round 2; another does so now.
     wait_for(lambda: re.search("train of client ., round 2", home.log("worker")), process)

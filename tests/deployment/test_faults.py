@@ -27,18 +27,14 @@ def undisturbed(tmp_path_factory):
     return folder.path
 
 
-def mqtt(*words):
-    return pytest.param("mqtt", words, marks=needs_mosquitto, id=" ".join(words))
-
-
 @pytest.mark.parametrize(("transport", "victim"), [
     pytest.param("http", ("flower-supernode", "partition-id=1"), id="supernode"),
     pytest.param("http", ("fedpfl.worker",), id="worker"),
     pytest.param("http", ("fedpfl.forkserver",), id="forkserver"),
     pytest.param("http", ("flower-superlink",), id="superlink"),
-    mqtt("bridge", "server"),
-    mqtt("bridge", "device"),
-    mqtt("mosquitto"),
+    pytest.param("mqtt", ("cli.bridge", " server "), id="bridge-server", marks=needs_mosquitto),
+    pytest.param("mqtt", ("cli.bridge", " device "), id="bridge-device", marks=needs_mosquitto),
+    pytest.param("mqtt", ("mosquitto -c ",), id="broker", marks=needs_mosquitto),
 ])  # fmt: skip
 def test_the_run_goes_on(home, undisturbed, transport, victim):
     settings = home.path / "settings.toml"

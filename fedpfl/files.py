@@ -11,7 +11,7 @@ from typing import Any
 _PART = re.compile(r"\..+\.(\d{1,9})\.part")
 
 
-def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
+def write_atomically(path: Path, content: bytes, private: bool = False, durable: bool = True) -> None:
     """Write a file so that a reader, or a crash, sees the old content or the new one and nothing between.
 
     Parameters
@@ -22,6 +22,8 @@ def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
         All of it.
     private : bool
         Whether only the user may read it; otherwise the umask says who may.
+    durable : bool
+        Whether to wait until the disk has it; without, it survives the end of this process but not a loss of power.
     """
     for other in path.parent.iterdir():
         part = _PART.fullmatch(other.name)
@@ -32,8 +34,9 @@ def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

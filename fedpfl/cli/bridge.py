@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import signal
 import ssl
@@ -49,6 +50,8 @@ MaxChunk = Annotated[
 ]
 LogLevel = Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")]
 _CHUNK = 2**20
+# <malloc.h>
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
 
 @app.command()
@@ -194,6 +197,7 @@ def main() -> None:
         import paho.mqtt.client  # noqa: F401
     except ImportError:
         sys.exit("error: fedpfl-bridge needs paho-mqtt: pip install 'fedpfl[mqtt]'")
+    _keep_freed_memory()
     app()
 
 
@@ -217,6 +221,19 @@ def _every(seconds: float, do: Any, stopping: threading.Event) -> None:
             do()
 
     threading.Thread(target=loop, daemon=True).start()
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc keep up to 32 MiB of freed memory, in one arena.
+
+    It would give every freed buffer of megabytes back to the system, which clears each of its pages anew for the next
+    one: a third of the processor time of a large message.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # another C library keeps to its own ways
+        mallopt(_M_ARENA_MAX, 1)
+        mallopt(_M_MMAP_THRESHOLD, 2**25)
+        mallopt(_M_TRIM_THRESHOLD, 2**25)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from . import frames, topics
-from .exchange import Request, Response, carried, may_pass
+from .exchange import Body, Request, Response, carried, is_held, may_pass
 from .frames import Assembler, FrameError, Kind
 from .link import Arrived, LinkError, Publisher
 from .server import EXPIRY_SECONDS, HOLD_SECONDS, TIMED_OUT
@@ -147,6 +147,7 @@ class DeviceBridge:
         client_waits: Callable[[], bool],
         interim: Callable[[], None],
         answer: Callable[[Response], None],
+        ready: Callable[[int], None] = lambda _end: None,
     ) -> None:
         """Carry out a request.
 
@@ -160,6 +161,9 @@ class DeviceBridge:
             Tells it to go on waiting.
         answer : callable
             Hands it the response; raises :class:`OSError` if that fails.
+        ready : callable
+            Returns when the request's body is there up to the index that it gets; raises :class:`OSError` if it never
+            will be.
         """
         message_id = secrets.token_bytes(frames.ID_BYTES)
         waiting = _Waiting(heard=self._clock())
@@ -167,7 +171,7 @@ class DeviceBridge:
             self._waiting[message_id] = waiting
         delivered = False
         try:
-            if self._ask(message_id, waiting, request, client_waits, interim):
+            if self._ask(message_id, waiting, request, client_waits, interim, ready):
                 answer(waiting.response or Response(TIMED_OUT))
                 delivered = waiting.response is not None
         finally:
@@ -179,7 +183,7 @@ class DeviceBridge:
             elif waiting.sent:
                 self._tell(Kind.CANCEL, message_id)
 
-    def request(self, path: str, headers: list[tuple[str, str]], body: bytes) -> Request:
+    def request(self, path: str, headers: list[tuple[str, str]], body: Body) -> Request:
         """Return a request as it goes out: with its time, and the receipt of the last answer to the same."""
         request = Request(path, carried(headers), body, self._wall())
         if not request.held:  # only those answers have receipts
@@ -194,18 +198,19 @@ class DeviceBridge:
         request: Request,
         client_waits: Callable[[], bool],
         interim: Callable[[], None],
+        ready: Callable[[int], None],
     ) -> bool:
         """Wait for the response, up to the time limit; return whether anybody waits for it still."""
         begun = self._clock()
-        content = request.encode()
         until = begun + (HELD_ANSWER_SECONDS if request.held else ANSWER_SECONDS)
         silence = HELD_PROBE_SECONDS if request.held else PROBE_SECONDS
         last_interim, to_send = begun, True
         while True:
             if to_send and self._link.online:
                 waiting.sent = True
-                to_send = not self._send(message_id, content, begun)
+                to_send = not self._send(message_id, request, begun, ready)
                 waiting.heard = self._clock()
+            ready(len(request.body))  # what is left of it would be taken for the SuperNode's goodbye
             with waiting.changed:
                 waiting.changed.wait_for(lambda: waiting.response or waiting.again or waiting.probe, LOOK_SECONDS)
                 if waiting.response is not None:
@@ -225,13 +230,13 @@ class DeviceBridge:
                 last_interim = now
                 interim()
 
-    def _send(self, message_id: bytes, content: bytes, begun: float) -> bool:
+    def _send(self, message_id: bytes, request: Request, begun: float, ready: Callable[[int], None]) -> bool:
         """Send a request; return whether the broker has it."""
         left = max(1.0, begun + ANSWER_SECONDS - self._clock())
         try:
             self._link.send(
                 topics.request(self._name),
-                frames.split(Kind.REQUEST, content, self._link.max_payload),
+                frames.split(Kind.REQUEST, request.head, self._link.max_payload, request.body, ready),
                 message_id=message_id,
                 expires=EXPIRY_SECONDS,
                 deadline=time.monotonic() + left,
@@ -274,6 +279,21 @@ class _Bytes:
             self._changed.notify_all()
 
 
+class _Reading:
+    """Reads a body from its connection, no further than it is needed."""
+
+    def __init__(self, source: Any, body: memoryview) -> None:
+        self._source, self._body = source, body
+        self._there = 0
+
+    def __call__(self, end: int) -> None:
+        """Return when the body is there up to ``end``."""
+        if end > self._there:
+            if self._source.readinto(self._body[self._there : end]) < end - self._there:
+                raise ConnectionResetError("the SuperNode has gone")
+            self._there = end
+
+
 class _Handler(BaseHTTPRequestHandler):
     """One HTTP connection of a SuperNode."""
 
@@ -297,12 +317,12 @@ class _Handler(BaseHTTPRequestHandler):
         bridge, room = self.server.bridge, self.server.room
         room.take(int(length))
         try:
-            body = self.rfile.read(int(length))
-            if len(body) < int(length):
-                self.close_connection = True
-                return
+            body = memoryview(bytearray(int(length)))
+            ready = _Reading(self.rfile, body)
+            if is_held(self.path):
+                ready(len(body))  # what is known of such requests goes by their bodies
             request = bridge.request(self.path, self.headers.items(), body)
-            bridge.exchange(request, self._client_waits, self._interim, self._answer)
+            bridge.exchange(request, self._client_waits, self._interim, self._answer, ready)
         finally:
             room.give(int(length))
 
@@ -330,7 +350,8 @@ class _Handler(BaseHTTPRequestHandler):
         phrase = responses.get(response.status, "")
         lines = [f"HTTP/1.1 {response.status} {phrase}", *(f"{name}: {value}" for name, value in response.headers)]
         head = "\r\n".join([*lines, f"content-length: {len(response.body)}", "", ""])
-        self.wfile.write(head.encode("latin-1") + response.body)
+        self.wfile.write(head.encode("latin-1"))
+        self.wfile.write(response.body)
 
 
 class LocalServer(ThreadingHTTPServer):

@@ -34,6 +34,8 @@ _NOT_CARRIED = frozenset({
 })  # fmt: skip
 
 Headers = tuple[tuple[str, str], ...]
+# A view where a copy of megabytes would be the other choice.
+Body = bytes | memoryview
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Request:
         Path, without a query.
     headers : tuple of (name, value)
         Those that are carried, in their order.
-    body : bytes
+    body : bytes or memoryview
         Body.
     sent : float
         Unix time, by the device's clock, at which the device side got it. Flower's signature is as old.
@@ -56,27 +58,31 @@ class Request:
 
     path: str
     headers: Headers
-    body: bytes
+    body: Body
     sent: float
     delivered: str = ""
 
     @property
     def held(self) -> bool:
         """Whether the answer is awaited when there is none yet."""
-        return self.path.endswith(_HELD)
+        return is_held(self.path)
 
     @property
     def key(self) -> bytes:
         """What a repetition of this request by the same SuperNode has in common with it (headers are signed anew)."""
         return hashlib.sha256(self.path.encode() + b"\0" + self.body).digest()
 
+    @property
+    def head(self) -> bytes:
+        """What stands before the body."""
+        return _head({"path": self.path, "headers": self.headers, "sent": self.sent, "delivered": self.delivered})
+
     def encode(self) -> bytes:
         """Return it as bytes."""
-        head = {"path": self.path, "headers": self.headers, "sent": self.sent, "delivered": self.delivered}
-        return _encode(head, self.body)
+        return self.head + self.body
 
     @classmethod
-    def decode(cls, message: bytes) -> Request:
+    def decode(cls, message: Body) -> Request:
         """Read a request.
 
         Raises
@@ -103,7 +109,7 @@ class Response:
         Status code.
     headers : tuple of (name, value)
         Those that are carried, in their order.
-    body : bytes
+    body : bytes or memoryview
         Body.
     receipt : str
         What the device side returns when the SuperNode has the response, if the server side must know; else "".
@@ -111,7 +117,7 @@ class Response:
 
     status: int
     headers: Headers = ()
-    body: bytes = b""
+    body: Body = b""
     receipt: str = ""
 
     @property
@@ -119,13 +125,17 @@ class Response:
         """Whether it is a success without content: to ``pull-messages``, that there is no message."""
         return self.status == 200 and not self.body
 
+    @property
+    def head(self) -> bytes:
+        """What stands before the body."""
+        return _head({"status": self.status, "headers": self.headers, "receipt": self.receipt})
+
     def encode(self) -> bytes:
         """Return it as bytes."""
-        head = {"status": self.status, "headers": self.headers, "receipt": self.receipt}
-        return _encode(head, self.body)
+        return self.head + self.body
 
     @classmethod
-    def decode(cls, message: bytes) -> Response:
+    def decode(cls, message: Body) -> Response:
         """Read a response.
 
         Raises
@@ -153,14 +163,19 @@ def carried(headers: Iterable[tuple[str, str]]) -> Headers:
     return tuple((k, v) for k, v in pairs if k.lower() not in left_out and not k.lower().startswith("x-forwarded-"))
 
 
-def _encode(head: dict[str, Any], body: bytes) -> bytes:
-    text = json.dumps(head, separators=(",", ":")).encode()
+def is_held(path: str) -> bool:
+    """Say whether the answer to a request to this path is awaited when there is none yet."""
+    return path.endswith(_HELD)
+
+
+def _head(fields: dict[str, Any]) -> bytes:
+    text = json.dumps(fields, separators=(",", ":")).encode()
     if len(text) > MAX_HEAD_BYTES:
         raise FrameError(f"headers of {len(text)} bytes; at most {MAX_HEAD_BYTES} are carried")
-    return b"".join((_LENGTH.pack(len(text)), text, body))
+    return _LENGTH.pack(len(text)) + text
 
 
-def _decode(message: bytes) -> tuple[dict[str, Any], bytes]:
+def _decode(message: Body) -> tuple[dict[str, Any], memoryview]:
     if len(message) < _LENGTH.size:
         raise FrameError("the message has no head")
     (length,) = _LENGTH.unpack_from(message)
@@ -168,12 +183,12 @@ def _decode(message: bytes) -> tuple[dict[str, Any], bytes]:
     if length > MAX_HEAD_BYTES or end > len(message):
         raise FrameError(f"a head of {length} bytes in a message of {len(message)}")
     try:
-        head = json.loads(message[_LENGTH.size : end])
+        head = json.loads(bytes(message[_LENGTH.size : end]))
     except (ValueError, RecursionError):
         raise FrameError("the head is not JSON") from None
     if not isinstance(head, dict):
         raise FrameError("the head is not an object")
-    return head, message[end:]
+    return head, memoryview(message)[end:]
 
 
 def _headers(value: object) -> Headers:

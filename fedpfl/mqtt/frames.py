@@ -82,17 +82,39 @@ class Frame:
     piece: memoryview
 
 
-def split(kind: Kind, message: bytes, payload_bytes: int) -> Iterator[bytes]:
-    """Yield a message's frames, each of at most ``payload_bytes`` bytes."""
+def split(
+    kind: Kind,
+    head: bytes,
+    payload_bytes: int,
+    body: bytes | memoryview = b"",
+    ready: Callable[[int], None] | None = None,
+) -> Iterator[bytes]:
+    """Yield a message's frames.
+
+    Parameters
+    ----------
+    kind : Kind
+        What they are for.
+    head, body : bytes, bytes or memoryview
+        The message is one behind the other. The body is not copied as a whole.
+    payload_bytes : int
+        Length that no frame exceeds.
+    ready : callable, optional
+        Called before the body is read up to the index that it gets: the body may still be arriving.
+    """
     room = payload_bytes - HEADER_BYTES
     if room < MIN_PIECE_BYTES:
         raise ValueError(f"{payload_bytes} bytes are too few for a frame")
-    count = max(1, -(-len(message) // room))
-    length = _piece_length(len(message), count)
-    view = memoryview(message)
+    size = len(head) + len(body)
+    count = max(1, -(-size // room))
+    length = _piece_length(size, count)
     for index in range(count):
-        piece = view[index * length : (index + 1) * length]
-        yield b"".join((_HEADER.pack(_MAGIC, _VERSION, kind, index, count, len(message)), piece))
+        begin, end = index * length, min(size, (index + 1) * length)
+        of_body = slice(max(0, begin - len(head)), max(0, end - len(head)))
+        if ready is not None:
+            ready(of_body.stop)
+        header = _HEADER.pack(_MAGIC, _VERSION, kind, index, count, size)
+        yield b"".join((header, head[begin:end], memoryview(body)[of_body]))
 
 
 def single(kind: Kind, content: bytes = b"") -> bytes:
@@ -143,8 +165,12 @@ def decode(message_id: bytes | None, payload: bytes, max_message: int = MAX_MESS
 class _Pending:
     count: int
     size: int
-    pieces: dict[int, memoryview] = field(default_factory=dict)
-    touched: float = 0.0
+    touched: float
+    arrived: set[int] = field(default_factory=set)
+    message: bytearray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.message = bytearray(self.size)  # of which the system gives no page before it is written to
 
 
 class Assembler:
@@ -163,7 +189,7 @@ class Assembler:
         self._clock = clock
         self._pending: dict[bytes, _Pending] = {}
 
-    def add(self, frame: Frame) -> bytes | None:
+    def add(self, frame: Frame) -> memoryview | None:
         """Add a frame; return the message if this was the last one missing.
 
         Raises
@@ -174,16 +200,18 @@ class Assembler:
         pending = self._pending.get(frame.id)
         if pending is None:
             if frame.count == 1:
-                return bytes(frame.piece)
+                return frame.piece
             pending = self._open(frame)
         if (pending.count, pending.size) != (frame.count, frame.size):
             raise FrameError(f"{frame.count} frames of {frame.size} bytes, before {pending.count} of {pending.size}")
         pending.touched = self._clock()
-        pending.pieces[frame.index] = frame.piece
-        if len(pending.pieces) < pending.count:
+        begin = frame.index * _piece_length(frame.size, frame.count)
+        pending.message[begin : begin + len(frame.piece)] = frame.piece
+        pending.arrived.add(frame.index)
+        if len(pending.arrived) < pending.count:
             return None
         del self._pending[frame.id]
-        return b"".join(pending.pieces[i] for i in range(pending.count))
+        return memoryview(pending.message)
 
     def drop(self, message_id: bytes) -> None:
         """Forget what has arrived of a message."""
@@ -196,7 +224,7 @@ class Assembler:
         waiting = sum(p.size for p in self._pending.values())
         if waiting + frame.size > self._max_bytes or len(self._pending) >= MAX_PENDING_MESSAGES:
             raise FrameError(f"no room for {frame.size} bytes beside {len(self._pending)} unfinished messages")
-        return self._pending.setdefault(frame.id, _Pending(frame.count, frame.size, touched=now))
+        return self._pending.setdefault(frame.id, _Pending(frame.count, frame.size, now))
 
 
 def _piece_length(size: int, count: int) -> int:

@@ -56,7 +56,8 @@ class Parked:
         with self._lock:
             self._answers[device, key.hex()] = (time.time(), stored)
             try:
-                write_atomically(self._path(device, key.hex()), stored.encode(), private=True)
+                # Not for a loss of power: that ends the SuperLink, and the run that the answer belongs to, as well.
+                write_atomically(self._path(device, key.hex()), stored.encode(), private=True, durable=False)
             except OSError as error:  # the SuperLink has given it away: it must be handed over nevertheless
                 logger.error("%s: an answer is kept in memory only (%s)", self._folder, error)
         return stored

@@ -59,7 +59,7 @@ class _Exchange:
     superseded: bool = False
     running: bool = True
     sending: bool = False
-    response: bytes | None = None
+    response: Response | None = None
     finished: float = 0.0
 
 
@@ -143,7 +143,7 @@ class ServerBridge:
             self._threads.add(thread)
             thread.start()
 
-    def _take(self, name: str, device: _Device, frame: Frame, message: Arrived) -> tuple[_Exchange, bytes] | None:
+    def _take(self, name: str, device: _Device, frame: Frame, message: Arrived) -> tuple[_Exchange, memoryview] | None:
         now = self._clock()
         self._forget(device, now)
         known = device.exchanges.get(frame.id)
@@ -171,9 +171,11 @@ class ServerBridge:
             self._answer_probe(name, device, frame, known)
         elif frame.kind is Kind.DELIVERED:
             self._delivered(name, frame, known)
-        elif frame.kind is Kind.CANCEL and known is not None:
-            known.cancelled, known.response = True, None
-            self._tell()
+        elif frame.kind is Kind.CANCEL:
+            device.assembler.drop(frame.id)
+            if known is not None:
+                known.cancelled, known.response = True, None
+                self._tell()
         elif frame.kind in (Kind.RESPONSE, Kind.AGAIN):
             raise FrameError("only the server's side sends these")
         return None
@@ -196,10 +198,8 @@ class ServerBridge:
     def _answer_again(self, exchange: _Exchange) -> None:
         if exchange.running or exchange.sending:
             return
-        content = exchange.response
-        if content is None:  # confirmed, cancelled, or forgotten for want of room
-            content = Response(UNAVAILABLE).encode()
-        self._start_sending(exchange, content)
+        # There is none if it was confirmed, cancelled, or forgotten for want of room.
+        self._start_sending(exchange, exchange.response or Response(UNAVAILABLE))
 
     def _forget(self, device: _Device, now: float) -> None:
         # In order of arrival: the oldest that still runs ends the search.
@@ -213,7 +213,7 @@ class ServerBridge:
 
     # -- work, each request in its own thread ------------------------------------------------------------------------
 
-    def _work(self, device: _Device, exchange: _Exchange, content: bytes) -> None:
+    def _work(self, device: _Device, exchange: _Exchange, content: memoryview) -> None:
         response: Response | None = None
         try:
             response = self._carry_out(device, exchange, content)
@@ -221,7 +221,7 @@ class ServerBridge:
             self._finish(device, exchange, response)
             self._threads.discard(threading.current_thread())
 
-    def _carry_out(self, device: _Device, exchange: _Exchange, content: bytes) -> Response | None:
+    def _carry_out(self, device: _Device, exchange: _Exchange, content: memoryview) -> Response | None:
         try:
             request = Request.decode(content)
         except FrameError as error:
@@ -302,22 +302,21 @@ class ServerBridge:
                 return
             if exchange.cancelled:
                 return
-            content = response.encode()
-            stored = sum(len(e.response) for e in device.exchanges.values() if e.response is not None)
-            if stored + len(content) <= MAX_STORED_BYTES:
-                exchange.response = content
+            stored = sum(len(e.response.body) for e in device.exchanges.values() if e.response is not None)
+            if stored + len(response.body) <= MAX_STORED_BYTES:
+                exchange.response = response
             exchange.sending = True
-        self._send(exchange, content)
+        self._send(exchange, response)
 
-    def _start_sending(self, exchange: _Exchange, content: bytes) -> None:
+    def _start_sending(self, exchange: _Exchange, response: Response) -> None:
         exchange.sending = True
-        threading.Thread(target=self._send, args=(exchange, content), daemon=True).start()
+        threading.Thread(target=self._send, args=(exchange, response), daemon=True).start()
 
-    def _send(self, exchange: _Exchange, content: bytes) -> None:
+    def _send(self, exchange: _Exchange, response: Response) -> None:
         try:
             self._link.send(
                 topics.response(exchange.device),
-                frames.split(Kind.RESPONSE, content, self._link.max_payload),
+                frames.split(Kind.RESPONSE, response.head, self._link.max_payload, response.body),
                 message_id=exchange.id,
                 expires=EXPIRY_SECONDS,
                 deadline=time.monotonic() + SEND_SECONDS,

@@ -105,7 +105,7 @@ class FakeSuperLink:
             if request.held:
                 return Response(200, (), self.messages.pop(0) if self.messages else b"")
             self.done.append(request.body)
-        return Response(200, (("flwr-x", "y"),), request.body[::-1])
+        return Response(200, (("flwr-x", "y"),), bytes(request.body)[::-1])
 
 
 class Bridge:

@@ -31,7 +31,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fedpfl.launch import script
-from fedpfl.mqtt.broker import BrokerFiles, write_broker_files
+from fedpfl.mqtt.broker import ENVIRONMENT, BrokerFiles, write_broker_files
 
 PULL, PUSH, HEARTBEAT = (f"/v1/fleet/{name}" for name in ("pull-messages", "push-object", "send-node-heartbeat"))
 # What Flower 1.41 sends along with every request of a SuperNode.
@@ -93,21 +93,29 @@ class CountingProxy:
 class Bridge:
     """Broker and both sides, as processes; a context manager."""
 
-    def __init__(self, folder: Path, upstream: Upstream, counted: bool) -> None:
+    def __init__(self, folder: Path, upstream_port: int, counted: bool) -> None:
         mosquitto = shutil.which("mosquitto", path=f"{os.environ['PATH']}:/usr/sbin")
         if mosquitto is None:
             raise BenchmarkError("mosquitto is not installed (Debian: apt-get install mosquitto)")
         port = _free_port()
         files = write_broker_files(folder, "127.0.0.1", port, ["device"])
-        self._processes = [subprocess.Popen([mosquitto, "-c", str(files.config)], stderr=subprocess.DEVNULL)]
-        _wait(lambda: _listens(port), "mosquitto")
-        self.proxy = CountingProxy(port) if counted else None
-        upstream_options = ["--superlink", f"127.0.0.1:{upstream.port}", "--state-dir", str(folder / "state")]
-        self._start("server", files, port, *upstream_options)
-        listen = _free_port()
-        near = self.proxy.port if self.proxy else port
-        self._start("device", files, near, "--device", "device", "--listen", f"127.0.0.1:{listen}")
-        self.url = f"http://127.0.0.1:{listen}"
+        self._processes = [
+            subprocess.Popen(
+                [mosquitto, "-c", str(files.config)], stderr=subprocess.DEVNULL, env={**os.environ, **ENVIRONMENT}
+            )
+        ]
+        try:
+            _wait(lambda: _listens(port), "mosquitto")
+            self.proxy = CountingProxy(port) if counted else None
+            upstream_options = ["--superlink", f"127.0.0.1:{upstream_port}", "--state-dir", str(folder / "state")]
+            self._start("server", files, port, *upstream_options)
+            listen = _free_port()
+            near = self.proxy.port if self.proxy else port
+            self._start("device", files, near, "--device", "device", "--listen", f"127.0.0.1:{listen}")
+            self.url = f"http://127.0.0.1:{listen}"
+        except BaseException:
+            self.__exit__()
+            raise
 
     def _start(self, side: str, files: BrokerFiles, port: int, *options: str) -> None:
         login = ["--broker", f"127.0.0.1:{port}", "--password-file", str(files.passwords[side])]
@@ -140,8 +148,8 @@ def measure(args: argparse.Namespace) -> None:
     rng = random.Random(args.seed)
     with tempfile.TemporaryDirectory(prefix="fedpfl-benchmark-") as name, ExitStack() as stack:
         upstream = Upstream()
-        plain = stack.enter_context(Bridge(Path(name, "plain"), upstream, counted=False))
-        counted = stack.enter_context(Bridge(Path(name, "counted"), upstream, counted=True))
+        plain = stack.enter_context(Bridge(Path(name, "plain"), upstream.port, counted=False))
+        counted = stack.enter_context(Bridge(Path(name, "counted"), upstream.port, counted=True))
         direct = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{upstream.port}", timeout=60))
         through = stack.enter_context(httpx.Client(base_url=plain.url, timeout=60, headers=HEADERS))
         body = rng.randbytes(args.megabytes * 10**6)

@@ -91,7 +91,7 @@ def device(
             max_chunk=max_chunk,
             stopping=stopping,
         )
-        bridge = DeviceBridge(name, link)
+        bridge = DeviceBridge(name, link, account=username)
         try:
             server = LocalServer(address, bridge, tls)
         except OSError as error:

@@ -22,6 +22,8 @@ from .link import DEFAULT_CHUNK, PACKET_OVERHEAD, WINDOW, is_loopback
 
 SERVER_ACCOUNT = "server"
 WATCH_ACCOUNT = "watch"
+# For whoever starts mosquitto: glibc would clear the memory of every large message anew (up to 32 MiB are kept).
+ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "33554432"}
 # As mosquitto_passwd does it ($7$: PBKDF2 with SHA-512), which would want the password on its command line. The
 # passwords are 32 random bytes, so that nothing is gained by more iterations.
 _ITERATIONS = 101

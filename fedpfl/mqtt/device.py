@@ -35,6 +35,8 @@ HELD_ANSWER_SECONDS = HOLD_SECONDS + 30.0
 # After so long without a word on a request the server's side is asked about it.
 PROBE_SECONDS = 3.0
 HELD_PROBE_SECONDS = 15.0
+# A probe to a server's side that is online is answered within milliseconds.
+SELF_TEST_SECONDS = 5.0
 # Between two "102 Processing" to a SuperNode whose request is held; each makes it wait for 30 s more.
 INTERIM_SECONDS = 10.0
 # How long it takes to notice that a SuperNode has gone.
@@ -71,6 +73,8 @@ class DeviceBridge:
         The connection to the broker; what it receives goes to :meth:`arrived`, new connections to :meth:`online`.
     clock, wall : callable
         Seconds, and Unix time.
+    account : str, optional
+        The account at the broker, if it is not named like the device.
     """
 
     def __init__(
@@ -79,8 +83,9 @@ class DeviceBridge:
         link: Publisher,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        account: str | None = None,
     ) -> None:
-        self._name = name
+        self._name, self._account = name, account or name
         self._link = link
         self._clock, self._wall = clock, wall
         self._lock = threading.Lock()
@@ -138,6 +143,26 @@ class DeviceBridge:
         if b'"online"' in payload and payload != self._session:
             self._session = payload
             self.online(True)
+            threading.Thread(target=self._test_access, daemon=True).start()
+
+    def _test_access(self) -> None:
+        """Ask the server's side about a request that never was, and say so if the answer does not come.
+
+        A broker grants every subscription, and keeps back without a word what the access list forbids to read.
+        """
+        message_id, waiting = secrets.token_bytes(frames.ID_BYTES), _Waiting(heard=self._clock())
+        with self._lock:
+            self._waiting[message_id] = waiting
+        self._tell(Kind.PROBE, message_id)
+        with waiting.changed:
+            answered = waiting.changed.wait_for(lambda: waiting.again, SELF_TEST_SECONDS)
+        with self._lock:
+            del self._waiting[message_id]
+        if not answered and self._link.online:
+            words = "the server's side is online, but does not answer: the broker's access list must let account %s"
+            words += " write %s and read %s, and the server's account read %s and write %s"
+            own, back = topics.request(self._name), topics.response(self._name)
+            logger.error(words, self._account, own, back, topics.REQUESTS, topics.response("+"))
 
     # -- requests, each in the thread of its HTTP connection ---------------------------------------------------------
 

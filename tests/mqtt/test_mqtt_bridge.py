@@ -88,9 +88,9 @@ class InThread:
         return self.outcome[0]
 
 
-def persistent_post(testbed, path, body):
+def persistent_post(testbed, path, body, seconds=30):
     """Ask like a SuperNode: until there is an answer that is none of the bridge's own."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:
             with testbed.client() as client:
@@ -203,6 +203,42 @@ def test_the_device_side_is_killed_in_the_middle(testbed):
     testbed.superlink.give(b"device killed", b"message")
     assert pull.result().content == b"message"
     assert push.result().content == b"d" * 300_000
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+def test_the_broker_is_away_for_half_a_minute(testbed):
+    pull = InThread(persistent_post, testbed, PULL, b"broker away", 90)
+    testbed.superlink.delay = 1.0
+    push = InThread(persistent_post, testbed, PUSH, b"a" * 300_000, 90)
+    time.sleep(0.5)
+    testbed.broker.end(signal.SIGKILL)
+    testbed.superlink.delay = 0.0
+    testbed.superlink.give(b"broker away", b"message")
+    time.sleep(30)
+    testbed.broker.start()
+    assert pull.result(60).content == b"message"
+    assert push.result(60).content == b"a" * 300_000
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+@pytest.mark.parametrize("right", ["topic read fedpfl/response/nano-1", "topic read fedpfl/request/+"])
+def test_a_wrong_access_list_is_told(tmp_path, right):
+    broker, superlink = Broker(tmp_path), SuperLink()
+    access = tmp_path / "broker" / "access"
+    access.write_text(access.read_text().replace(f"{right}\n", ""))
+    broker.restart()
+    sides = [Side.server(broker, tmp_path, superlink), Side.device(broker, tmp_path)]
+    try:
+        words = (
+            "list must let account nano-1 write fedpfl/request/nano-1 and read fedpfl/response/nano-1, and the server"
+        )
+        wait_until(lambda: words in sides[1].text(), 20)
+    finally:
+        for part in (*sides, broker):
+            part.end()
+        superlink.close()
 
 
 def test_an_answer_survives_both_sides(testbed):

@@ -123,7 +123,7 @@ class Bridge:
         self.device = DeviceBridge(NAME, FakeLink(self.network))
         self.network.handlers[topics.response(NAME)] = self.device.arrived
 
-    def ask(self, path, body, waits=lambda: True, fails=False):
+    def ask(self, path, body, waits=lambda: True, fails=False, ready=lambda end: None):
         """Ask as a SuperNode; return the response, or None if it had gone or its connection broke."""
         got = []
 
@@ -132,10 +132,12 @@ class Bridge:
                 raise ConnectionResetError
             got.append(response)
 
+        request = self.device.request(path, [("flwr-a", "b")], body)
         try:
-            self.device.exchange(self.device.request(path, [("flwr-a", "b")], body), waits, lambda: None, answer)
+            self.device.exchange(request, waits, lambda: None, answer, ready)
         except ConnectionResetError:
-            assert fails
+            if not fails:
+                raise
         return got[0] if got else None
 
     def pull(self, **how):
@@ -175,6 +177,29 @@ def test_a_request_and_its_response_in_many_frames(make):
     bridge = make()
     assert bridge.ask(PUSH, body) == Response(200, (("flwr-x", "y"),), body[::-1])
     assert sum(f.kind is Kind.REQUEST for f in bridge.network.log) > 25
+
+
+def test_frames_leave_while_the_body_still_arrives(make):
+    body, sent = random.Random(1).randbytes(50_000), []
+    bridge = make()
+    assert bridge.ask(PUSH, body, ready=lambda end: sent.append((end, len(bridge.network.log)))).body == body[::-1]
+    arriving = [sent_before for end, sent_before in sent if end < len(body)]
+    assert arriving == list(range(len(arriving)))
+    assert len(arriving) > 20
+
+
+def test_a_supernode_that_leaves_within_its_body_leaves_nothing_behind(make):
+    def ready(end):
+        if end > 20_000:
+            raise ConnectionResetError
+
+    bridge = make()
+    with pytest.raises(ConnectionResetError):
+        bridge.ask(PUSH, bytes(50_000), ready=ready)
+    assert bridge.ask(PUSH, b"next").body == b"txen"  # everything arrives in order: the first request is over by now
+    assert [frame.kind for frame in bridge.network.log].count(Kind.CANCEL) == 1
+    assert not bridge.server._devices[NAME].assembler._pending
+    assert bridge.superlink.done == [b"next"]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -319,6 +344,16 @@ def test_a_held_request_ends_empty_before_its_signature_is_too_old(make, monkeyp
     monkeypatch.setattr(server_side, "HOLD_SECONDS", 0.2)
     bridge = make()
     assert bridge.pull() == Response(200)
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_device_that_does_not_hear_the_server_side_says_what_it_may_lack(make, caplog, monkeypatch, heard):
+    monkeypatch.setattr(device_side, "SELF_TEST_SECONDS", 0.3)
+    bridge = make(lambda frame: [0.0] if heard or frame.kind is Kind.PROBE else [])
+    bridge.device.arrived(Arrived(topics.BRIDGE_PRESENCE, b'{"state": "online", "session": "1"}'))
+    wait_for(lambda: len(bridge.network.log) == 2 and not bridge.device._waiting)
+    assert ("account nano-1 write fedpfl/request/nano-1 and read fedpfl/response/nano-1" in caplog.text) is not heard
+    assert [frame.kind for frame in bridge.network.log] == [Kind.PROBE, Kind.AGAIN]
 
 
 @pytest.mark.parametrize("path", [PULL, PUSH])

@@ -23,7 +23,8 @@ class ScriptedBridge:
     def request(self, path, headers, body):
         return Request(path, tuple(headers), body, time.time())
 
-    def exchange(self, request, client_waits, interim, answer):
+    def exchange(self, request, client_waits, interim, answer, ready):
+        ready(len(request.body))
         self.seen.append(request)
         until = time.monotonic() + self.seconds
         while time.monotonic() < until:

@@ -144,13 +144,13 @@ class Testbed(SuperLink):
 
     def _start_bridge(self, devices: int) -> list[str]:
         """Start broker and bridge; return where the SuperNodes of each device connect to."""
-        from .mqtt.broker import SERVER_ACCOUNT, BrokerTls, write_broker_files
+        from .mqtt.broker import ENVIRONMENT, SERVER_ACCOUNT, BrokerTls, write_broker_files
 
         keys, names = self._keys, [f"device-{device}" for device in range(devices)]
         port, ports = free_port(), [free_port() for _ in names]
         tls = BrokerTls(keys.certificate, keys.key)
         broker = write_broker_files(self.folder / "broker", "127.0.0.1", port, names, tls)
-        self._spawn("broker", [_mosquitto(), "-c", str(broker.config)], self._environment)
+        self._spawn("broker", [_mosquitto(), "-c", str(broker.config)], {**self._environment, **ENVIRONMENT})
         program = [sys.executable, "-P", "-c", "from fedpfl.cli.bridge import main; main()"]
         common = ["--broker", f"127.0.0.1:{port}", "--ca", str(keys.authority)]
         state = self.folder / "bridge"

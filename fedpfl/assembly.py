@@ -15,7 +15,9 @@ from .wire import Layout
 def assemble(
     config: Config, input_shape: tuple[int, ...], num_classes: int, device: str = "cpu", vocabulary: int = 0
 ) -> tuple[nn.Module, Partition]:
-    """Build the model that every participant of a run starts from: the same seed gives the same arrays everywhere.
+    """Build the model that every participant of a run starts from.
+
+    The same seed, and the same file of initial weights where one is given, make the same arrays everywhere.
 
     Parameters
     ----------
@@ -33,10 +35,13 @@ def assemble(
     Raises
     ------
     ConfigError
-        The model cannot take this input, or the method cannot take this model.
+        The model cannot take this input or the initial weights, or the method cannot take this model.
     """
     torch.manual_seed(torch_seed(config.run.seed, "model"))
-    model = config.method.build(models.build(config.run.model, input_shape, num_classes, vocabulary))
+    plain = models.build(config.run.model, input_shape, num_classes, vocabulary)
+    if config.run.initial_weights:
+        models.load_weights(plain, config.run.model, config.run.initial_weights)
+    model = config.method.build(plain)
     # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model, config.method.partition(model)

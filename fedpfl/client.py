@@ -61,6 +61,7 @@ class Engine:
     def query(self, client: int, message: Payload) -> Payload:
         """Describe the client's task; no array of the client leaves it."""
         train_samples, test_samples = self.data.sizes(self._place(client))
+        self.partition.accept({})
         # All clients must divide common data alike; data of a device's own are not divided.
         division: dict[str, Value] = {} if self.own else {"division": self.data.checksum}
         return Payload(
@@ -79,7 +80,7 @@ class Engine:
     def train(self, client: int, message: Payload) -> Payload:
         """Run the method's schedule from the received shared and the stored personal arrays."""
         started = time.perf_counter()
-        state, local = self._load(client, message)
+        state, local = self.load(client, message)
         method = self.config.method
         method.prepare(local)
         losses = self._run(method.schedule(local), local, "batches")
@@ -90,7 +91,7 @@ class Engine:
             raise TrainingDiverged(f"the training diverged in round {local.round}; a smaller learning-rate may help")
         first, movement = self._movement(state, local)
         state.save({**personal, **first}, local.round, int(message.config["personal-round"]))
-        sent = {**extra.arrays, **self._for_evaluation(personal, local.round)}
+        sent = {**extra.arrays, **self._for_evaluation(local.round)}
         return Payload(
             metrics={
                 **extra.metrics,
@@ -106,10 +107,10 @@ class Engine:
     def evaluate(self, client: int, message: Payload) -> Payload:
         """Test the client's personalised model, and the global one on the client's test samples."""
         started = time.perf_counter()
-        _, local = self._load(client, message)
+        _, local = self.load(client, message)
         method, metrics = self.config.method, {}
         method.prepare(local)
-        samples = self._on_device(self.data.test(self._place(client)))
+        samples = self.test_samples(client)
         adaptation = method.adaptation(local)
         self.model.eval()
         personalised, shared = method.personalised(self.model), method.global_model(self.model)
@@ -127,10 +128,11 @@ class Engine:
         metrics["evaluate-seconds"] = time.perf_counter() - started
         return Payload(metrics=metrics)
 
-    def _for_evaluation(self, personal: Mapping[str, np.ndarray], server_round: int) -> dict[str, np.ndarray]:
+    def _for_evaluation(self, server_round: int) -> dict[str, np.ndarray]:
         if not self._mean_model.size or not self.config.run.evaluates_in(server_round):
             return {}
-        return {EVALUATION_ONLY: encode(self._mean_model.flatten(personal), self.config.run.wire_dtype)}
+        whole = self.partition.copies(self._mean_model.names)
+        return {EVALUATION_ONLY: encode(self._mean_model.flatten(whole), self.config.run.wire_dtype)}
 
     def _movement(self, state: ClientState, local: LocalRound) -> tuple[dict[str, np.ndarray], dict[str, float]]:
         """Return the personal part after the client's first round, to be stored, and how far it has moved since."""
@@ -168,7 +170,22 @@ class Engine:
             for place, phase in enumerate(phases)
         ]  # fmt: skip
 
-    def _load(self, client: int, message: Payload) -> tuple[ClientState, LocalRound]:
+    def load(self, client: int, message: Payload) -> tuple[ClientState, LocalRound]:
+        """Put a client's model together: the arrays of a ``train`` or ``evaluate`` message, and its own of that round.
+
+        Returns
+        -------
+        tuple of (ClientState, LocalRound)
+            Where the client keeps its arrays, and what a method may look at.
+
+        Raises
+        ------
+        LayoutError
+            The message is for another model.
+        StateError
+            The client's arrays cannot be read.
+        """
+        self.partition.accept(message.arrays)
         self.partition.layout.require(Layout.from_text(str(message.config["layout"])))
         self.partition.set_shared(self.partition.layout.unpack(message.arrays))
         state = ClientState(Path(self.config.run.state_dir), str(message.config["state-key"]), client)
@@ -183,6 +200,10 @@ class Engine:
             train_labels=lambda: self.data.labels(place),
         )  # fmt: skip
         return state, local
+
+    def test_samples(self, client: int) -> Samples:
+        """Return a client's test samples where the model computes."""
+        return self._on_device(self.data.test(self._place(client)))
 
     def _place(self, client: int) -> int:
         return 0 if self.own else client

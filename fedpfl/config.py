@@ -33,6 +33,18 @@ class RunSettings:
     fraction_train: float = setting(
         1.0, "Share of the clients asked to train in a round (join rate); at least one client.", above=0, maximum=1
     )
+    new_clients: float = setting(
+        0.0,
+        "Share of the clients that are held out as new ones: they neither train nor count in a run's accuracies; "
+        "`fedpfl new-clients` tests them afterwards.",
+        minimum=0,
+        maximum=0.9,
+    )
+    initial_weights: str = setting(
+        "",
+        "File of weights to start from (safetensors, or a state dict that PyTorch saved), at the same path on every "
+        "machine; the last layer starts afresh where its shape differs.",
+    )
     evaluate_every: int = setting(1, "Rounds between evaluations of all clients; 0: only after the last.", minimum=0)
     evaluate_global: bool = setting(
         False,

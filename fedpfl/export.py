@@ -54,7 +54,7 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     _, stored = folder.checkpoint()
     personal_round = stored["personal_round"].tolist()
     vocabulary = task.get("vocabulary", 0)
-    blanks = {count: _blank(config, shape, count, vocabulary) for count in set(classes)}
+    blanks = {count: _blank(config, shape, count, vocabulary, stored) for count in set(classes)}
     written = []
     for client in range(task["clients"]) if clients is None else clients:
         if client >= len(classes):
@@ -95,7 +95,11 @@ class _Blank(NamedTuple):
     plain: dict[str, Tensor]
 
 
-def _blank(config: Config, input_shape: tuple[int, ...], num_classes: int, vocabulary: int) -> _Blank:
+def _blank(
+    config: Config, input_shape: tuple[int, ...], num_classes: int, vocabulary: int, stored: dict[str, np.ndarray]
+) -> _Blank:
     model, partition = assemble(config, input_shape, num_classes, vocabulary=vocabulary)
+    initial = partition.get_personal()
+    partition.accept(stored)
     plain = models.build(config.run.model, input_shape, num_classes, vocabulary).state_dict()
-    return _Blank(model, partition, partition.get_personal(), plain)
+    return _Blank(model, partition, initial, plain)

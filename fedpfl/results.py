@@ -220,21 +220,10 @@ class RunFolder:
         except (SafetensorError, OSError) as error:
             raise StateError(f"{path}: cannot be read ({error}); delete it to go on from the round before") from error
 
-    def restore(self, layout: Layout) -> tuple[int, dict[str, np.ndarray]]:
-        """Return :meth:`checkpoint` and drop what was recorded later.
-
-        Raises
-        ------
-        StateError
-            The checkpoint is damaged.
-        LayoutError
-            It belongs to another model.
-        """
-        last, state = self.checkpoint()
-        layout.unflatten(state["shared"])
+    def forget_after(self, last: int) -> None:
+        """Drop the rounds that were recorded after ``last``, that of the checkpoint from which the run goes on."""
         kept = [line for line in self.metrics() if line["round"] <= last]
         write_atomically(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept).encode())
-        return last, state
 
     def _write_array(self, name: str, number: int, array: np.ndarray) -> None:
         path = self.path / "arrays" / name / f"round-{number:06d}.npy"

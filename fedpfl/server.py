@@ -80,8 +80,9 @@ def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
     strategy.ask = lambda grid, nodes: _ask(grid, nodes, config.run)
     first_round = 1
     if config.run.resume:
-        finished, state = folder.restore(strategy.layout)
+        finished, state = folder.checkpoint()
         strategy.load_state(state)
+        folder.forget_after(finished)
         first_round = finished + 1
         folder.go_on(config)
     strategy.start(grid, first_round=first_round)
@@ -228,6 +229,7 @@ def _strategy(
         in_turn = description.config.get("in-turn") is True
         clients.append(Client(client, node, int(metrics["train-samples"]), int(metrics["test-samples"]), in_turn))
     aggregation = config.method.aggregation
+    options = {**aggregation.options, **partition.rule_options}
     return strategies()[aggregation.rule](
-        clients, partition.layout, partition.get_shared(), config.run, state_key, **aggregation.options
+        clients, partition.layout, partition.get_shared(), config.run, state_key, **options
     )

@@ -19,7 +19,7 @@ from typing import Any, Callable, Iterator, Mapping, Sequence, TypeVar, Union, c
 from .errors import ConfigError
 
 # Settings that are places on the machine that uses them.
-PLACES = ("output-dir", "state-dir", "data-dir", "data")
+PLACES = ("output-dir", "state-dir", "data-dir", "data", "initial-weights")
 
 Value = Union[bool, int, float, str]
 S = TypeVar("S")

@@ -22,7 +22,7 @@ LAYERS = [
     ["assembly"],
     ["client", "messages", "reference"],
     ["strategies", "results", "worker", "forward"],
-    ["server", "export"],
+    ["server", "export", "new_clients"],
     ["client_app", "server_app", "credentials", "guard"],
     ["launch"],
     ["forkserver", "testbed"],

@@ -1,4 +1,4 @@
-"""``fedpfl show`` and ``fedpfl export``: what runs have left in their folders."""
+"""``fedpfl show``, ``fedpfl export`` and ``fedpfl new-clients``: what runs have left in their folders."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import ConfigError
 from . import app
-from .common import RunName, output_dir, percent, run_folder, stdout
+from .common import AsJson, RunName, output_dir, percent, print_json, run_folder, stdout
 
 if TYPE_CHECKING:
     from ..results import RunFolder
@@ -40,6 +41,27 @@ def export(
     folder = run_folder(run)
     written = export_personal(folder, client)
     typer.echo(f"{len(written)} models in {folder.path / 'personal'}")
+
+
+@app.command("new-clients")
+def new_clients(
+    run: RunName,
+    mode: Annotated[str, typer.Option(help="local-train, ensemble or fine-tune.")] = "local-train",
+    as_json: AsJson = False,
+) -> None:
+    """Test the clients that a simulation held out as new (setting new-clients), from what it left on this machine."""
+    from ..new_clients import MODES, try_new_clients
+
+    if mode not in MODES:
+        raise ConfigError("mode", mode, "must be one of " + ", ".join(MODES))
+    result = try_new_clients(run_folder(run), mode)
+    if as_json:
+        print_json(result)
+        return
+    for client, accuracy in result["each"].items():
+        typer.echo(f"client {client}: {percent(accuracy)}")
+    typer.echo(f"{mode}, {len(result['each'])} new clients: mean {percent(result['accuracy'])}, "
+               f"of all their test samples {percent(result['weighted'])}")  # fmt: skip
 
 
 def _list_runs(root: Path) -> None:

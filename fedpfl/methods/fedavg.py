@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import nn
+
 from ..settings import setting
 from .base import Aggregation, Method
 
@@ -21,6 +23,9 @@ class FedAvgSettings:
         "Weights of the mean: each client's training samples, or all alike.",
         choices=("examples", "uniform"),
     )
+    share_buffers: bool = setting(
+        True, "Whether BatchNorm's running statistics are averaged; FedFac's authors leave them to each client."
+    )
 
 
 class FedAvg(Method):
@@ -30,6 +35,10 @@ class FedAvg(Method):
     paper = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017"
     shares = "everything"
     Settings = FedAvgSettings
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Share everything; leave out buffers where they are personal."""
+        return bool(self.settings.share_buffers) or name not in dict(model.named_buffers())
 
     @property
     def aggregation(self) -> Aggregation:

@@ -6,5 +6,6 @@ from . import cnn, lstm, mlp, resnet, resnet9, transformer, vgg  # noqa: F401  (
 from .registry import SplitModel, build, names, register
 from .split import Parts, cut
 from .torchvision_weights import from_torchvision
+from .weight_files import load_weights
 
-__all__ = ["Parts", "SplitModel", "build", "cut", "from_torchvision", "names", "register"]
+__all__ = ["Parts", "SplitModel", "build", "cut", "from_torchvision", "load_weights", "names", "register"]

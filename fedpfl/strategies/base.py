@@ -86,6 +86,12 @@ class Recorder(Protocol):
         """Store what the round did and the strategy's state after it."""
 
 
+def new_clients(settings: RunSettings, num_clients: int) -> list[int]:
+    """Draw the clients that are held out as new ones: ``new-clients`` of all, but never all; in order."""
+    count = min(round(settings.new_clients * num_clients), num_clients - 1)
+    return sorted(generator(settings.seed, "new-clients").choice(num_clients, count, replace=False).tolist())
+
+
 class RoundFailed(FedpflError):
     """Too few clients answered in a round."""
 
@@ -109,6 +115,11 @@ class PersonalisedStrategy(Strategy):
         Rounds, share of clients, seed, time limits.
     state_key : str
         Key under which clients keep their personal state.
+
+    Attributes
+    ----------
+    participants : list of Client
+        All clients but those held out as new ones.
     """
 
     rule: ClassVar[str]
@@ -124,6 +135,8 @@ class PersonalisedStrategy(Strategy):
         self.state_key = state_key
         # The last round of each client whose reply counted: the client goes on from what it held after it.
         self.personal_round = dict.fromkeys(self.clients, 0)
+        new = new_clients(settings, len(self.clients))
+        self.participants = [client for client in self.clients.values() if client.id not in new]
         self.recorder: Recorder | None = None
         self.mean_model: MeanModel | None = None
         self._diagnostics = Diagnostics() if settings.diagnostics else None
@@ -181,7 +194,14 @@ class PersonalisedStrategy(Strategy):
         return {"shared": self.shared, "personal_round": rounds, **measured}
 
     def load_state(self, state: dict[str, np.ndarray]) -> None:
-        """Take back what :meth:`state` returned."""
+        """Take back what :meth:`state` returned.
+
+        Raises
+        ------
+        LayoutError
+            It is of another model.
+        """
+        self.layout.unflatten(state["shared"])
         self.shared = state["shared"]
         self.personal_round = dict(zip(self.clients, state["personal_round"].tolist(), strict=True))
         if self._diagnostics is not None:
@@ -241,9 +261,9 @@ class PersonalisedStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Make the messages to all clients, in the rounds in which they are tested."""
+        """Make the messages to all participants, in the rounds in which they are tested."""
         due = self.settings.evaluates_in(server_round)
-        clients = sorted(self.clients.values(), key=lambda client: -client.test_samples) if due else []
+        clients = sorted(self.participants, key=lambda client: -client.test_samples) if due else []
         return self._messages(clients, server_round, MessageType.EVALUATE)
 
     def aggregate_evaluate(  # type: ignore[override]
@@ -305,11 +325,10 @@ class PersonalisedStrategy(Strategy):
     # -- shared parts ------------------------------------------------------------------------------------------------
 
     def choose(self, server_round: int) -> list[Client]:
-        """Draw the clients that train in a round: ``fraction-train`` of all, at least one."""
-        clients = list(self.clients.values())
-        count = max(1, round(self.settings.fraction_train * len(clients)))
+        """Draw the clients that train in a round: ``fraction-train`` of the participants, at least one."""
+        count = max(1, round(self.settings.fraction_train * len(self.participants)))
         rng = generator(self.settings.seed, "clients", server_round)
-        return [clients[i] for i in sorted(rng.choice(len(clients), count, replace=False))]
+        return [self.participants[i] for i in sorted(rng.choice(len(self.participants), count, replace=False))]
 
     def find_moved(self, grid: Grid) -> None:
         """Look for clients whose node is gone among the nodes that are new.

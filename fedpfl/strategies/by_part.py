@@ -73,7 +73,7 @@ class MeanOfRebalanced(MeanByPart):
 
     def __init__(self, *args: Any, threshold: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.threshold = float(THRESHOLDS[threshold]([client.train_samples for client in self.clients.values()]))
+        self.threshold = float(THRESHOLDS[threshold]([client.train_samples for client in self.participants]))
 
     def attachments(self, client: Client, kind: str) -> Payload:
         """Send t, in samples, with training."""

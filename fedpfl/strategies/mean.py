@@ -69,7 +69,7 @@ class Mean(PersonalisedStrategy):
     def finish(self) -> None:
         """Divide by the sum of the weights."""
         if self.absent == "last":
-            missing = sum(self._weight(c) for c in self.clients.values() if c.id not in self._answered)
+            missing = sum(self._weight(c) for c in self.participants if c.id not in self._answered)
             self._mean.add(self.shared, missing)
         self.shared = self._mean.value()
 

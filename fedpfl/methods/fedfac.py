@@ -1,0 +1,130 @@
+"""FedFac: FedSplit whose split is found by a factor analysis of the clients' channels.
+
+Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, Section 4,
+Algorithms 1 (static) and 2 (dynamic). A channel that the factors common to all explain well is shared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ConfigError
+from ..partition import SPLIT
+from ..payload import Payload
+from ..settings import setting
+from ..training.phase import Phase
+from ..training.settings import TrainingSettings
+from .base import Aggregation, LocalRound, everything
+from .fedsplit import ChannelSettings, FedSplit
+
+
+@dataclass(frozen=True)
+class FedFacSettings(ChannelSettings):
+    """Settings of FedFac."""
+
+    variant: str = setting(
+        "dynamic",
+        "One factor analysis after the first round (static), or one after every round (dynamic).",
+        choices=("static", "dynamic"),
+    )
+    kappa: str = setting(
+        "0.85", 'Share κ of the variance that the factors explain, for all layers or for each: "0.85" or "0.75,0.9".'
+    )
+    tau: str = setting(
+        "0.5",
+        "Threshold τ below which a channel is client-specific, as a quantile of the communalities, for all layers or "
+        'for each: "0.5" or "0.25,inf"; inf: the whole layer is personal, -inf: shared.',
+    )
+    factor: str = setting(
+        "principal-axis",
+        "Factor analysis of the paper, or the authors' code's: squared entries of the first eigenvectors.",
+        choices=("principal-axis", "eigenvector"),
+    )
+    tolerance: float = setting(1e-3, "Change of the communalities at which the principal-axis iteration ends.", above=0)
+    max_iterations: int = setting(200, "Most principal-axis iterations of a layer.", minimum=1)
+    update: str = setting(
+        "weights",
+        "What is analysed: the clients' weights, or their differences from the start of the round.",
+        choices=("weights", "difference"),
+    )
+    pre_rounds: int = setting(
+        1, "Rounds' worth of local training that precede the split of the static variant, all in round 1.", minimum=1
+    )
+
+
+class FedFac(FedSplit):
+    """Client-specific are the channels with the least communality."""
+
+    name = "fedfac"
+    shares = "everything but the client-specific channels of some layers, found by factor analysis"
+    Settings = FedFacSettings
+
+    def __init__(self, settings: Any, training: TrainingSettings) -> None:
+        super().__init__(settings, training)
+        if settings.update == "difference":
+            self.also_sends = ("difference",)
+
+    @property
+    def only_shared_travel(self) -> bool:
+        """For the dynamic split the server has to see all channels in every round."""
+        return bool(self.settings.variant == "static")
+
+    def check(self) -> None:
+        """κ is a share, τ a quantile or infinite."""
+        self._per_layer("kappa", "above 0 and at most 1", lambda value: 0 < value <= 1)
+        self._per_layer("tau", "from 0 to 1, inf or -inf", lambda value: 0 <= value <= 1 or abs(value) == float("inf"))
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Refuse a model that lacks a layer of Λ, and more or fewer values than there are layers."""
+        count = len(self.layers(model))
+        for key in ("kappa", "tau"):
+            value = getattr(self.settings, key)
+            if len(value.split(",")) not in (1, count):
+                raise ConfigError(f"fedfac-{key}", value, f"must be one number, or one for each of {count} layers")
+        return model
+
+    def remarks(self, model: nn.Module) -> list[str]:
+        """Say what the server sees."""
+        when = "in round 1" if self.only_shared_travel else "in every round"
+        return [f"fedfac, {self.settings.variant}: the server gets the client-specific channels too, {when}"]
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """E epochs of everything; before the static split as often as there are pre-rounds."""
+        before_split = self.only_shared_travel and local.round == 1
+        phase = Phase(train=everything, epochs=self.training.local_epochs)
+        return [phase] * (self.settings.pre_rounds if before_split else 1)
+
+    def conclude(self, local: LocalRound) -> Payload:
+        """Send the round's difference where that is what the server analyses, and while it does."""
+        if not self.also_sends or (self.only_shared_travel and SPLIT in local.message.arrays):
+            return Payload()
+        weights = [f"{layer}.weight" for layer in self.layers(local.model)]
+        parameters: dict[str, Tensor] = dict(local.model.named_parameters())
+        moved = [(parameters[name].detach() - local.received[name]).flatten() for name in weights]
+        return Payload(arrays={"difference": torch.cat(moved).cpu().numpy()})
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """Factor analysis on the server, then the mean of the shared channels (Algorithms 1 and 2)."""
+        s = self.settings
+        analysis = {
+            "kappas": self._numbers("kappa"), "taus": self._numbers("tau"), "factor": s.factor,
+            "tolerance": s.tolerance, "max_iterations": s.max_iterations, "update": s.update,
+        }  # fmt: skip
+        return Aggregation("factor-split", {"dynamic": s.variant == "dynamic", **analysis, **self._server_step})
+
+    def _numbers(self, key: str) -> list[float]:
+        return [float(word) for word in getattr(self.settings, key).split(",")]
+
+    def _per_layer(self, key: str, allowed: str, proper: Callable[[float], bool]) -> None:
+        try:
+            fine = all(map(proper, self._numbers(key)))
+        except ValueError:
+            fine = False
+        if not fine:
+            value = getattr(self.settings, key)
+            raise ConfigError(f"fedfac-{key}", value, f"must be a number {allowed}, or one for each layer with commas")

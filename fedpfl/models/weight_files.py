@@ -1,0 +1,76 @@
+"""Weights to start from, read from a file."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Mapping
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fedpfl.errors import ConfigError
+
+from .registry import SplitModel
+from .torchvision_weights import from_torchvision
+
+# BatchNorm's count of batches, which nothing depends on; old files lack it.
+_COUNT = "num_batches_tracked"
+
+
+def load_weights(model: SplitModel, name: str, path: str) -> None:
+    """Load a file's weights into a model; its head stays as it is where the file's has another shape.
+
+    Parameters
+    ----------
+    model : SplitModel
+        The model, in place.
+    name : str
+        Its name.
+    path : str
+        A safetensors file, or a state dict that ``torch.save`` wrote (nothing but arrays is unpickled), under the names
+        of the model here or, for resnet18 and vgg16, torchvision's (its vgg16_bn).
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, or has other arrays than the model.
+    """
+    arrays = _read(path)
+    if not any(key.startswith(("base.", "head.")) for key in arrays):
+        arrays = from_torchvision(name, arrays)
+    arrays = {key: array for key, array in arrays.items() if not key.endswith(_COUNT)}
+    expected = {key: array for key, array in model.state_dict().items() if not key.endswith(_COUNT)}
+    head = {key for key in expected if key.startswith("head.")}
+    if any(arrays[key].shape != expected[key].shape for key in head & arrays.keys()) or not head <= arrays.keys():
+        arrays = {key: array for key, array in arrays.items() if key not in head}
+        expected = {key: array for key, array in expected.items() if key not in head}
+    complaint = _difference(expected, arrays)
+    if complaint:
+        raise ConfigError("initial-weights", path, f"does not fit model = {name!r}: {complaint}")
+    model.load_state_dict(arrays, strict=False)
+
+
+def _read(path: str) -> Mapping[str, Tensor]:
+    place = Path(path).expanduser()
+    try:
+        if place.suffix == ".safetensors":
+            return load_file(place)
+        content = torch.load(place, map_location="cpu", weights_only=True)
+    except (OSError, SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        reason = str(error).split("\n")[0]
+        raise ConfigError("initial-weights", path, f"cannot be read on this machine ({reason})") from error
+    if not isinstance(content, dict) or not all(isinstance(array, Tensor) for array in content.values()):
+        raise ConfigError("initial-weights", path, "must hold a state dict: arrays by name")
+    return content
+
+
+def _difference(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str | None:
+    for key, array in expected.items():
+        if key not in found:
+            return f"{key} is missing"
+        if found[key].shape != array.shape:
+            return f"{key} has shape {tuple(found[key].shape)}, expected {tuple(array.shape)}"
+    return next((f"{key} is not in the model" for key in found if key not in expected), None)

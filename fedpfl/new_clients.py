@@ -1,0 +1,187 @@
+"""How a run's method serves clients that were not there: the held-out ones, tested on what a simulation left behind.
+
+Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, Sections 3.2
+and 5.2 (table 3).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .client import Engine
+from .config import Config
+from .data.federation import federated_data
+from .errors import ConfigError
+from .methods.base import LocalRound
+from .payload import Payload
+from .results import RunFolder
+from .rng import generator
+from .settings import Value
+from .strategies.base import new_clients
+from .training.loop import EVALUATION_BATCH, evaluate, run_phase
+from .training.phase import Penalty, Phase
+
+
+def try_new_clients(folder: RunFolder, mode: str) -> dict[str, Any]:
+    """Test the clients that a run held out.
+
+    Parameters
+    ----------
+    folder : RunFolder
+        A run with ``new-clients`` above 0, and with the data and the clients' state on this machine.
+    mode : str
+        ``local-train``: a new client takes the shared arrays and trains its personal ones for a round's epochs;
+        ``ensemble``: its prediction is the mean of the outputs of the existing clients' personalised models;
+        ``fine-tune``: it takes the shared arrays and trains everything for a round's epochs.
+
+    Returns
+    -------
+    dict
+        ``mode``, ``accuracy`` (mean over the new clients), ``weighted`` (share of all their test samples) and ``each``
+        (by client).
+
+    Raises
+    ------
+    ConfigError
+        The run held no client out, or its method has no shared model.
+    StateError
+        A file is missing or damaged.
+    """
+    config, task = Config.parse(folder.config()), folder.task()
+    new = new_clients(config.run, int(task["clients"]))
+    if not new:
+        raise ConfigError("new-clients", config.run.new_clients, "the run held out no clients, so none are new")
+    last, stored = folder.checkpoint()
+    if "for_clients" in stored:
+        raise ConfigError("method", config.method.name, "makes a model for each client and has none for new ones")
+    engine = Engine(config, federated_data(config.data, int(task["clients"]), config.run.seed), int(task["clients"]))
+    correct = MODES[mode](Simulation(engine, str(task["state_key"]), last, stored), new)
+    samples = {client: engine.data.sizes(client)[1] for client in new if engine.data.sizes(client)[1]}
+    if not samples:
+        raise ConfigError("new-clients", config.run.new_clients, "none of the new clients has test samples")
+    each = {str(client): correct[client] / count for client, count in samples.items()}
+    weighted = sum(correct.values()) / sum(samples.values())
+    return {"mode": mode, "accuracy": statistics.fmean(each.values()), "weighted": weighted, "each": each}
+
+
+class Simulation:
+    """What a simulation left behind: enough to put every client's model together as its messages would.
+
+    Parameters
+    ----------
+    engine : Engine
+        Data, model and settings.
+    state_key : str
+        Key of the clients' state.
+    last : int
+        The last finished round.
+    stored : dict of str to ndarray
+        The strategy's state after it.
+    """
+
+    def __init__(self, engine: Engine, state_key: str, last: int, stored: Mapping[str, np.ndarray]) -> None:
+        self.engine = engine
+        self.state_key = state_key
+        self.last = last
+        self.stored = dict(stored)
+        self.personal_round: list[int] = stored["personal_round"].tolist()
+
+    def load(self, client: int) -> LocalRound:
+        """Put a client's model together: the newest shared arrays and its own, or the initial ones if it has none."""
+        partition, method = self.engine.partition, self.engine.config.method
+        partition.accept(self.stored)
+        config: dict[str, Value] = {
+            "round": self.last + 1, "personal-round": self.personal_round[client], "state-key": self.state_key,
+            "layout": partition.layout.to_text(),
+        }  # fmt: skip
+        _, local = self.engine.load(client, Payload(config, arrays=self.stored))
+        method.prepare(local)
+        return local
+
+    def train(self, phases: Sequence[Phase], local: LocalRound, purpose: str, weight_decay: float) -> None:
+        """Run phases."""
+        settings = replace(self.engine.config.training, weight_decay=weight_decay)
+        for place, phase in enumerate(phases):
+            rng = generator(local.seed, purpose, local.client, local.round, place)
+            run_phase(local.model, phase, local.samples, settings, rng)
+
+    def correct(self, local: LocalRound) -> int:
+        """Count a client's correct predictions with its model as it stands."""
+        method = self.engine.config.method
+        self.train(method.adaptation(local), local, "adaptation", self.engine.config.training.weight_decay)
+        local.model.eval()
+        return evaluate(method.personalised(local.model), self.engine.test_samples(local.client)).correct
+
+
+class OnlyPersonal:
+    """Keeps the shared elements of arrays still, which a selection of whole arrays cannot.
+
+    Weight decay, which an optimiser would add later and everywhere, is added here.
+    """
+
+    def __init__(self, where: Mapping[str, Tensor], weight_decay: float, inner: Penalty | None) -> None:
+        self.where = where
+        self.weight_decay = weight_decay
+        self.inner = inner
+
+    @torch.no_grad()
+    def add_gradient(self, names: Sequence[str], params: Sequence[Tensor], grads: list[Tensor]) -> None:
+        """Set the gradient of shared elements to zero."""
+        if self.inner is not None:
+            self.inner.add_gradient(names, params, grads)
+        for name, param, grad in zip(names, params, grads, strict=True):
+            grad.add_(param, alpha=self.weight_decay).mul_(self.where[name])
+
+
+def _local_train(left: Simulation, new: Sequence[int]) -> dict[int, int]:
+    correct = {}
+    for client in new:
+        local = left.load(client)
+        own = left.engine.partition.personal_elements()
+        decay = left.engine.config.training.weight_decay
+        phases = [_of_personal(phase, own, decay) for phase in left.engine.config.method.schedule(local)]
+        left.train(phases, local, "batches", weight_decay=0.0)
+        left.engine.partition.set_shared(left.stored["shared"])  # running statistics have moved
+        correct[client] = left.correct(local)
+    return correct
+
+
+def _of_personal(phase: Phase, own: Mapping[str, Tensor], weight_decay: float) -> Phase:
+    penalty = OnlyPersonal(own, weight_decay, phase.penalty)
+    return replace(phase, train=lambda name: name in own and phase.train(name), penalty=penalty)
+
+
+def _fine_tune(left: Simulation, new: Sequence[int]) -> dict[int, int]:
+    correct = {}
+    for client in new:
+        local = left.load(client)
+        training = left.engine.config.training
+        left.train(left.engine.config.method.schedule(local), local, "batches", training.weight_decay)
+        correct[client] = left.correct(local)
+    return correct
+
+
+@torch.no_grad()
+def _ensemble(left: Simulation, new: Sequence[int]) -> dict[int, int]:
+    samples = {client: left.engine.test_samples(client) for client in new}
+    outputs = dict.fromkeys(new, torch.zeros(()))
+    for client in (client for client, trained in enumerate(left.personal_round) if trained):
+        model = left.load(client).model.eval()
+        forward = left.engine.config.method.personalised(model)
+        for other, (x, _) in samples.items():
+            outputs[other] = outputs[other] + torch.cat([forward(part) for part in torch.split(x, EVALUATION_BATCH)])
+    return {client: int((outputs[client].argmax(1) == samples[client].y).sum()) for client in new}
+
+
+MODES: dict[str, Callable[[Simulation, Sequence[int]], dict[int, int]]] = {
+    "local-train": _local_train,
+    "ensemble": _ensemble,
+    "fine-tune": _fine_tune,
+}

@@ -1,0 +1,365 @@
+"""FedSplit and FedFac through the whole of server, strategy and client."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from support import LocalGrid, federation, simulate
+
+from fedpfl import models
+from fedpfl.assembly import assemble
+from fedpfl.config import Config
+from fedpfl.errors import ConfigError, LayoutError
+from fedpfl.export import export_personal
+from fedpfl.layers.channels import hidden_layers, norm_of
+from fedpfl.methods import find
+from fedpfl.server import run_federation
+
+CONV2 = ["base.conv2.weight", "base.conv2.bias"]
+
+
+def shared(folder):
+    return load_file(folder.path / "global.safetensors")
+
+
+def personal(tmp_path, client):
+    newest = sorted((tmp_path / "state").glob(f"*/client-{client:05d}/round-*.safetensors"))[-1]
+    return load_file(newest)
+
+
+def splits(folder):
+    return [np.load(path) for path in sorted((folder.path / "arrays" / "split").iterdir())]
+
+
+def built(model="small-cnn", shape=(1, 8, 8), **settings):
+    config = Config.parse({"model": model, "method": "fedfac", **settings})
+    return config, *assemble(config, shape, 10)
+
+
+# -- what must hold --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", ["static", "dynamic"])
+@pytest.mark.parametrize("model", ["small-cnn", "resnet8"])
+def test_with_all_channels_shared_it_is_fedavg_to_the_bit(tmp_path, variant, model):
+    settings = {"model": model, "num_server_rounds": 3, "local_epochs": 1, "fraction_train": 0.5}
+    ours = simulate(
+        tmp_path / "a", 4, method="fedfac", fedfac_tau="-inf", fedfac_variant=variant, fedfac_max_iterations=5,
+        **settings,
+    )  # fmt: skip
+    fedavg = simulate(tmp_path / "b", 4, method="fedavg", **settings)
+    a, b = shared(ours), shared(fedavg)
+    assert a.keys() == b.keys()
+    assert all(a[name].tobytes() == b[name].tobytes() for name in a)
+    assert [line["personalised"] for line in ours.metrics()] == [line["personalised"] for line in fedavg.metrics()]
+
+
+def test_after_the_static_split_no_client_specific_channel_leaves_a_client(tmp_path):
+    values = federation(tmp_path, 3, method="fedfac", fedfac_variant="static", num_server_rounds=3)
+    grid = LocalGrid(3, values)
+    folder = run_federation(grid, values)
+    own = int((splits(folder)[0] == 0).sum())
+    assert own == 16
+    assert len(splits(folder)) == 1
+    full = 13706
+    sizes = {}
+    for kind, _, message, reply in grid.log:
+        if kind == "train":
+            number = message.config_records["config"]["round"]
+            sizes.setdefault(number, set()).add(reply.array_records["arrays"]["shared"].numpy().size)
+    less = full - own * (16 * 9 + 1)
+    assert sizes == {1: {full}, 2: {less}, 3: {less}}
+    sent = b"".join(
+        array.data
+        for kind, _, message, reply in grid.log
+        if kind == "train" and message.config_records["config"]["round"] > 1
+        for array in reply.array_records["arrays"].values()
+    )
+    for client in range(3):
+        stored = personal(tmp_path, client)
+        assert {name: len(array) for name, array in stored.items()} == dict.fromkeys(CONV2, own)
+        for row in stored["base.conv2.weight"].reshape(own, -1):
+            assert row[:4].tobytes() not in sent
+    assert shared(folder)["base.conv2.weight[shared]"].shape == (16, 16, 3, 3)
+
+
+def test_a_dynamic_round_averages_the_shared_and_keeps_the_client_specific_channels(tmp_path):
+    values = federation(tmp_path, 3, method="fedfac", num_server_rounds=2)
+    grid = LocalGrid(3, values)
+    folder = run_federation(grid, values)
+    _, partition = assemble(Config.parse(values), (1, 8, 8), 10)
+    replies = [r for kind, _, m, r in grid.log if kind == "train" and m.config_records["config"]["round"] == 1]
+    vectors = [reply.array_records["arrays"]["shared"].numpy() for reply in replies]
+    samples = [reply.metric_records["metrics"]["train-samples"] for reply in replies]
+    total = sum(np.float64(n) * v.astype(np.float64) for n, v in zip(samples, vectors, strict=True))
+    mean = (total / sum(samples)).astype(np.float32)
+    # What a client trains from in round 2, put together by hand.
+    split = splits(folder)[0]
+    started = [m for kind, _, m, _ in grid.log if kind == "train" and m.config_records["config"]["round"] == 2]
+    message = started[0].array_records["arrays"]
+    assert np.array_equal(message["split"].numpy(), split)
+    assert np.array_equal(message["shared"].numpy(), mean)
+    elements = partition.channels.elements(split)
+    client = grid.log[[m is started[0] for _, _, m, _ in grid.log].index(True)][1]
+    partition.accept({"split": split})
+    partition.set_shared(mean)
+    order = [c for kind, c, m, _ in grid.log if kind == "train" and m.config_records["config"]["round"] == 1]
+    own = vectors[order.index(client)]
+    partition.set_personal({name: partition.layout.unflatten(own)[name] for name in CONV2})
+    assert np.array_equal(partition.get_shared(), np.where(elements, mean, own))
+    second = folder.metrics()[1]["details"]
+    assert second["unchanged-channels"] == (split == splits(folder)[1]).mean()
+    assert "unchanged-channels" not in folder.metrics()[0]["details"]
+    communalities = np.load(folder.path / "arrays" / "communalities" / "round-000002.npy")
+    assert communalities.shape == (32,)
+    assert (communalities[splits(folder)[1] == 1].min() >= communalities[splits(folder)[1] == 0].max()).all()
+
+
+def test_a_channel_that_turns_shared_takes_the_mean_of_the_weights_and_others_step():
+    config, _, partition = built(**{"fedfac-server-step": 0.5})
+    strategy = rule(config, partition)
+    start = strategy.shared.copy()
+    vectors = [start + np.float32(i + 1) for i in range(2)]
+    before = np.ones(32, np.uint8)
+    before[:8] = 0
+    strategy.split = before
+    strategy.begin(1)
+    for client, vector in zip(strategy.clients.values(), vectors, strict=True):
+        strategy.add(client, vector, None)
+    strategy.finish()
+    mean = sum(v.astype(np.float64) for v in vectors) / 2
+    expected = np.where(partition.channels.elements(before), 0.5 * start + 0.5 * mean, mean)
+    np.testing.assert_allclose(strategy.shared, expected, rtol=1e-6)
+
+
+def rule(config, partition):
+    from fedpfl.strategies import Client, strategies
+
+    clients = [Client(i, 100 + i, 10, 5) for i in range(2)]
+    aggregation = config.method.aggregation
+    return strategies()[aggregation.rule](
+        clients, partition.layout, partition.get_shared(), config.run, "key",
+        **aggregation.options, **partition.rule_options,
+    )  # fmt: skip
+
+
+# -- what belongs to a channel ---------------------------------------------------------------------------------------
+
+
+def test_batchnorm_follows_its_kernel_and_other_layers_are_shared():
+    _, model, partition = built("resnet8", (3, 32, 32))
+    assert partition.channels.layers == (
+        (
+            "base.layer3.0.conv2.weight",
+            *(f"base.layer3.0.bn2.{n}" for n in ("weight", "bias", "running_mean", "running_var")),
+        ),
+    )
+    split = np.zeros(256, np.uint8)
+    split[::2] = 1
+    elements = partition.channels.elements(split)
+    for name, place in partition.channels.layout.slices().items():
+        if name in partition.channels.layers[0]:
+            assert (elements[place].reshape(256, -1) == split[:, None]).all()
+        else:
+            assert elements[place].all()
+    assert norm_of(model, "base.layer2.0.conv1") == "base.layer2.0.bn1"
+
+
+def test_the_code_s_split_keeps_biases_and_batchnorm_of_the_layer_personal():
+    _, _, partition = built(**{"fedfac-splits": "weight"})
+    assert partition.channels.layers == (("base.conv2.weight",),)
+    assert "base.conv2.bias" not in partition.layout.names
+    _, _, partition = built("resnet8", (3, 32, 32), **{"fedfac-splits": "weight"})
+    left = [name for name in partition.personal if name not in partition.shared]
+    assert left == [f"base.layer3.0.bn2.{n}" for n in ("weight", "bias", "running_mean", "running_var")]
+
+
+@pytest.mark.parametrize("method", ["fedfac", "fedavg"])
+def test_running_statistics_can_stay_with_the_client(method):
+    _, _, partition = built("resnet8", (3, 32, 32), **{"method": method, f"{method}-share-buffers": False})
+    assert not any("running" in name for name in partition.layout.names)
+    assert sum("running" in name for name in partition.personal) == 18
+
+
+@pytest.mark.parametrize(
+    ("model", "count", "numbers", "names"),
+    [
+        ("resnet18", 17, "16,17", ["base.layer4.1.conv1", "base.layer4.1.conv2"]),
+        ("vgg16", 15, "15", ["base.classifier.3"]),
+        ("fedavg-cnn", 3, "2", ["base.conv2"]),
+        ("fedavg-cnn", 3, "base.fc1, base.conv1", ["base.conv1", "base.fc1"]),
+        ("resnet18", 17, "auto", ["base.layer4.1.conv2"]),
+        ("mlp", 2, "auto", ["base.fc2"]),
+    ],
+)
+def test_layers_are_numbered_as_in_the_paper(model, count, numbers, names):
+    with torch.device("meta"):
+        plain = models.build(model, (3, 32, 32), 10)
+    assert len(hidden_layers(plain)) == count
+    config = Config.parse({"method": "fedfac", "model": model, "fedfac-layers": numbers})
+    assert config.method.layers(plain) == names
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("fedfac-kappa", "0", "must be a number above 0 and at most 1"),
+        ("fedfac-kappa", "high", "must be a number above 0 and at most 1"),
+        ("fedfac-tau", "1.5", "must be a number from 0 to 1, inf or -inf"),
+        ("fedfac-tau", "nan", "must be a number from 0 to 1, inf or -inf"),
+        ("fedfac-tau", "0.5,0.5", "must be one number, or one for each of 1 layers"),
+        ("fedfac-layers", "4", "'4' must be a number from 1 to 3 or one of base.conv1, base.conv2, base.fc1"),
+        ("fedfac-layers", "head", "'head' must be a number from 1 to 3"),
+    ],
+)
+def test_wrong_settings_are_one_line(key, value, message):
+    with pytest.raises(ConfigError) as error:
+        built(**{key: value})
+    assert str(error.value).startswith(f"{key} = {value!r}: ")
+    assert message in str(error.value)
+
+
+def test_kappa_and_tau_can_differ_by_layer(tmp_path):
+    run = simulate(
+        tmp_path, 2, method="fedfac", fedfac_layers="1,2,3", fedfac_tau="0.25,inf,-inf", fedfac_kappa="0.5,0.75,0.9",
+        num_server_rounds=1,
+    )  # fmt: skip
+    conv1, conv2, fc1 = np.split(splits(run)[0], [16, 48])
+    assert (conv1.sum(), conv2.sum(), fc1.sum()) == (12, 0, 64)
+
+
+# -- variants --------------------------------------------------------------------------------------------------------
+
+
+def test_the_static_variant_trains_its_pre_rounds_in_round_1(tmp_path):
+    from fedpfl.methods.base import LocalRound
+    from fedpfl.payload import Payload
+
+    def phases(variant, number):
+        values = {"fedfac-variant": variant, "fedfac-pre-rounds": 3, "local-epochs": 2, "method": "fedfac"}
+        local = LocalRound(0, number, 1, 10, None, {}, Payload(), None, None)
+        return [phase.epochs for phase in Config.parse(values).method.schedule(local)]
+
+    assert (phases("static", 1), phases("static", 2), phases("dynamic", 1)) == ([2, 2, 2], [2], [2])
+
+
+@pytest.mark.parametrize("variant", ["static", "dynamic"])
+def test_differences_are_those_of_the_round(tmp_path, variant):
+    values = federation(tmp_path, 2, method="fedfac", fedfac_update="difference", fedfac_variant=variant)
+    grid = LocalGrid(2, values)
+    folder = run_federation(grid, values)
+    assert len(splits(folder)) == (1 if variant == "static" else 3)
+    by_round = {}
+    for kind, client, message, reply in grid.log:
+        if kind == "train":
+            by_round[message.config_records["config"]["round"], client] = message, reply
+    message, reply = by_round[1, 0]
+    _, partition = assemble(Config.parse(values), (1, 8, 8), 10)
+    place = partition.channels.layout.slices()["base.conv2.weight"]
+    sent = reply.array_records["arrays"]
+    start = message.array_records["arrays"]["shared"].numpy()
+    np.testing.assert_array_equal(sent["difference"].numpy(), (sent["shared"].numpy() - start)[place])
+    assert ("difference" in by_round[2, 0][1].array_records["arrays"]) == (variant == "dynamic")
+
+
+def test_a_reply_without_its_differences_is_refused():
+    from fedpfl.payload import Payload
+
+    config, _, partition = built(**{"fedfac-update": "difference"})
+    strategy = rule(config, partition)
+    for array in ({}, {"difference": np.zeros(5, np.float32)}, {"difference": np.full(4608, np.nan, np.float32)}):
+        with pytest.raises(LayoutError, match="lacks the array 'difference' of 4608 finite values"):
+            strategy.check(strategy.clients[0], strategy.shared, Payload(arrays=array))
+    strategy.check(strategy.clients[0], strategy.shared, Payload(arrays={"difference": np.zeros(4608, np.float32)}))
+
+
+def test_the_authors_factor_runs(tmp_path):
+    run = simulate(tmp_path, 2, method="fedfac", fedfac_factor="eigenvector", num_server_rounds=2)
+    assert run.metrics()[1]["details"]["shared-channels"] == 0.5
+    assert "factor-iterations" not in run.metrics()[1]["details"]
+
+
+@pytest.mark.parametrize("split", [[1], np.full(32, 2, np.uint8), np.ones(32, np.float32), np.ones((1, 32), np.uint8)])
+def test_a_bad_split_from_the_network_is_refused(split):
+    _, _, partition = built()
+    with pytest.raises(LayoutError, match="a split arrived as"):
+        partition.accept({"split": np.asarray(split)})
+
+
+# -- a given split ---------------------------------------------------------------------------------------------------
+
+
+def test_fedsplit_takes_the_split_that_fedfac_found(tmp_path):
+    found = simulate(tmp_path / "a", 2, method="fedfac", num_server_rounds=1)
+    path = found.path / "arrays" / "split" / "round-000001.npy"
+    run = simulate(tmp_path / "b", 2, method="fedsplit", fedsplit_split=str(path), num_server_rounds=2)
+    assert np.array_equal(run.checkpoint()[1]["split"], np.load(path))
+
+
+def test_a_random_split_has_the_share_asked_for_and_follows_the_seed():
+    def split(seed):
+        config, _, partition = built(**{"method": "fedsplit", "fedsplit-shared": 0.25, "seed": seed})
+        return rule(config, partition).split
+
+    assert split(1).sum() == 8
+    assert np.array_equal(split(1), split(1))
+    assert not np.array_equal(split(1), split(2))
+
+
+@pytest.mark.parametrize("content", [None, np.ones(31, np.uint8), np.full(32, 0.5)])
+def test_a_split_file_that_does_not_fit_is_one_line(tmp_path, content):
+    path = tmp_path / "split.npy"
+    if content is not None:
+        np.save(path, content)
+    config, _, partition = built(**{"method": "fedsplit", "fedsplit-split": str(path)})
+    with pytest.raises(ConfigError, match=r"fedsplit-split = .*: must be random or a NumPy file with a 0 or 1 for"):
+        rule(config, partition)
+
+
+# -- around it -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("method", "variant"), [("fedfac", "static"), ("fedfac", "dynamic"), ("fedsplit", "")])
+def test_the_exported_models_are_those_that_were_tested(tmp_path, method, variant):
+    settings = {"fedfac_variant": variant} if variant else {}
+    run = simulate(tmp_path, 3, method=method, num_server_rounds=2, fraction_train=0.67, **settings)
+    exported = [load_file(path) for path in export_personal(run)]
+    own = splits(run)[-1] == 0 if variant else run.checkpoint()[1]["split"] == 0
+    rows = [arrays["base.conv2.weight"] for arrays in exported]
+    assert len(rows) >= 2
+    assert all(np.array_equal(rows[0][~own], other[~own]) for other in rows)
+    assert not np.array_equal(rows[0][own], rows[1][own])
+    config = Config.parse(run.config())
+    from fedpfl.data.federation import federated_data
+
+    data = federated_data(config.data, 3, config.run.seed)
+    each = run.metrics()[-1]["personalised"]["each"]
+    for client, arrays in enumerate(exported):
+        if str(client) in each and len(exported) == 3:
+            model = models.build("small-cnn", (1, 8, 8), 10).eval()
+            model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
+            x, y = data.test(client)
+            with torch.no_grad():
+                assert float((model(x).argmax(1) == y).float().mean()) == pytest.approx(each[str(client)], abs=1e-6)
+
+
+def test_clients_with_one_sample_or_one_class_take_part(tmp_path):
+    rng = np.random.default_rng(0)
+    nodes = {}
+    for i, (count, classes) in enumerate([(3, 3), (40, 1), (40, 3)]):
+        y = rng.integers(0, classes, count)
+        np.savez(tmp_path / f"own{i}.npz", x=rng.integers(0, 255, (count, 16, 16), dtype=np.uint8), y=y)
+        nodes[i] = {"data": str(tmp_path / f"own{i}.npz")}
+    values = federation(
+        tmp_path, 3, method="fedfac", model="resnet8", num_server_rounds=2, num_classes=3, min_samples=2,
+        test_fraction=0.6, fedfac_max_iterations=3, local_epochs=1,
+    )  # fmt: skip
+    lines = run_federation(LocalGrid(3, values, node_config=nodes), values).metrics()
+    assert [line["clients"] for line in lines] == [[0, 1, 2]] * 2
+    assert not any("failed" in line for line in lines)
+
+
+def test_both_methods_are_found_by_name():
+    assert (find("fedfac").name, find("fedsplit").name) == ("fedfac", "fedsplit")

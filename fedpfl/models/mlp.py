@@ -1,4 +1,4 @@
-"""The multi-layer perceptron."""
+"""Multi-layer perceptrons."""
 
 from __future__ import annotations
 
@@ -23,4 +23,14 @@ def mlp(input_shape: Shape, num_classes: int) -> SplitModel:
         fc2=nn.Linear(200, 200),
         relu2=nn.ReLU(),
     )
+    return SplitModel(base, nn.Linear(200, num_classes))
+
+
+@register("mlp-200")
+def mlp_200(input_shape: Shape, num_classes: int) -> SplitModel:
+    """One hidden layer of 200 units on the flattened input, of any shape.
+
+    The network of FedFac (Wang, Tang, Li), sections 1 and 4.3.1: 20,602 parameters for 100 features and 2 classes.
+    """
+    base = named(flatten=nn.Flatten(), fc1=nn.Linear(prod(input_shape), 200), relu1=nn.ReLU())
     return SplitModel(base, nn.Linear(200, num_classes))

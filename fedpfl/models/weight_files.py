@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import struct
 from pathlib import Path
 from typing import Mapping
 
@@ -15,6 +16,12 @@ from fedpfl.errors import ConfigError
 
 from .registry import SplitModel
 from .torchvision_weights import from_torchvision
+
+# A damaged file makes torch's reader of pickles stumble in any of these ways.
+_UNREADABLE = (
+    OSError, SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError, struct.error, ValueError, LookupError,
+    TypeError, AttributeError, AssertionError,
+)  # fmt: skip
 
 # BatchNorm's count of batches, which nothing depends on; old files lack it.
 _COUNT = "num_batches_tracked"
@@ -59,7 +66,7 @@ def _read(path: str) -> Mapping[str, Tensor]:
         if place.suffix == ".safetensors":
             return load_file(place)
         content = torch.load(place, map_location="cpu", weights_only=True)
-    except (OSError, SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except _UNREADABLE as error:
         reason = str(error).split("\n")[0]
         raise ConfigError("initial-weights", path, f"cannot be read on this machine ({reason})") from error
     if not isinstance(content, dict) or not all(isinstance(array, Tensor) for array in content.values()):

@@ -16,6 +16,7 @@ def test_names_are_the_documented_ones() -> None:
         "convnet",
         "fedavg-cnn",
         "mlp",
+        "mlp-200",
         "resnet10",
         "resnet18",
         "resnet8",
@@ -42,7 +43,7 @@ def test_too_small_image_is_one_clear_line() -> None:
 
 
 @pytest.mark.parametrize("shape", [(561,), (9, 128), (3, 3, 32, 32), (), (0, 32, 32)])
-@pytest.mark.parametrize("name", sorted(set(models.names()) - {"mlp", "char-lstm", "transformer"}))
+@pytest.mark.parametrize("name", sorted(set(models.names()) - {"mlp", "mlp-200", "char-lstm", "transformer"}))
 def test_image_models_refuse_other_inputs(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="needs images"):
         models.build(name, shape, 10)

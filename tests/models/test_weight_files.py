@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fedpfl import models
+from fedpfl.assembly import assemble
+from fedpfl.config import Config
+from fedpfl.errors import ConfigError
+
+
+def saved(path, arrays):
+    (save_file if path.suffix == ".safetensors" else torch.save)(
+        {name: array.clone().contiguous() for name, array in arrays.items()}, path
+    )
+    return str(path)
+
+
+def start(path, num_classes=4, **settings):
+    config = Config.parse({"model": "resnet8", "method": "fedavg", "initial-weights": path, **settings})
+    return assemble(config, (3, 16, 16), num_classes)[0].state_dict()
+
+
+@pytest.fixture
+def weights():
+    torch.manual_seed(5)
+    return models.build("resnet8", (3, 16, 16), 4).state_dict()
+
+
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pt"])
+def test_a_run_starts_from_the_file(tmp_path, weights, name):
+    found = start(saved(tmp_path / name, weights))
+    assert all(torch.equal(found[key], weights[key]) for key in weights)
+
+
+def test_the_last_layer_starts_afresh_where_the_classes_differ(tmp_path, weights):
+    found = start(saved(tmp_path / "w.pt", weights), num_classes=6)
+    fresh = start("", num_classes=6)
+    for key, array in found.items():
+        assert torch.equal(array, (fresh if key.startswith("head.") else weights)[key])
+
+
+def test_the_start_is_the_same_for_all_and_the_method_builds_on_it(tmp_path, weights):
+    path = saved(tmp_path / "w.safetensors", weights)
+    ours = start(path, method="feddecomp")
+    again = start(path, method="feddecomp")
+    assert all(torch.equal(ours[key], again[key]) for key in ours)
+    assert any(torch.equal(array, weights["base.conv1.weight"]) for array in ours.values() if array.dim() == 4)
+
+
+def test_torchvision_s_names_are_understood(tmp_path):
+    torchvision = pytest.importorskip("torchvision")
+    theirs = torchvision.models.resnet18(num_classes=1000).state_dict()
+    path = saved(tmp_path / "resnet18.pth", theirs)
+    model = models.build("resnet18", (3, 32, 32), 10)
+    models.load_weights(model, "resnet18", path)
+    assert torch.equal(model.state_dict()["base.layer4.1.conv2.weight"], theirs["layer4.1.conv2.weight"])
+
+
+def test_what_does_not_fit_is_one_line(tmp_path, weights):
+    def complaint(change):
+        with pytest.raises(ConfigError) as error:
+            start(saved(tmp_path / "w.pt", change))
+        line = str(error.value)
+        assert line.startswith(f"initial-weights = {str(tmp_path / 'w.pt')!r}: ")
+        return line
+
+    conv = "base.conv1.weight"
+    assert f"{conv} is missing" in complaint({k: v for k, v in weights.items() if k != conv})
+    assert f"{conv} has shape (64, 1, 7, 7), expected (64, 3, 7, 7)" in complaint(
+        {**weights, conv: weights[conv][:, :1]}
+    )
+    assert "base.extra is not in the model" in complaint({**weights, "base.extra": torch.zeros(1)})
+
+
+class Evil:
+    def __reduce__(self):
+        return (print, ("run",))
+
+
+@pytest.mark.parametrize("content", [None, b"", b"junk", pickle.dumps({"w": Evil()})])
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pt"])
+def test_a_file_that_cannot_be_read_is_one_line_and_runs_nothing(tmp_path, capsys, name, content):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=r"initial-weights = .* cannot be read on this machine") as error:
+        start(str(tmp_path / name))
+    assert "\n" not in str(error.value)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_file_of_something_else_is_refused(tmp_path):
+    torch.save([torch.zeros(1)], tmp_path / "w.pt")
+    with pytest.raises(ConfigError, match="must hold a state dict"):
+        start(str(tmp_path / "w.pt"))

@@ -101,7 +101,8 @@ class Simulation:
             "round": self.last + 1, "personal-round": self.personal_round[client], "state-key": self.state_key,
             "layout": partition.layout.to_text(),
         }  # fmt: skip
-        _, local = self.engine.load(client, Payload(config, arrays=self.stored))
+        arrays = {**self.stored, **partition.layout.pack(self.stored["shared"], "float32")}
+        _, local = self.engine.load(client, Payload(config, arrays=arrays))
         method.prepare(local)
         return local
 

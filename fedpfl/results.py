@@ -36,7 +36,6 @@ from .files import write_atomically
 if TYPE_CHECKING:
     from .config import Config
     from .strategies.base import PersonalisedStrategy, Round
-    from .wire import Layout
 
 # A crash while the newest checkpoint is read or judged damaged leaves one more.
 KEPT_CHECKPOINTS = 2

@@ -30,7 +30,7 @@ FEDREG = {  # section 4.1
 }  # fmt: skip
 FEDFAC = {  # section 5.1
     "num-clients": 100, "fraction-train": 0.1, "split": "mixed", "test-fraction": 0.2, "optimizer": "adam",
-    "learning-rate": 0.001, "momentum": 0.9,
+    "learning-rate": 0.001, "momentum": 0.9, "method": "fedfac", "fedfac-variant": "dynamic",
 }  # fmt: skip
 FACTORIZED_FL = {  # section 5.1, appendices B.1 and C.3
     "method": "factorized-fl", "model": "resnet9", "num-clients": 20, "fraction-train": 1.0, "permute-labels": True,
@@ -65,9 +65,11 @@ STATED: dict[str, dict[str, Any]] = {
     "fedreg-testbed": {**FEDREG, "dataset": "fashion-mnist", "num-clients": 30},
     "fedfac-cifar10": {
         **FEDFAC, "dataset": "cifar10", "model": "resnet18", "partitioner": "dirichlet", "dirichlet-alpha": 0.1,
+        "fedfac-layers": "16,17",
     },
     "fedfac-cifar100": {
         **FEDFAC, "dataset": "cifar100", "model": "vgg16", "partitioner": "pathological", "classes-per-client": 5,
+        "fedfac-layers": "15", "fedfac-kappa": "0.9", "fedfac-tau": "0.95",
     },
     "fedfac-shakespeare": {
         **FEDFAC, "dataset": "shakespeare", "model": "char-lstm", "num-clients": 778, "partitioner": "natural",

@@ -131,7 +131,7 @@ class Method:
     paper: ClassVar[str]
     shares: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
-    also_sends: tuple[str, ...] = ()
+    also_sends: ClassVar[tuple[str, ...]] = ()
     Settings: ClassVar[type[Any]] = NoSettings
 
     def __init__(self, settings: Any, training: TrainingSettings) -> None:

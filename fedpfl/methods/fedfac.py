@@ -7,7 +7,7 @@ Algorithms 1 (static) and 2 (dynamic). A channel that the factors common to all 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Callable
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,6 @@ from ..partition import SPLIT
 from ..payload import Payload
 from ..settings import setting
 from ..training.phase import Phase
-from ..training.settings import TrainingSettings
 from .base import Aggregation, LocalRound, everything
 from .fedsplit import ChannelSettings, FedSplit
 
@@ -61,12 +60,8 @@ class FedFac(FedSplit):
 
     name = "fedfac"
     shares = "everything but the client-specific channels of some layers, found by factor analysis"
+    also_sends = ("difference",)
     Settings = FedFacSettings
-
-    def __init__(self, settings: Any, training: TrainingSettings) -> None:
-        super().__init__(settings, training)
-        if settings.update == "difference":
-            self.also_sends = ("difference",)
 
     @property
     def only_shared_travel(self) -> bool:
@@ -100,7 +95,8 @@ class FedFac(FedSplit):
 
     def conclude(self, local: LocalRound) -> Payload:
         """Send the round's difference where that is what the server analyses, and while it does."""
-        if not self.also_sends or (self.only_shared_travel and SPLIT in local.message.arrays):
+        split_stays = self.only_shared_travel and SPLIT in local.message.arrays
+        if self.settings.update == "weights" or split_stays:
             return Payload()
         weights = [f"{layer}.weight" for layer in self.layers(local.model)]
         parameters: dict[str, Tensor] = dict(local.model.named_parameters())

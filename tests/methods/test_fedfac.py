@@ -41,7 +41,8 @@ def built(model="small-cnn", shape=(1, 8, 8), **settings):
 
 
 @pytest.mark.parametrize(
-    ("variant", "model", "clients"), [("static", "small-cnn", 4), ("dynamic", "small-cnn", 4), ("dynamic", "resnet8", 2)]
+    ("variant", "model", "clients"),
+    [("static", "small-cnn", 4), ("dynamic", "small-cnn", 4), ("dynamic", "resnet8", 2)],
 )
 def test_with_all_channels_shared_it_is_fedavg_to_the_bit(tmp_path, variant, model, clients):
     settings = {"model": model, "num_server_rounds": 3, "local_epochs": 1, "fraction_train": 0.5, "batch_size": 100}
@@ -359,3 +360,10 @@ def test_clients_with_one_sample_or_one_class_take_part(tmp_path):
     lines = run_federation(LocalGrid(3, values, node_config=nodes), values).metrics()
     assert [line["clients"] for line in lines] == [[0, 1, 2]] * 2
     assert not any("failed" in line for line in lines)
+
+
+@pytest.mark.parametrize(("method", "variant"), [("fedfac", "static"), ("fedfac", "dynamic"), ("fedsplit", "")])
+def test_the_mean_of_whole_models_can_be_tested(tmp_path, method, variant):
+    settings = {"fedfac_variant": variant} if variant else {}
+    run = simulate(tmp_path, 2, method=method, num_server_rounds=2, evaluate_global=True, **settings)
+    assert all(0 <= line["global"]["accuracy"] <= 1 for line in run.metrics())

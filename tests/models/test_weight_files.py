@@ -81,7 +81,7 @@ class Evil:
         return (print, ("run",))
 
 
-@pytest.mark.parametrize("content", [None, b"", b"junk", pickle.dumps({"w": Evil()})])
+@pytest.mark.parametrize("content", [None, b"", b"junk", pickle.dumps({"w": Evil()}, protocol=2)])
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pt"])
 def test_a_file_that_cannot_be_read_is_one_line_and_runs_nothing(tmp_path, capsys, name, content):
     if content is not None:

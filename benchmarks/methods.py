@@ -87,21 +87,25 @@ def cost(options: argparse.Namespace, name: str) -> tuple[float, float, int, int
 
 def player(engine: Engine) -> Callable[[], None]:
     """Return a function that plays the next round of client 0, as the server would ask for it."""
-    config, layout = engine.config, engine.partition.layout
+    config, partition = engine.config, engine.partition
     aggregation = config.method.aggregation
     strategy = strategies()[aggregation.rule](
-        [Client(0, 0, *engine.data.sizes(0))], layout, engine.partition.get_shared(), config.run, "benchmark",
-        **aggregation.options,
+        [Client(0, 0, *engine.data.sizes(0))], partition.layout, partition.get_shared(), config.run, "benchmark",
+        **aggregation.options, **partition.rule_options,
     )  # fmt: skip
     played = 0
 
     def play() -> None:
         nonlocal played
+        client, layout = strategy.clients[0], strategy.layout
         message = Payload(
             config={
                 "round": played + 1, "personal-round": played, "state-key": "benchmark", "layout": layout.to_text(),
             },
-            arrays=layout.pack(strategy.outgoing(strategy.clients[0]), config.run.wire_dtype),
+            arrays={
+                **strategy.attachments(client, "train").arrays,
+                **layout.pack(strategy.outgoing(client), config.run.wire_dtype),
+            },
         )  # fmt: skip
         engine.train(0, message)
         played += 1

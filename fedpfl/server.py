@@ -184,7 +184,7 @@ def _require_one_division(descriptions: Mapping[int, Payload]) -> None:
         if "division" in description.config:
             clients.setdefault(int(description.config["division"]), []).append(int(description.config["client"]))
     if len(clients) > 1:
-        groups = " and ".join(f"clients {sorted(same)}" for same in sorted(clients.values()))
+        groups = " and ".join(f"clients {same}" for same in sorted(map(sorted, clients.values())))
         raise FedpflError(f"{groups} divide the data differently: other versions of NumPy or of the data set?")
 
 

@@ -45,7 +45,7 @@ class FedDynMean(Mean):
         before = self.shared.astype(np.float64)
         super().finish()
         moved = len(self._answered) * (self.shared - before)
-        self.h -= self.alpha / len(self.clients) * self._corrected * moved
+        self.h -= self.alpha / len(self.participants) * self._corrected * moved
         if self.alpha:
             self.shared = (self.shared - self.h / self.alpha).astype(np.float32)
 

@@ -115,11 +115,6 @@ class PersonalisedStrategy(Strategy):
         Rounds, share of clients, seed, time limits.
     state_key : str
         Key under which clients keep their personal state.
-
-    Attributes
-    ----------
-    participants : list of Client
-        All clients but those held out as new ones.
     """
 
     rule: ClassVar[str]
@@ -135,8 +130,7 @@ class PersonalisedStrategy(Strategy):
         self.state_key = state_key
         # The last round of each client whose reply counted: the client goes on from what it held after it.
         self.personal_round = dict.fromkeys(self.clients, 0)
-        new = new_clients(settings, len(self.clients))
-        self.participants = [client for client in self.clients.values() if client.id not in new]
+        self._new = frozenset(new_clients(settings, len(self.clients)))
         self.recorder: Recorder | None = None
         self.mean_model: MeanModel | None = None
         self._diagnostics = Diagnostics() if settings.diagnostics else None
@@ -206,6 +200,11 @@ class PersonalisedStrategy(Strategy):
         self.personal_round = dict(zip(self.clients, state["personal_round"].tolist(), strict=True))
         if self._diagnostics is not None:
             self._diagnostics.load_state(state)
+
+    @property
+    def participants(self) -> list[Client]:
+        """All clients but those that are held out as new ones."""
+        return [client for client in self.clients.values() if client.id not in self._new]
 
     # -- Flower's interface ------------------------------------------------------------------------------------------
 

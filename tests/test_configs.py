@@ -73,7 +73,7 @@ STATED: dict[str, dict[str, Any]] = {
     },
     "fedfac-shakespeare": {
         **FEDFAC, "dataset": "shakespeare", "model": "char-lstm", "num-clients": 778, "partitioner": "natural",
-        "num-server-rounds": 100, "local-epochs": 5, "batch-size": 32,
+        "num-server-rounds": 100, "local-epochs": 5, "batch-size": 32, "fedfac-layers": "1",
     },
     "factorized-fl-cifar10": {**ONE_DOMAIN, "dataset": "cifar10"},
     "factorized-fl-svhn": {**ONE_DOMAIN, "dataset": "svhn"},

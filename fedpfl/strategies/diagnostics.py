@@ -39,9 +39,10 @@ class Diagnostics:
         dict
             ``drift``: (1/N)·Σ‖σ_i − σ̄‖₂ over the N clients that answered, where σ̄ is what client i gets next.
             ``shared-change``: ‖σ̄ − σ̄¹‖₂ since round 1; where each client gets a model of its own, the mean over all
-            clients. Nothing if the method shares nothing.
+            clients. Nothing if the method shares nothing, or shares less after this round than before.
         """
-        if not strategy.layout.size:
+        sizes = {vector.size for vector in self._trained.values()}
+        if not strategy.layout.size or sizes != {strategy.layout.size}:
             return {}
         everybody = strategy.clients.values()
         now = [strategy.outgoing(client) for client in everybody] if not strategy.one_model else [strategy.shared]

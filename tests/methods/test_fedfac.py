@@ -193,11 +193,13 @@ def test_running_statistics_can_stay_with_the_client(method):
         ("fedavg-cnn", 3, "base.fc1, base.conv1", ["base.conv1", "base.fc1"]),
         ("resnet18", 17, "auto", ["base.layer4.1.conv2"]),
         ("mlp", 2, "auto", ["base.fc2"]),
+        ("char-lstm", 1, "1", ["base.fc1"]),
     ],
 )
 def test_layers_are_numbered_as_in_the_paper(model, count, numbers, names):
     with torch.device("meta"):
-        plain = models.build(model, (3, 32, 32), 10)
+        text = model == "char-lstm"
+        plain = models.build(model, (80,) if text else (3, 32, 32), 10, 100 if text else 0)
     assert len(hidden_layers(plain)) == count
     config = Config.parse({"method": "fedfac", "model": model, "fedfac-layers": numbers})
     assert config.method.layers(plain) == names
@@ -367,3 +369,10 @@ def test_the_mean_of_whole_models_can_be_tested(tmp_path, method, variant):
     settings = {"fedfac_variant": variant} if variant else {}
     run = simulate(tmp_path, 2, method=method, num_server_rounds=2, evaluate_global=True, **settings)
     assert all(0 <= line["global"]["accuracy"] <= 1 for line in run.metrics())
+
+
+@pytest.mark.parametrize("variant", ["static", "dynamic"])
+def test_diagnostics_measure_rounds_in_which_the_same_arrays_travel(tmp_path, variant):
+    run = simulate(tmp_path, 2, method="fedfac", fedfac_variant=variant, num_server_rounds=3, diagnostics=True)
+    measured = ["drift" in line["details"] for line in run.metrics() if "details" in line]
+    assert measured == ([False, True, True] if variant == "static" else [True, True, True])

@@ -157,11 +157,11 @@ def test_tau_above_1_is_local_training_to_the_bit(tmp_path, monkeypatch, method,
         aggregation = fedpfl.methods.Method.aggregation
 
     monkeypatch.setattr(fedpfl.config, "find", lambda name: Alone)
-    from fedpfl.client import _cached_engine
+    from fedpfl.client import _engines
 
-    _cached_engine.cache_clear()
+    _engines.clear()
     alone, _, _ = run(tmp_path / "b", **common)
-    _cached_engine.cache_clear()
+    _engines.clear()
     _, state = federated.checkpoint()
     for client in range(3):
         own = personal(alone, client)

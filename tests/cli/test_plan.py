@@ -100,7 +100,7 @@ def test_resume_fills_in_and_lets_change_what_does_not_matter(unfinished):
 def test_resume_of_a_run_with_as_many_clients_as_nodes(unfinished):
     path = unfinished.path / "config.toml"
     path.write_text(path.read_text().replace("num-clients = 2", "num-clients = 0"))
-    unfinished.describe((1, 8, 8), 10, 3)
+    unfinished.describe((1, 8, 8), [10, 10, 10])
     assert prepare(None, None, None, str(unfinished.path)).config.data.num_clients == 3
     with pytest.raises(ConfigError, match="num-supernodes"):
         prepare(None, None, 4, str(unfinished.path))

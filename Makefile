@@ -3,10 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install simulate test test-faults lint mosquitto clean
+.PHONY: help install simulate test test-faults test-arm64 lint packages clean
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed ## virtual environment with everything, in .venv
 
@@ -25,17 +25,24 @@ lint: install ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-mosquitto: ## the MQTT broker from Debian's or Ubuntu's packages, if it is missing and this is root
-	@if PATH="$$PATH:/usr/sbin" command -v mosquitto >/dev/null; then :; \
-	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		(apt-get install -y -q mosquitto || (apt-get update -q && apt-get install -y -q mosquitto)) >/dev/null; \
-	else echo "mosquitto is not installed: the tests that need it are skipped (apt-get install mosquitto)"; fi
+TOOLS := mosquitto shellcheck bats
 
-test: lint mosquitto ## lint, then the whole test suite
+packages: ## what tests use of Debian's or Ubuntu's packages, if it is missing and this is root
+	@missing=; for tool in $(TOOLS); do \
+		PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	if [ -z "$$missing" ]; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		(apt-get install -y -q $$missing || (apt-get update -q && apt-get install -y -q $$missing)) >/dev/null; \
+	else echo "not installed:$$missing; the tests that need them are skipped (apt-get install$$missing)"; fi
+
+test: lint packages ## lint, then the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-test-faults: install mosquitto ## kill parts of a running testbed; half an hour
+test-faults: install packages ## kill parts of a running testbed; half an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults
+
+test-arm64: install ## jetson/install.sh for real, on an emulated Cortex-A57; needs root, a quarter of an hour
+	PYTHON=$(abspath $(BIN)/python) tests/jetson/arm64.sh
 
 clean: ## remove the virtual environment
 	rm -rf $(VENV)

@@ -1,0 +1,69 @@
+load helpers
+
+setup() {
+    setup_board
+    before=$(everything | grep -v -e ' ./calls' -e ' ./users' -e ' ./power')
+    echo 1 > "$BOARD/power"
+    install_fedpfl --user fedpfl --swap 1 --power-mode 0 --zram
+    status_is 0
+    mkdir -p "$STATE/.fedpfl/state/RUN" "$STATE/.cache"
+    echo personal > "$STATE/.fedpfl/state/RUN/client-00000"
+    : > "$BOARD/calls"
+}
+
+@test "by default the personal state and its user stay, and nothing else" {
+    uninstall_fedpfl
+    status_is 0
+    says "kept: $STATE and its user fedpfl"
+    [[ $(cat "$STATE/.fedpfl/state/RUN/client-00000") == personal && ! -e $STATE/.cache ]]
+    [[ $(calls) == $'swapoff\nnvpmodel -m 1\nsystemctl disable --now nvzramconfig' ]]
+    rm -r "$STATE"
+    [[ $(everything | grep -v -e ' ./calls' -e ' ./users' -e ' ./power') == "$before" ]]
+}
+
+@test "--purge-state leaves nothing" {
+    uninstall_fedpfl --purge-state
+    status_is 0
+    calls | grep -qx 'userdel fedpfl'
+    [[ $(everything | grep -v -e ' ./calls' -e ' ./users' -e ' ./power') == "$before" ]]
+}
+
+@test "--check changes nothing" {
+    now=$(everything)
+    uninstall_fedpfl --check --purge-state
+    status_is 0
+    says "would remove the state in $STATE"
+    says "would remove $PREFIX"
+    [[ $(everything) == "$now" ]]
+}
+
+@test "a second run finds nothing" {
+    uninstall_fedpfl
+    uninstall_fedpfl
+    status_is 0
+    says "nothing is installed in $PREFIX"
+}
+
+@test "a user that was there before stays" {
+    sed -i '/^user=/d' "$PREFIX/installed"
+    uninstall_fedpfl --purge-state
+    status_is 0
+    [[ $(calls) != *userdel* ]]
+}
+
+@test "refused: while something runs, without root, a folder that install.sh did not make" {
+    mkdir "$BOARD/root/proc/77"
+    printf '%s\0' "$PREFIX/venv/bin/python" "$PREFIX/venv/bin/fedpfl-worker" > "$BOARD/root/proc/77/cmdline"
+    uninstall_fedpfl
+    status_is 1
+    says "process 77 ($PREFIX/venv/bin/python) still runs; stop the services first"
+    rm -r "$BOARD/root/proc/77"
+    UID_HERE=1000 uninstall_fedpfl
+    status_is 1
+    says 'run as root'
+    rm "$PREFIX/installed"
+    uninstall_fedpfl
+    status_is 1
+    says 'was not installed by install.sh'
+    [[ -x $PREFIX/venv/bin/python ]]
+}

@@ -32,7 +32,8 @@ packages: ## what tests use of Debian's or Ubuntu's packages, if it is missing a
 		PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	if [ -z "$$missing" ]; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		(apt-get install -y -q $$missing || (apt-get update -q && apt-get install -y -q $$missing)) >/dev/null; \
+		(apt-get install -y -q $$missing || (apt-get update -q && apt-get install -y -q $$missing)) >/dev/null \
+		|| echo "could not be installed:$$missing; the tests that need them are skipped"; \
 	else echo "not installed:$$missing; the tests that need them are skipped (apt-get install$$missing)"; fi
 
 test: lint packages ## lint, then the whole test suite

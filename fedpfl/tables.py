@@ -1,0 +1,152 @@
+"""Tables of numbers, as experiments and analyses make them: for people, spreadsheets and papers.
+
+A cell is a text, a whole number, a float (written with the column's digits), a :class:`Spread`, or None, which means
+that there can be no value and is written as a dash.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+FORMATS = ("markdown", "csv", "latex")
+
+_LATEX = str.maketrans({
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--",
+    "±": r"$\pm$", "≤": r"$\leq$", "≥": r"$\geq$", "×": r"$\times$", "Δ": r"$\Delta$", "α": r"$\alpha$",
+    "β": r"$\beta$", "δ": r"$\delta$", "ε": r"$\varepsilon$", "η": r"$\eta$", "κ": r"$\kappa$", "µ": r"$\mu$",
+    "σ": r"$\sigma$", "τ": r"$\tau$",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation of repeated measurements.
+
+    Parameters
+    ----------
+    mean : float
+        Their mean.
+    std : float or None
+        Their standard deviation with n − 1 in the denominator; None for a single one.
+    n : int
+        How many there are.
+    """
+
+    mean: float
+    std: float | None
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Summarise measurements.
+
+        Raises
+        ------
+        ValueError
+            There are none.
+        """
+        if not values:
+            raise ValueError("no values to summarise")
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
+
+
+Cell = str | int | float | Spread | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Parameters
+    ----------
+    title : str
+        What it shows.
+    columns : sequence of str
+        Headings, with units.
+    rows : sequence of sequence of Cell
+        As many cells in each as there are columns.
+    digits : int
+        Decimal places of floats and spreads.
+    note : str
+        What a reader has to know, below the table.
+
+    Raises
+    ------
+    ValueError
+        A row has another number of cells than there are columns.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    digits: int = 2
+    note: str = field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"{self.title}: a row has {len(row)} cells for {len(self.columns)} columns: {row}")
+
+    def text(self, cell: Cell) -> str:
+        """Return a cell as it is read by people."""
+        if cell is None:
+            return "–"
+        if isinstance(cell, Spread):
+            mean = self.text(cell.mean)
+            return mean if cell.std is None else f"{mean} ± {cell.std:.{self.digits}f}"
+        if isinstance(cell, float):
+            return f"{cell:.{self.digits}f}" if math.isfinite(cell) else str(cell)
+        return str(cell)
+
+    def write(self, form: str) -> str:
+        """Return the table in one of ``FORMATS``, with a line feed at its end."""
+        return {"markdown": self.markdown, "csv": self.csv, "latex": self.latex}[form]()
+
+    def markdown(self) -> str:
+        """Return the table as Markdown, with title and note."""
+        body = [[self.text(cell).replace("|", r"\|").replace("\n", " ") for cell in row] for row in self.rows]
+        kinds = ["---:" if self._is_number(column) else "---" for column in range(len(self.columns))]
+        lines = [f"**{self.title}**", "", *(f"| {' | '.join(cells)} |" for cells in [list(self.columns), kinds, *body])]
+        return "\n".join([*lines, *(["", self.note] if self.note else [])]) + "\n"
+
+    def csv(self) -> str:
+        """Return the table as CSV with full precision; a spread becomes a column for its mean, std and n each."""
+        spread = [any(isinstance(row[i], Spread) for row in self.rows) for i in range(len(self.columns))]
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        heads = (
+            [name, f"{name} std", f"{name} n"] if wide else [name]
+            for name, wide in zip(self.columns, spread, strict=True)
+        )
+        writer.writerow([name for names in heads for name in names])
+        for row in self.rows:
+            writer.writerow([value for cell, wide in zip(row, spread, strict=True) for value in _values(cell, wide)])
+        return out.getvalue()
+
+    def latex(self) -> str:
+        """Return the table as LaTeX, for the package booktabs."""
+        kinds = "".join("r" if self._is_number(column) else "l" for column in range(len(self.columns)))
+        rows = [" & ".join(self.text(cell).translate(_LATEX) for cell in row) + r" \\" for row in self.rows]
+        head = " & ".join(column.translate(_LATEX) for column in self.columns) + r" \\"
+        return "\n".join([
+            r"\begin{table}", r"\centering", rf"\caption{{{self.title.translate(_LATEX)}}}",
+            rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}",
+            *([rf"\par {self.note.translate(_LATEX)}"] if self.note else []), r"\end{table}",
+        ]) + "\n"  # fmt: skip
+
+    def _is_number(self, column: int) -> bool:
+        cells = [row[column] for row in self.rows if row[column] is not None]
+        return bool(cells) and not any(isinstance(cell, str) for cell in cells)
+
+
+def _values(cell: Cell, wide: bool) -> list[str | int | float]:
+    if isinstance(cell, Spread):
+        return [cell.mean, "" if cell.std is None else cell.std, cell.n]
+    value = "" if cell is None else cell
+    return [value, "", "" if cell is None else 1] if wide else [value]

@@ -8,13 +8,14 @@ shape and memory format: the reshaping of equation 3, by which the F·F axis bec
 from __future__ import annotations
 
 import math
-from typing import Iterable, Iterator
+from typing import Iterable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import ConfigError
+from .replace import conv_arguments, layers_of, replace_layers, weight_name
 
 
 class _Factorized(nn.Module):
@@ -96,18 +97,7 @@ class FactorizedConv2d(_Factorized, nn.Conv2d):
     """
 
     def __init__(self, plain: nn.Conv2d, threshold: float, with_mu: bool, generator: torch.Generator) -> None:
-        super().__init__(
-            plain.in_channels,
-            plain.out_channels,
-            plain.kernel_size,  # type: ignore[arg-type]
-            plain.stride,  # type: ignore[arg-type]
-            plain.padding,  # type: ignore[arg-type]
-            plain.dilation,  # type: ignore[arg-type]
-            plain.groups,
-            bias=plain.bias is not None,
-            padding_mode=plain.padding_mode,
-            device="meta",
-        )
+        super().__init__(**conv_arguments(plain))
         self._replace_weight(plain, threshold, with_mu, generator)
 
     @staticmethod
@@ -137,13 +127,15 @@ def factorize(model: nn.Module, threshold: float, with_mu: bool, generator: torc
     nn.Module
         `model`, or its replacement if `model` itself is such a layer.
     """
-    if type(model) is nn.Conv2d:
-        return FactorizedConv2d(model, threshold, with_mu, generator)
-    if type(model) is nn.Linear:
-        return FactorizedLinear(model, threshold, with_mu, generator)
-    for name, child in model.named_children():
-        setattr(model, name, factorize(child, threshold, with_mu, generator))
-    return model
+
+    def factorized(module: nn.Module, name: str) -> nn.Module | None:
+        if type(module) is nn.Conv2d:
+            return FactorizedConv2d(module, threshold, with_mu, generator)
+        if type(module) is nn.Linear:
+            return FactorizedLinear(module, threshold, with_mu, generator)
+        return None
+
+    return replace_layers(model, factorized)
 
 
 def is_u(name: str) -> bool:
@@ -188,7 +180,7 @@ def count_kept(model: nn.Module) -> tuple[int, int]:
     Effective parameters are all trainable ones, but of µ only those entries (section 5.2, figure 8 i).
     """
     kept = total = 0
-    for _, layer in _factorized_layers(model):
+    for _, layer in layers_of(model, _Factorized):
         if layer.mu is not None:
             kept += int(layer.kept_mu(layer.mu).count_nonzero())
             total += layer.mu.numel()
@@ -207,14 +199,10 @@ def merge(model: nn.Module) -> dict[str, Tensor]:
     state = {n: array for n, array in model.state_dict().items() if not (is_u(n) or is_v(n) or is_mu(n))}
     training = model.training
     model.eval()
-    for name, layer in _factorized_layers(model):
-        state[f"{name}.weight" if name else "weight"] = layer.dense_weight()
+    for name, layer in layers_of(model, _Factorized):
+        state[weight_name(name)] = layer.dense_weight()
     model.train(training)
     return state
-
-
-def _factorized_layers(model: nn.Module) -> Iterator[tuple[str, _Factorized]]:
-    return ((name, module) for name, module in model.named_modules() if isinstance(module, _Factorized))
 
 
 def _xavier_vector(shape: torch.Size, generator: torch.Generator) -> Tensor:

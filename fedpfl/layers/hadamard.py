@@ -7,21 +7,30 @@ W1 = X1·Y1ᵀ is shared and W2 = X2·Y2ᵀ personal; a convolution's factors ar
 from __future__ import annotations
 
 import math
-from typing import Callable, Iterator
+from typing import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .replace import conv_arguments, forward_without, layers_of, replace_layers, weight_name
+
 PERSONAL = ("x2", "y2", "t2")
 
 
 class _Hadamard(nn.Module):
-    """What both layers share: two pairs of factors and the weight that they make."""
+    """What both layers share: two pairs of factors in place of the weight, and the weight that they make."""
 
-    only_shared: bool = False  # True: W1 alone, the global model
+    use_personal: bool = True  # False: W1 alone, the global model
 
-    def _make_factors(self, outputs: int, inputs: int, rank: int, kernel: tuple[int, ...]) -> None:
+    def _replace_weight(self, plain: nn.Linear | nn.Conv2d, gamma: float) -> None:
+        del self.weight
+        self.register_parameter("bias", plain.bias)  # type: ignore[arg-type]
+        self.train(plain.training)
+        outputs, inputs, *kernel = plain.weight.shape
+        self._make_factors(outputs, inputs, rank(outputs, inputs, math.prod(kernel) if kernel else 0, gamma), kernel)
+
+    def _make_factors(self, outputs: int, inputs: int, rank: int, kernel: list[int]) -> None:
         # He et al.: weights of variance 2 / fan-in. An entry of W1 is a sum of R (or, through a core, R²) products of
         # independent factors; equal deviations of all factors that give W1 that variance also give it to W2.
         factors, terms = (3, rank * rank) if kernel else (2, rank)
@@ -44,13 +53,13 @@ class _Hadamard(nn.Module):
         half = torch.einsum("or,rshw->oshw", x, getattr(self, "t" + pair))
         return torch.einsum("is,oshw->oihw", y, half)
 
-    def weight(self) -> Tensor:
-        """Return W1 ⊙ (W2 + 1), or W1 alone while ``only_shared``."""
+    def dense_weight(self) -> Tensor:
+        """Return W1 ⊙ (W2 + 1), or W1 alone without ``use_personal``."""
         shared = self.product("1")
-        return shared if self.only_shared else shared * (self.product("2") + 1)
+        return shared * (self.product("2") + 1) if self.use_personal else shared
 
 
-class HadamardLinear(_Hadamard):
+class HadamardLinear(_Hadamard, nn.Linear):
     """A linear layer with W = (X1·Y1ᵀ) ⊙ (X2·Y2ᵀ + 1).
 
     Parameters
@@ -62,40 +71,34 @@ class HadamardLinear(_Hadamard):
     """
 
     def __init__(self, plain: nn.Linear, gamma: float) -> None:
-        super().__init__()
-        self.bias = plain.bias
-        outputs, inputs = plain.weight.shape
-        self._make_factors(outputs, inputs, rank(outputs, inputs, 0, gamma), ())
+        super().__init__(plain.in_features, plain.out_features, bias=plain.bias is not None, device="meta")
+        self._replace_weight(plain, gamma)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map features (…, inputs) to (…, outputs)."""
-        return F.linear(x, self.weight(), self.bias)
+        return F.linear(x, self.dense_weight(), self.bias)
 
 
-class HadamardConv2d(_Hadamard):
+class HadamardConv2d(_Hadamard, nn.Conv2d):
     """A convolution with W = W1 ⊙ (W2 + 1), each factor T ×₁ X ×₂ Y.
 
     Parameters
     ----------
     plain : nn.Conv2d
-        Gives sizes, stride and padding; its bias becomes this layer's own.
+        Gives sizes, stride, padding and groups; its bias becomes this layer's own.
     gamma : float
         γ in [0, 1]; see :func:`rank`.
     """
 
     def __init__(self, plain: nn.Conv2d, gamma: float) -> None:
-        super().__init__()
-        self.bias = plain.bias
-        self.stride, self.padding, self.dilation, self.groups = (
-            plain.stride, plain.padding, plain.dilation, plain.groups,
-        )  # fmt: skip
-        outputs, inputs, height, width = plain.weight.shape
-        self._make_factors(outputs, inputs, rank(outputs, inputs, height * width, gamma), (height, width))
+        super().__init__(**conv_arguments(plain))
+        self._replace_weight(plain, gamma)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images (n, channels, height, width) to feature maps."""
-        weight = self.weight().contiguous(memory_format=torch.channels_last)
-        return F.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+        weight = self.dense_weight().contiguous(memory_format=torch.channels_last)
+        out: Tensor = self._conv_forward(x, weight, self.bias)
+        return out
 
 
 def rank(outputs: int, inputs: int, pixels: int, gamma: float) -> int:
@@ -129,13 +132,15 @@ def _values(size: int, outputs: int, inputs: int, pixels: int) -> int:
 
 def factorise(module: nn.Module, gamma: float) -> nn.Module:
     """Replace every convolution and linear layer of a model, in place; biases and all other layers stay."""
-    if isinstance(module, nn.Conv2d):
-        return HadamardConv2d(module, gamma)
-    if isinstance(module, nn.Linear):
-        return HadamardLinear(module, gamma)
-    for name, child in module.named_children():
-        setattr(module, name, factorise(child, gamma))
-    return module
+
+    def factorised(layer: nn.Module, name: str) -> nn.Module | None:
+        if isinstance(layer, nn.Conv2d):
+            return HadamardConv2d(layer, gamma)
+        if isinstance(layer, nn.Linear):
+            return HadamardLinear(layer, gamma)
+        return None
+
+    return replace_layers(module, factorised)
 
 
 def in_second_pair(name: str) -> bool:
@@ -145,29 +150,13 @@ def in_second_pair(name: str) -> bool:
 
 def shared_only(model: nn.Module) -> Callable[[Tensor], Tensor]:
     """Return the forward pass with W1 for every weight: the global model."""
-
-    def forward(x: Tensor) -> Tensor:
-        layers = [layer for _, layer in _layers(model)]
-        try:
-            for layer in layers:
-                layer.only_shared = True
-            out: Tensor = model(x)
-            return out
-        finally:
-            for layer in layers:
-                layer.only_shared = False
-
-    return forward
+    return forward_without(model, _Hadamard, "use_personal")
 
 
 @torch.no_grad()
 def dense(model: nn.Module) -> dict[str, Tensor]:
     """Return the state dict of the plain model with the same weights."""
-    layers = dict(_layers(model))
+    layers = dict(layers_of(model, _Hadamard))
     factors = {f"{name}.{part}" for name, layer in layers.items() for part, _ in layer.named_parameters(recurse=False)}
     state = {name: array for name, array in model.state_dict().items() if name not in factors or name.endswith(".bias")}
-    return {**state, **{f"{name}.weight": layer.weight() for name, layer in layers.items()}}
-
-
-def _layers(model: nn.Module) -> Iterator[tuple[str, _Hadamard]]:
-    return ((name, module) for name, module in model.named_modules() if isinstance(module, _Hadamard))
+    return {**state, **{weight_name(name): layer.dense_weight() for name, layer in layers.items()}}

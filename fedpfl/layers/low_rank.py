@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .replace import conv_arguments, forward_without, layers_of, replace_layers, weight_name
+
 INITS = ("paper", "code")
 PLAIN = (nn.Linear, nn.Conv2d)
 
@@ -134,18 +136,7 @@ class LowRankConv2d(_LowRank, nn.Conv2d):
     def __init__(self, plain: nn.Conv2d, ratio: float, init: str = "paper") -> None:
         _check_init(init)
         _check_ratio("ratio", ratio)
-        super().__init__(
-            plain.in_channels,
-            plain.out_channels,
-            plain.kernel_size,  # type: ignore[arg-type]
-            plain.stride,  # type: ignore[arg-type]
-            plain.padding,  # type: ignore[arg-type]
-            plain.dilation,  # type: ignore[arg-type]
-            plain.groups,
-            bias=plain.bias is not None,
-            padding_mode=plain.padding_mode,
-            device="meta",
-        )
+        super().__init__(**conv_arguments(plain))
         self.weight, self.bias, self.init = plain.weight, plain.bias, init
         outputs, inputs, height, width = plain.weight.shape
         rank = _rank(ratio, inputs, outputs) if init == "paper" else max(1, int(ratio * outputs))
@@ -215,24 +206,20 @@ def decompose(
         if chosen(name) and isinstance(module, PLAIN) and type(module) not in PLAIN:
             raise TypeError(f"cannot decompose {name or 'the model'}: {type(module).__name__} is not a plain layer")
 
-    def decomposed(module: nn.Module, path: str) -> nn.Module:
-        if isinstance(module, PLAIN) and not chosen(path):
-            return module
-        if isinstance(module, nn.Conv2d):
+    def decomposed(module: nn.Module, name: str) -> nn.Module | None:
+        if isinstance(module, nn.Conv2d) and chosen(name):
             return LowRankConv2d(module, rank_conv, init)
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear) and chosen(name):
             return LowRankLinear(module, rank_linear, init)
-        for name, child in module.named_children():
-            setattr(module, name, decomposed(child, f"{path}.{name}" if path else name))
-        return module
+        return None
 
-    return decomposed(model, "")
+    return replace_layers(model, decomposed)
 
 
 def taus(model: nn.Module) -> dict[str, Tensor]:
     """Return the tau of every decomposed layer by the name of its weight, of the weight's shape, detached."""
     with torch.no_grad():
-        return {f"{name}.weight" if name else "weight": layer.tau() for name, layer in _low_rank_layers(model)}
+        return {weight_name(name): layer.tau() for name, layer in layers_of(model, _LowRank)}
 
 
 def is_low_rank(name: str) -> bool:
@@ -250,8 +237,8 @@ def merge(model: nn.Module) -> dict[str, Tensor]:
     """
     state = {name: array for name, array in model.state_dict().items() if not is_low_rank(name)}
     with torch.no_grad():
-        for name, layer in _low_rank_layers(model):
-            state[f"{name}.weight" if name else "weight"] = layer.merged_weight()
+        for name, layer in layers_of(model, _LowRank):
+            state[weight_name(name)] = layer.merged_weight()
     return state
 
 
@@ -261,7 +248,7 @@ def frozen_tau(model: nn.Module) -> Iterator[None]:
 
     For training sigma and for evaluation: the same values, sooner. Changes of A and B show only after the block.
     """
-    layers = [layer for _, layer in _low_rank_layers(model)]
+    layers = [layer for _, layer in layers_of(model, _LowRank)]
     try:
         with torch.no_grad():
             for layer in layers:
@@ -274,23 +261,7 @@ def frozen_tau(model: nn.Module) -> Iterator[None]:
 
 def full_rank_only(model: nn.Module) -> Callable[[Tensor], Tensor]:
     """Return the forward pass through sigma alone: the global model."""
-
-    def forward(x: Tensor) -> Tensor:
-        layers = [layer for _, layer in _low_rank_layers(model)]
-        try:
-            for layer in layers:
-                layer.use_tau = False
-            out: Tensor = model(x)
-            return out
-        finally:
-            for layer in layers:
-                layer.use_tau = True
-
-    return forward
-
-
-def _low_rank_layers(model: nn.Module) -> Iterator[tuple[str, _LowRank]]:
-    return ((name, module) for name, module in model.named_modules() if isinstance(module, _LowRank))
+    return forward_without(model, _LowRank, "use_tau")
 
 
 def _rank(ratio: float, inputs: int, outputs: int) -> int:

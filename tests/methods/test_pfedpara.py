@@ -31,7 +31,7 @@ def test_a_linear_weight_is_the_hadamard_product_and_has_full_rank():
     torch.manual_seed(0)
     layer = HadamardLinear(nn.Linear(16, 16), 0.0)
     expected = (layer.x1 @ layer.y1.T) * (layer.x2 @ layer.y2.T + 1)
-    torch.testing.assert_close(layer.weight(), expected)
+    torch.testing.assert_close(layer.dense_weight(), expected)
     assert layer.x1.shape == (16, 4)
     assert torch.linalg.matrix_rank(expected) == 16
     x = torch.randn(3, 16)
@@ -44,16 +44,25 @@ def test_a_convolution_s_factor_is_a_core_times_two_matrices():
     layer = HadamardConv2d(plain, 0.5)
     w1 = torch.einsum("or,is,rshw->oihw", layer.x1, layer.y1, layer.t1)
     w2 = torch.einsum("or,is,rshw->oihw", layer.x2, layer.y2, layer.t2)
-    torch.testing.assert_close(layer.weight(), w1 * (w2 + 1))
+    torch.testing.assert_close(layer.dense_weight(), w1 * (w2 + 1))
     x = torch.randn(2, 4, 8, 8)
     torch.testing.assert_close(layer(x), F.conv2d(x, w1 * (w2 + 1), plain.bias, stride=2, padding=1))
+
+
+def test_a_convolution_keeps_groups_and_padding_mode():
+    torch.manual_seed(0)
+    plain = nn.Conv2d(4, 6, 3, padding=1, groups=2, padding_mode="reflect", bias=False)
+    layer = HadamardConv2d(plain, 0.5)
+    x = torch.randn(2, 4, 8, 8)
+    padded = F.pad(x, (1, 1, 1, 1), mode="reflect")
+    torch.testing.assert_close(layer(x), F.conv2d(padded, layer.dense_weight(), groups=2))
 
 
 def test_weights_start_with_the_variance_of_he():
     torch.manual_seed(0)
     conv, linear = HadamardConv2d(nn.Conv2d(64, 64, 3), 0.5), HadamardLinear(nn.Linear(512, 512), 0.5)
-    assert float(conv.product("1").std()) == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.15)
-    assert float(linear.product("1").std()) == pytest.approx((2 / 512) ** 0.5, rel=0.15)
+    assert float(conv.product("1").detach().std()) == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.15)
+    assert float(linear.product("1").detach().std()) == pytest.approx((2 / 512) ** 0.5, rel=0.15)
 
 
 def test_the_second_pair_stays_and_the_export_is_the_product():

@@ -1,0 +1,77 @@
+"""How layers take the place of plain convolutions and linear layers, and are found again."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterator, TypeVar
+
+from torch import Tensor, nn
+
+L = TypeVar("L", bound=nn.Module)
+
+
+def replace_layers(module: nn.Module, make: Callable[[nn.Module, str], nn.Module | None], name: str = "") -> nn.Module:
+    """Replace layers of a model, in place and in the model's order.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The model.
+    make : callable, (module, name) → module or None
+        Returns what takes the module's place; None leaves it there and goes on with its children.
+    name : str
+        Name of ``module`` within the model.
+
+    Returns
+    -------
+    nn.Module
+        ``module``, or what took its place.
+    """
+    made = make(module, name)
+    if made is not None:
+        return made
+    for child_name, child in module.named_children():
+        setattr(module, child_name, replace_layers(child, make, f"{name}.{child_name}" if name else child_name))
+    return module
+
+
+def layers_of(model: nn.Module, kind: type[L]) -> Iterator[tuple[str, L]]:
+    """Yield (name, module) of every module of a class, in the model's order."""
+    return ((name, module) for name, module in model.named_modules() if isinstance(module, kind))
+
+
+def weight_name(layer: str) -> str:
+    """Return the name that the weight of the layer of this name has in the plain model's state dict."""
+    return f"{layer}.weight" if layer else "weight"
+
+
+def conv_arguments(plain: nn.Conv2d) -> dict[str, Any]:
+    """Return the constructor's arguments for a convolution like ``plain``, without weights to be drawn."""
+    return {
+        "in_channels": plain.in_channels,
+        "out_channels": plain.out_channels,
+        "kernel_size": plain.kernel_size,
+        "stride": plain.stride,
+        "padding": plain.padding,
+        "dilation": plain.dilation,
+        "groups": plain.groups,
+        "bias": plain.bias is not None,
+        "padding_mode": plain.padding_mode,
+        "device": "meta",
+    }
+
+
+def forward_without(model: nn.Module, kind: type[nn.Module], switch: str) -> Callable[[Tensor], Tensor]:
+    """Return the model's forward pass with a switch of all its layers of a class off, which is on otherwise."""
+
+    def forward(x: Tensor) -> Tensor:
+        layers = [layer for _, layer in layers_of(model, kind)]
+        try:
+            for layer in layers:
+                setattr(layer, switch, False)
+            out: Tensor = model(x)
+            return out
+        finally:
+            for layer in layers:
+                setattr(layer, switch, True)
+
+    return forward

@@ -59,8 +59,13 @@ class Gate(nn.Module):
 
     def __init__(self, input_shape: tuple[int, ...], blocks: list[Block], share: float) -> None:
         super().__init__()
-        self.blocks = blocks
         self.share = share
+        self._sizes = np.array([block.size for block in blocks])
+        self._first = np.array([block.first for block in blocks])
+        self._groups = [np.array([block.linear is linear for block in blocks]) for linear in (True, False)]
+        self._sizes_in: dict[str, list[int]] = {}
+        for block in blocks:
+            self._sizes_in.setdefault(block.name, []).append(block.size)
         self.linear = nn.Linear(prod(input_shape), len(blocks))
         self.norm = nn.BatchNorm1d(len(blocks))
 
@@ -81,14 +86,13 @@ class Gate(nn.Module):
         -------
         ndarray of bool, shape (blocks,)
         """
-        sizes, linear, first = (np.array([block[i] for block in self.blocks]) for i in (1, 2, 3))
-        kept = first.copy()
-        for group in (linear, ~linear):
-            left = self.share * sizes[group].sum() - sizes[group & first].sum()
-            for at in sorted(np.flatnonzero(group & ~first), key=lambda i: (-values[i], i)):
-                if sizes[at] <= left:
+        kept = self._first.copy()
+        for group in self._groups:
+            left = self.share * self._sizes[group].sum() - self._sizes[group & self._first].sum()
+            for at in sorted(np.flatnonzero(group & ~self._first), key=lambda i: (-values[i], i)):
+                if self._sizes[at] <= left:
                     kept[at] = True
-                    left -= sizes[at]
+                    left -= self._sizes[at]
         return kept
 
     def weights(self, params: Mapping[str, Tensor], x: Tensor) -> dict[str, Tensor]:
@@ -101,7 +105,7 @@ class Gate(nn.Module):
         used = values + (values * kept - values).detach()
         out, at = {}, 0
         for name, param in params.items():
-            sizes = [block.size for block in self.blocks if block.name == name]
+            sizes = self._sizes_in[name]
             factors = used[at : at + len(sizes)]
             repeated = torch.repeat_interleave(factors, torch.tensor(sizes, device=x.device))
             out[name] = param * repeated.view(param.shape)

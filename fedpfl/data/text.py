@@ -135,6 +135,16 @@ def _texts(texts: Any, length: int, where: str) -> np.ndarray:
     return encode_characters("".join(texts)).reshape(-1, length)
 
 
+def _find(settings: DataSettings, folder: str, file: str, layout: str) -> Path:
+    """Return the folder or else the file of these names in ``data-dir``."""
+    at = data_dir(settings)
+    if (at / folder).is_dir():
+        return at / folder
+    if (at / file).is_file():
+        return at / file
+    raise DataError(f"{at / folder}: not found; put {layout} in {file} beside it")
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
@@ -157,13 +167,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     download=True,
 )
 def _shakespeare(settings: DataSettings) -> Dataset:
-    folder, file = data_dir(settings) / "shakespeare", data_dir(settings) / "shakespeare.json"
-    if not folder.is_dir() and not file.is_file():
-        raise DataError(
-            f'{folder}: not found; put LEAF\'s train/*.json and test/*.json there, or {{"play / role": text, …}} '
-            f"in {file.name} beside it"
-        )
-    return read_plays(folder if folder.is_dir() else file, settings.text_step)
+    layout = 'LEAF\'s train/*.json and test/*.json there, or {"play / role": text, …}'
+    return read_plays(_find(settings, "shakespeare", "shakespeare.json", layout), settings.text_step)
 
 
 # -- news --------------------------------------------------------------------------------------------------------------
@@ -243,12 +248,8 @@ def _read_news(path: Path, codes: dict[str, int]) -> tuple[np.ndarray, np.ndarra
     download=True,
 )
 def _ag_news(settings: DataSettings) -> Dataset:
-    folder, file = data_dir(settings) / "AG_NEWS", data_dir(settings) / "agnews.csv"
-    if not folder.is_dir() and not file.is_file():
-        raise DataError(
-            f"{folder}: not found; put train.csv and test.csv (class, title, text) there, or one {file.name} beside it"
-        )
-    return read_news(folder if folder.is_dir() else file)
+    layout = "train.csv and test.csv (class, title, text) there, or all news"
+    return read_news(_find(settings, "AG_NEWS", "agnews.csv", layout))
 
 
 # -- a device's own ----------------------------------------------------------------------------------------------------

@@ -325,9 +325,10 @@ class PersonalisedStrategy(Strategy):
 
     def choose(self, server_round: int) -> list[Client]:
         """Draw the clients that train in a round: ``fraction-train`` of the participants, at least one."""
-        count = max(1, round(self.settings.fraction_train * len(self.participants)))
+        clients = self.participants
+        count = max(1, round(self.settings.fraction_train * len(clients)))
         rng = generator(self.settings.seed, "clients", server_round)
-        return [self.participants[i] for i in sorted(rng.choice(len(self.participants), count, replace=False))]
+        return [clients[i] for i in sorted(rng.choice(len(clients), count, replace=False))]
 
     def find_moved(self, grid: Grid) -> None:
         """Look for clients whose node is gone among the nodes that are new.

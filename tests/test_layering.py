@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "fedpfl"
 
 # Lowest first; a part may import what stands before it, and files of its own group.
 LAYERS = [
-    ["errors", "files", "rng"],
+    ["errors", "files", "rng", "tables"],
     ["settings", "wire", "mqtt"],
     ["payload", "data", "layers", "models", "partition", "state"],
     ["training", "frames"],
@@ -23,6 +23,7 @@ LAYERS = [
     ["client", "messages", "reference"],
     ["strategies", "results", "worker", "forward"],
     ["server", "export", "new_clients"],
+    ["analysis"],
     ["client_app", "server_app", "credentials", "guard"],
     ["launch"],
     ["forkserver", "testbed"],

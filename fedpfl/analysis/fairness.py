@@ -1,0 +1,62 @@
+"""How evenly a method serves its clients."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+
+from ..results import RunFolder
+from ..tables import Cell, Spread, Table
+from .figure import Bars
+from .registry import NoOptions, Result, analysis
+from .runs import grouped, last_accuracies, require
+
+WORST = 0.1
+
+
+def std(accuracies: Sequence[float]) -> float:
+    """Return the standard deviation over all clients (with n in the denominator)."""
+    return statistics.pstdev(accuracies)
+
+
+def worst_tenth(accuracies: Sequence[float]) -> float:
+    """Return the mean of the worst tenth of the clients, at least one."""
+    return statistics.fmean(sorted(accuracies)[: max(1, math.floor(WORST * len(accuracies)))])
+
+
+def best_tenth(accuracies: Sequence[float]) -> float:
+    """Return the mean of the best tenth of the clients, at least one."""
+    return statistics.fmean(sorted(accuracies)[-max(1, math.floor(WORST * len(accuracies))) :])
+
+
+COLUMNS: dict[str, Callable[[Sequence[float]], float]] = {
+    "mean, %": statistics.fmean, "std over clients": std, "worst 10 %": worst_tenth, "best 10 %": best_tenth,
+    "worst client": min,
+}  # fmt: skip
+
+
+@analysis("fairness", "Spread of the clients' accuracies and the worst 10 % (Li et al., Ditto, ICML 2021, section 4)")
+def fairness(runs: Sequence[RunFolder], options: NoOptions) -> Result:
+    """Summarise the clients' accuracies at the last test of each run, in percent."""
+    rows: list[list[Cell]] = [
+        [group.label, *(group.percent(_of_clients(number)) for number in COLUMNS.values())] for group in grouped(runs)
+    ]
+    rows = [row for row in rows if row[1] is not None]
+    require(rows, "a test of its clients", "every run tests them after its last round; wait until it is over")
+    table = Table("Fairness: the clients' accuracies in percent", ["run", *COLUMNS], rows)
+    shown = list(COLUMNS)[:4]
+    bars = {name: [_mean(row[1 + i]) for row in rows] for i, name in enumerate(shown)}
+    return Result([table], [Bars("Fairness", "percent", [str(row[0]) for row in rows], bars)])
+
+
+def _of_clients(number: Callable[[Sequence[float]], float]) -> Callable[[RunFolder], float | None]:
+    def of_run(run: RunFolder) -> float | None:
+        each = last_accuracies(run)
+        return number(list(each.values())) if each else None
+
+    return of_run
+
+
+def _mean(cell: Cell) -> float | None:
+    return cell.mean if isinstance(cell, Spread) else None

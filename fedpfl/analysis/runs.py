@@ -1,0 +1,164 @@
+"""What analyses share: repetitions of a run put together, and the numbers that a run recorded."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import StateError
+from ..methods import find
+from ..results import FREE_ON_RESUME, RunFolder
+from ..tables import Spread
+from .registry import NotRecorded
+
+# Settings in which repetitions of a run may differ: none of them is a choice that an experiment compares.
+_OF_NO_MATTER = (FREE_ON_RESUME - {"num-server-rounds"}) | {"seed", "num-clients", "diagnostics", "device"}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seed alone.
+
+    Parameters
+    ----------
+    label : str
+        The method, and its settings where there are several groups of that method.
+    method : str
+        Its name.
+    runs : tuple of RunFolder
+        At least one.
+    clients : int
+        Clients of the federation.
+    """
+
+    label: str
+    method: str
+    runs: tuple[RunFolder, ...]
+    clients: int
+
+    def setting(self, key: str) -> Any:
+        """Return a setting of these runs."""
+        return self.runs[0].config()[key]
+
+    def spread(self, number: Callable[[RunFolder], float | None]) -> Spread | None:
+        """Summarise a number of each run; None where no run has it."""
+        values = [value for value in map(number, self.runs) if value is not None]
+        return Spread.of(values) if values else None
+
+    def percent(self, share: Callable[[RunFolder], float | None]) -> Spread | None:
+        """Summarise a share of each run, in percent."""
+        values = [100 * value for value in map(share, self.runs) if value is not None]
+        return Spread.of(values) if values else None
+
+
+def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[Group]:
+    """Put repetitions together, in the order in which the first of each group was given.
+
+    Parameters
+    ----------
+    runs : sequence of RunFolder
+        At least one.
+    axis : str
+        A setting that an analysis shows by itself; the labels do not have it.
+
+    Raises
+    ------
+    StateError
+        A run has no settings or has not got as far as its first round.
+    """
+    settings = []
+    for run in runs:
+        task, values = run.task(), run.config()
+        if "clients" not in task:
+            raise StateError(f"{run.path}: the run has not got as far as its first round")
+        kept = {key: value for key, value in values.items() if key not in _OF_NO_MATTER}
+        settings.append({**kept, "method": find(values["method"]).name, "clients": task["clients"]})
+    differing = {method: _differing([s for s in settings if s["method"] == method]) - {axis, "method"}
+                 for method in {s["method"] for s in settings}}  # fmt: skip
+    found: dict[tuple[tuple[str, Any], ...], list[RunFolder]] = {}
+    for run, values in zip(runs, settings, strict=True):
+        found.setdefault(tuple(sorted(values.items())), []).append(run)
+    return [
+        Group(_label(dict(key), differing), dict(key)["method"], tuple(same), dict(key)["clients"])
+        for key, same in found.items()
+    ]
+
+
+def last_accuracies(run: RunFolder) -> dict[str, float] | None:
+    """Return each client's accuracy at the run's last test, by number; None if it was never tested."""
+    tested = [line["personalised"]["each"] for line in run.metrics() if "personalised" in line]
+    return tested[-1] if tested else None
+
+
+def mean_accuracy(run: RunFolder) -> float | None:
+    """Return the mean over the clients of their last accuracies."""
+    each = last_accuracies(run)
+    return statistics.fmean(each.values()) if each else None
+
+
+def best(run: RunFolder, part: str, number: str) -> float | None:
+    """Return the largest value of a number over a run's rounds, for example of ``global`` ``accuracy``."""
+    return max((line[part][number] for line in run.metrics() if part in line), default=None)
+
+
+def curve(run: RunFolder, name: str) -> tuple[list[int], list[float]]:
+    """Return (rounds, values) of a number under ``details``; empty where the run recorded none."""
+    lines = [line for line in run.metrics() if name in line.get("details", {})]
+    return [line["round"] for line in lines], [line["details"][name] for line in lines]
+
+
+def mean_curve(runs: Iterable[RunFolder], name: str) -> tuple[list[int], list[float]]:
+    """Return (rounds, means over the runs that recorded it) of a number under ``details``."""
+    values: dict[int, list[float]] = {}
+    for run in runs:
+        for number, value in zip(*curve(run, name), strict=True):
+            values.setdefault(number, []).append(value)
+    rounds = sorted(values)
+    return rounds, [statistics.fmean(values[number]) for number in rounds]
+
+
+def array(run: RunFolder, name: str) -> dict[int, np.ndarray]:
+    """Return what a run kept of each round under ``arrays/NAME``, by round.
+
+    Raises
+    ------
+    StateError
+        A file is damaged.
+    """
+    found = {}
+    for path in sorted((run.path / "arrays" / name).glob("round-*.npy")):
+        try:
+            found[int(path.stem.removeprefix("round-"))] = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise StateError(f"{path}: cannot be read ({error})") from error
+    return found
+
+
+def require(found: Collection[object], what: str, how: str) -> None:
+    """Raise :class:`NotRecorded` if nothing was found.
+
+    Parameters
+    ----------
+    found : collection
+        What the runs have.
+    what : str
+        What the analysis needs.
+    how : str
+        What records it.
+    """
+    if not found:
+        raise NotRecorded(f"none of the runs has {what}: {how}")
+
+
+def _differing(settings: Sequence[dict[str, Any]]) -> set[str]:
+    keys = {key for values in settings for key in values}
+    return {key for key in keys if len({repr(values.get(key)) for values in settings}) > 1}
+
+
+def _label(values: dict[str, Any], differing: dict[str, set[str]]) -> str:
+    named = [f"{key} {values.get(key)}" for key in sorted(differing[values["method"]])]
+    return ", ".join([values["method"], *named])

@@ -1,0 +1,65 @@
+"""``fedpfl analyse``: tables and figures from the folders of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import ConfigError
+from ..tables import FORMATS
+from . import app
+from .common import overrides, run_folder
+
+
+@app.command("analyse")
+def analyse(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The analysis; without, all are listed.")] = None,
+    runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Names of runs, or folders.")] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List the analyses and their options.")] = False,
+    form: Annotated[str, typer.Option("--format", help="markdown, csv or latex.")] = "markdown",
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--option", "-O", metavar="KEY=VALUE", help="Option of the analysis; may be repeated."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Write the figures' data into this folder.")
+    ] = None,
+) -> None:
+    """Analyse runs: who gains, what it costs, what an attacker sees. Without NAME, list the analyses."""
+    from ..analysis import analyses
+    from ..analysis.figure import file_name
+    from ..files import write_atomically
+
+    known = analyses()
+    if name is None or listing:
+        _list_analyses()
+        return
+    if name not in known:
+        raise ConfigError("analysis", name, "must be one of " + ", ".join(known))
+    if form not in FORMATS:
+        raise ConfigError("format", form, "must be one of " + ", ".join(FORMATS))
+    given = {key.replace("-", "_"): value for key, value in overrides(options).items()}
+    result = known[name].make([run_folder(run) for run in runs or []], **given)
+    typer.echo("\n".join(table.write(form) for table in result.tables), nl=False)
+    if output is None:
+        return
+    output.mkdir(parents=True, exist_ok=True)
+    for figure in result.figures:
+        ending, content = figure.file()
+        write_atomically(output / f"{name}-{file_name(figure.title)}.{ending}", content)
+    typer.echo(f"wrote the data of {len(result.figures)} figures into {output}", err=True)
+
+
+def _list_analyses() -> None:
+    from dataclasses import fields
+
+    from ..analysis import analyses
+
+    width = max(map(len, analyses()))
+    for name, analysis in analyses().items():
+        typer.echo(f"{name:<{width}}  {analysis.shows}")
+        for option in fields(analysis.options):
+            key = option.name.replace("_", "-")
+            typer.echo(f"{'':<{width}}    -O {key}={option.default!r}: {option.metadata['help']}")

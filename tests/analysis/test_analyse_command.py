@@ -1,0 +1,46 @@
+"""`fedpfl analyse`: tables on standard output, figures' data in a folder, mistakes in one line."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from fedpfl.analysis import analyses
+from fedpfl.cli import app
+
+
+def call(*args):
+    return CliRunner().invoke(app, ["analyse", *map(str, args)])
+
+
+def test_without_a_name_all_are_listed():
+    for args in ((), ("--list",)):
+        result = call(*args)
+        assert result.exit_code == 0
+        assert all(name in result.stdout for name in analyses())
+
+
+def test_tables_are_printed_and_figures_written(make_run, tested, tmp_path):
+    run = make_run("local", [tested(0.25, 0.75)])
+    result = call("fairness", run.path, "--format", "csv", "-o", tmp_path / "out")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1].startswith("local,50.0,,1,25.0")
+    assert (tmp_path / "out" / "fairness-fairness.csv").read_text().splitlines()[1] == "local,50.0,25.0,25.0,75.0"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("nonsense", "."), "analysis = 'nonsense': must be one of"),
+        (("fairness",), "needs at least one run"),
+        (("fairness", "no-such-run"), "there is no such run"),
+        (("fairness", "RUN", "--format", "pdf"), "format = 'pdf': must be one of markdown"),
+        (("fairness", "RUN", "-O", "colour=1"), "colour = 1: is no option of this analysis"),
+    ],
+)
+def test_mistakes_are_one_line(make_run, tested, args, message):
+    run = make_run("local", [tested(0.5)])
+    result = call(*(run.path if arg == "RUN" else arg for arg in args))
+    assert result.exit_code == 2
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert message in result.stderr

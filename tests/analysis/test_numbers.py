@@ -1,0 +1,149 @@
+"""Analyses of recorded numbers, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from statistics import stdev
+
+import pytest
+
+from fedpfl.analysis import NotRecorded, analyses
+from fedpfl.analysis.overall import product, ratio
+from fedpfl.errors import ConfigError
+from fedpfl.tables import Spread
+
+
+def rows(result, table=0):
+    return [list(row) for row in result.tables[table].rows]
+
+
+def test_every_analysis_says_in_one_line_what_it_shows():
+    for name, analysis in analyses().items():
+        assert analysis.name == name
+        assert "\n" not in analysis.shows
+        assert len(analysis.shows) > 20
+
+
+def test_no_runs_unknown_options_and_wrong_types_are_named(make_run, tested):
+    with pytest.raises(ConfigError, match="needs at least one run"):
+        analyses()["fairness"].make([])
+    with pytest.raises(ConfigError, match=r"colour.*no option of this analysis"):
+        analyses()["fairness"].make([make_run("local", [tested(0.5)])], colour=1)
+
+
+@pytest.mark.parametrize("name", ["fairness", "overall", "per-client", "robustness", "scalability", "training-time"])
+def test_a_run_without_a_round_has_nothing_to_show(make_run, name):
+    with pytest.raises(NotRecorded, match="none of the runs has"):
+        analyses()[name].make([make_run("local", [])])
+
+
+def test_fairness_of_the_last_test(make_run, tested):
+    runs = [make_run("local", [tested(0.0, 0.0, 0.0, 0.0), tested(0.2, 0.4, 0.6, 0.8), {}])]
+    (row,) = rows(analyses()["fairness"].make(runs))
+    assert row[0] == "local"
+    assert [cell.mean for cell in row[1:]] == pytest.approx([50, 100 * math.sqrt(0.05), 20, 80, 20])
+
+
+def test_the_worst_tenth_of_twenty_clients_are_two(make_run, tested):
+    run = make_run("local", [tested(*(i / 20 for i in range(20)))], clients=20)
+    (row,) = rows(analyses()["fairness"].make([run]))
+    assert row[3].mean == pytest.approx(100 * (0 + 0.05) / 2)
+    assert row[4].mean == pytest.approx(100 * (0.9 + 0.95) / 2)
+
+
+def test_seeds_of_one_setting_are_one_row_and_other_settings_another(make_run, tested):
+    runs = [
+        make_run("fedprox", [tested(0.5, 0.5)], seed=1, fedprox_mu=0.1),
+        make_run("fedprox", [tested(0.6, 0.6)], seed=2, fedprox_mu=0.1, threads=1),
+        make_run("fedprox", [tested(0.9, 0.9)], seed=1, fedprox_mu=1.0),
+        make_run("local", [tested(0.1, 0.1)], learning_rate=0.5),
+    ]
+    first, second, third = rows(analyses()["fairness"].make(runs))
+    assert [first[0], second[0], third[0]] == ["fedprox, fedprox-mu 0.1", "fedprox, fedprox-mu 1.0", "local"]
+    assert (first[1].mean, first[1].std, first[1].n) == pytest.approx((55, stdev([50, 60]), 2))
+    assert second[1] == Spread(90, None, 1)
+
+
+def test_who_loses_against_training_alone(make_run, tested):
+    runs = [
+        make_run("local", [tested(0.5, 0.6, 0.7, 0.8)]),
+        make_run("feddecomp", [tested(0.7, 0.5, 0.7, 0.9)]),
+        make_run("feddecomp", [tested(0.0, 0.0, 0.0, 0.0)], seed=2),  # Local has no such division
+    ]
+    result = analyses()["per-client"].make(runs)
+    assert rows(result)[0] == [0, pytest.approx(50), pytest.approx(35)]
+    ((label, against, clients, losers, worst, mean),) = rows(result, 1)
+    assert (label, against, clients, losers) == ("feddecomp", "local", 4, 1)
+    assert (worst, mean) == pytest.approx((-10, 5))
+    bars, points = result.figures
+    assert bars.groups == ["0", "1", "2", "3"]
+    assert points.series["feddecomp"][0] == pytest.approx([50, 60, 70, 80])
+
+
+def test_clients_of_another_division_are_not_compared(make_run, tested):
+    runs = [make_run("local", [tested(0.5, 0.6)]), make_run("fedper", [tested(0.1, 0.1)], dirichlet_alpha=0.9)]
+    assert len(analyses()["per-client"].make(runs).tables) == 1
+
+
+def test_training_time_leaves_out_the_first_round(make_run):
+    runs = [
+        make_run("feddecomp", [{"seconds_train": s} for s in (50.0, 3.0, 4.0, 5.0)]),
+        make_run("fedavg", [{"seconds_train": s} for s in (90.0, 2.0)]),
+    ]
+    result = analyses()["training-time"].make(runs)
+    assert [[row[0], row[1].mean, row[2]] for row in rows(result)] == [["feddecomp", 4, 2], ["fedavg", 2, 1]]
+    alone = analyses()["training-time"].make(runs[:1])
+    assert rows(alone)[0][2] is None
+    assert "No run of fedavg" in alone.tables[0].note
+    assert alone.figures == []
+
+
+def test_accuracy_over_the_number_of_clients(make_run, tested):
+    runs = [
+        make_run("fedavg", [tested(0.1, weighted=0.8, shared=0.7), tested(0.1, weighted=0.6, shared=0.75)], clients=30),
+        make_run("fedavg", [tested(0.1, weighted=0.5, shared=0.5)], clients=50),
+        make_run("fedper", [tested(0.1, weighted=0.9)], clients=50),
+    ]
+    result = analyses()["scalability"].make(runs)
+    shared, personal = result.tables
+    assert shared.columns == ["run", "clients = 30", "clients = 50"]
+    assert [[row[0], *(cell and cell.mean for cell in row[1:])] for row in shared.rows] == [["fedavg", 75, 50]]
+    assert [cell and cell.mean for cell in personal.rows[1][1:]] == [None, 90]
+    assert result.figures[1].series == {"fedavg": ([30, 50], [80, 50]), "fedper": ([50], [90])}
+
+
+def test_what_unlike_clients_cost(make_run, tested):
+    runs = [
+        make_run("fedavg", [tested(0.1, weighted=w, shared=g)], dirichlet_alpha=a)
+        for a, w, g in ((0.5, 0.8, 0.6), (0.1, 0.9, 0.5))
+    ]
+    shared, personal = analyses()["robustness"].make(runs).tables
+    assert shared.columns[-1] == "lost, points"
+    assert shared.rows[0][-1] == pytest.approx(10)
+    assert personal.rows[0][-1] == pytest.approx(-10)
+
+
+def test_the_overall_metric(make_run, tested):
+    lines = [tested(0.1, weighted=0.8, shared=0.2), tested(0.1, weighted=0.4, shared=0.4)]
+    result = analyses()["overall"].make([make_run("fedrod", lines), make_run("fedper", [tested(0.1)])])
+    ((label, clients, g, p, value, other),) = rows(result)
+    assert (label, clients) == ("fedrod", 4)
+    assert [cell.mean for cell in (g, p, value, other)] == pytest.approx([40, 80, math.log10(0.5), math.log10(0.32)])
+
+
+# FedReG, table 3: (global, personal) accuracy over the number of clients.
+PAPER = {
+    "fedavg": ((54.91, 54.91), (56.67, 56.67), (49.50, 49.50), (53.97, 52.87), (53.46, 53.46)),
+    "fedrod": ((60.14, 87.99), (57.65, 87.32), (49.85, 88.38), (51.61, 88.84), (40.94, 86.23)),
+    "ditto": ((56.32, 85.85), (55.89, 84.27), (49.39, 84.68), (52.23, 84.01), (43.68, 80.83)),
+    "fedreg": ((60.50, 88.45), (58.12, 87.59), (57.70, 89.20), (55.91, 88.90), (54.42, 87.77)),
+}
+
+
+def test_the_quotient_orders_the_paper_s_table_as_the_paper_does():
+    for place in range(5):
+        of = {name: ratio(*values[place]) for name, values in PAPER.items()}
+        assert of["fedreg"] > max(of["fedrod"], of["ditto"])  # "consistently outperforms the PFL baselines"
+        assert of["fedavg"] > of["fedreg"]  # "apart from the traditional FL algorithm"
+        also = {name: product(*values[place]) for name, values in PAPER.items()}
+        assert also["fedreg"] == max(also.values())  # which the product would contradict

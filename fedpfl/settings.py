@@ -147,8 +147,11 @@ def items(settings: Any, prefix: str = "") -> Iterator[tuple[str, Value]]:
 def require_absolute(values: Mapping[str, Any]) -> None:
     """Raise :class:`ConfigError` for a place that depends on the working directory, which Flower's processes share."""
     for key in PLACES:
-        place = str(values.get(key, ""))
-        if place and not place.startswith(("/", "~")) and not Path(place).is_absolute():
-            raise ConfigError(
-                key, place, "must be absolute or start with ~: this program runs elsewhere than `flwr run`"
-            )
+        if values.get(key):
+            require_absolute_path(key, str(values[key]))
+
+
+def require_absolute_path(key: str, place: str) -> None:
+    """Raise :class:`ConfigError` for a path that depends on the working directory."""
+    if not place.startswith(("/", "~")) and not Path(place).is_absolute():
+        raise ConfigError(key, place, "must be absolute or start with ~: this program runs elsewhere than `flwr run`")

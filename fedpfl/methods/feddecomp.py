@@ -4,8 +4,9 @@ Wu, Liu, Niu, Wang, Tang, Zhu, Su: Decoupling General and Personalized Knowledge
 Low-Rank Decomposition, ACM Multimedia 2024, Section 3 and Algorithm 1 (its earlier version is called FedLoRA).
 
 Convolutions and linear layers have a τ; in a model with self-attention only its projections and the classifier
-(Appendix B). Embeddings and recurrent layers are σ alone. ``diagnostics`` records the distances of Appendix A:
-``drift`` is (1/N)·Σ‖σ_i − σ̄‖, ``shared-change`` ‖σ̄ − σ̄¹‖, ``personal-change`` the mean of ‖τ_i − τ_i¹‖.
+(Appendix B). Embeddings and recurrent layers are σ alone. ``initial-weights`` gives a pre-trained σ; τ starts as ever.
+``diagnostics`` records the distances of Appendix A: ``drift`` is (1/N)·Σ‖σ_i − σ̄‖, ``shared-change`` ‖σ̄ − σ̄¹‖,
+``personal-change`` the mean of ‖τ_i − τ_i¹‖.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from torch import nn
 from ..errors import ConfigError
 from ..layers.channels import arrays_of, default_layer, hidden_layers, norm_of
 from ..partition import UNUSED_BUFFER, ChannelPartition, Partition
-from ..settings import setting
+from ..settings import require_absolute_path, setting
 from ..training.phase import Forward
 from .base import Aggregation, Method
 
@@ -46,8 +46,8 @@ class FedSplitSettings(ChannelSettings):
 
     split: str = setting(
         "random",
-        "random, or a NumPy file on the server's machine with a 1 (shared) or 0 (client-specific) for every channel of "
-        "Λ, as FedFac leaves them in RUN/arrays/split.",
+        "random, or the absolute path of a NumPy file on the server's machine with a 1 (shared) or 0 (client-specific) "
+        "for every channel of Λ, as FedFac leaves them in RUN/arrays/split.",
     )
     shared: float = setting(
         0.5, "Share of each layer's channels that are shared, with split = random.", minimum=0, maximum=1
@@ -66,6 +66,11 @@ class FedSplit(Method):
     def only_shared_travel(self) -> bool:
         """Whether no client-specific channel leaves a client once there is a split."""
         return True
+
+    def check(self) -> None:
+        """Refuse a file whose place depends on who looks for it."""
+        if self.settings.split != "random":
+            require_absolute_path("fedsplit-split", self.settings.split)
 
     def build(self, model: nn.Module) -> nn.Module:
         """Leave the model as it is; refuse one that lacks a layer of Λ."""

@@ -321,6 +321,11 @@ def test_a_split_file_that_does_not_fit_is_one_line(tmp_path, content):
         rule(config, partition)
 
 
+def test_the_place_of_a_split_must_not_depend_on_the_working_directory():
+    with pytest.raises(ConfigError, match=r"fedsplit-split = 'split.npy': must be absolute or start with ~"):
+        built(**{"method": "fedsplit", "fedsplit-split": "split.npy"})
+
+
 # -- around it -------------------------------------------------------------------------------------------------------
 
 

@@ -48,7 +48,11 @@ def test_the_start_is_the_same_for_all_and_the_method_builds_on_it(tmp_path, wei
     ours = start(path, method="feddecomp")
     again = start(path, method="feddecomp")
     assert all(torch.equal(ours[key], again[key]) for key in ours)
-    assert any(torch.equal(array, weights["base.conv1.weight"]) for array in ours.values() if array.dim() == 4)
+    assert all(torch.equal(ours[key], weights[key]) for key in weights)  # σ
+    fresh = start("", method="feddecomp")
+    taus = ours.keys() - weights.keys()
+    assert taus
+    assert all(torch.equal(ours[key], fresh[key]) for key in taus)
 
 
 def test_torchvision_s_names_are_understood(tmp_path):

@@ -28,7 +28,8 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from .errors import ConfigError
-from .files import write_atomically
+from .files import make_password, write_atomically
+from .mqtt.topics import checked_name
 
 LOOPBACK = ("127.0.0.1", "localhost")
 VALID_DAYS = 825
@@ -87,6 +88,29 @@ def prepare(folder: Path, nodes: int, hosts: Sequence[str] = LOOPBACK) -> Creden
             return _prepare(folder, nodes, hosts)
     except OSError as error:
         raise ConfigError("folder", str(folder), f"cannot be written ({error.strerror})") from error
+
+
+def prepare_passwords(folder: Path, accounts: Sequence[str]) -> tuple[Path, ...]:
+    """Make the passwords of accounts at the MQTT broker that are missing in a folder which :func:`prepare` made.
+
+    Parameters
+    ----------
+    folder : Path
+        They are in its folder ``passwords``, each in a file with the account's name.
+    accounts : sequence of str
+        The accounts' names.
+
+    Raises
+    ------
+    ConfigError
+        A name cannot be an account.
+    """
+    place = folder / "passwords"
+    files = tuple(place / checked_name("account", name) for name in accounts)
+    for path in files:
+        place.mkdir(exist_ok=True, mode=0o700)
+        make_password(path)
+    return files
 
 
 def _prepare(folder: Path, nodes: int, hosts: Sequence[str]) -> Credentials:

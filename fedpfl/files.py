@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,15 @@ def write_atomically(path: Path, content: bytes, private: bool = False, durable:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def make_password(path: Path) -> str:
+    """Return the password in a file; make one of 32 random bytes, for this user only, if there is no such file."""
+    if not path.exists():
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+    return path.read_text(encoding="ascii").strip()
 
 
 def _runs(pid: int) -> bool:

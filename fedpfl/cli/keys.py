@@ -1,13 +1,16 @@
-"""``fedpfl keys``: certificates and node keys for real devices."""
+"""``fedpfl keys`` and ``fedpfl broker``: certificates, node keys, passwords and the broker's files of real devices."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..errors import ConfigError, FedpflError
 from . import app
+from .bridge import host_and_port
 
 
 @app.command("keys")
@@ -18,10 +21,56 @@ def keys_command(
         typer.Option(metavar="ADDRESS", help="Address or name under which devices reach the server; repeatable."),
     ] = None,
     nodes: Annotated[int, typer.Option(min=0, help="Number of node keys.")] = 3,
+    account: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Account at the MQTT broker, for a password in passwords/NAME; repeatable."),
+    ] = None,
 ) -> None:
-    """Make a certificate authority, a server certificate for 127.0.0.1 and the given addresses, and node keys."""
-    from ..credentials import LOOPBACK, prepare
+    """Make a certificate authority, a server certificate for 127.0.0.1 and the given addresses, keys and passwords."""
+    from ..credentials import LOOPBACK, prepare, prepare_passwords
 
-    made = prepare(folder.expanduser(), nodes, [*LOOPBACK, *(host or ())])
+    folder = folder.expanduser()
+    before = _times(folder)
+    made = prepare(folder, nodes, [*LOOPBACK, *(host or ())])
+    passwords = prepare_passwords(folder, account or ())
     typer.echo(f"server:  {made.authority} {made.certificate} {made.key} {made.superexec_secret}")
     typer.echo(f"devices: {made.authority}, and each its own of {' '.join(str(key) for key in made.node_keys)}")
+    if passwords:
+        typer.echo(f"broker:  {' '.join(map(str, passwords))}")
+    new = sum(before.get(path) != time for path, time in _times(folder).items())
+    typer.echo(f"new files: {new}")
+
+
+@app.command("broker")
+def broker_command(
+    folder: Annotated[Path, typer.Argument(help="Where the files go; passwords that are there are kept.")],
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the broker listens.")] = "127.0.0.1:1883",
+    device: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Account of a device; repeatable.")] = None,
+    watcher: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help='Account for one `fedpfl watch`; repeatable. "watch" by default.'),
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="The broker's certificate, which names its address.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+) -> None:
+    """Write mosquitto's settings, accounts, access list and passwords; only what changes is written."""
+    if find_spec("paho") is None:
+        raise FedpflError("fedpfl broker needs paho-mqtt: pip install 'fedpfl[mqtt]'")
+    from ..mqtt.broker import WATCH_ACCOUNT, BrokerTls, write_broker_files
+
+    if (tls_cert is None) != (tls_key is None):
+        raise ConfigError("tls-cert", str(tls_cert or tls_key), "goes together with --tls-key")
+    tls = None if tls_cert is None or tls_key is None else BrokerTls(tls_cert.expanduser(), tls_key.expanduser())
+    host, port = host_and_port("listen", listen)
+    folder = folder.expanduser()
+    try:
+        files = write_broker_files(folder, host, port, device or (), tls, watcher or (WATCH_ACCOUNT,))
+    except OSError as error:
+        raise ConfigError("folder", str(folder), f"cannot be written ({error.strerror})") from error
+    typer.echo(f"broker:    mosquitto -c {files.config}")
+    typer.echo(f"passwords: {' '.join(map(str, files.passwords.values()))}")
+    typer.echo(f"written:   {' '.join(files.changed) or 'nothing, all is as it should be'}")
+
+
+def _times(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}

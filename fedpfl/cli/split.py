@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import FedpflError
+from ..errors import ConfigError, FedpflError
+from ..files import write_atomically
 from . import app
 from .common import RunConfig, app_settings, overrides
+
+if TYPE_CHECKING:
+    from ..data.federation import FederatedData
 
 DEFAULT_CLIENTS = 10
 CHART = "partition.png"
@@ -24,8 +29,12 @@ def partition_command(
     ] = None,
     plot: Annotated[bool, typer.Option("--plot", help=f"Draw a chart into {CHART}.")] = False,
     output: Annotated[Path | None, typer.Option(help="Draw it into this .png, .svg or .pdf instead.")] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write each client's samples to FOLDER/client-NUMBER.npz, for its device."),
+    ] = None,
 ) -> None:
-    """Print how the data are divided: clients by classes."""
+    """Print how the data are divided, clients by classes, and write each client's samples for its device if asked."""
     from ..config import Config, check_keys
     from ..data import as_text, bubble_chart, federated_data, partition_counts
 
@@ -36,8 +45,25 @@ def partition_command(
     check_keys(values)
     config = Config.parse(values)
     clients = config.data.num_clients or num_supernodes or DEFAULT_CLIENTS
-    counts = partition_counts(federated_data(config.data, clients, config.run.seed))
+    data = federated_data(config.data, clients, config.run.seed)
+    counts = partition_counts(data)
     typer.echo(as_text(counts))
+    if export is not None:
+        typer.echo(f"wrote {_export(data, export.expanduser())} files to {export}", err=True)
     if chart is not None:
         title = f"{config.data.dataset}, {config.data.partitioner}, {clients} clients"
         typer.echo(f"wrote {bubble_chart(counts, chart, title).absolute()}", err=True)
+
+
+def _export(data: FederatedData, folder: Path) -> int:
+    import numpy as np
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for client in range(data.num_clients):
+            content = io.BytesIO()
+            np.savez_compressed(content, **data.arrays(client))  # type: ignore[arg-type]
+            write_atomically(folder / f"client-{client}.npz", content.getvalue())
+    except OSError as error:
+        raise ConfigError("export", str(folder), f"cannot be written ({error.strerror})") from error
+    return data.num_clients

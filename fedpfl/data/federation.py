@@ -223,6 +223,25 @@ class FederatedData:
         """Return the test samples of client ``i``, as :meth:`train` does."""
         return self._prepared(i, self.share(i).test, "test")
 
+    def arrays(self, i: int) -> dict[str, np.ndarray]:
+        """Return the samples of client ``i`` as they were read, by the names of arrays in an npz file.
+
+        Returns
+        -------
+        dict of str to ndarray
+            ``x_train``, ``y_train``, ``x_test``, ``y_test``; ``classes`` where all clients tell the same classes apart,
+            ``vocabulary`` of texts. Labels are not permuted: whoever reads the file does that.
+        """
+        found: dict[str, np.ndarray] = {}
+        for part, positions in zip(("train", "test"), self.share(i)):
+            found[f"x_{part}"] = _take(self._data.x_train, self._data.x_test, positions)
+            found[f"y_{part}"] = self._own_labels(positions, i)
+        if all(task is None for task in self._tasks):
+            found["classes"] = np.array(self.class_names)
+        if self.vocabulary:
+            found["vocabulary"] = np.array(self.vocabulary)
+        return found
+
     def _prepared(self, i: int, positions: np.ndarray, part: str) -> Samples:
         def prepare() -> Samples:
             import torch
@@ -238,13 +257,17 @@ class FederatedData:
         return i
 
     def _labels(self, positions: np.ndarray, i: int) -> np.ndarray:
+        y = self._own_labels(positions, i)
+        return label_permutation(self._numbers[i], self.num_classes)[y] if self._permute else y
+
+    def _own_labels(self, positions: np.ndarray, i: int) -> np.ndarray:
         y = _take(self._data.y_train, self._data.y_test, positions)
         task = self._tasks[i]
         if task is not None:
             places = np.empty(self._data.num_classes, np.int64)
             places[task] = np.arange(len(task))
             y = places[y]
-        return label_permutation(self._numbers[i], self.num_classes)[y] if self._permute else y
+        return y
 
     def _inputs(self, positions: np.ndarray) -> torch.Tensor:
         import torch

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError
-from ..files import write_atomically
+from ..files import make_password, write_atomically
 from . import topics
 from .link import DEFAULT_CHUNK, PACKET_OVERHEAD, WINDOW, is_loopback
 
@@ -39,10 +39,13 @@ class BrokerFiles:
         For ``mosquitto -c``.
     passwords : dict of str to Path
         The password file of each account, for ``--password-file``.
+    changed : tuple of str
+        Names of the files that were written; those that a running mosquitto has to read again are among them.
     """
 
     config: Path
     passwords: dict[str, Path]
+    changed: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ def write_broker_files(
     max_chunk: int = DEFAULT_CHUNK,
 ) -> BrokerFiles:
     """Write ``mosquitto.conf``, accounts and access list; passwords that are there already stay.
+
+    A file that has its content already is not written again.
 
     Parameters
     ----------
@@ -96,13 +101,15 @@ def write_broker_files(
     (folder / "passwords").mkdir(exist_ok=True, mode=0o700)
     (folder / "store").mkdir(exist_ok=True, mode=0o700)
     files = {name: folder / "passwords" / name for name in accounts}
-    hashes = [f"{name}:{_hash(_password(path))}" for name, path in files.items()]
-    write_atomically(folder / "accounts", "".join(f"{line}\n" for line in hashes).encode(), private=True)
-    write_atomically(folder / "access", access_list(devices, watchers).encode(), private=True)
-    config = folder / "mosquitto.conf"
-    lines = _settings(folder, host, port, tls, max_chunk)
-    write_atomically(config, "".join(f"{line}\n" for line in lines).encode(), private=True)
-    return BrokerFiles(config, files)
+    known = _hashes(folder / "accounts")
+    hashes = [f"{name}:{_hash(make_password(path), known.get(name))}" for name, path in files.items()]
+    contents = {
+        "accounts": "".join(f"{line}\n" for line in hashes),
+        "access": access_list(devices, watchers),
+        "mosquitto.conf": "".join(f"{line}\n" for line in _settings(folder, host, port, tls, max_chunk)),
+    }
+    changed = tuple(name for name, text in contents.items() if _write(folder / name, text.encode()))
+    return BrokerFiles(folder / "mosquitto.conf", files, changed)
 
 
 def access_list(devices: Iterable[str], watchers: Iterable[str] = (WATCH_ACCOUNT,)) -> str:
@@ -150,15 +157,26 @@ def _settings(folder: Path, host: str, port: int, tls: BrokerTls | None, max_chu
     return lines
 
 
-def _password(path: Path) -> str:
-    if not path.exists():
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
-    return path.read_text(encoding="ascii").strip()
+def _write(path: Path, content: bytes) -> bool:
+    if path.is_file() and path.read_bytes() == content:
+        return False
+    write_atomically(path, content, private=True)
+    return True
 
 
-def _hash(password: str) -> str:
-    salt = secrets.token_bytes(12)
+def _hashes(accounts: Path) -> dict[str, str]:
+    lines = accounts.read_text(encoding="ascii").splitlines() if accounts.is_file() else []
+    return {name: known for name, _, known in (line.partition(":") for line in lines)}
+
+
+def _hash(password: str, known: str | None) -> str:
+    """Return the password's hash: the known one if it is the password's, or else one with a new salt."""
+    parts = (known or "").split("$")
+    if len(parts) == 5 and _salted(password, base64.b64decode(parts[3])) == known:
+        return known
+    return _salted(password, secrets.token_bytes(12))
+
+
+def _salted(password: str, salt: bytes) -> str:
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ITERATIONS)
     return f"$7${_ITERATIONS}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"

@@ -6,12 +6,13 @@ import sys
 import time
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fedpfl import reference
 from fedpfl.cli import app, doctor
 from fedpfl.config import Config
-from fedpfl.data import table
+from fedpfl.data import federated_data, own_data, table
 from fedpfl.methods import methods
 from fedpfl.results import RunFolder
 
@@ -105,6 +106,20 @@ def test_show_lists_runs(stored_run):
 
 def test_show_without_runs():
     assert "no runs in" in fedpfl("show").stdout
+
+
+def test_an_exported_partition_is_the_one_of_a_simulation(elsewhere):
+    done = fedpfl("partition", "-c", 'num-clients=3 seed=4 split="mixed" permute-labels=true', "--export", "parts")
+    assert (done.exit_code, done.stderr) == (0, "wrote 3 files to parts\n")
+    settings = Config.parse({"num-clients": 3, "seed": 4, "split": "mixed", "permute-labels": True}).data
+    whole = federated_data(settings, 3, 4)
+    for client in range(3):
+        own = own_data(settings, f"parts/client-{client}.npz", client, 4, 10)
+        for part in ("train", "test"):
+            expected, found = getattr(whole, part)(client), getattr(own, part)(0)
+            assert torch.equal(expected.x, found.x)
+            assert torch.equal(expected.y, found.y)
+    assert fedpfl("partition", "--export", "parts/client-0.npz").exit_code == 2
 
 
 def test_partition(elsewhere):

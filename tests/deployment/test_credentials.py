@@ -8,8 +8,10 @@ import stat
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from typer.testing import CliRunner
 
 from fedpfl import credentials
+from fedpfl.cli import app
 from fedpfl.errors import ConfigError
 
 
@@ -84,6 +86,26 @@ def test_nobody_else_can_read_them(tmp_path):
     made.folder.chmod(0o750)
     with pytest.raises(ConfigError, match="holds private keys; take others' access away: chmod 700"):
         credentials.prepare(tmp_path / "keys", 1)
+
+
+def test_the_keys_command_says_how_many_files_are_new(tmp_path):
+    arguments = ["keys", str(tmp_path / "keys"), "--nodes", "2", "--account", "server", "--account"]
+
+    def new(*more):
+        done = CliRunner().invoke(app, [*arguments, *more])
+        assert done.exit_code == 0, done.stderr
+        return done.stdout.splitlines()[-1]
+
+    # Authority and certificate with their keys, a secret, two node keys and their public ones, two passwords.
+    assert new("nano-1") == "new files: 11"
+    assert new("nano-1") == "new files: 0"
+    assert new("nano-1", "--account", "nano-2") == "new files: 1"
+    passwords = sorted((tmp_path / "keys" / "passwords").iterdir())
+    assert [path.name for path in passwords] == ["nano-1", "nano-2", "server"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in passwords} == {0o600}
+    assert len({path.read_text() for path in passwords}) == 3
+    done = CliRunner().invoke(app, [*arguments, "../nano"])
+    assert (done.exit_code, done.stderr.startswith("error: account = '../nano': must be")) == (2, True)
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):

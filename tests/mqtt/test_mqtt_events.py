@@ -175,8 +175,29 @@ def test_broker_files_keep_their_passwords_and_are_private(tmp_path):
     again = write_broker_files(tmp_path / "b", "127.0.0.1", 1883, ["nano-1", "nano-2"])
     assert again.passwords["nano-1"].read_text() == password
     assert set(again.passwords) == {"server", "watch", "nano-1", "nano-2"}
+    assert (first.changed, again.changed) == (("accounts", "access", "mosquitto.conf"), ("accounts", "access"))
     for path in (tmp_path / "b").rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+def test_the_broker_command_writes_only_what_changes(tmp_path):
+    def lines(*arguments):
+        done = CliRunner().invoke(app, ["broker", str(tmp_path / "b"), *arguments])
+        return done.exit_code, (done.stdout + done.stderr).splitlines()
+
+    one = ["--device", "nano-1"]
+    assert lines(*one)[1][-1] == "written:   accounts access mosquitto.conf"
+    accounts = (tmp_path / "b" / "accounts").read_text().splitlines()
+    assert lines(*one)[1][-1] == "written:   nothing, all is as it should be"
+    one += ["--listen", "127.0.0.1:1884"]
+    assert lines(*one)[1][-1] == "written:   mosquitto.conf"
+    (tmp_path / "b" / "passwords" / "nano-1").write_text("another")
+    assert lines(*one)[1][-1] == "written:   accounts"
+    again = (tmp_path / "b" / "accounts").read_text().splitlines()
+    assert [a == b for a, b in zip(accounts, again, strict=True)] == [True, True, False]
+    assert lines("--tls-key", "k") == (2, ["error: tls-cert = 'k': goes together with --tls-key"])
+    code, error = lines("--listen", "192.168.1.10:8883")
+    assert (code, "needs TLS" in error[-1]) == (2, True)
 
 
 @pytest.mark.parametrize("devices", [["a/b"], ["+"], ["#"], [""], ["x:y"], ["a\nuser b"], ["server"], ["a", "a"]])

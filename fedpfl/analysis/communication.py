@@ -1,0 +1,128 @@
+"""What a method moves over the network, counted and computed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .. import models
+from ..assembly import assemble
+from ..config import Config
+from ..partition import SPLIT, UNUSED_BUFFER, Partition
+from ..results import RunFolder
+from ..strategies.base import new_clients
+from ..tables import Cell, Table
+from .figure import Lines, Points
+from .registry import NoOptions, Result, analysis
+from .runs import array, best, grouped, require
+
+WIDTHS = {"float32": 4, "float16": 2}
+MB = MILLION = 1e6
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of a whole run.
+
+    Attributes
+    ----------
+    up, down : int
+        As counted: everything in the messages between server and clients.
+    up_theory, down_theory : int
+        Shared values times their width times transfers.
+    whole : int
+        As many transfers of the whole plain model in float32.
+    values, model : int
+        Values that travel in the last round, and of the whole model.
+    """
+
+    up: int
+    down: int
+    up_theory: int
+    down_theory: int
+    whole: int
+    values: int
+    model: int
+
+
+@analysis(
+    "communication", "Measured bytes against theory, and accuracy over traffic (Factorized-FL, table 1, figures 7, 9)"
+)
+def communication(runs: Sequence[RunFolder], options: NoOptions) -> Result:
+    """Compare the bytes that were counted with shared values × width × transfers.
+
+    A client that trains gets and sends the shared values once, and gets them once more whenever clients are tested.
+    """
+    rows: list[list[Cell]] = []
+    series, sizes, bubbles = {}, {}, {}
+    for group in grouped(runs):
+        run = group.runs[0]
+        if not run.metrics():
+            continue
+        t = traffic(run)
+        rows.append([
+            group.label, t.values, t.model, t.up / MB, t.up_theory / MB, t.down / MB, t.down_theory / MB,
+            100 * (t.up + t.down) / t.whole,
+        ])  # fmt: skip
+        series[group.label] = accuracy_over_traffic(run)
+        accuracy = best(run, "personalised", "accuracy")
+        if accuracy is not None:
+            # Methods whose models are sparse count their parameters themselves.
+            size = run.metrics()[-1].get("details", {}).get("parameters", t.model)
+            sizes[group.label], bubbles[group.label] = ([size / MILLION], [100 * accuracy]), [(t.up + t.down) / MB]
+    require(rows, "a finished round", "nothing was sent")
+    columns = ["run", "values shared", "of the model's", "up, MB", "theory", "down, MB", "theory ", "% of whole models"]
+    note = (
+        "Theory: shared values × bytes × transfers. What is measured beyond it are names, layouts, numbers and what a "
+        "method sends besides; sparse arrays and clients that failed make it less. The first run of each group."
+    )
+    lines = Lines("Accuracy over traffic", "MB up and down", "accuracy, %", {k: v for k, v in series.items() if v[0]})
+    model = Points("Accuracy over model size", "million values", "best accuracy, %", sizes, bubbles, "MB up and down")
+    return Result([Table("Communication of the whole run", columns, rows, note=note)], [lines, model])
+
+
+def traffic(run: RunFolder) -> Traffic:
+    """Count and compute the bytes of a run.
+
+    Raises
+    ------
+    StateError
+        A file of the run is missing or damaged.
+    """
+    config, task, lines = Config.parse(run.config()), run.task(), run.metrics()
+    shape, vocabulary = tuple(task["input_shape"]), task.get("vocabulary", 0)
+    _, partition = assemble(config, shape, task["num_classes"], vocabulary=vocabulary)
+    plain = models.build(config.run.model, shape, task["num_classes"], vocabulary).state_dict()
+    model = sum(values.numel() for name, values in plain.items() if not name.endswith(UNUSED_BUFFER))
+    participants = task["clients"] - len(new_clients(config.run, task["clients"]))
+    width, up, down, transfers, size = WIDTHS[config.run.wire_dtype], 0, 0, 0, 0
+    for line, (size, after) in zip(lines, _sizes(run, partition, [line["round"] for line in lines]), strict=True):
+        trained, tested = len(line["clients"]), participants if "personalised" in line else 0
+        up += trained * size * width
+        down += (trained * size + tested * after) * width
+        transfers += 2 * trained + tested
+    measured_up, measured_down = (sum(line[way] for line in lines) for way in ("bytes_up", "bytes_down"))
+    return Traffic(measured_up, measured_down, up, down, transfers * model * WIDTHS["float32"], size, model)
+
+
+def _sizes(run: RunFolder, partition: Partition, rounds: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the values that travel before and after the mean of each round; a split of channels changes them."""
+    splits = array(run, SPLIT)
+    if partition.rule_options and not splits:  # the split was given, and so it is that of the last checkpoint
+        splits = {0: run.checkpoint()[1][SPLIT]}
+    sizes = {0: partition.layout.size}
+    for number, split in splits.items():
+        partition.accept({SPLIT: split})
+        sizes[number] = partition.layout.size
+    for number in rounds:
+        yield sizes[max(n for n in sizes if n < number)], sizes[max(n for n in sizes if n <= number)]
+
+
+def accuracy_over_traffic(run: RunFolder) -> tuple[list[float], list[float]]:
+    """Return (MB so far, both ways; mean accuracy of the clients in percent) for each test."""
+    lines = run.metrics()
+    sums = itertools.accumulate(line["bytes_up"] + line["bytes_down"] for line in lines)
+    pairs = [(so_far / MB, 100 * line["personalised"]["accuracy"]) for so_far, line in zip(sums, lines, strict=True)
+             if "personalised" in line]  # fmt: skip
+    return [x for x, _ in pairs], [y for _, y in pairs]

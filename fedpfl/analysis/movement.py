@@ -1,0 +1,65 @@
+"""How far arrays move: clients from each other within a round, shared and personal parts over the run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from functools import partial
+
+from ..results import RunFolder
+from ..tables import Cell, Table
+from .figure import Lines
+from .registry import NoOptions, Result, analysis
+from .runs import best, curve, grouped, mean_curve, require
+
+HOW = "diagnostics = true records it"
+SHARED, PERSONAL = "shared-change", "personal-change"
+
+
+@analysis("model-difference", "Mean distance of the clients' shared arrays from their mean (FedDecomp, figure 6)")
+def model_difference(runs: Sequence[RunFolder], options: NoOptions) -> Result:
+    """Show (1/N)·Σ‖σ_i − σ̄‖₂ of each round; over several seeds its mean."""
+    rows: list[list[Cell]] = []
+    series = {}
+    for group in grouped(runs):
+        rounds, values = mean_curve(group.runs, "drift")
+        if not rounds:
+            continue
+        series[group.label] = rounds, values
+        of_rounds = group.spread(lambda run: _mean(curve(run, "drift")[1]))
+        rows.append([group.label, values[0], values[-1], of_rounds])
+    require(rows, "the distance of the clients' models", HOW)
+    columns = ["run", "first round", "last round", "mean of all rounds"]
+    table = Table("Model difference (1/N)·Σ‖σ_i − σ‖₂", columns, rows, digits=3)
+    return Result([table], [Lines("Model difference", "round", "mean distance", series)])
+
+
+@analysis("movement", "Δσ and Δτ: how far shared and personal parts move from round 1 on (FedDecomp, table 6)")
+def movement(runs: Sequence[RunFolder], options: NoOptions) -> Result:
+    """Show Δσ = ‖σ̄ − σ̄¹‖₂ and Δτ = (1/N)·Σ‖τ_i − τ_i¹‖₂ at the end of each run, and their curves."""
+    rows: list[list[Cell]] = []
+    series = {}
+    for group in grouped(runs):
+        shared, personal = group.spread(partial(_last, name=SHARED)), group.spread(partial(_last, name=PERSONAL))
+        if shared is None and personal is None:
+            continue
+        ratio = personal.mean / shared.mean if personal and shared and shared.mean else None
+        accuracy = group.percent(lambda run: best(run, "personalised", "accuracy"))
+        rows.append([group.label, shared, personal, ratio, accuracy])
+        for name, symbol in ((SHARED, "Δσ"), (PERSONAL, "Δτ")):
+            rounds, values = mean_curve(group.runs, name)
+            if rounds:
+                series[f"{group.label}, {symbol}"] = rounds, values
+    require(rows, "the movement of its arrays", HOW)
+    columns = ["run", "Δσ (shared)", "Δτ (personal)", "Δτ/Δσ", "best accuracy, %"]
+    return Result([Table("Movement since round 1", columns, rows)],
+                  [Lines("Movement since round 1", "round", "distance", series)])  # fmt: skip
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def _last(run: RunFolder, name: str) -> float | None:
+    values = curve(run, name)[1]
+    return values[-1] if values else None

@@ -61,10 +61,10 @@ class Home:
                 continue
         return found
 
-    def kill(self, *words: str) -> None:
-        """Kill the first process whose command line has these words; those that it forked have the same."""
+    def kill(self, *words: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal to the first process whose command line has these words; those that it forked have the same."""
         found = [pid for pid, line in self.processes().items() if all(word in line for word in words)]
-        os.kill(min(found), signal.SIGKILL)
+        os.kill(min(found), number)
 
     def log(self, name: str) -> str:
         """Return what the testbed's part of this name has logged; nothing if it is not there yet."""

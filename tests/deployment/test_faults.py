@@ -1,9 +1,12 @@
-"""Parts of a testbed are killed in the middle of a round: it goes on, and its result is an undisturbed run's."""
+"""A testbed is disturbed in the middle of a round: it goes on, and its result is an undisturbed run's."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,8 @@ pytestmark = [
     pytest.mark.xdist_group("flower"),
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the processes in /proc"),
 ]
+
+DISTURBED = os.pathsep.join([str(Path(__file__).parent / "disturbed"), *os.environ.get("PYTHONPATH", "").split()])
 
 # A client trains for seconds, one after the other.
 WORK = {"method": "fedavg", "local_epochs": 150, "num_server_rounds": 2, "threads": 1}
@@ -36,14 +41,45 @@ def undisturbed(tmp_path_factory):
     pytest.param("mqtt", ("cli.bridge", " device "), id="bridge-device", marks=needs_mosquitto),
     pytest.param("mqtt", ("mosquitto -c ",), id="broker", marks=needs_mosquitto),
 ])  # fmt: skip
-def test_the_run_goes_on(home, undisturbed, transport, victim):
+def test_a_part_is_killed(home, undisturbed, transport, victim):
+    process = start(home, undisturbed, transport)
+    home.kill(*victim)
+    ends_like(undisturbed, home, process)
+
+
+@needs_mosquitto
+def test_the_broker_is_away_for_half_a_minute(home, undisturbed):
+    process = start(home, undisturbed, "mqtt")
+    home.kill("mosquitto -c ", number=signal.SIGSTOP)
+    time.sleep(30)
+    home.kill("mosquitto -c ", number=signal.SIGCONT)
+    ends_like(undisturbed, home, process)
+
+
+@needs_mosquitto
+def test_messages_are_lost_doubled_and_late(home, undisturbed):
+    ends_like(undisturbed, home, start(home, undisturbed, "mqtt", PYTHONPATH=DISTURBED))
+
+
+def test_answers_do_not_reach_the_supernodes(home, undisturbed):
+    process = start(home, undisturbed, "http", PYTHONPATH=DISTURBED)
+    for path in ("pull-messages", "push-messages"):
+        wait_for(lambda path=path: f"the answer to /v1/fleet/{path} is lost" in home.log("SuperNode"), process)
+    ends_like(undisturbed, home, process)
+
+
+def start(home, undisturbed, transport, **environment):
+    """Start the undisturbed run's experiment, and wait until a client has trained in round 2 and another does so."""
     settings = home.path / "settings.toml"
     settings.write_text((undisturbed / "config.toml").read_text())
     places = f'run-name="run" num-clients=3 output-dir="{home.runs}" state-dir="{home.path / "state"}" check-after=40.0'
-    process = home.start("up", "--json", "--transport", transport, "-c", str(settings), "-c", places)
-    # One client has trained in round 2; another does so now.
+    process = home.start("up", "--json", "--transport", transport, "-c", str(settings), "-c", places, **environment)
     wait_for(lambda: re.search("train of client ., round 2", home.log("worker")), process)
-    home.kill(*victim)
+    return process
+
+
+def ends_like(undisturbed, home, process):
+    """Wait for the end: no client failed, and the bits are those of the undisturbed run."""
     out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, out + err
     lines = [json.loads(line) for line in (home.runs / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -1,0 +1,70 @@
+"""Python imports this at the start of each process whose PYTHONPATH has this folder: some then suffer what networks do.
+
+In the bridge's processes messages from the broker are lost, doubled and late. A SuperNode does not get one answer to
+each of two calls that the SuperLink has carried out: a message is handed over, and a result is taken.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import sys
+import threading
+import time
+
+DROPPED, DOUBLED, LATEST_SECONDS = 0.1, 0.2, 0.3
+# Of a client's messages the first is the query, the second a round's training, the third its test.
+LOST_ANSWERS = {"/v1/fleet/pull-messages": 2, "/v1/fleet/push-messages": 2}
+# An answer without a message is shorter.
+HAS_MESSAGE = 100
+
+
+def _disturb_link() -> None:
+    from fedpfl.mqtt.link import Link
+
+    rng, due, number, wake = random.Random(1), [], itertools.count(), threading.Condition()
+    deliver = Link._arrived
+
+    def arrived(self, client, data, message):
+        with wake:
+            for _ in range((rng.random() >= DROPPED) + (rng.random() < DOUBLED)):
+                at = time.monotonic() + rng.random() * LATEST_SECONDS
+                heapq.heappush(due, (at, next(number), (self, client, data, message)))
+            wake.notify()
+
+    def run():
+        while True:
+            with wake:
+                while not due or due[0][0] > time.monotonic():
+                    wake.wait(due[0][0] - time.monotonic() if due else None)
+                _, _, arguments = heapq.heappop(due)
+            deliver(*arguments)
+
+    threading.Thread(target=run, daemon=True).start()
+    Link._arrived = arrived
+
+
+def _lose_answers() -> None:
+    import httpx
+
+    seen = dict.fromkeys(LOST_ANSWERS, 0)
+    send = httpx.Client.send
+
+    def lossy(self, request, **how):
+        response = send(self, request, **how)
+        path = request.url.path
+        if path in seen and (not path.endswith("pull-messages") or len(response.read()) > HAS_MESSAGE):
+            seen[path] += 1
+            if seen[path] == LOST_ANSWERS[path]:
+                print(f"disturbed: the answer to {path} is lost", flush=True)
+                raise httpx.ReadError("lost by the test")
+        return response
+
+    httpx.Client.send = lossy
+
+
+if any("fedpfl.cli.bridge" in word for word in sys.orig_argv):
+    _disturb_link()
+elif any(word.endswith("flower-supernode") for word in sys.orig_argv):
+    _lose_answers()

@@ -26,7 +26,7 @@ LAYERS = [
     ["analysis"],
     ["client_app", "server_app", "credentials", "guard"],
     ["launch"],
-    ["forkserver", "testbed"],
+    ["forkserver", "testbed", "experiments"],
     ["cli"],
 ]
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}

@@ -123,3 +123,107 @@ def describe(line: dict[str, Any], moved: int | None = None) -> str:
     if line.get("failed"):
         parts.append(f"{len(line['failed'])} clients failed")
     return ", ".join(parts)
+
+
+class GridLines:
+    """Plain lines for a grid of runs: one when a run starts and one when it ends.
+
+    Parameters
+    ----------
+    quiet : bool
+        Print nothing.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet, self._since = quiet, time.monotonic()
+        self._runs = self._done = self._left = self._passed = 0
+        self._last: dict[str, str] = {}
+
+    def __enter__(self) -> GridLines:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave everything as it is."""
+
+    def begin(self, runs: int, done: int, rounds: int) -> None:
+        """Print how much there is to do."""
+        self._runs, self._done, self._left, self._since = runs, done, rounds, time.monotonic()
+        self._say(f"{runs} runs, {done} of them done before; {rounds} rounds to go")
+
+    def started(self, run: Any) -> None:
+        """Print which run starts."""
+        self._say(f"{run.name}: starts")
+
+    def round(self, run: Any, line: dict[str, Any]) -> None:
+        """Count a round."""
+        self._passed += 1
+        self._last[run.name] = describe(line)
+
+    def ended(self, run: Any, reason: str) -> None:
+        """Print how a run ended and about how long the others will take."""
+        self._done += 1
+        how = f"failed: {reason}" if reason else self._last.get(run.name, "done")
+        self._say(f"{run.name}: {how} ({self._done}/{self._runs}{self.remaining()})")
+
+    def remaining(self) -> str:
+        """Say how long the rest takes if its rounds take as long as those before."""
+        left = self._left - self._passed
+        if not self._passed or left <= 0:
+            return ""
+        minutes = (time.monotonic() - self._since) / self._passed * left / 60
+        return f", about {minutes:.0f} min left" if minutes < 120 else f", about {minutes / 60:.1f} h left"
+
+    def _say(self, words: str) -> None:
+        if not self._quiet:
+            print(f"[{time.monotonic() - self._since:7.1f} s] {words}", file=sys.stderr, flush=True)
+
+
+class GridBar(GridLines):
+    """The same on a terminal: a bar over all rounds below the lines of what has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        self._progress = Progress(
+            TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(),
+            TextColumn("rounds{task.fields[rest]}"), console=Console(stderr=True), transient=True,
+        )  # fmt: skip
+        self._task = self._progress.add_task("", total=None, rest="")
+
+    def __enter__(self) -> GridBar:
+        """Begin to draw."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the bar away."""
+        self._progress.stop()
+
+    def begin(self, runs: int, done: int, rounds: int) -> None:
+        """Set the bar's length."""
+        super().begin(runs, done, rounds)
+        self._progress.update(self._task, total=rounds)
+
+    def started(self, run: Any) -> None:
+        """Name the run before the bar."""
+        self._progress.update(self._task, description=run.name)
+
+    def round(self, run: Any, line: dict[str, Any]) -> None:
+        """Move the bar."""
+        super().round(run, line)
+        self._progress.update(self._task, description=run.name, advance=1, rest=self.remaining())
+
+    def _say(self, words: str) -> None:
+        self._progress.console.print(words, highlight=False, markup=False)
+
+
+def grid_display(quiet: bool) -> GridLines:
+    """Choose the display of a grid that fits where standard error goes."""
+    return GridBar() if sys.stderr.isatty() and not quiet else GridLines(quiet)

@@ -1,0 +1,201 @@
+"""``fedpfl experiment``: the papers' tables and figures as grids of runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import ConfigError
+from . import app
+from .common import RunConfig, overrides, stdout
+
+if TYPE_CHECKING:
+    from ..experiments import Experiment, State, Store
+    from ..experiments.tables import Measured
+    from ..tables import Table
+
+FOLDER = "experiments"
+
+group = typer.Typer(help="Run the papers' tables and figures.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(group, name="experiment")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="An experiment of `fedpfl experiment list`, or its file.")]
+ScaleName = Annotated[str, typer.Option(help="smoke (minutes), small (hours) or paper (as published).")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds 1 … N instead of those of the scale.")]
+OutputDir = Annotated[Path | None, typer.Option(help="Folder of all runs; by default ~/.fedpfl/experiments.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs side by side, each on its share of the cores.")]
+DiscardModels = Annotated[
+    bool, typer.Option("--discard-models", help="Remove the models and the clients' state of a run that has finished.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+@group.command("list")
+def list_command() -> None:
+    """List the experiments."""
+    from rich.table import Table as Grid
+
+    found = Grid("experiment", "what", "paper", show_lines=False)
+    for path in files():
+        experiment = read(str(path))
+        found.add_row(experiment.name, experiment.title, experiment.paper.split(",")[0])
+    stdout().print(found)
+
+
+@group.command("run")
+def run_command(
+    name: Name,
+    scale: ScaleName = "smoke",
+    seeds: Seeds = None,
+    jobs: Jobs = 1,
+    output_dir: OutputDir = None,
+    run_config: RunConfig = None,
+    discard_models: DiscardModels = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run what is not yet done of an experiment, then print its tables and leave them in a folder."""
+    from ..experiments import Grid
+
+    measured = plan(name, scale, seeds, output_dir, run_config)
+    states = conduct(Grid(measured.runs.values(), measured.store), jobs, discard_models, quiet)
+    tables = made(measured)
+    write(tables, measured.store.tables(measured.experiment.name, scale))
+    finish(tables, states, "markdown")
+
+
+@group.command("status")
+def status_command(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this experiment.")] = None,
+    scale: ScaleName = "smoke",
+    seeds: Seeds = None,
+    output_dir: OutputDir = None,
+    run_config: RunConfig = None,
+) -> None:
+    """Show how far experiments are."""
+    from rich.table import Table as Grid
+
+    from ..experiments import State
+
+    found = Grid("experiment", *(state.value for state in State), "runs", title=f"scale {scale}")
+    for one in [name] if name else [str(path) for path in files()]:
+        measured = plan(one, scale, seeds, output_dir, run_config)
+        states = list(measured.states().values())
+        counts = [str(states.count(state)) for state in State]
+        found.add_row(measured.experiment.name, *counts, str(len(states)))
+    stdout().print(found)
+
+
+@group.command("table")
+def table_command(
+    name: Name,
+    scale: ScaleName = "smoke",
+    seeds: Seeds = None,
+    output_dir: OutputDir = None,
+    run_config: RunConfig = None,
+    form: Annotated[str, typer.Option("--format", help="markdown, csv or latex.")] = "markdown",
+) -> None:
+    """Print an experiment's tables, as far as it is."""
+    from ..tables import FORMATS
+
+    if form not in FORMATS:
+        raise ConfigError("format", form, "must be one of " + ", ".join(FORMATS))
+    measured = plan(name, scale, seeds, output_dir, run_config)
+    typer.echo("\n".join(table.write(form) for table in made(measured)), nl=False)
+
+
+def files() -> list[Path]:
+    """Return the files of all experiments: of the working directory, or of the checkout that fedpfl runs from.
+
+    Raises
+    ------
+    ConfigError
+        There is no folder of experiments in either.
+    """
+    places = [Path(FOLDER), Path(__file__).resolve().parents[2] / FOLDER]
+    for place in places:
+        if found := sorted(place.glob("*.toml")):
+            return found
+    raise ConfigError("experiments", str(places[0]), "there are no experiment files here; run in fedpfl's folder")
+
+
+def read(name: str) -> Experiment:
+    """Read an experiment by its name or the path of its file.
+
+    Raises
+    ------
+    ConfigError
+        There is none.
+    """
+    from ..experiments import load
+
+    if name.endswith(".toml"):
+        return load(Path(name).expanduser())
+    known = {path.stem: path for path in files()}
+    if name not in known:
+        raise ConfigError("experiment", name, "must be a .toml file or one of " + ", ".join(known))
+    return load(known[name])
+
+
+def plan(name: str, scale: str, seeds: int | None, output_dir: Path | None, run_config: list[str] | None) -> Measured:
+    """Check an experiment and return it with its runs."""
+    from ..experiments.tables import Measured
+
+    return Measured(read(name), scale, store(output_dir), seeds, overrides(run_config))
+
+
+def store(output_dir: Path | None) -> Store:
+    """Return the store of runs in a folder."""
+    from ..experiments import Store
+    from ..experiments.store import DEFAULT_ROOT
+
+    return Store(output_dir or Path(DEFAULT_ROOT))
+
+
+def made(measured: Measured) -> list[Table]:
+    """Return the tables of an experiment."""
+    from ..experiments import tables
+
+    return tables(measured)
+
+
+def conduct(grid: object, jobs: int, discard_models: bool, quiet: bool) -> dict[str, State]:
+    """Run a grid with its progress on standard error; Ctrl-C ends the program with exit code 130."""
+    from ..experiments import Grid
+    from ..launch import ending_signals
+    from .progress import grid_display
+
+    assert isinstance(grid, Grid)
+    try:
+        with ending_signals(), grid_display(quiet) as shown:
+            return grid.run(shown, jobs, discard_models)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; the same command goes on from here", err=True)
+        raise typer.Exit(130) from None
+
+
+def write(tables: list[Table], folder: Path) -> None:
+    """Leave tables as ``table.md``, ``table.csv`` and, if there are more, ``table-2.csv`` …."""
+    from ..files import write_atomically
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("table*.csv"):
+        old.unlink()
+    head = f"Made on {time.strftime('%Y-%m-%d')}.\n\n"
+    write_atomically(folder / "table.md", (head + "\n".join(table.markdown() for table in tables)).encode())
+    for number, table in enumerate(tables, 1):
+        file = "table.csv" if number == 1 else f"table-{number}.csv"
+        write_atomically(folder / file, table.csv().encode())
+    typer.echo(f"wrote {folder / 'table.md'}", err=True)
+
+
+def finish(tables: list[Table], states: dict[str, State], form: str) -> None:
+    """Print tables and leave the program with exit code 1 if a run is not finished."""
+    from ..experiments import State
+
+    typer.echo("\n".join(table.write(form) for table in tables), nl=False)
+    if missing := [name for name, state in states.items() if state is not State.FINISHED]:
+        typer.echo(f"error: {len(missing)} of {len(states)} runs did not finish: {', '.join(missing)}", err=True)
+        raise typer.Exit(1)

@@ -1,0 +1,48 @@
+"""``fedpfl sweep``: the same run with other settings."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import app
+from .common import RunConfig, overrides
+from .experiment import DiscardModels, Jobs, OutputDir, Quiet, conduct, finish, store, write
+from .split import DEFAULT_CLIENTS
+
+
+@app.command("sweep")
+def sweep_command(
+    run_config: RunConfig = None,
+    grid: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=A,B,…", help="Every value, with all of other grids; repeatable.")
+    ] = None,
+    random: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=RANGE", help="log:LOW:HIGH, uniform:LOW:HIGH, int:LOW:HIGH, choice:A:B; repeatable."),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="How often random settings are drawn.")] = 10,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 … N for each point.")] = 1,
+    name: Annotated[str, typer.Option(help="Folder of the table.")] = "sweep",
+    jobs: Jobs = 1,
+    output_dir: OutputDir = None,
+    form: Annotated[str, typer.Option("--format", help="markdown, csv or latex.")] = "markdown",
+    discard_models: DiscardModels = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run what is not yet done of a sweep over settings, then print a line for each point, the best first."""
+    from ..errors import ConfigError
+    from ..experiments import Grid, Sweep
+    from ..tables import FORMATS
+
+    if form not in FORMATS:
+        raise ConfigError("format", form, "must be one of " + ", ".join(FORMATS))
+    if "/" in name or name in ("", ".", ".."):
+        raise ConfigError("name", name, "must be the name of a folder")
+    sweep = Sweep({"num-clients": DEFAULT_CLIENTS, **overrides(run_config)}, grid or (), random or (), samples, seeds)
+    place = store(output_dir)
+    states = conduct(Grid(sweep.runs, place), jobs, discard_models, quiet)
+    table = sweep.table(place, f"Sweep {name}: {len(sweep.points)} points over {', '.join(sweep.keys)}")
+    write([table], place.tables("sweeps", name))
+    finish([table], states, form)

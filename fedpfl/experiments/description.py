@@ -1,0 +1,363 @@
+"""The file of an experiment: one table or figure of a paper as a grid of runs, and what the paper says.
+
+::
+
+    title = "FedDecomp, table 3: …"
+    paper = "Wu et al., …, MM 2024"
+    base = "../configs/feddecomp-cifar10.toml"     # relative to this file; its settings come first
+    metrics = ["personalised-best"]                # one table each (`metrics.py`)
+    seeds = 3                                      # as published: seeds 1, 2, 3
+    remarks = "…"                                  # what a reader of the table has to know
+    analyses = ["model-difference"]                # of `fedpfl analyse`, made of the runs as well
+
+    [settings]                                     # of all cells
+    [rows]
+    "FedAvg" = { method = "fedavg" }
+    [columns]
+    "CIFAR-100" = { base = "../configs/feddecomp-cifar100.toml" }
+    [cells."FedAvg"."CIFAR-100"]                   # of one cell
+    [not-covered]
+    "FedAvg | CIFAR-100" = "why this cell is not run"      # or a row's or a column's name
+
+    [scale.smoke]                                  # smoke and small; the scale paper is what stands above
+    like = "scales/feddecomp-smoke.toml"           # remarks and settings that several files share; come first
+    remarks = "what it leaves out"
+    columns = ["CIFAR-10"]                         # only these; likewise rows
+    settings = { num-server-rounds = 3 }
+    column."CIFAR-10" = { num-clients = 4 }        # likewise row
+
+    [paper-values]
+    missing = "why a value is a dash"
+    [paper-values.personalised-best]
+    "FedAvg" = ["60.39 ± 1.46", "–"]               # by column
+
+Of two settings the later wins: base, settings, column, row, cell, then the scale's settings, column and row.
+A column can also have ``clients``, the clients over which accuracies are averaged, and a row ``metric``, measured
+instead of the experiment's only one.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+from . import metrics
+
+SCALES = ("smoke", "small", "paper")
+DASH = "–"
+
+_TOP = {
+    "title": str, "paper": str, "base": str, "metrics": list, "seeds": int, "remarks": str, "analyses": list,
+    "curves": list, "relative-to": str, "fractions": bool, "settings": dict, "rows": dict, "columns": dict,
+    "cells": dict, "not-covered": dict, "scale": dict, "paper-values": dict,
+}  # fmt: skip
+_NEEDED = ("title", "paper", "metrics", "seeds", "rows", "columns", "scale")
+_SCALE = {
+    "remarks": str, "seeds": int, "rows": list, "columns": list, "settings": dict, "row": dict, "column": dict,
+    "like": str,
+}  # fmt: skip
+_LIKE = {"remarks": str, "settings": dict}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large an experiment is run.
+
+    Attributes
+    ----------
+    seeds : int
+        Seeds 1 … n.
+    remarks : str
+        What differs from the paper.
+    rows, columns : tuple of str
+        Those that are run.
+    settings : dict
+        Of all cells.
+    row, column : dict
+        Further settings by row and column.
+    """
+
+    seeds: int
+    remarks: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    row: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    column: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place in the grid.
+
+    Attributes
+    ----------
+    row, column : str
+        Their names.
+    settings : dict
+        Of its runs, without the seed; only keys that the file or its base sets.
+    clients : tuple of int
+        The clients over which personalised accuracies are averaged; empty means all.
+    """
+
+    row: str
+    column: str
+    settings: Mapping[str, Any]
+    clients: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of a paper; :func:`load` reads it.
+
+    Attributes
+    ----------
+    name : str
+        The file's name without ``.toml``.
+    title, paper, remarks : str
+        Whatever a reader has to know.
+    metrics : tuple of str
+        What is measured: a table each.
+    relative_to : str
+        Row by whose value the values of its column are divided; empty: none.
+    fractions : bool
+        Whether accuracies are written as fractions, as in the paper, instead of percentages.
+    analyses : tuple of str
+        Analyses that are made of the runs as well.
+    curves : tuple of str
+        What is shown by round.
+    scales : dict of str to Scale
+        By the names of ``SCALES``.
+    not_covered : dict of (str, str) to str
+        Why a cell is not run, by row and column.
+    paper_values : dict of str to dict of str to tuple
+        The paper's values by metric and row, in the order of all columns; None where the paper has none.
+    missing : str
+        Why the paper has no value there.
+    """
+
+    name: str
+    title: str
+    paper: str
+    remarks: str
+    metrics: tuple[str, ...]
+    relative_to: str
+    fractions: bool
+    analyses: tuple[str, ...]
+    curves: tuple[str, ...]
+    rows: Mapping[str, Mapping[str, Any]]
+    columns: Mapping[str, Mapping[str, Any]]
+    scales: Mapping[str, Scale]
+    not_covered: Mapping[tuple[str, str], str]
+    paper_values: Mapping[str, Mapping[str, tuple[str | float | None, ...]]]
+    missing: str
+    _settings: Mapping[str, Any]
+    _base: Mapping[str, Any]
+    _bases: Mapping[str, Mapping[str, Any]]
+    _cells: Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+    def scale(self, name: str) -> Scale:
+        """Return a scale by name.
+
+        Raises
+        ------
+        ConfigError
+            There is none of that name.
+        """
+        if name not in self.scales:
+            raise ConfigError("scale", name, "must be one of " + ", ".join(SCALES))
+        return self.scales[name]
+
+    def cells(self, scale: str, more: Mapping[str, Any] | None = None) -> list[Cell]:
+        """Return the cells that are run at a scale, by columns.
+
+        Parameters
+        ----------
+        scale : str
+            One of ``SCALES``.
+        more : mapping, optional
+            Settings that win over all others.
+        """
+        at = self.scale(scale)
+        return [
+            self._cell(row, column, at, more or {})
+            for column in at.columns
+            for row in at.rows
+            if (row, column) not in self.not_covered
+        ]
+
+    def metric(self, row: str, metric: str) -> str:
+        """Return what is measured in a row, in the table of a metric."""
+        return str(self.rows[row].get("metric", metric))
+
+    def needs(self, row: str) -> set[str]:
+        """Return the names of all that is measured in a row."""
+        return {self.metric(row, metric) for metric in self.metrics}
+
+    def _cell(self, row: str, column: str, at: Scale, more: Mapping[str, Any]) -> Cell:
+        base = self._bases.get(column, self._base)
+        own = {key: value for key, value in self.columns[column].items() if key not in ("base", "clients")}
+        line = {key: value for key, value in self.rows[row].items() if key != "metric"}
+        one = self._cells.get(row, {}).get(column, {})
+        scaled = {**at.settings, **at.column.get(column, {}), **at.row.get(row, {})}
+        settings = {**base, **self._settings, **own, **line, **one, **scaled, **more}
+        return Cell(row, column, settings, tuple(self.columns[column].get("clients", ())))
+
+
+def load(path: Path) -> Experiment:
+    """Read the file of an experiment and check its form; the settings are checked when they are planned.
+
+    Raises
+    ------
+    ConfigError
+        In one line, what is wrong in the file.
+    """
+    values = _read(path, "experiment")
+    name = path.stem
+    _typed(f"{name}", values, _TOP)
+    for key in _NEEDED:
+        if key not in values:
+            raise ConfigError(key, None, f"{path.name} has to have it")
+    rows, columns = values["rows"], values["columns"]
+    if set(rows) & set(columns):
+        raise ConfigError("rows", sorted(set(rows) & set(columns)), f"{path.name}: rows and columns need other names")
+    for known in values["metrics"]:
+        metrics.find(known)
+    for row in rows.values():
+        metrics.find(row.get("metric", values["metrics"][0]))
+    for curve in values.get("curves", []):
+        metrics.find_curve(curve)
+    if values.get("relative-to", next(iter(rows))) not in rows:
+        raise ConfigError("relative-to", values["relative-to"], "must be a row: one of " + ", ".join(rows))
+    for row, cells in values.get("cells", {}).items():
+        _known(f"{path.name}: cells", [row], rows)
+        _known(f"{path.name}: cells.{row}", cells, columns)
+    published = dict(values.get("paper-values", {}))
+    missing = str(published.pop("missing", ""))
+    return Experiment(
+        name=name,
+        title=values["title"],
+        paper=values["paper"],
+        remarks=" ".join(values.get("remarks", "").split()),
+        metrics=tuple(values["metrics"]),
+        relative_to=values.get("relative-to", ""),
+        fractions=values.get("fractions", False),
+        analyses=tuple(values.get("analyses", ())),
+        curves=tuple(values.get("curves", ())),
+        rows=rows,
+        columns=columns,
+        scales=_scales(path, values),
+        not_covered=dict(_not_covered(path.name, values.get("not-covered", {}), rows, columns)),
+        paper_values=_published(path.name, published, missing, values["metrics"], rows, columns),
+        missing=missing,
+        _settings=values.get("settings", {}),
+        _base=_base(path, values.get("base")),
+        _bases={name: _base(path, column["base"]) for name, column in columns.items() if "base" in column},
+        _cells=values.get("cells", {}),
+    )
+
+
+def _scales(path: Path, values: Mapping[str, Any]) -> dict[str, Scale]:
+    found, file = {}, path.name
+    for name, given in {**values["scale"], "paper": {}}.items():
+        where = f"{file}: scale.{name}"
+        if name not in SCALES[:-1] and given:
+            raise ConfigError("scale", name, f"{file}: must be one of " + ", ".join(SCALES[:-1]))
+        _typed(where, given, _SCALE)
+        given = _like(path, given)
+        for axis in ("row", "column"):
+            _known(f"{where}.{axis}s", given.get(f"{axis}s", []), values[f"{axis}s"])
+            _known(f"{where}.{axis}", given.get(axis, {}), values[f"{axis}s"])
+        if name != "paper" and not given.get("remarks", "").strip():
+            raise ConfigError("remarks", None, f"{where}: has to say what differs from the paper")
+        found[name] = Scale(
+            seeds=given.get("seeds", values["seeds"] if name == "paper" else 1),
+            remarks=" ".join(given.get("remarks", "As published.").split()),
+            rows=tuple(given.get("rows", values["rows"])),
+            columns=tuple(given.get("columns", values["columns"])),
+            settings=given.get("settings", {}),
+            row=given.get("row", {}),
+            column=given.get("column", {}),
+        )
+    for name in SCALES:
+        if name not in found:
+            raise ConfigError("scale", None, f"{file} has no [scale.{name}]")
+    return found
+
+
+def _like(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    if "like" not in given:
+        return dict(given)
+    shared = _read(path.parent / given["like"], "like")
+    _typed(given["like"], shared, _LIKE)
+    remarks = f"{shared.get('remarks', '')} {given.get('remarks', '')}"
+    return {**given, "remarks": remarks, "settings": {**shared.get("settings", {}), **given.get("settings", {})}}
+
+
+def _not_covered(
+    file: str, given: Mapping[str, Any], rows: Mapping[str, Any], columns: Mapping[str, Any]
+) -> Iterator[tuple[tuple[str, str], str]]:
+    for key, reason in given.items():
+        row, _, column = (part.strip() for part in key.partition(" | "))
+        if not column and row in columns:
+            row, column = "", row
+        if (row and row not in rows) or (column and column not in columns) or not str(reason).strip():
+            raise ConfigError("not-covered", key, f"{file}: must be a row, a column or 'row | column', with a reason")
+        for one in [row] if row else rows:
+            for other in [column] if column else columns:
+                yield (one, other), str(reason)
+
+
+def _published(
+    file: str,
+    given: Mapping[str, Any],
+    missing: str,
+    measured: Sequence[str],
+    rows: Mapping[str, Any],
+    columns: Mapping[str, Any],
+) -> dict[str, dict[str, tuple[str | float | None, ...]]]:
+    _known(f"{file}: paper-values", given, dict.fromkeys(measured))
+    out: dict[str, dict[str, tuple[str | float | None, ...]]] = {}
+    for metric, lines in given.items():
+        where = f"{file}: paper-values.{metric}"
+        _known(where, lines, rows)
+        _known(where, rows, lines)
+        for row, cells in lines.items():
+            if len(cells) != len(columns):
+                raise ConfigError(row, cells, f"{where}: needs a value for each of the {len(columns)} columns")
+        out[metric] = {row: tuple(None if v == DASH else v for v in cells) for row, cells in lines.items()}
+    dashes = any(value is None for lines in out.values() for cells in lines.values() for value in cells)
+    if (dashes or set(out) != set(measured)) and not missing:
+        raise ConfigError("missing", None, f"{file}: paper-values has to say why the paper has no value")
+    return out
+
+
+def _base(path: Path, base: str | None) -> Mapping[str, Any]:
+    return {} if base is None else _read(path.parent / base, "base")
+
+
+def _read(path: Path, key: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(key, str(path), f"cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(key, str(path), f"is not valid TOML ({error})") from error
+
+
+def _typed(where: str, values: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
+    for key, value in values.items():
+        if key not in kinds:
+            raise ConfigError(key, value, f"{where}: there is no such key; known are {', '.join(kinds)}")
+        if type(value) is not kinds[key]:
+            raise ConfigError(key, value, f"{where}: must be of type {kinds[key].__name__}")
+
+
+def _known(where: str, names: Sequence[str] | Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    for name in names:
+        if name not in known:
+            raise ConfigError("name", name, f"{where}: must be one of {', '.join(known)}")

@@ -1,0 +1,255 @@
+"""Runs the runs of a grid, each as ``fedpfl run`` in a process of its own, one after another or side by side."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from ..errors import ConfigError
+from ..files import Rounds
+from .store import PlannedRun, State, Store
+
+LOOK_SECONDS = 0.3
+NO_OUTCOME = "ended without an outcome"
+
+
+class Watcher(Protocol):
+    """Gets to know how a grid goes on."""
+
+    def begin(self, runs: int, done: int, rounds: int) -> None:
+        """Hear how many runs there are, how many of them were done before, and how many rounds are left."""
+
+    def started(self, run: PlannedRun) -> None:
+        """Hear that a run starts, or goes on."""
+
+    def round(self, run: PlannedRun, line: dict[str, Any]) -> None:
+        """Hear of a finished round, given its line of ``metrics.jsonl``."""
+
+    def ended(self, run: PlannedRun, reason: str) -> None:
+        """Hear that a run has ended; a reason means that it failed."""
+
+
+class Job(Protocol):
+    """A run that goes on."""
+
+    def outcome(self) -> dict[str, Any] | None:
+        """Return what ``fedpfl run --json`` said once the run has ended, None before."""
+
+    def interrupt(self) -> None:
+        """Ask it to end."""
+
+
+Start = Callable[[PlannedRun, Store, Sequence[int]], Job]
+
+
+class Grid:
+    """Runs of a grid.
+
+    Parameters
+    ----------
+    runs : iterable of PlannedRun
+        Those of the same name count once.
+    store : Store
+        Where they lie.
+    start : callable, optional
+        Starts a run on some of the machine's cores (empty: all); tests put another in its place.
+    """
+
+    def __init__(self, runs: Iterable[PlannedRun], store: Store, start: Start | None = None) -> None:
+        self.runs = unique(runs)
+        self._store = store
+        self._start = start or Process
+
+    def run(self, watcher: Watcher, jobs: int = 1, discard_models: bool = False) -> dict[str, State]:
+        """Run what is not finished; an interruption ends all that runs and leaves it resumable.
+
+        Parameters
+        ----------
+        watcher : Watcher
+            Is told what happens.
+        jobs : int
+            How many runs go on at the same time, each on its share of the cores.
+        discard_models : bool
+            Whether to remove the models of a run when it has finished.
+
+        Returns
+        -------
+        dict of str to State
+            How far each run is, by name.
+
+        Raises
+        ------
+        ConfigError
+            The folder of the runs cannot be written.
+        """
+        try:
+            self._store.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError("output-dir", str(self._store.root), f"cannot be written ({error.strerror})") from error
+        waiting = deque(run for run in self.runs if self._store.state(run) is not State.FINISHED)
+        left = sum(run.rounds - self._store.rounds(run) for run in waiting)
+        watcher.begin(len(self.runs), len(self.runs) - len(waiting), left)
+        shares = _shares(jobs)
+        going: dict[int, _Going] = {}
+        try:
+            while waiting or going:
+                for place in sorted(set(range(jobs)) - set(going)):
+                    if waiting and (one := self._begin(waiting.popleft(), shares[place], waiting, watcher)):
+                        going[place] = one
+                time.sleep(LOOK_SECONDS)
+                for place, one in list(going.items()):
+                    if self._look(one, watcher, discard_models):
+                        del going[place]
+        finally:
+            for one in going.values():
+                one.job.interrupt()
+            while any(one.job.outcome() is None for one in going.values()):
+                time.sleep(LOOK_SECONDS)
+            for one in going.values():
+                one.lock.close()
+        return {run.name: self._store.state(run) for run in self.runs}
+
+    def _begin(
+        self, run: PlannedRun, cores: Sequence[int], waiting: deque[PlannedRun], watcher: Watcher
+    ) -> _Going | None:
+        beside = self._store.beside(run)
+        beside.mkdir(parents=True, exist_ok=True)
+        lock = (beside / "lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another grid runs it just now
+            lock.close()
+            waiting.append(run)
+            return None
+        if self._store.state(run) is State.FINISHED:  # by that other grid
+            lock.close()
+            watcher.ended(run, "")
+            return None
+        watcher.started(run)
+        rounds = Rounds(self._store.folder(run).path / "metrics.jsonl")
+        return _Going(run, self._start(run, self._store, cores), lock, rounds)
+
+    def _look(self, one: _Going, watcher: Watcher, discard_models: bool) -> bool:
+        """Pass on what is new; say whether the run has ended."""
+        outcome = one.job.outcome()
+        for line in one.rounds.new():
+            watcher.round(one.run, line)
+        if outcome is None:
+            return False
+        self._store.note(one.run, outcome)
+        one.lock.close()
+        finished = self._store.state(one.run) is State.FINISHED
+        if finished and discard_models:
+            self._store.discard_models(one.run)
+        watcher.ended(one.run, "" if finished else self._store.reason(one.run) or str(outcome["status"]))
+        return True
+
+
+class _Going:
+    def __init__(self, run: PlannedRun, job: Job, lock: IO[str], rounds: Rounds) -> None:
+        self.run, self.job, self.lock, self.rounds = run, job, lock, rounds
+
+
+class Process:
+    """A run as ``fedpfl run --json``, and what is measured after it, in processes of their own.
+
+    They have a session of their own, so that a Ctrl-C reaches them once, through :meth:`interrupt`.
+
+    Parameters
+    ----------
+    run : PlannedRun
+        The run.
+    store : Store
+        Where it lies.
+    cores : sequence of int
+        The cores it may use; empty means all.
+    """
+
+    def __init__(self, run: PlannedRun, store: Store, cores: Sequence[int]) -> None:
+        self._run, self._store, self._cores = run, store, cores
+        settings = store.prepare(run)
+        self._log = (store.beside(run) / "log.txt").open("wb")
+        self._missing = deque(mode for mode in run.modes if not store.measured(run, mode).is_file())
+        self._mode: str | None = None
+        self._ended: dict[str, Any] | None = None
+        if store.trained(run):
+            self._child = self._measure()
+        else:
+            again = ["--resume", str(store.folder(run).path)] if store.resumable(run) else []
+            self._child = self._spawn("run", "--json", "--quiet", *again, "-c", str(settings))
+
+    def outcome(self) -> dict[str, Any] | None:
+        """Return what was said last, once all has ended."""
+        if self._ended is None and self._child.poll() is not None:
+            said = self._said()
+            if self._child.returncode == 0 and self._mode is not None:
+                (self._store.beside(self._run) / "new.json").replace(self._store.measured(self._run, self._mode))
+            if self._child.returncode == 0 and self._missing:
+                self._child = self._measure()
+            else:
+                self._ended = said
+                self._log.close()
+        return self._ended
+
+    def interrupt(self) -> None:
+        """Ask it to end as Ctrl-C would."""
+        self._missing.clear()
+        if self._child.poll() is None:
+            self._child.send_signal(signal.SIGINT)
+
+    def _measure(self) -> subprocess.Popen[bytes]:
+        self._mode = self._missing.popleft()
+        folder = str(self._store.folder(self._run).path)
+        return self._spawn("new-clients", folder, "--mode", self._mode, "--json")
+
+    def _spawn(self, *arguments: str) -> subprocess.Popen[bytes]:
+        pin = f"import os; os.sched_setaffinity(0, {list(self._cores)}); " if self._cores else ""
+        code = f"{pin}from fedpfl.cli import main; main()"
+        with self._answer().open("wb") as out:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-c", code, *arguments], cwd=self._store.root, stdin=subprocess.DEVNULL,
+                stdout=out, stderr=self._log, start_new_session=True,
+            )  # fmt: skip
+
+    def _answer(self) -> Path:
+        return self._store.beside(self._run) / "new.json"
+
+    def _said(self) -> dict[str, Any]:
+        lines = self._answer().read_text(encoding="utf-8").splitlines()
+        if lines and self._mode is None and self._child.returncode >= 0:
+            return dict(json.loads(lines[-1]))
+        if self._child.returncode == 0:
+            return {"status": "finished:completed", "error": None}
+        if self._child.returncode in (130, -signal.SIGINT):
+            return {"status": "interrupted", "error": "interrupted"}
+        log = (self._store.beside(self._run) / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+        last = log[-1].removeprefix("error: ") if log else f"{NO_OUTCOME}, exit code {self._child.returncode}"
+        return {"status": "failed", "error": last}
+
+
+def unique(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
+    """Return each run once, with everything that is to be measured after it."""
+    found: dict[str, PlannedRun] = {}
+    for run in runs:
+        modes = {*run.modes, *(found[run.name].modes if run.name in found else ())}
+        found[run.name] = PlannedRun(run.name, run.settings, run.rounds, tuple(sorted(modes)))
+    return list(found.values())
+
+
+def _shares(jobs: int) -> list[list[int]]:
+    """Divide the cores among runs side by side; one run alone, or a system that cannot pin processes, gets all."""
+    if jobs == 1 or not hasattr(os, "sched_getaffinity"):
+        return [[] for _ in range(jobs)]
+    cores = sorted(os.sched_getaffinity(0))
+    if jobs >= len(cores):
+        return [[cores[place % len(cores)]] for place in range(jobs)]
+    return [cores[place::jobs] for place in range(jobs)]

@@ -1,0 +1,198 @@
+"""What a table of an experiment measures of a run."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+from ..results import RunFolder
+
+WINDOW = 10
+NEW_CLIENTS = "new-clients"
+DETAIL = "detail"
+
+Lines = Sequence[Mapping[str, Any]]
+Curve = Callable[[Mapping[str, Any], Collection[int]], "float | None"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that a run leaves.
+
+    Attributes
+    ----------
+    heading : str
+        What it is, with its unit.
+    value : callable
+        Returns the number, given the rounds' lines of ``metrics.jsonl`` and the clients that count (empty: all); None
+        where the run has none.
+    share : bool
+        Whether it is an accuracy between 0 and 1, which is written as a percentage or a fraction.
+    digits : int
+        Decimal places, where it is no share.
+    """
+
+    heading: str
+    value: Callable[[Lines, Collection[int]], float | None]
+    share: bool = False
+    digits: int = 2
+
+
+def find(name: str) -> Metric:
+    """Return a metric by name.
+
+    Raises
+    ------
+    ConfigError
+        There is none of that name.
+    """
+    kind, _, argument = name.partition(":")
+    if kind == DETAIL and argument:
+        return Metric(
+            f"{argument}, last round", lambda lines, clients: _last(lines, clients, _detail(argument)), digits=2
+        )
+    if kind == NEW_CLIENTS and argument:
+        # Measured by a command of its own, after the run.
+        return Metric("accuracy of new clients, of all their test samples", lambda lines, clients: None, share=True)
+    if name not in METRICS:
+        known = ", ".join([*METRICS, f"{DETAIL}:NAME", f"{NEW_CLIENTS}:MODE"])
+        raise ConfigError("metrics", name, f"must be one of {known}")
+    return METRICS[name]
+
+
+def find_curve(name: str) -> tuple[str, Curve]:
+    """Return (heading, function of a line of ``metrics.jsonl`` and the clients that count) by name.
+
+    Raises
+    ------
+    ConfigError
+        There is none of that name.
+    """
+    kind, _, argument = name.partition(":")
+    if kind == DETAIL and argument:
+        return argument, _detail(argument)
+    if name not in CURVES:
+        raise ConfigError("curves", name, f"must be one of {', '.join([*CURVES, f'{DETAIL}:NAME'])}")
+    return CURVES[name]
+
+
+def mode_of(name: str) -> str | None:
+    """Return the mode of ``fedpfl new-clients`` that a metric needs, if it needs one."""
+    kind, _, argument = name.partition(":")
+    return argument if kind == NEW_CLIENTS else None
+
+
+def measure(name: str, folder: RunFolder, beside: Path, clients: Collection[int] = ()) -> float | None:
+    """Measure a finished run.
+
+    Parameters
+    ----------
+    name : str
+        The metric.
+    folder : RunFolder
+        The run.
+    beside : Path
+        Folder of what was measured after the run.
+    clients : collection of int
+        The clients that count in a mean over clients; empty: all.
+
+    Returns
+    -------
+    float or None
+        None where the run has no such number.
+    """
+    mode = mode_of(name)
+    if mode is not None:
+        return float(json.loads((beside / f"{NEW_CLIENTS}-{mode}.json").read_text(encoding="utf-8"))["weighted"])
+    return find(name).value(folder.metrics(), clients)
+
+
+def _personalised(line: Mapping[str, Any], clients: Collection[int]) -> float | None:
+    found = line.get("personalised")
+    if not found:
+        return None
+    each = [accuracy for i, accuracy in found["each"].items() if int(i) in clients]
+    return statistics.fmean(each) if each else float(found["accuracy"])
+
+
+def _weighted(line: Mapping[str, Any], clients: Collection[int]) -> float | None:
+    found = line.get("personalised")
+    return float(found["weighted"]) if found else None
+
+
+def _global(line: Mapping[str, Any], clients: Collection[int]) -> float | None:
+    found = line.get("global")
+    return float(found["accuracy"]) if found else None
+
+
+def _loss(line: Mapping[str, Any], clients: Collection[int]) -> float | None:
+    loss = line.get("train_loss")
+    return None if loss is None else float(loss)
+
+
+def _detail(name: str) -> Curve:
+    def of(line: Mapping[str, Any], clients: Collection[int]) -> float | None:
+        value = (line.get("details") or {}).get(name)
+        return None if value is None else float(value)
+
+    return of
+
+
+def _values(lines: Lines, clients: Collection[int], curve: Curve) -> list[float]:
+    return [value for line in lines if (value := curve(line, clients)) is not None]
+
+
+def _last(lines: Lines, clients: Collection[int], curve: Curve) -> float | None:
+    values = _values(lines, clients, curve)
+    return values[-1] if values else None
+
+
+def _best(lines: Lines, clients: Collection[int], curve: Curve) -> float | None:
+    return max(_values(lines, clients, curve), default=None)
+
+
+def _best_window(lines: Lines, clients: Collection[int], curve: Curve) -> float | None:
+    values = _values(lines, clients, curve)
+    width = min(WINDOW, len(values))
+    means = [statistics.fmean(values[i : i + width]) for i in range(len(values) - width + 1)] if width else []
+    return max(means, default=None)
+
+
+def _accuracy(heading: str, take: Callable[[Lines, Collection[int], Curve], float | None], curve: Curve) -> Metric:
+    return Metric(heading, lambda lines, clients: take(lines, clients, curve), share=True)
+
+
+METRICS: dict[str, Metric] = {
+    "personalised-best": _accuracy("personalised accuracy, mean over clients, best round", _best, _personalised),
+    "personalised-last": _accuracy("personalised accuracy, mean over clients, last round", _last, _personalised),
+    "weighted-best": _accuracy("personalised accuracy, of all test samples, best round", _best, _weighted),
+    "weighted-last": _accuracy("personalised accuracy, of all test samples, last round", _last, _weighted),
+    "weighted-best-10": _accuracy(
+        f"personalised accuracy, of all test samples, best mean of {WINDOW} consecutive evaluated rounds (of all where "
+        "there are fewer)", _best_window, _weighted,
+    ),
+    "global-best": _accuracy("global accuracy, best round", _best, _global),
+    "global-last": _accuracy("global accuracy, last round", _last, _global),
+    "gigabytes": Metric(
+        "traffic both ways, evaluations included, GB",
+        lambda lines, clients: sum(line["bytes_up"] + line["bytes_down"] for line in lines) / 1e9,
+        digits=3,
+    ),
+    "seconds": Metric(
+        "time of the training rounds, s", lambda lines, clients: float(sum(line["seconds_train"] for line in lines))
+    ),
+    "train-loss-last": Metric(
+        "training loss, last round", lambda lines, clients: _last(lines, clients, _loss), digits=4
+    ),
+}  # fmt: skip
+
+CURVES: dict[str, tuple[str, Curve]] = {
+    "personalised": ("personalised accuracy", _personalised),
+    "global": ("global accuracy", _global),
+    "train-loss": ("training loss", _loss),
+}

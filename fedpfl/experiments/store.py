@@ -1,0 +1,181 @@
+"""Where the runs of grids lie, each under a name that follows from its settings, so that equal runs are run once.
+
+::
+
+    ROOT/runs/NAME/                  the run's folder
+    ROOT/cells/NAME/settings.toml    what it was started with
+    ROOT/cells/NAME/outcome.json     what `fedpfl run --json` said last
+    ROOT/cells/NAME/log.txt          what it wrote on standard error
+    ROOT/cells/NAME/new-clients-…    what was measured after it
+    ROOT/state/                      the clients' personal arrays
+    ROOT/tables/EXPERIMENT/SCALE/    tables as `fedpfl experiment run` left them
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from ..config import Config, check_keys
+from ..errors import ConfigError
+from ..files import write_atomically
+from ..results import RunFolder, to_toml
+from . import metrics
+
+DEFAULT_ROOT = "~/.fedpfl/experiments"
+
+# What a run's results do not depend on. `data` and `initial-weights` are places too, but other data are another run.
+INDIFFERENT = frozenset({
+    "output-dir", "state-dir", "data-dir", "run-name", "resume", "node-timeout", "round-timeout", "check-after",
+})  # fmt: skip
+
+
+class State(Enum):
+    """How far a run is."""
+
+    MISSING = "missing"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run of a grid.
+
+    Attributes
+    ----------
+    name : str
+        Method, data set and a hash of the settings.
+    settings : dict
+        All of them but the places, checked.
+    rounds : int
+        How many it has.
+    modes : tuple of str
+        Modes of ``fedpfl new-clients`` to measure after it.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    rounds: int
+    modes: tuple[str, ...] = ()
+
+
+def plan(settings: Mapping[str, Any], seed: int, measured: Collection[str] = ()) -> PlannedRun:
+    """Check the settings of a run and name it.
+
+    Parameters
+    ----------
+    settings : mapping
+        Keys as in ``fedpfl run -c``; what is left out takes its default.
+    seed : int
+        The run's seed.
+    measured : collection of str
+        Metrics that are wanted of it.
+
+    Raises
+    ------
+    ConfigError
+        A setting is not known or not allowed, or the number of clients is left open.
+    """
+    check_keys(settings)
+    config = Config.parse({**settings, "seed": seed})
+    flat = config.flat()
+    if not flat["num-clients"]:
+        raise ConfigError("num-clients", 0, "has to be given for the runs of a grid")
+    counted = {key: value for key, value in sorted(flat.items()) if key not in INDIFFERENT}
+    digest = hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:12]
+    modes = sorted({mode for name in measured if (mode := metrics.mode_of(name)) is not None})
+    name = f"{flat['method']}-{flat['dataset']}-{digest}"
+    return PlannedRun(name, {**flat}, config.run.num_server_rounds, tuple(modes))
+
+
+class Store:
+    """The folder of all runs of grids.
+
+    Parameters
+    ----------
+    root : Path
+        The folder; made when it is needed.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.expanduser().absolute()
+
+    def folder(self, run: PlannedRun) -> RunFolder:
+        """Return the run's folder, which need not exist."""
+        return RunFolder(self.root / "runs" / run.name)
+
+    def beside(self, run: PlannedRun) -> Path:
+        """Return the folder of what is kept about a run."""
+        return self.root / "cells" / run.name
+
+    def tables(self, *names: str) -> Path:
+        """Return the folder of written tables."""
+        return self.root.joinpath("tables", *names)
+
+    def rounds(self, run: PlannedRun) -> int:
+        """Return how many rounds of a run are done."""
+        lines = self.folder(run).metrics()
+        return int(lines[-1]["round"]) if lines else 0
+
+    def state(self, run: PlannedRun) -> State:
+        """Say how far a run is, from its files alone."""
+        folder = self.folder(run).path
+        measured = all(self.measured(run, mode).is_file() for mode in run.modes)
+        if (folder / "summary.md").is_file() and measured:
+            return State.FINISHED
+        if self.reason(run):
+            return State.FAILED
+        if any((folder / "checkpoint").glob("round-*.safetensors")):
+            return State.INTERRUPTED
+        return State.MISSING
+
+    def resumable(self, run: PlannedRun) -> bool:
+        """Say whether a run that is not finished can go on."""
+        return any((self.folder(run).path / "checkpoint").glob("round-*.safetensors"))
+
+    def trained(self, run: PlannedRun) -> bool:
+        """Say whether all rounds of a run are done."""
+        return (self.folder(run).path / "summary.md").is_file()
+
+    def measured(self, run: PlannedRun, mode: str) -> Path:
+        """Return the file of what ``fedpfl new-clients`` said in a mode."""
+        return self.beside(run) / f"{metrics.NEW_CLIENTS}-{mode}.json"
+
+    def reason(self, run: PlannedRun) -> str:
+        """Return why the last try of a run failed; empty if it did not."""
+        path = self.beside(run) / "outcome.json"
+        if not path.is_file():
+            return ""
+        outcome = json.loads(path.read_text(encoding="utf-8"))
+        return "" if outcome["status"] == "interrupted" else str(outcome["error"] or "")
+
+    def prepare(self, run: PlannedRun) -> Path:
+        """Write the file of settings a run is started with; what a try without a finished round left is removed."""
+        folder, beside = self.folder(run).path, self.beside(run)
+        if not self.resumable(run) and folder.is_dir():
+            shutil.rmtree(folder)
+        beside.mkdir(parents=True, exist_ok=True)
+        (beside / "outcome.json").unlink(missing_ok=True)
+        places = {"output-dir": str(folder.parent), "state-dir": str(self.root / "state")}
+        values = {**run.settings, **places, "run-name": run.name, "resume": False}
+        path = beside / "settings.toml"
+        write_atomically(path, to_toml(values).encode())
+        return path
+
+    def note(self, run: PlannedRun, outcome: Mapping[str, Any]) -> None:
+        """Keep the outcome of a try."""
+        write_atomically(self.beside(run) / "outcome.json", (json.dumps(outcome) + "\n").encode())
+
+    def discard_models(self, run: PlannedRun) -> None:
+        """Remove a run's personalised models and its clients' state; its numbers stay."""
+        folder = self.folder(run)
+        shutil.rmtree(folder.path / "personal", ignore_errors=True)
+        shutil.rmtree(self.root / "state" / str(folder.task()["state_key"]), ignore_errors=True)

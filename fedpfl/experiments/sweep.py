@@ -1,0 +1,141 @@
+"""Sweeps: the same run with other settings, on a grid, at random, or both, and with several seeds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import ConfigError
+from ..rng import generator
+from ..tables import Cell, Spread, Table
+from . import metrics
+from .store import PlannedRun, State, Store, plan
+
+COLUMNS = ("personalised-best", "personalised-last", "global-best", "gigabytes", "seconds")
+SIGNIFICANT = 4
+RANGES = "key=log:LOW:HIGH, key=uniform:LOW:HIGH, key=int:LOW:HIGH or key=choice:A:B:…"
+
+
+class Sweep:
+    """Points in the space of settings, each run with every seed.
+
+    Parameters
+    ----------
+    base : mapping
+        Settings that all runs share.
+    grid : sequence of str
+        Such as ``learning-rate=0.01,0.05``: every value with every value of the other keys.
+    random : sequence of str
+        Such as ``fedprox-mu=log:0.001:1``: drawn for each sample; ``log``, ``uniform``, ``int`` and ``choice``.
+    samples : int
+        How often they are drawn for each point of the grid; the first samples stay when there are more.
+    seeds : int
+        Each point is run with seeds 1 … n.
+
+    Raises
+    ------
+    ConfigError
+        A text cannot be read, or settings are not allowed.
+    """
+
+    def __init__(
+        self, base: Mapping[str, Any], grid: Sequence[str], random: Sequence[str], samples: int, seeds: int
+    ) -> None:
+        fixed = dict(_listed(text) for text in grid)
+        drawn = dict(_split(text, "random", RANGES) for text in random)
+        if both := set(fixed) & set(drawn):
+            raise ConfigError("random", sorted(both), "must not be on the grid as well")
+        self.keys = [*fixed, *drawn]
+        if not self.keys:
+            raise ConfigError("grid", "", "give a grid, random settings or both")
+        draws = [{key: _draw(key, text, sample) for key, text in drawn.items()} for sample in range(samples)]
+        self.points: list[dict[str, Any]] = []
+        for values in itertools.product(*fixed.values()):
+            for draw in draws if drawn else [{}]:
+                point = {**dict(zip(fixed, values, strict=True)), **draw}
+                if point not in self.points:
+                    self.points.append(point)
+        self.seeds = range(1, seeds + 1)
+        self._runs = [[plan({**base, **point}, seed) for seed in self.seeds] for point in self.points]
+
+    @property
+    def runs(self) -> list[PlannedRun]:
+        """All runs, those of the first seed first."""
+        return [runs[at] for at in range(len(self.seeds)) for runs in self._runs]
+
+    def table(self, store: Store, title: str) -> Table:
+        """Return a line for each point, the best personalised accuracy first."""
+        rows: list[tuple[float, list[Cell]]] = []
+        failures = []
+        for point, runs in zip(self.points, self._runs, strict=True):
+            done = [run for run in runs if store.state(run) is State.FINISHED]
+            failures += [f"{run.name}: {store.reason(run)}" for run in runs if store.state(run) is State.FAILED]
+            measured = [_spread(name, done, store) for name in COLUMNS]
+            first = measured[0]
+            order = first.mean if isinstance(first, Spread) else -math.inf
+            cells: list[Cell] = [_text(point[key]) for key in self.keys]
+            rows.append((order, [*cells, *measured, f"{len(done)}/{len(runs)}"]))
+        rows.sort(key=lambda row: -row[0])
+        heads = [f"{m.heading}, %" if m.share else m.heading for m in map(metrics.find, COLUMNS)]
+        note = f"Mean ± standard deviation over {len(self.seeds)} seeds. " if len(self.seeds) > 1 else "Seed 1. "
+        note += "A dash: not run yet, failed, or no such number. " + " ".join(f"Failed: {text}" for text in failures)
+        return Table(title, [*self.keys, *heads, "runs done"], [cells for _, cells in rows], 3, note=note.strip())
+
+
+def _spread(name: str, done: Sequence[PlannedRun], store: Store) -> Spread | None:
+    metric = metrics.find(name)
+    found = [metrics.measure(name, store.folder(run), store.beside(run)) for run in done]
+    values = [100 * value if metric.share else value for value in found if value is not None]
+    return Spread.of(values) if values else None
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _split(text: str, option: str, allowed: str) -> tuple[str, str]:
+    key, equals, rest = text.partition("=")
+    if not equals or not key.strip() or not rest:
+        raise ConfigError(option, text, f"must be {allowed}")
+    return key.strip(), rest
+
+
+def _listed(text: str) -> tuple[str, list[Any]]:
+    key, rest = _split(text, "grid", "key=value,value,… with texts in quotes or bare")
+    return key, [_value(part.strip()) for part in rest.split(",")]
+
+
+def _value(text: str) -> Any:
+    """Read a value as TOML; what is no TOML is a text."""
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _draw(key: str, text: str, sample: int) -> Any:
+    """Draw the value of a key in a sample; it depends on nothing else."""
+    kind, *bounds = text.split(":")
+    rng = generator(0, "sweep", key, sample)
+    if kind == "choice" and bounds:
+        return _value(bounds[int(rng.integers(len(bounds)))])
+    try:
+        low, high = map(float, bounds)
+    except ValueError:
+        raise ConfigError("random", f"{key}={text}", f"must be {RANGES}") from None
+    if not low < high or (kind == "log" and low <= 0):
+        raise ConfigError("random", f"{key}={text}", "needs LOW below HIGH, and LOW above 0 for log")
+    if kind == "log":
+        return _rounded(math.exp(rng.uniform(math.log(low), math.log(high))))
+    if kind == "uniform":
+        return _rounded(float(rng.uniform(low, high)))
+    if kind == "int":
+        return int(rng.integers(int(low), int(high) + 1))
+    raise ConfigError("random", f"{key}={text}", f"must be {RANGES}")
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{SIGNIFICANT}g}")

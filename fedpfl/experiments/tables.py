@@ -1,0 +1,196 @@
+"""The tables of an experiment: what was measured beside what the paper says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..results import RunFolder
+from ..tables import Cell as TableCell
+from ..tables import Spread, Table
+from . import metrics
+from .description import Experiment
+from .store import PlannedRun, State, Store, plan
+
+CURVE_ROUNDS = 20
+
+
+class Measured:
+    """The runs of an experiment at a scale, and what they left.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        The experiment.
+    scale : str
+        One of ``SCALES``.
+    store : Store
+        Where its runs lie.
+    seeds : int, optional
+        Seeds 1 … n instead of the scale's.
+    more : mapping, optional
+        Settings that win over the file's.
+
+    Raises
+    ------
+    ConfigError
+        A cell's settings are not allowed.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        scale: str,
+        store: Store,
+        seeds: int | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.experiment, self.scale, self.store, self.more = experiment, scale, store, dict(more or {})
+        self.seeds = range(1, (seeds or experiment.scale(scale).seeds) + 1)
+        self.cells = {(cell.row, cell.column): cell for cell in experiment.cells(scale, more)}
+        self.runs: dict[tuple[str, str, int], PlannedRun] = {
+            (row, column, seed): plan(cell.settings, seed, experiment.needs(row))
+            for seed in self.seeds  # the first seed fills the table, the next ones make it surer
+            for (row, column), cell in self.cells.items()
+        }
+
+    def values(self, metric: str, row: str, column: str) -> list[float]:
+        """Return what the finished runs of a cell measured, by seed."""
+        return [value for seed in self.seeds if (value := self._value(metric, row, column, seed)) is not None]
+
+    def states(self) -> dict[str, State]:
+        """Return how far each run is, by name."""
+        return {run.name: self.store.state(run) for run in self.runs.values()}
+
+    def finished(self) -> list[RunFolder]:
+        """Return the folders of the finished runs, each once."""
+        done = {run.name: run for run in self.runs.values() if self.store.state(run) is State.FINISHED}
+        return [self.store.folder(run) for run in done.values()]
+
+    def failures(self) -> Iterator[str]:
+        """Yield a sentence for each run that failed."""
+        for (row, column, seed), run in self.runs.items():
+            if self.store.state(run) is State.FAILED:
+                yield f"{row}, {column}, seed {seed}: {self.store.reason(run)}"
+
+    def _value(self, metric: str, row: str, column: str, seed: int) -> float | None:
+        value = self._plain(self.experiment.metric(row, metric), row, column, seed)
+        base = self.experiment.relative_to
+        if not base or value is None:
+            return value
+        other = self._plain(self.experiment.metric(base, metric), base, column, seed)
+        return None if other is None else value / other
+
+    def _plain(self, metric: str, row: str, column: str, seed: int) -> float | None:
+        run = self.runs.get((row, column, seed))
+        if run is None or self.store.state(run) is not State.FINISHED:
+            return None
+        clients = self.cells[row, column].clients
+        return metrics.measure(metric, self.store.folder(run), self.store.beside(run), clients)
+
+
+def tables(measured: Measured) -> list[Table]:
+    """Return an experiment's tables: one for each metric, and the curves."""
+    out = [_table(measured, metric) for metric in measured.experiment.metrics]
+    return out + [_curves(measured, curve) for curve in measured.experiment.curves if measured.finished()]
+
+
+def _table(measured: Measured, metric: str) -> Table:
+    experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
+    found = metrics.find(metric)
+    published = experiment.paper_values.get(metric)
+    order = list(experiment.columns)
+    heads = [name for column in at.columns for name in ([column, f"{column}, paper"] if published else [column])]
+    rows: list[list[TableCell]] = []
+    for row in at.rows:
+        cells: list[TableCell] = [row]
+        for column in at.columns:
+            cells.append(_cell(measured, metric, found, row, column))
+            if published:
+                cells.append(_published(published[row][order.index(column)]))
+        rows.append(cells)
+    if experiment.relative_to:
+        what, digits = f"{found.heading}, relative to {experiment.relative_to}", 4
+    elif found.share:
+        what, digits = (found.heading, 4) if experiment.fractions else (f"{found.heading}, %", 2)
+    else:
+        what, digits = found.heading, found.digits
+    return Table(f"{experiment.title}: {what}", ["", *heads], rows, digits, note=_note(measured, metric))
+
+
+def _cell(measured: Measured, metric: str, found: metrics.Metric, row: str, column: str) -> TableCell:
+    if (row, column) in measured.experiment.not_covered:
+        return None
+    values = measured.values(metric, row, column)
+    if values:
+        percent = found.share and not measured.experiment.fractions and not measured.experiment.relative_to
+        return Spread.of([100 * value if percent else value for value in values])
+    states = {measured.store.state(measured.runs[row, column, seed]) for seed in measured.seeds}
+    if states == {State.FINISHED}:
+        return None  # the method has no such number
+    return "failed" if State.FAILED in states else "not run yet"
+
+
+def _published(value: str | float | None) -> TableCell:
+    return None if value is None else str(value)
+
+
+def _note(measured: Measured, metric: str) -> str:
+    experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
+    parts = [f"{experiment.paper}. Scale {measured.scale}: {at.remarks}", experiment.remarks]
+    seeds = ", ".join(map(str, measured.seeds))
+    parts.append(f"Seed {seeds}." if len(measured.seeds) == 1 else f"Mean ± standard deviation over seeds {seeds}.")
+    if measured.more:
+        parts.append("Set besides: " + ", ".join(f"{key} = {value!r}" for key, value in measured.more.items()) + ".")
+    thin = [
+        f"{row}, {column} ({len(values)})"
+        for row, column in measured.cells
+        if 0 < len(values := measured.values(metric, row, column)) < len(measured.seeds)
+    ]
+    if thin:
+        parts.append(f"Fewer seeds than that: {'; '.join(thin)}.")
+    without = [
+        f"{row}, {column}"
+        for row, column in measured.cells
+        if _cell(measured, metric, metrics.find(metric), row, column) is None
+    ]
+    if without:
+        parts.append(f"These runs have no such number: {'; '.join(without)}.")
+    reasons: dict[str, list[str]] = {}
+    for (row, column), reason in experiment.not_covered.items():
+        if row in at.rows and column in at.columns:
+            reasons.setdefault(reason, []).append(f"{row}, {column}")
+    parts += [f"Not covered: {'; '.join(cells)}: {_sentence(reason)}" for reason, cells in reasons.items()]
+    published = experiment.paper_values.get(metric)
+    if published is None or any(None in cells for cells in published.values()):
+        parts.append(f"Of the paper: {_sentence(experiment.missing)}")
+    parts += [f"Failed: {_sentence(failure)}" for failure in measured.failures()]
+    return " ".join(part for part in parts if part)
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else text + "."
+
+
+def _curves(measured: Measured, name: str) -> Table:
+    """Lay out a curve by round, at no more than ``CURVE_ROUNDS`` of them; each cell is a column."""
+    heading, curve = metrics.find_curve(name)
+    found: dict[str, dict[int, list[float]]] = {}
+    for (row, column, _), run in measured.runs.items():
+        if measured.store.state(run) is not State.FINISHED:
+            continue
+        points = found.setdefault(f"{row}, {column}", {})
+        for line in measured.store.folder(run).metrics():
+            value = curve(line, measured.cells[row, column].clients)
+            if value is not None:
+                points.setdefault(int(line["round"]), []).append(value)
+    rounds = sorted({number for points in found.values() for number in points})
+    step = -(-len(rounds) // CURVE_ROUNDS) or 1
+    shown = [number for at, number in enumerate(rounds) if at % step == 0 or at == len(rounds) - 1]
+    rows: list[list[TableCell]] = [
+        [number, *(Spread.of(points[number]) if number in points else None for points in found.values())]
+        for number in shown
+    ]
+    title = f"{measured.experiment.title}: {heading} by round"
+    note = "Every round: metrics.jsonl in the folders of the runs." if len(shown) < len(rounds) else ""
+    return Table(title, ["round", *found], rows, 4, note=note)

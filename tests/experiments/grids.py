@@ -1,0 +1,147 @@
+"""Small experiments and runs that end at once, for the tests of grids."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fedpfl.config import Config
+from fedpfl.experiments import PlannedRun, Store
+
+FILE = """\
+title = "A table"
+paper = "Somebody, Something, 2024"
+base = "base.toml"
+metrics = ["personalised-best", "gigabytes"]
+seeds = 3
+remarks = "All of it."
+
+[rows]
+"FedAvg" = { method = "fedavg" }
+"Local" = { method = "local" }
+
+[columns]
+"A" = { dirichlet-alpha = 0.1 }
+"B" = { dirichlet-alpha = 1.0 }
+
+[cells."FedAvg"."B"]
+learning-rate = 0.5
+
+[not-covered]
+"Local | B" = "there is no such data"
+
+[scale.smoke]
+remarks = "Small."
+settings = { num-server-rounds = 2, evaluate-every = 1 }
+column."A" = { batch-size = 7 }
+
+[scale.small]
+remarks = "Larger."
+columns = ["A"]
+seeds = 2
+
+[paper-values]
+missing = "the paper does not say"
+[paper-values.personalised-best]
+"FedAvg" = ["60.39 ± 1.46", 61.5]
+"Local" = ["81.91 ± 3.09", "–"]
+"""
+BASE = 'dataset = "digits"\nnum-clients = 4\nlearning-rate = 0.1\nbatch-size = 32\n'
+
+
+def write(folder: Path, text: str = FILE) -> Path:
+    """Write an experiment and its base; return its file."""
+    (folder / "base.toml").write_text(BASE)
+    path = folder / "table.toml"
+    path.write_text(text)
+    return path
+
+
+class Fake:
+    """Runs that are there at once: personalised accuracy 0.5 + seed / 100, 1 GB each way a round.
+
+    Parameters
+    ----------
+    fail : dict of str to str
+        Reasons for which runs fail, by method.
+    stop_after : int
+        Rounds after which a run stays as it is until it is interrupted.
+    """
+
+    def __init__(self, fail: dict[str, str] | None = None, stop_after: int = 10**9) -> None:
+        self.fail, self.stop_after = fail or {}, stop_after
+        self.started: list[str] = []
+        self.resumed: list[str] = []
+        self.cores: list[list[int]] = []
+        self.interrupted: list[str] = []
+
+    def __call__(self, run: PlannedRun, store: Store, cores: Any) -> Fake.Job:
+        self.started.append(run.name)
+        self.cores.append(list(cores))
+        if store.resumable(run):
+            self.resumed.append(run.name)
+        store.prepare(run)
+        return Fake.Job(self, run, store)
+
+    class Job:
+        """One of them."""
+
+        def __init__(self, runs: Fake, run: PlannedRun, store: Store) -> None:
+            self.runs, self.run = runs, run
+            self.ended: dict[str, Any] | None = None
+            reason = runs.fail.get(str(run.settings["method"]))
+            if reason:
+                self.ended = {"status": "failed", "error": reason}
+                return
+            folder = store.folder(run).path
+            rounds = min(run.rounds, runs.stop_after)
+            leave(folder, run, rounds)
+            if rounds == run.rounds:
+                (folder / "summary.md").write_text("done\n")
+                self.ended = {"status": "finished:completed", "error": None}
+
+        def outcome(self) -> dict[str, Any] | None:
+            return self.ended
+
+        def interrupt(self) -> None:
+            self.runs.interrupted.append(self.run.name)
+            self.ended = {"status": "interrupted", "error": "interrupted"}
+
+
+def leave(folder: Path, run: PlannedRun, rounds: int) -> None:
+    """Leave what a run of so many rounds leaves, its summary excepted."""
+    (folder / "checkpoint").mkdir(parents=True, exist_ok=True)
+    accuracy = 0.5 + run.settings["seed"] / 100
+    lines = []
+    for number in range(1, rounds + 1):
+        own = {"accuracy": accuracy, "weighted": accuracy, "std": 0.0, "each": {"0": accuracy - 0.1, "1": accuracy}}
+        lines.append({
+            "round": number, "seconds": 1.0, "seconds_train": 1.0, "bytes_up": 10**9, "bytes_down": 10**9,
+            "train_loss": 1 / number, "personalised": own, "details": {"drift": 2.0 * number},
+        })  # fmt: skip
+        (folder / "checkpoint" / f"round-{number:06d}.safetensors").touch()
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "task.json").write_text(json.dumps({"state_key": f"{run.name}-key", "clients": 4}))
+    (folder / "config.toml").write_text("".join(
+        f"{key} = {json.dumps(value)}\n" for key, value in Config.parse(run.settings).flat().items()
+    ))  # fmt: skip
+
+
+class Silent:
+    """Hears everything and keeps it."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+
+    def begin(self, runs: int, done: int, rounds: int) -> None:
+        self.heard.append(("begin", runs, done, rounds))
+
+    def started(self, run: PlannedRun) -> None:
+        self.heard.append(("started", run.name))
+
+    def round(self, run: PlannedRun, line: dict[str, Any]) -> None:
+        self.heard.append(("round", run.name, line["round"]))
+
+    def ended(self, run: PlannedRun, reason: str) -> None:
+        self.heard.append(("ended", run.name, reason))

@@ -1,0 +1,97 @@
+"""The files of experiments: what a cell's settings are, and what a mistake is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from grids import FILE, write
+
+from fedpfl.errors import ConfigError
+from fedpfl.experiments import load
+
+
+def settings(path: Path, row: str, column: str, scale: str = "paper") -> dict:
+    return next(dict(c.settings) for c in load(path).cells(scale) if (c.row, c.column) == (row, column))
+
+
+def test_the_later_of_two_settings_wins(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    assert settings(path, "FedAvg", "A") == {
+        "dataset": "digits", "num-clients": 4, "learning-rate": 0.1, "batch-size": 32, "method": "fedavg",
+        "dirichlet-alpha": 0.1,
+    }  # fmt: skip
+    assert settings(path, "FedAvg", "B")["learning-rate"] == 0.5
+    smoke = settings(path, "FedAvg", "A", "smoke")
+    assert (smoke["num-server-rounds"], smoke["batch-size"]) == (2, 7)
+    assert settings(path, "FedAvg", "B", "smoke")["batch-size"] == 32
+    one = next(c for c in load(path).cells("paper", {"learning-rate": 9.0}) if c.column == "B")
+    assert one.settings["learning-rate"] == 9.0
+
+
+def test_a_cell_that_is_not_covered_is_not_run(tmp_path: Path) -> None:
+    cells = [(c.row, c.column) for c in load(write(tmp_path)).cells("paper")]
+    assert cells == [("FedAvg", "A"), ("Local", "A"), ("FedAvg", "B")]
+
+
+def test_a_scale_may_have_fewer_columns_and_its_own_seeds(tmp_path: Path) -> None:
+    experiment = load(write(tmp_path))
+    assert {c.column for c in experiment.cells("small")} == {"A"}
+    assert [experiment.scale(name).seeds for name in ("smoke", "small", "paper")] == [1, 2, 3]
+
+
+def test_a_column_may_have_a_base_of_its_own(tmp_path: Path) -> None:
+    path = write(tmp_path, FILE.replace("{ dirichlet-alpha = 1.0 }", '{ base = "other.toml", dirichlet-alpha = 1.0 }'))
+    (tmp_path / "other.toml").write_text('dataset = "mnist"\nnum-clients = 8\n')
+    got = settings(path, "FedAvg", "B")
+    assert (got["dataset"], got["num-clients"], "batch-size" in got) == ("mnist", 8, False)
+
+
+def test_a_scale_takes_what_several_files_share(tmp_path: Path) -> None:
+    text = FILE.replace('remarks = "Small."', 'like = "shared.toml"\nremarks = "And more."')
+    (tmp_path / "shared.toml").write_text(
+        'remarks = "Shared."\n[settings]\nseed = 1\nnum-server-rounds = 9\nmomentum = 0.5\n'
+    )
+    path = write(tmp_path, text)
+    assert load(path).scale("smoke").remarks == "Shared. And more."
+    got = settings(path, "FedAvg", "A", "smoke")
+    assert (got["momentum"], got["num-server-rounds"]) == (0.5, 2)
+
+
+def test_a_missing_value_of_the_paper_is_none(tmp_path: Path) -> None:
+    experiment = load(write(tmp_path))
+    assert experiment.paper_values["personalised-best"] == {
+        "FedAvg": ("60.39 ± 1.46", 61.5), "Local": ("81.91 ± 3.09", None),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('title = "A table"', "", "title = None: table.toml has to have it"),
+        ('title = "A table"', 'title = "A table"\ncolour = 1', "there is no such key"),
+        ('title = "A table"', "title = 3", "must be of type str"),
+        ('"gigabytes"]', '"joules"]', "metrics = 'joules': must be one of personalised-best"),
+        ('"Local | B"', '"Local | C"', "not-covered = 'Local | C'"),
+        ('[cells."FedAvg"."B"]', '[cells."FedAvg"."C"]', "must be one of A, B"),
+        ('columns = ["A"]', 'columns = ["C"]', "scale.small.columns: must be one of A, B"),
+        ('remarks = "Larger."', "", "scale.small: has to say what differs from the paper"),
+        ('missing = "the paper does not say"', "", "has to say why the paper has no value"),
+        ('["60.39 ± 1.46", 61.5]', '["60.39 ± 1.46"]', "needs a value for each of the 2 columns"),
+        ('"Local" = ["81.91 ± 3.09", "–"]', "", "paper-values.personalised-best: must be one of FedAvg"),
+        ("[scale.small]", "[scale.large]", "scale = 'large'"),
+        ("seeds = 3", "seeds = = 3", "is not valid TOML"),
+        ('base = "base.toml"', 'base = "none.toml"', "cannot be read (No such file or directory)"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(tmp_path: Path, old: str, new: str, words: str) -> None:
+    assert old in FILE
+    with pytest.raises(ConfigError) as error:
+        load(write(tmp_path, FILE.replace(old, new)))
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_scale_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must be one of smoke, small, paper"):
+        load(write(tmp_path)).cells("huge")

@@ -1,0 +1,162 @@
+"""`fedpfl experiment` and `fedpfl sweep`, with runs that end at once; and one table for real."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from grids import FILE, Fake, write
+from typer.testing import CliRunner, Result
+
+from fedpfl.cli import app
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run in an empty folder that is the home as well, so that no default path leads outside."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    fake = Fake()
+    monkeypatch.setattr("fedpfl.experiments.grid.Process", fake)
+    return fake
+
+
+def fedpfl(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments], prog_name="fedpfl")
+
+
+def test_an_experiment_is_run_and_its_tables_left(fake: Fake, tmp_path: Path) -> None:
+    done = fedpfl("experiment", "run", write(tmp_path), "--seeds", 2)
+    assert done.exit_code == 0, done.output
+    assert "| FedAvg | 51.50 ± 0.71 | 60.39 ± 1.46 | 51.50 ± 0.71 | 61.5 |" in done.stdout
+    assert "(6/6)" in done.stderr
+    assert "about" in done.stderr  # how long the rest takes
+    left = tmp_path / ".fedpfl" / "experiments" / "tables" / "table" / "smoke"
+    assert {path.name for path in left.iterdir()} == {"table.md", "table.csv", "table-2.csv"}
+    assert "60.39 ± 1.46" in (left / "table.md").read_text()
+    assert len(fake.started) == 6
+    assert fedpfl("experiment", "run", tmp_path / "table.toml", "--seeds", 2, "-q").stdout == done.stdout
+    assert len(fake.started) == 6
+
+
+def test_a_failure_shows_in_the_table_and_in_the_exit_code(fake: Fake, tmp_path: Path) -> None:
+    fake.fail["local"] = "no memory"
+    done = fedpfl("experiment", "run", write(tmp_path))
+    assert done.exit_code == 1
+    assert "| Local | failed | 81.91 ± 3.09 | – | – |" in done.stdout
+    assert "no memory" in done.stdout
+    assert "error: 1 of 3 runs did not finish" in done.stderr
+
+
+def test_status_and_formats(fake: Fake, tmp_path: Path) -> None:
+    path = write(tmp_path)
+    fedpfl("experiment", "run", path)
+    counts = fedpfl("experiment", "status", path, "--seeds", 2).stdout
+    assert re.search(r"table +│ +3 +│ +0 +│ +0 +│ +3 +│ +6", counts)
+    rows = list(csv.reader(io.StringIO(fedpfl("experiment", "table", path, "--format", "csv").stdout)))
+    assert rows[0][:4] == ["", "A", "A std", "A n"]
+    assert r"\begin{table}" in fedpfl("experiment", "table", path, "--format", "latex").stdout
+    assert "must be one of markdown, csv, latex" in fedpfl("experiment", "table", path, "--format", "pdf").stderr
+
+
+def test_settings_from_outside_win_and_are_told(fake: Fake, tmp_path: Path) -> None:
+    path = write(tmp_path)
+    text = fedpfl("experiment", "run", path, "-c", "learning-rate=0.7").stdout
+    assert "Set besides: learning-rate = 0.7." in text
+    assert "not run yet" in fedpfl("experiment", "table", path).stdout
+
+
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    done = fedpfl("experiment", "run", "none-of-that")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "feddecomp-table-3" in done.stderr
+    broken = write(tmp_path, FILE.replace("learning-rate = 0.5", "learning-rat = 0.5"))
+    assert "did you mean learning-rate" in fedpfl("experiment", "run", broken).stderr
+    assert "must be one of smoke, small, paper" in fedpfl("experiment", "run", broken, "--scale", "big").stderr
+
+
+def test_the_list_has_every_file() -> None:
+    shown = fedpfl("experiment", "list").stdout
+    for path in (ROOT / "experiments").glob("*.toml"):
+        assert path.stem in shown
+
+
+def test_a_sweep(fake: Fake, tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text('method = "fedprox"\nnum-server-rounds = 1\n')
+    command = ["sweep", "-c", "base.toml", "--grid", "learning-rate=0.01,0.05", "--random", "fedprox-mu=log:0.001:1"]
+    done = fedpfl(*command, "--samples", 2, "--seeds", 2, "--name", "mine", "--format", "csv")
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert len(rows) == 4
+    assert {row["runs done"] for row in rows} == {"2/2"}
+    assert len(fake.started) == 8
+    assert (tmp_path / ".fedpfl/experiments/tables/sweeps/mine/table.csv").read_text() == done.stdout
+    assert "must be the name of a folder" in fedpfl(*command, "--name", "a/b").stderr
+
+
+REAL = """\
+title = "Real"
+paper = "Nobody, Nothing, 2024"
+metrics = ["personalised-best"]
+seeds = 1
+[settings]
+num-server-rounds = 3
+local-epochs = 1
+num-clients = 2
+[rows]
+"FedAvg" = { method = "fedavg" }
+[columns]
+"good" = { dataset = "digits" }
+"bad" = { dataset = "npz", data = "/nowhere.npz" }
+[scale.smoke]
+remarks = "All."
+[scale.small]
+remarks = "All."
+[paper-values]
+missing = "there is none"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("flower")
+def test_for_real_with_an_interruption_and_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "real.toml").write_text(REAL)
+    code = "from fedpfl.cli import main; main()"
+    command = [sys.executable, "-c", code, "experiment", "run", "real.toml", "--output-dir", str(tmp_path / "out")]
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("out/runs/*/checkpoint/round-000001.safetensors")):
+        assert child.poll() is None, child.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=120)
+    assert (child.returncode, err.splitlines()[-1]) == (130, "interrupted; the same command goes on from here")
+
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 1, done.stderr
+    line = next(line for line in done.stdout.splitlines() if line.startswith("| FedAvg"))
+    assert re.fullmatch(r"\| FedAvg \| \d+\.\d\d \| failed \|", line)
+    assert "/nowhere.npz" in done.stdout
+    folder = next(path for path in tmp_path.glob("out/runs/fedavg-digits-*"))
+    assert [int(number) for number in re.findall(r'"round": (\d+)', (folder / "metrics.jsonl").read_text())] == [
+        1,
+        2,
+        3,
+    ]

@@ -1,0 +1,184 @@
+"""Grids of runs: names, what is skipped, resumed, interrupted, and what failures leave."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+from grids import Fake, Silent, leave, write
+
+from fedpfl.errors import ConfigError
+from fedpfl.experiments import Grid, State, Store, load, plan
+from fedpfl.experiments.grid import _shares
+from fedpfl.experiments.tables import Measured, tables
+
+QUICK = {"method": "fedavg", "dataset": "digits", "num-clients": 4, "num-server-rounds": 2}
+
+
+def measured(tmp_path: Path, scale: str = "smoke", **options: int) -> Measured:
+    return Measured(load(write(tmp_path)), scale, Store(tmp_path / "out"), **options)
+
+
+def play(of: Measured, fake: Fake, **options: int) -> tuple[Silent, dict[str, State]]:
+    heard = Silent()
+    return heard, Grid(of.runs.values(), of.store, fake).run(heard, **options)
+
+
+class TestNames:
+    def test_follow_from_the_settings(self) -> None:
+        run = plan(QUICK, 1)
+        assert run.name.startswith("fedavg-digits-")
+        assert plan(QUICK, 2).name != run.name
+        assert plan({**QUICK, "learning-rate": 0.5}, 1).name != run.name
+        assert plan({**QUICK, "num-server-rounds": 3}, 1).name != run.name
+
+    def test_do_not_depend_on_places_nor_on_what_is_the_default_anyway(self) -> None:
+        for more in ({"data-dir": "/elsewhere"}, {"round-timeout": 5.0}, {"momentum": 0.9}, {"ditto-pull": 3.0}):
+            assert plan({**QUICK, **more}, 1).name == plan(QUICK, 1).name
+
+    def test_other_data_are_another_run(self) -> None:
+        assert plan({**QUICK, "dataset": "npz", "data": "/a"}, 1).name != plan({**QUICK, "dataset": "npz"}, 1).name
+
+    def test_settings_are_checked(self) -> None:
+        with pytest.raises(ConfigError, match="did you mean learning-rate"):
+            plan({**QUICK, "learning-rat": 1.0}, 1)
+        with pytest.raises(ConfigError, match="num-clients = 0: has to be given"):
+            plan({"method": "fedavg"}, 1)
+
+
+class TestRunning:
+    def test_runs_everything_once_and_then_nothing(self, tmp_path: Path) -> None:
+        of, fake = measured(tmp_path, seeds=2), Fake()
+        heard, states = play(of, fake)
+        assert len(fake.started) == len(set(fake.started)) == 6
+        assert set(states.values()) == {State.FINISHED}
+        assert heard.heard[0] == ("begin", 6, 0, 12)
+        again = Fake()
+        heard, _ = play(of, again)
+        assert (again.started, heard.heard) == ([], [("begin", 6, 6, 0)])
+
+    def test_equal_runs_of_two_tables_are_run_once(self, tmp_path: Path) -> None:
+        runs = [plan(QUICK, 1), plan(QUICK, 1, ["new-clients:ensemble"]), plan(QUICK, 1, ["new-clients:local-train"])]
+        found = Grid(runs, Store(tmp_path), Fake()).runs
+        assert [run.modes for run in found] == [("ensemble", "local-train")]
+
+    def test_the_first_seed_comes_first(self, tmp_path: Path) -> None:
+        fake = Fake()
+        of = measured(tmp_path, seeds=2)
+        play(of, fake)
+        assert fake.started == [of.runs[key].name for key in sorted(of.runs, key=lambda key: key[2])]
+
+    def test_a_failure_stops_nothing_else(self, tmp_path: Path) -> None:
+        of = measured(tmp_path)
+        heard, states = play(of, Fake(fail={"fedavg": "no memory"}))
+        assert sorted(state.value for state in states.values()) == ["failed", "failed", "finished"]
+        assert [entry[2] for entry in heard.heard if entry[0] == "ended"] == ["no memory", "", "no memory"]
+        play(of, retried := Fake())
+        assert len(retried.started) == 2
+        assert set(of.states().values()) == {State.FINISHED}
+
+    def test_an_interruption_ends_what_runs_and_can_be_taken_up(self, tmp_path: Path) -> None:
+        of, fake = measured(tmp_path), Fake(stop_after=1)
+
+        class Impatient(Silent):
+            def round(self, run, line) -> None:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            Grid(of.runs.values(), of.store, fake).run(Impatient(), jobs=2)
+        assert fake.interrupted == fake.started
+        assert len(fake.started) == 2
+        assert sorted(state.value for state in of.states().values()) == ["interrupted", "interrupted", "missing"]
+        heard, states = play(of, after := Fake())
+        assert after.resumed == fake.started
+        assert set(states.values()) == {State.FINISHED}
+        assert heard.heard[0] == ("begin", 3, 0, 6 - 2)
+
+    def test_what_has_no_finished_round_starts_afresh(self, tmp_path: Path) -> None:
+        store, run = Store(tmp_path), plan(QUICK, 1)
+        leave(store.folder(run).path, run, 0)
+        assert store.state(run) is State.MISSING
+        store.prepare(run)
+        assert not store.folder(run).path.exists()
+
+    def test_what_another_grid_runs_is_waited_for(self, tmp_path: Path) -> None:
+        store, run, fake = Store(tmp_path), plan(QUICK, 1), Fake()
+        store.beside(run).mkdir(parents=True)
+        with (store.beside(run) / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            grid, heard, looks = Grid([run], store, fake), Silent(), []
+
+            def patience(seconds: float) -> None:
+                looks.append(seconds)
+                if len(looks) == 2:  # the other grid is done
+                    leave(store.folder(run).path, run, 2)
+                    (store.folder(run).path / "summary.md").touch()
+                    fcntl.flock(lock, fcntl.LOCK_UN)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("fedpfl.experiments.grid.time.sleep", patience)
+                states = grid.run(heard)
+        assert fake.started == []
+        assert states == {run.name: State.FINISHED}
+
+    def test_models_can_be_discarded(self, tmp_path: Path) -> None:
+        store, run = Store(tmp_path), plan(QUICK, 1)
+        for folder in (store.root / "state" / f"{run.name}-key", store.folder(run).path / "personal"):
+            folder.mkdir(parents=True)
+        (store.folder(run).path / "checkpoint").mkdir()
+        (store.folder(run).path / "checkpoint" / "round-000001.safetensors").touch()
+        Grid([run], store, Fake()).run(Silent(), discard_models=True)
+        assert not (store.root / "state" / f"{run.name}-key").exists()
+        assert not (store.folder(run).path / "personal").exists()
+        assert store.state(run) is State.FINISHED
+
+    def test_a_folder_that_cannot_be_written_is_one_line(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(ConfigError, match=r"output-dir = .*: cannot be written"):
+            Grid([plan(QUICK, 1)], Store(tmp_path / "file" / "out"), Fake()).run(Silent())
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot pin processes")
+def test_cores_are_divided_among_runs_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3, 4})
+    assert _shares(1) == [[]]
+    assert _shares(2) == [[0, 2, 4], [1, 3]]
+    assert _shares(7) == [[0], [1], [2], [3], [4], [0], [1]]
+
+
+class TestTables:
+    def test_before_anything_ran(self, tmp_path: Path) -> None:
+        first, second = tables(measured(tmp_path))
+        assert list(first.columns) == ["", "A", "A, paper", "B", "B, paper"]
+        assert [list(row) for row in first.rows] == [
+            ["FedAvg", "not run yet", "60.39 ± 1.46", "not run yet", "61.5"],
+            ["Local", "not run yet", "81.91 ± 3.09", None, None],
+        ]  # fmt: skip
+        assert "Not covered: Local, B: there is no such data." in first.note
+        assert "Of the paper: the paper does not say." in first.note
+        assert list(second.columns) == ["", "A", "B"]  # the paper has no such table
+
+    def test_mean_and_deviation_over_seeds(self, tmp_path: Path) -> None:
+        of = measured(tmp_path, seeds=3)
+        play(of, Fake())
+        accuracy, traffic = tables(of)
+        assert "| FedAvg | 52.00 ± 1.00 | 60.39 ± 1.46 | 52.00 ± 1.00 | 61.5 |" in accuracy.markdown()
+        assert "| Local | 4.000 ± 0.000 | – |" in traffic.markdown()
+        assert "over seeds 1, 2, 3" in accuracy.note
+
+    def test_a_failure_stands_in_its_cell_with_its_reason(self, tmp_path: Path) -> None:
+        of = measured(tmp_path)
+        play(of, Fake(fail={"local": "no memory"}))
+        table = tables(of)[0]
+        assert table.rows[1][1] == "failed"
+        assert "Failed: Local, A, seed 1: no memory." in table.note
+
+    def test_no_cell_is_empty_in_any_format(self, tmp_path: Path) -> None:
+        of = measured(tmp_path)
+        play(of, Fake(fail={"local": "no memory"}))
+        for table in tables(of):
+            assert all(cell != "" for row in table.rows for cell in row)
+            for form in ("markdown", "csv", "latex"):
+                assert table.write(form)

@@ -1,0 +1,58 @@
+"""What is measured of a run, on lines of metrics that can be checked by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedpfl.errors import ConfigError
+from fedpfl.experiments import metrics
+
+
+def line(number: int, accuracy: float, weighted: float, shared: float | None = None) -> dict:
+    own = {
+        "accuracy": accuracy,
+        "weighted": weighted,
+        "each": {"0": accuracy - 0.1, "1": accuracy, "2": accuracy + 0.1},
+    }
+    out = {
+        "round": number, "seconds_train": 2.0, "bytes_up": 3 * 10**8, "bytes_down": 2 * 10**8, "train_loss": 1 / number,
+        "personalised": own, "details": {"drift": 5.0 * number},
+    }  # fmt: skip
+    return out if shared is None else {**out, "global": {"accuracy": shared}}
+
+
+LINES = [line(1, 0.5, 0.6, 0.4), line(2, 0.7, 0.65, 0.3), {**line(3, 0, 0), "personalised": None}, line(4, 0.6, 0.7)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("personalised-best", 0.7), ("personalised-last", 0.6), ("weighted-best", 0.7), ("weighted-last", 0.7),
+        ("weighted-best-10", 0.65), ("global-best", 0.4), ("global-last", 0.3), ("gigabytes", 2.0), ("seconds", 8.0),
+        ("train-loss-last", 0.25), ("detail:drift", 20.0), ("detail:other", None),
+    ],
+)  # fmt: skip
+def test_a_metric(name: str, value: float | None) -> None:
+    assert metrics.find(name).value(LINES, ()) == (None if value is None else pytest.approx(value))
+
+
+def test_the_best_ten_rounds_are_consecutive() -> None:
+    lines = [line(i, 0, w) for i, w in enumerate([0.9] + [0.1] * 9 + [0.5] * 10 + [0.9], 1)]
+    assert metrics.find("weighted-best-10").value(lines, ()) == pytest.approx((9 * 0.5 + 0.9) / 10)
+
+
+def test_some_clients_alone() -> None:
+    assert metrics.find("personalised-best").value(LINES, {0, 2}) == pytest.approx(0.7)
+    assert metrics.find("personalised-best").value(LINES, {0}) == pytest.approx(0.6)
+
+
+def test_without_rounds_there_is_nothing() -> None:
+    for name in ("personalised-best", "personalised-last", "weighted-best-10", "train-loss-last"):
+        assert metrics.find(name).value([], ()) is None
+
+
+def test_an_unknown_name_is_told_what_there_is() -> None:
+    with pytest.raises(ConfigError, match="must be one of personalised-best"):
+        metrics.find("accuracy")
+    with pytest.raises(ConfigError, match="must be one of personalised, global, train-loss, detail:NAME"):
+        metrics.find_curve("accuracy")

@@ -1,0 +1,74 @@
+"""Sweeps: their points, that they do not change, and their table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from grids import Fake, Silent
+
+from fedpfl.errors import ConfigError
+from fedpfl.experiments import Grid, Store, Sweep
+
+BASE = {"method": "fedprox", "dataset": "digits", "num-clients": 4, "num-server-rounds": 1}
+
+
+def sweep(grid: list[str], random: list[str], samples: int = 3, seeds: int = 1) -> Sweep:
+    return Sweep(BASE, grid, random, samples, seeds)
+
+
+def test_a_grid_is_every_value_with_every_other() -> None:
+    found = sweep(["learning-rate=0.01,0.05", "model=small-cnn,'mlp'"], []).points
+    assert found == [
+        {"learning-rate": rate, "model": model} for rate in (0.01, 0.05) for model in ("small-cnn", "mlp")
+    ]  # fmt: skip
+
+
+def test_random_points_stay_when_there_are_more() -> None:
+    ranges = ["fedprox-mu=log:0.001:1", "batch-size=int:8:64", "momentum=uniform:0:0.9", "model=choice:mlp:small-cnn"]
+    few, many = sweep([], ranges, 3).points, sweep([], ranges, 6).points
+    assert many[:3] == few
+    assert len({point["fedprox-mu"] for point in many}) == 6
+    for point in many:
+        assert 0.001 <= point["fedprox-mu"] <= 1
+        assert point["batch-size"] in range(8, 65)
+        assert 0 <= point["momentum"] <= 0.9
+        assert point["model"] in ("mlp", "small-cnn")
+
+
+def test_every_sample_meets_every_point_of_the_grid_and_every_seed() -> None:
+    found = sweep(["learning-rate=0.01,0.05"], ["fedprox-mu=log:0.001:1"], 3, seeds=2)
+    assert len(found.points) == 6
+    assert len({run.name for run in found.runs}) == 12
+    assert [run.settings["seed"] for run in found.runs] == [1] * 6 + [2] * 6
+
+
+@pytest.mark.parametrize(
+    ("grid", "random", "words"),
+    [
+        (["learning-rate"], [], "grid = 'learning-rate': must be key=value"),
+        ([], ["fedprox-mu=log:0:1"], "LOW above 0 for log"),
+        ([], ["fedprox-mu=uniform:2:1"], "LOW below HIGH"),
+        ([], ["fedprox-mu=normal:0:1"], "must be key=log:LOW:HIGH"),
+        ([], ["fedprox-mu=log:a:b"], "must be key=log:LOW:HIGH"),
+        (["fedprox-mu=1"], ["fedprox-mu=log:0.1:1"], "must not be on the grid as well"),
+        ([], [], "give a grid, random settings or both"),
+        (["fedprox-nu=1"], [], "did you mean fedprox-mu"),
+        (["learning-rate=-1"], [], "learning-rate = -1: must be > 0"),
+    ],
+)
+def test_a_mistake_is_one_line(grid: list[str], random: list[str], words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        sweep(grid, random)
+    assert words in str(error.value)
+
+
+def test_the_table_has_a_line_for_each_point_the_best_first(tmp_path: Path) -> None:
+    found, store = sweep(["learning-rate=0.01,0.05", "method=fedprox,local"], [], seeds=2), Store(tmp_path)
+    Grid(found.runs[:-1], store, Fake(fail={"local": "no memory"})).run(Silent())
+    table = found.table(store, "A sweep")
+    assert [row[:2] for row in table.rows][:2] == [["0.01", "fedprox"], ["0.05", "fedprox"]]
+    text = table.markdown()
+    assert "| 0.01 | fedprox | 51.500 ± 0.707 | 51.500 ± 0.707 | – | 2.000 ± 0.000 | 1.000 ± 0.000 | 2/2 |" in text
+    assert "| 0.01 | local | – | – | – | – | – | 0/2 |" in text
+    assert "no memory" in table.note

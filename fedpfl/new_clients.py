@@ -24,6 +24,7 @@ from .payload import Payload
 from .results import RunFolder
 from .rng import generator
 from .settings import Value
+from .strategies import Client, strategies
 from .strategies.base import new_clients
 from .training.loop import EVALUATION_BATCH, evaluate, run_phase
 from .training.phase import Penalty, Phase
@@ -58,11 +59,11 @@ def try_new_clients(folder: RunFolder, mode: str) -> dict[str, Any]:
     new = new_clients(config.run, int(task["clients"]))
     if not new:
         raise ConfigError("new-clients", config.run.new_clients, "the run held out no clients, so none are new")
-    last, stored = folder.checkpoint()
-    if "for_clients" in stored:
+    left = Simulation.of(folder)
+    if not left.strategy.one_model:
         raise ConfigError("method", config.method.name, "makes a model for each client and has none for new ones")
-    engine = Engine(config, federated_data(config.data, int(task["clients"]), config.run.seed), int(task["clients"]))
-    correct = MODES[mode](Simulation(engine, str(task["state_key"]), last, stored), new)
+    correct = MODES[mode](left, new)
+    engine = left.engine
     samples = {client: engine.data.sizes(client)[1] for client in new if engine.data.sizes(client)[1]}
     if not samples:
         raise ConfigError("new-clients", config.run.new_clients, "none of the new clients has test samples")
@@ -90,20 +91,57 @@ class Simulation:
         self.engine = engine
         self.state_key = state_key
         self.last = last
-        self.stored = dict(stored)
-        self.personal_round: list[int] = stored["personal_round"].tolist()
+        clients = [Client(i, i, *engine.data.sizes(i)) for i in range(engine.num_clients)]
+        aggregation, partition = engine.config.method.aggregation, engine.partition
+        options = {**aggregation.options, **partition.rule_options}
+        self.strategy = strategies()[aggregation.rule](
+            clients, partition.layout, partition.get_shared(), engine.config.run, state_key, **options
+        )
+        self.strategy.load_state(dict(stored))
 
-    def load(self, client: int) -> LocalRound:
-        """Put a client's model together: the newest shared arrays and its own, or the initial ones if it has none."""
-        partition, method = self.engine.partition, self.engine.config.method
-        partition.accept(self.stored)
+    @classmethod
+    def of(cls, folder: RunFolder) -> Simulation:
+        """Read what a run left.
+
+        Raises
+        ------
+        ConfigError, DataError
+            The data are not on this machine.
+        StateError
+            A file of the run is missing or damaged.
+        """
+        config, task = Config.parse(folder.config()), folder.task()
+        last, stored = folder.checkpoint()
+        clients = int(task["clients"])
+        engine = Engine(config, federated_data(config.data, clients, config.run.seed), clients)
+        return cls(engine, str(task["state_key"]), last, stored)
+
+    @property
+    def personal_round(self) -> Mapping[int, int]:
+        """The round after which each client holds its personal arrays; 0 if it never trained."""
+        return self.strategy.personal_round
+
+    def load(self, client: int, kind: str = "evaluate") -> LocalRound:
+        """Put a client's model together as the next message to it would: shared arrays, and its own if it has any.
+
+        Parameters
+        ----------
+        client : int
+            Client from 0.
+        kind : str
+            What the message would be for, ``train`` or ``evaluate``: it says what the server attaches.
+        """
+        partition, strategy = self.engine.partition, self.strategy
+        known = strategy.clients[client]
+        extra = strategy.attachments(known, kind)
+        partition.accept(extra.arrays)
         config: dict[str, Value] = {
-            "round": self.last + 1, "personal-round": self.personal_round[client], "state-key": self.state_key,
-            "layout": partition.layout.to_text(),
+            **extra.config, "round": self.last + 1, "personal-round": strategy.personal_round[client],
+            "state-key": self.state_key, "layout": partition.layout.to_text(),
         }  # fmt: skip
-        arrays = {**self.stored, **partition.layout.pack(self.stored["shared"], "float32")}
+        arrays = {**extra.arrays, **partition.layout.pack(strategy.outgoing(known), "float32")}
         _, local = self.engine.load(client, Payload(config, arrays=arrays))
-        method.prepare(local)
+        self.engine.config.method.prepare(local)
         return local
 
     def train(self, phases: Sequence[Phase], local: LocalRound, purpose: str, weight_decay: float) -> None:
@@ -144,12 +182,12 @@ class OnlyPersonal:
 def _local_train(left: Simulation, new: Sequence[int]) -> dict[int, int]:
     correct = {}
     for client in new:
-        local = left.load(client)
+        local = left.load(client, "train")
         own = left.engine.partition.personal_elements()
         decay = left.engine.config.training.weight_decay
         phases = [_of_personal(phase, own, decay) for phase in left.engine.config.method.schedule(local)]
         left.train(phases, local, "batches", weight_decay=0.0)
-        left.engine.partition.set_shared(left.stored["shared"])  # running statistics have moved
+        left.engine.partition.set_shared(left.strategy.shared)  # running statistics have moved
         correct[client] = left.correct(local)
     return correct
 
@@ -162,7 +200,7 @@ def _of_personal(phase: Phase, own: Mapping[str, Tensor], weight_decay: float) -
 def _fine_tune(left: Simulation, new: Sequence[int]) -> dict[int, int]:
     correct = {}
     for client in new:
-        local = left.load(client)
+        local = left.load(client, "train")
         training = left.engine.config.training
         left.train(left.engine.config.method.schedule(local), local, "batches", training.weight_decay)
         correct[client] = left.correct(local)
@@ -173,7 +211,7 @@ def _fine_tune(left: Simulation, new: Sequence[int]) -> dict[int, int]:
 def _ensemble(left: Simulation, new: Sequence[int]) -> dict[int, int]:
     samples = {client: left.engine.test_samples(client) for client in new}
     outputs = dict.fromkeys(new, torch.zeros(()))
-    for client in (client for client, trained in enumerate(left.personal_round) if trained):
+    for client in (client for client, trained in left.personal_round.items() if trained):
         model = left.load(client).model.eval()
         forward = left.engine.config.method.personalised(model)
         for other, (x, _) in samples.items():

@@ -7,10 +7,9 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from ..results import RunFolder
-from ..tables import Cell, Spread, Table
-from .figure import Bars
+from ..tables import Cell, Table
 from .registry import NoOptions, Result, analysis
-from .runs import grouped, last_accuracies, require
+from .runs import bars, grouped, last_accuracies, require
 
 WORST = 0.1
 
@@ -45,9 +44,7 @@ def fairness(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     rows = [row for row in rows if row[1] is not None]
     require(rows, "a test of its clients", "every run tests them after its last round; wait until it is over")
     table = Table("Fairness: the clients' accuracies in percent", ["run", *COLUMNS], rows)
-    shown = list(COLUMNS)[:4]
-    bars = {name: [_mean(row[1 + i]) for row in rows] for i, name in enumerate(shown)}
-    return Result([table], [Bars("Fairness", "percent", [str(row[0]) for row in rows], bars)])
+    return Result([table], [bars("Fairness", "percent", list(COLUMNS)[:4], rows)])
 
 
 def _of_clients(number: Callable[[Sequence[float]], float]) -> Callable[[RunFolder], float | None]:
@@ -56,7 +53,3 @@ def _of_clients(number: Callable[[Sequence[float]], float]) -> Callable[[RunFold
         return number(list(each.values())) if each else None
 
     return of_run
-
-
-def _mean(cell: Cell) -> float | None:
-    return cell.mean if isinstance(cell, Spread) else None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ConfigError, FedpflError
 from ..results import RunFolder
+from ..settings import keys, parse
 from ..tables import Table
 from .figure import Figure
 
@@ -50,7 +51,7 @@ class Analysis:
     function : callable
         (runs, options) → Result.
     options : type
-        Dataclass of its options; each field has a default, and ``metadata["help"]``.
+        Dataclass of its options, made of :func:`fedpfl.settings.setting`.
     """
 
     name: str
@@ -79,15 +80,12 @@ class Analysis:
         """
         if not runs:
             raise ConfigError("run", [], f"the analysis {self.name!r} needs at least one run")
-        known = {option.name: option for option in fields(self.options)}
-        for key, value in options.items():
-            if key not in known:
-                allowed = "is no option of this analysis; it has " + (", ".join(known) or "none")
-                raise ConfigError(key, value, allowed)
-            wanted = type(known[key].default)
-            if type(value) is not wanted and not (wanted is float and type(value) is int):
-                raise ConfigError(key, value, f"must be a value of type {wanted.__name__}")
-        return self.function(runs, self.options(**options))
+        given = {key.replace("_", "-"): value for key, value in options.items()}
+        known = keys(self.options)
+        for key in given.keys() - set(known):
+            allowed = "is no option of this analysis; it has " + (", ".join(known) or "none")
+            raise ConfigError(key, given[key], allowed)
+        return self.function(runs, parse(self.options, given))
 
 
 REGISTERED: dict[str, Analysis] = {}
@@ -105,7 +103,7 @@ def analysis(
     shows : str
         One line: what it shows, and where that comes from.
     options : type
-        Dataclass of its options.
+        Dataclass of its options, made of :func:`fedpfl.settings.setting`.
     """
 
     def register(

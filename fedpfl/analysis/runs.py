@@ -12,7 +12,8 @@ import numpy as np
 from ..errors import StateError
 from ..methods import find
 from ..results import FREE_ON_RESUME, RunFolder
-from ..tables import Spread
+from ..tables import Cell, Spread
+from .figure import Bars
 from .registry import NotRecorded
 
 # Settings in which repetitions of a run may differ: none of them is a choice that an experiment compares.
@@ -136,6 +137,13 @@ def array(run: RunFolder, name: str) -> dict[int, np.ndarray]:
         except (OSError, ValueError, EOFError) as error:
             raise StateError(f"{path}: cannot be read ({error})") from error
     return found
+
+
+def bars(title: str, y_label: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Bars:
+    """Draw a table whose first column has names and whose next ones, headed ``heads``, have spreads: their means."""
+    cells = {head: [row[1 + i] for row in rows] for i, head in enumerate(heads)}
+    means = {head: [cell.mean if isinstance(cell, Spread) else None for cell in of] for head, of in cells.items()}
+    return Bars(title, y_label, [str(row[0]) for row in rows], means)
 
 
 def require(found: Collection[object], what: str, how: str) -> None:

@@ -40,8 +40,7 @@ def analyse(
         raise ConfigError("analysis", name, "must be one of " + ", ".join(known))
     if form not in FORMATS:
         raise ConfigError("format", form, "must be one of " + ", ".join(FORMATS))
-    given = {key.replace("-", "_"): value for key, value in overrides(options).items()}
-    result = known[name].make([run_folder(run) for run in runs or []], **given)
+    result = known[name].make([run_folder(run) for run in runs or []], **overrides(options))
     typer.echo("\n".join(table.write(form) for table in result.tables), nl=False)
     if output is None:
         return
@@ -56,10 +55,11 @@ def _list_analyses() -> None:
     from dataclasses import fields
 
     from ..analysis import analyses
+    from ..settings import key_of
 
     width = max(map(len, analyses()))
     for name, analysis in analyses().items():
         typer.echo(f"{name:<{width}}  {analysis.shows}")
         for option in fields(analysis.options):
-            key = option.name.replace("_", "-")
-            typer.echo(f"{'':<{width}}    -O {key}={option.default!r}: {option.metadata['help']}")
+            limits = option.metadata["limits"].describe()
+            typer.echo(f"{'':<{width}}    -O {key_of(option)}={option.default}: {option.metadata['doc']} ({limits})")

@@ -1,0 +1,309 @@
+"""What an attacker who sees a client's update can tell of its images."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..data.federation import Samples
+from ..errors import ConfigError, FedpflError
+from ..methods.base import LocalRound
+from ..new_clients import Simulation
+from ..results import RunFolder
+from ..rng import generator, torch_seed
+from ..settings import setting
+from ..tables import Cell, Table
+from ..training.loop import run_phase
+from ..training.phase import Batch, Phase
+from .feature_maps import picture
+from .figure import Bars, Figure, Images
+from .inversion import ATTACKS, cosine_distance, label_from_bias
+from .left import fresh_arrays, overwrite
+from .registry import NotRecorded, Result, analysis
+from .runs import grouped
+
+BIAS = "head.bias"  # of the classifier
+
+
+@dataclass(frozen=True)
+class AttackOptions:
+    """Options of the attack."""
+
+    clients: int = setting(5, "Clients attacked, drawn by attack-seed; fewer where there are fewer.", minimum=1)
+    images: int = setting(1, "Training images attacked of each of them.", minimum=1)
+    iterations: int = setting(500, "Steps of the reconstruction.", minimum=1)
+    kind: str = setting(
+        "cosine",
+        "Cosine distance and total variation with Adam (cosine), or squared distance with L-BFGS (dlg).",
+        choices=tuple(ATTACKS),
+    )
+    tv: float = setting(1e-2, "Weight of the total variation.", minimum=0)
+    step: float = setting(0.1, "Step of Adam at first; L-BFGS takes 10 times that.", above=0)
+    restarts: int = setting(1, "Attempts at an image; the one whose gradients match best counts.", minimum=1)
+    learning_rate: float = setting(0.01, "Step of the client's SGD, by which its update is divided.", above=0)
+    label: str = setting(
+        "known",
+        "Whether the attacker knows the image's class, or infers it from the gradient of the classifier's bias.",
+        choices=("known", "inferred"),
+    )
+    personal: str = setting(
+        "drawn",
+        "What the attacker puts in the place of personal arrays: an initialisation of its own (drawn), the one from "
+        "which all clients started (initial), or the client's own, which it cannot know (true).",
+        choices=("drawn", "initial", "true"),
+    )
+    attack_seed: int = setting(1, "Clients, images, first guesses and the attacker's arrays follow from it.", minimum=0)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attacked image.
+
+    Attributes
+    ----------
+    original, recovered : Tensor, shape (channels, height, width)
+        From −1 to 1.
+    psnr : float
+        In dB.
+    distance : float
+        How far the recovered image's gradients are from those that were seen: 1 − cos.
+    """
+
+    original: Tensor
+    recovered: Tensor
+    psnr: float
+    distance: float
+
+
+@analysis(
+    "attack", "PSNR of images recovered from what a client sends (FedDecomp, table 7; DLG, inverting gradients)",
+    AttackOptions,
+)  # fmt: skip
+def attack(runs: Sequence[RunFolder], options: AttackOptions) -> Result:
+    """Recover clients' training images from their updates of the shared arrays; average and maximum PSNR.
+
+    A client of the finished run takes the method's own schedule, one step of SGD for each of its phases, on a single
+    image; the difference of what it received and what it would send, divided by the learning rate, is what the attacker
+    sees. The attacker is the server: it knows the model's structure, the shared arrays, the phases and, unless told
+    otherwise, the class, but no personal array. It looks for the image whose gradients, added over the phases, match.
+
+    Notes
+    -----
+    FedDecomp (section 4.6) says that "the gradients of shared parameters can be obtained by the attacker" and that 5
+    images of each of 20 clients were attacked in rounds 10 to 50, but neither what the attacker puts in the place of
+    personal arrays, nor how many images a gradient is of, nor optimiser and steps. Here a run is attacked after its
+    last round. PSNR is torchmetrics', for images from 0 to 1: −10·log10 of the mean squared error over all values; the
+    paper divides by width · height only, which for colour images is 4.8 dB less. A PSNR says little without that of
+    an image that tells nothing: a uniform one as bright as the attacked images are on average stands beside it.
+    """
+    if find_spec("torchmetrics") is None:
+        raise FedpflError("the attack needs torchmetrics: pip install 'fedpfl[analysis]'")
+    rows: list[list[Cell]] = []
+    figures: list[Figure] = []
+    without = []
+    for group in grouped(runs):
+        try:
+            attempts = [attempt for run in group.runs for attempt in attack_run(run, options)]
+        except NotRecorded as error:
+            without.append(str(error))
+            continue
+        values = [attempt.psnr for attempt in attempts]
+        distance = statistics.fmean(attempt.distance for attempt in attempts)
+        rows.append([group.label, len(values), statistics.fmean(values), max(values), psnr_of_grey(attempts),
+                     f"{distance:.1e}"])  # fmt: skip
+        figures.append(_images(f"Attack on {group.label}", attempts))
+    if not rows:
+        raise NotRecorded("; ".join(without))
+    columns = [
+        "run",
+        "images",
+        "PSNR average, dB",
+        "PSNR maximum, dB",
+        "of a grey image, dB",
+        "1 − cos of the gradients",
+    ]
+    words = (f"{options.kind}, {options.iterations} iterations, best of {options.restarts}; label {options.label}, "
+             f"personal arrays {options.personal}, attack-seed {options.attack_seed}.")  # fmt: skip
+    note = " ".join([words, *(f"Not attacked: {reason}." for reason in without)])
+    table = Table("Images recovered from what a client sends", columns, rows, note=note)
+    heights = {name: [row[place] for row in rows] for name, place in (("average", 2), ("maximum", 3))}
+    bars = Bars("PSNR of recovered images", "dB", [str(row[0]) for row in rows], heights)  # type: ignore[arg-type]
+    return Result([table], [bars, *figures])
+
+
+def attack_run(run: RunFolder, options: AttackOptions) -> list[Attempt]:
+    """Attack images of a finished run's clients.
+
+    Raises
+    ------
+    ConfigError
+        The data are no images.
+    NotRecorded
+        The method sends nothing that it trains, or not what the label is inferred from.
+    StateError
+        A file of the run is missing or damaged.
+    """
+    left = Simulation.of(run)
+    if left.engine.data.vocabulary or len(left.engine.data.input_shape) != 3:
+        raise ConfigError("dataset", left.engine.config.data.dataset, "holds no images, so there are none to recover")
+    clients = [client.id for client in left.strategy.participants]
+    rng = generator(options.attack_seed, "attacked clients")
+    chosen = sorted(rng.choice(clients, min(options.clients, len(clients)), replace=False).tolist())
+    attempts = []
+    for client in chosen:
+        labels = left.engine.data.labels(client)
+        rng = generator(options.attack_seed, "attacked images", client)
+        for place in sorted(rng.choice(len(labels), min(options.images, len(labels)), replace=False).tolist()):
+            attempts.append(_attack_image(left, client, place, options))
+    return attempts
+
+
+def _attack_image(left: Simulation, client: int, place: int, options: AttackOptions) -> Attempt:
+    seen = observe(left, client, place, options.learning_rate)
+    if options.personal != "true":
+        seed = options.attack_seed if options.personal == "drawn" else left.engine.config.run.seed
+        personal = {name: ~sent for name, sent in seen.sent.items()}
+        overwrite(left, fresh_arrays(left, seed), personal)
+    label = seen.label
+    if options.label == "inferred":
+        if BIAS not in seen.names:
+            method = left.engine.config.method.name
+            raise NotRecorded(f"{method} sends no {BIAS} from which the label could be inferred (label = known)")
+        label = torch.tensor([label_from_bias(seen.gradients[seen.names.index(BIAS)])], device=seen.label.device)
+    attempts = []
+    for restart in range(options.restarts):
+        torch.manual_seed(torch_seed(options.attack_seed, "first guess", client, place, restart))
+        start = torch.randn(seen.image.shape).clamp(-1, 1).to(seen.image.device)
+        recovered = ATTACKS[options.kind](
+            lambda image: seen.of(left.engine.model, image, label), seen.gradients, start,
+            options.iterations, options.tv, options.step * (10 if options.kind == "dlg" else 1),
+        )  # fmt: skip
+        distance = float(cosine_distance(seen.of(left.engine.model, recovered, label), seen.gradients).detach())
+        attempts.append((distance, recovered))
+    distance, recovered = min(attempts, key=lambda attempt: attempt[0])
+    return Attempt(seen.image[0].cpu(), recovered[0].cpu(), psnr(recovered, seen.image), distance)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the attacker sees of one step, and how it computes the same of a guess.
+
+    Attributes
+    ----------
+    image, label : Tensor, shape (1, …), (1,)
+        The truth.
+    names : list of str
+        Parameters of which anything is sent and that a phase trains.
+    gradients : list of Tensor
+        Of what is sent of each, flat.
+    sent : dict of str to Tensor
+        Which entries of each of the model's arrays are sent, bool.
+    phases : list of Phase
+        The schedule.
+    """
+
+    image: Tensor
+    label: Tensor
+    names: list[str]
+    gradients: list[Tensor]
+    sent: dict[str, Tensor]
+    phases: list[Phase]
+
+    def of(self, model: nn.Module, image: Tensor, label: Tensor) -> list[Tensor]:
+        """Return the gradients, added over the phases, that an image would give, differentiable in the image."""
+        model.eval()  # as the client with a single image: BatchNorm has only its running statistics
+        parameters = dict(model.named_parameters())
+        sums = {name: torch.zeros_like(parameters[name]) for name in self.names}
+        batch = Batch(image, label, torch.zeros_like(label))
+        for phase in self.phases:
+            trained = [name for name in self.names if phase.train(name)]
+            if not trained:
+                continue
+            with phase.during(model):
+                loss = phase.loss(model, batch)
+                wanted = [parameters[name] for name in trained]
+                found = torch.autograd.grad(loss, wanted, create_graph=True, allow_unused=True)
+            for name, gradient in zip(trained, found, strict=True):
+                if gradient is not None:
+                    sums[name] = sums[name] + gradient
+        return [sums[name][self.sent[name]] for name in self.names]
+
+
+def observe(left: Simulation, client: int, place: int, learning_rate: float) -> Seen:
+    """Let a client take one step of SGD for each phase on one of its images; return what the server sees of it.
+
+    The model is then as the client received it.
+
+    Raises
+    ------
+    NotRecorded
+        The method sends no parameter that was trained.
+    """
+    local = _first(left.load(client, "train"), place)
+    image = Samples(local.samples.x[:1], local.samples.y[:1])
+    model = left.engine.model
+    sent = _sent(left)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    arrays = {name: array.detach().clone() for name, array in model.state_dict().items()}
+    schedule = [phase for phase in left.engine.config.method.schedule(local) if phase.epochs]
+    phases = [replace(phase, data=image, epochs=1, learning_rate=None, batch_size=None) for phase in schedule]
+    settings = replace(
+        left.engine.config.training, optimizer="sgd", momentum=0.0, weight_decay=0.0, learning_rate=learning_rate
+    )
+    torch.manual_seed(torch_seed(local.seed, "torch attack", client, place))
+    for phase in phases:
+        run_phase(model, phase, image, settings, np.random.default_rng(0))
+    moved = {name: (before[name] - parameter.detach()) / learning_rate for name, parameter in model.named_parameters()}
+    names = [name for name in moved if sent[name].any() and any(phase.train(name) for phase in phases)]
+    if not names:
+        method = left.engine.config.method.name
+        raise NotRecorded(f"{method} sends nothing that it trains, so there is nothing to attack")
+    model.load_state_dict(arrays)
+    return Seen(image.x.contiguous(), image.y, names, [moved[name][sent[name]] for name in names], sent, phases)
+
+
+def psnr(recovered: Tensor, original: Tensor) -> float:
+    """Return the peak signal-to-noise ratio in dB of images from −1 to 1."""
+    from torchmetrics.functional.image import peak_signal_noise_ratio
+
+    return float(peak_signal_noise_ratio((recovered + 1) / 2, (original + 1) / 2, data_range=1.0))
+
+
+def psnr_of_grey(attempts: Sequence[Attempt]) -> float:
+    """Return the mean PSNR that one uniform image has, as bright as the attacked images are on average."""
+    grey = torch.stack([attempt.original for attempt in attempts]).mean()
+    return statistics.fmean(psnr(torch.full_like(a.original, float(grey)), a.original) for a in attempts)
+
+
+def _first(local: LocalRound, place: int) -> LocalRound:
+    """Return a client's round with one of its samples moved to the front."""
+    count = len(local.train_labels())
+    order = [place, *(other for other in range(count) if other != place)]
+
+    def data() -> Samples:
+        return Samples(*(tensor[order] for tensor in local.train_data()))
+
+    return replace(local, train_data=data, train_labels=lambda: local.train_labels()[order])
+
+
+def _sent(left: Simulation) -> dict[str, Tensor]:
+    """Return which entries of each array of the loaded model travel: those that a message would overwrite."""
+    partition, model = left.engine.partition, left.engine.model
+    received, personal = partition.get_shared(), partition.get_personal()
+    partition.set_shared(np.full_like(received, math.nan))
+    found = {name: torch.isnan(array) for name, array in model.state_dict().items()}
+    partition.set_shared(received)
+    partition.set_personal(personal)
+    return found
+
+
+def _images(title: str, attempts: Sequence[Attempt]) -> Images:
+    rows = {"original": [picture(a.original) for a in attempts], "recovered": [picture(a.recovered) for a in attempts]}
+    return Images(title, rows, {"recovered": [f"{attempt.psnr:.1f} dB" for attempt in attempts]})

@@ -1,0 +1,128 @@
+"""What shared and personal filters see in an image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError
+from ..new_clients import Simulation
+from ..partition import ChannelPartition
+from ..results import RunFolder
+from ..settings import setting
+from ..tables import Cell, Table
+from .figure import Images
+from .registry import NotRecorded, Result, analysis
+from .runs import Group, grouped
+
+
+@dataclass(frozen=True)
+class FeatureMapOptions:
+    """Which maps are shown."""
+
+    client: int = setting(0, "The client whose model and test images are used.", minimum=0)
+    images: int = setting(2, "The first test images of that client.", minimum=1, maximum=100)
+    filters: int = setting(6, "Most filters shown of each kind.", minimum=1)
+
+
+@analysis(
+    "feature-maps", "Feature maps of shared and of personal filters for images of a client (FedFac, figure 10)",
+    FeatureMapOptions,
+)  # fmt: skip
+def feature_maps(runs: Sequence[RunFolder], options: FeatureMapOptions) -> Result:
+    """Show a client's activations in the first split convolution of a run of ``fedfac`` or ``fedsplit``.
+
+    Other runs are shown beside it at the same filters, whatever those are to them, as the paper does with FedAvg. A map
+    is scaled to 0 … 1 by itself. The table has how much the maps of a kind vary within a map (standard deviation over
+    mean magnitude, averaged), before they are scaled.
+    """
+    groups = grouped(runs)
+    reference = next((found for group in groups for found in [_split_layer(group, options)] if found), None)
+    if reference is None:
+        raise NotRecorded("none of the runs splits the channels of a convolution: fedfac and fedsplit do "
+                          "(fedfac-layers says which layers)")  # fmt: skip
+    layer, shared = reference
+    figures, rows = [], []
+    for group in groups:
+        left = Simulation.of(group.runs[0])
+        left.load(options.client)
+        images = left.engine.test_samples(options.client).x[: options.images]
+        maps = _activations(left, layer, len(shared), images, group.label)
+        row: list[Cell] = [group.label]
+        for kind, chosen in (("shared", shared), ("personal", ~shared)):
+            of_kind = maps[:, np.flatnonzero(chosen)]
+            row.append(contrast(of_kind))
+            shown = {f"image {i}": [picture(image), *(scaled(m) for m in of_kind[i, : options.filters])]
+                     for i, image in enumerate(images)}  # fmt: skip
+            numbers = ["image", *(f"filter {n}" for n in np.flatnonzero(chosen)[: options.filters])]
+            title = f"{group.label}: {kind} filters of {layer}, client {options.client}"
+            figures.append(Images(title, shown, dict.fromkeys(shown, numbers)))
+        rows.append(row)
+    columns = ["run", f"shared ({int(shared.sum())} filters)", f"personal ({int((~shared).sum())} filters)"]
+    return Result([Table(f"Variation within the feature maps of {layer}", columns, rows)], list(figures))
+
+
+def _split_layer(group: Group, options: FeatureMapOptions) -> tuple[str, np.ndarray] | None:
+    """Return the first split convolution of a group's first run and which of its channels are shared (bool)."""
+    left = Simulation.of(group.runs[0])
+    if options.client not in left.strategy.clients:
+        raise ConfigError(
+            "client", options.client, f"{group.label} has the clients 0 … {len(left.strategy.clients) - 1}"
+        )
+    left.load(options.client)
+    partition = left.engine.partition
+    if not isinstance(partition, ChannelPartition):
+        return None
+    own = partition.personal_elements()
+    for names in partition.channels.layers:
+        weight = left.engine.model.state_dict()[names[0]]
+        if weight.dim() == 4:
+            personal = own.get(names[0], torch.zeros_like(weight, dtype=torch.bool)).flatten(1).any(1)
+            return names[0].rpartition(".")[0], ~personal.cpu().numpy()
+    return None
+
+
+@torch.no_grad()
+def _activations(left: Simulation, layer: str, filters: int, images: Tensor, label: str) -> np.ndarray:
+    """Return what a layer puts out, shape (images, filters, height, width)."""
+    model = left.engine.model.eval()
+    modules = dict(model.named_modules())
+    if layer not in modules:
+        raise ConfigError("run", label, f"its model has no layer called {layer}; compare runs of one model")
+    seen: list[Tensor] = []
+    handle = modules[layer].register_forward_hook(lambda module, inputs, output: seen.append(output))
+    try:
+        left.engine.config.method.personalised(model)(images)
+    finally:
+        handle.remove()
+    maps = seen[0].cpu().numpy()
+    if maps.ndim != 4 or maps.shape[1] != filters:
+        raise ConfigError(
+            "run", label, f"{layer} puts out {maps.shape[1:]}, not {filters} maps; compare runs of one model"
+        )
+    return maps
+
+
+def contrast(maps: np.ndarray) -> float | None:
+    """Return the mean over the maps of std / mean magnitude; None where there are no maps."""
+    if not maps.size:
+        return None
+    magnitude = np.abs(maps).mean(axis=(2, 3))
+    return float((maps.std(axis=(2, 3)) / np.where(magnitude > 0, magnitude, 1)).mean())
+
+
+def picture(image: Tensor) -> np.ndarray:
+    """Return an image, (channels, height, width) from −1 to 1, as a figure has it."""
+    values = ((image + 1) / 2).clamp(0, 1).permute(1, 2, 0).cpu().numpy()
+    return values if values.shape[2] == 3 else values.mean(axis=2)
+
+
+def scaled(values: np.ndarray) -> np.ndarray:
+    """Return a map from 0 to 1; zeros where all of it is the same."""
+    low, high = values.min(), values.max()
+    out: np.ndarray = (values - low) / (high - low) if high > low else np.zeros_like(values)
+    return out

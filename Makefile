@@ -25,15 +25,17 @@ lint: install ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-TOOLS := mosquitto shellcheck bats
+TOOLS := mosquitto shellcheck bats chromium
 
 packages: ## what tests use of Debian's or Ubuntu's packages, if it is missing and this is root
 	@missing=; for tool in $(TOOLS); do \
 		PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	if [ -z "$$missing" ]; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		(apt-get install -y -q $$missing || (apt-get update -q && apt-get install -y -q $$missing)) >/dev/null \
-		|| echo "could not be installed:$$missing; the tests that need them are skipped"; \
+		failed=; for tool in $$missing; do \
+			(apt-get install -y -q $$tool || (apt-get update -q && apt-get install -y -q $$tool)) >/dev/null \
+			|| failed="$$failed $$tool"; done; \
+		[ -z "$$failed" ] || echo "could not be installed:$$failed; the tests that need them are skipped"; \
 	else echo "not installed:$$missing; the tests that need them are skipped (apt-get install$$missing)"; fi
 
 test: lint packages ## lint, then the whole test suite

@@ -124,11 +124,19 @@ class RunFolder:
         return folder
 
     def describe(
-        self, input_shape: tuple[int, ...], classes: Sequence[int], remarks: Sequence[str] = (), vocabulary: int = 0
+        self,
+        input_shape: tuple[int, ...],
+        classes: Sequence[int],
+        remarks: Sequence[str] = (),
+        vocabulary: int = 0,
+        division: int | None = None,
     ) -> None:
-        """Write what the model was built for, so that it can be built again without the data; and the remarks on it."""
-        described = {**_task(input_shape, classes), "vocabulary": vocabulary, "remarks": list(remarks)}
-        self._write_task({**self.task(), **described})
+        """Write what the model was built for, so that it can be built again without the data; and the remarks on it.
+
+        ``division`` is the checksum of how common data are divided, None where a client has data of its own.
+        """
+        described = {"vocabulary": vocabulary, "division": division, "remarks": list(remarks)}
+        self._write_task({**self.task(), **_task(input_shape, classes), **described})
 
     def require_task(self, input_shape: tuple[int, ...], classes: Sequence[int]) -> None:
         """Raise :class:`ConfigError` if a run that goes on has another task than before."""
@@ -184,8 +192,9 @@ class RunFolder:
     def task(self) -> dict[str, Any]:
         """Return ``state_key`` and, once the clients are found, what they have to learn.
 
-        That is ``input_shape``, ``num_classes``, ``vocabulary`` (0 unless the inputs are texts), ``clients`` and, if
-        the clients have different numbers of classes (the largest is ``num_classes`` then), ``classes_of_clients``.
+        That is ``input_shape``, ``num_classes``, ``vocabulary`` (0 unless the inputs are texts), ``clients``,
+        ``division`` (see :meth:`describe`) and, if the clients have different numbers of classes (the largest is
+        ``num_classes`` then), ``classes_of_clients``.
 
         Raises
         ------

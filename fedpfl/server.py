@@ -58,12 +58,12 @@ def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
     descriptions = _find_clients(grid, config)
     shape, classes, vocabulary = _task(descriptions)
-    _require_one_division(descriptions)
+    division = _division(descriptions)
     model, partition = assemble(config, shape, max(classes), vocabulary=vocabulary)
     if config.run.resume:
         folder.require_task(shape, classes)
     else:
-        folder.describe(shape, classes, config.method.remarks(model), vocabulary)
+        folder.describe(shape, classes, config.method.remarks(model), vocabulary, division)
     for remark in folder.task().get("remarks", []):
         logger.log(WARNING, "fedpfl: %s", remark)
     strategy = _strategy(config, descriptions, folder.task()["state_key"], partition)
@@ -177,8 +177,14 @@ def _description(payload: Payload) -> Payload:
     return payload
 
 
-def _require_one_division(descriptions: Mapping[int, Payload]) -> None:
-    """Refuse clients whose processes divide the common data differently: some samples would be trained on twice."""
+def _division(descriptions: Mapping[int, Payload]) -> int | None:
+    """Return the checksum of how common data are divided; None where a client has data of its own.
+
+    Raises
+    ------
+    FedpflError
+        Clients' processes divide the common data differently: some samples would be trained on twice.
+    """
     clients: dict[int, list[int]] = {}
     for description in descriptions.values():
         if "division" in description.config:
@@ -186,6 +192,8 @@ def _require_one_division(descriptions: Mapping[int, Payload]) -> None:
     if len(clients) > 1:
         groups = " and ".join(f"clients {same}" for same in sorted(map(sorted, clients.values())))
         raise FedpflError(f"{groups} divide the data differently: other versions of NumPy or of the data set?")
+    common = all("division" in description.config for description in descriptions.values())
+    return next(iter(clients)) if common else None
 
 
 def _task(descriptions: Mapping[int, Payload]) -> tuple[tuple[int, ...], list[int], int]:

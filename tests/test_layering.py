@@ -24,6 +24,7 @@ LAYERS = [
     ["strategies", "results", "worker", "forward"],
     ["server", "export", "new_clients"],
     ["analysis"],
+    ["report"],
     ["client_app", "server_app", "credentials", "guard"],
     ["launch"],
     ["forkserver", "testbed", "experiments"],

@@ -27,19 +27,33 @@ class Lines:
         Words, with units.
     series : dict of str to (xs, ys)
         By the name in the legend; as many x as y.
+    bands : dict of str to sequence of float
+        For the series that have them: half the width of a band around the curve at each x, a standard deviation.
+    log_x : bool
+        Whether the x axis is logarithmic; all x are above 0 then.
     """
 
     title: str
     x_label: str
     y_label: str
     series: Mapping[str, XY]
+    bands: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    log_x: bool = False
 
     def __post_init__(self) -> None:
         _same_length(self.title, self.series)
+        for name, widths in self.bands.items():
+            if name not in self.series or len(widths) != len(self.series[name][0]):
+                raise ValueError(f"{self.title}: the band of {name} has {len(widths)} widths, not one for each x")
 
     def file(self) -> tuple[str, bytes]:
         """Return (ending, content) of a file with the numbers."""
-        return _csv(self.title, ["series", self.x_label, self.y_label], _long(self.series))
+        columns, rows = ["series", self.x_label, self.y_label], _long(self.series)
+        if self.bands:
+            widths = [w for name, (xs, _) in self.series.items() for w in self.bands.get(name, [None] * len(xs))]
+            columns = [*columns, "std"]
+            rows = [[*row, width] for row, width in zip(rows, widths, strict=True)]
+        return _csv(self.title, columns, rows)
 
 
 @dataclass(frozen=True)
@@ -112,6 +126,32 @@ class Bars:
 
 
 @dataclass(frozen=True)
+class Distributions:
+    """Groups of values of which each value is shown.
+
+    Parameters
+    ----------
+    title, x_label : str
+        Words, with units.
+    groups : dict of str to sequence of float
+        By name; at least one value in each.
+    """
+
+    title: str
+    x_label: str
+    groups: Mapping[str, Sequence[float]]
+
+    def __post_init__(self) -> None:
+        for name, values in self.groups.items():
+            if not len(values):
+                raise ValueError(f"{self.title}: {name} has no values")
+
+    def file(self) -> tuple[str, bytes]:
+        """Return (ending, content) of a file with the numbers."""
+        return _csv(self.title, ["group", self.x_label], [[n, value] for n, of in self.groups.items() for value in of])
+
+
+@dataclass(frozen=True)
 class Heatmap:
     """A matrix.
 
@@ -123,6 +163,8 @@ class Heatmap:
         Shape (len(rows), len(columns)); NaN where there is no value.
     rows, columns : sequence of str
         Names along the axes.
+    limits : (float, float), optional
+        Values at the ends of the scale of colours, where matrices are to be compared; by default the matrix's own.
     """
 
     title: str
@@ -131,6 +173,7 @@ class Heatmap:
     values: np.ndarray
     rows: Sequence[str]
     columns: Sequence[str]
+    limits: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if self.values.shape != (len(self.rows), len(self.columns)):
@@ -141,6 +184,28 @@ class Heatmap:
         """Return (ending, content) of a file with the numbers."""
         rows: list[list[Cell]] = [[name, *values] for name, values in zip(self.rows, self.values.tolist(), strict=True)]
         return _csv(self.title, [self.y_label, *self.columns], rows)
+
+
+@dataclass(frozen=True)
+class Division:
+    """Who has how many samples of which class.
+
+    Parameters
+    ----------
+    title : str
+        Words.
+    counts : ndarray of int, shape (clients, classes)
+        Training samples.
+    """
+
+    title: str
+    counts: np.ndarray
+
+    def file(self) -> tuple[str, bytes]:
+        """Return (ending, content) of a file with the numbers."""
+        classes = [f"class {c}" for c in range(self.counts.shape[1])]
+        rows = [[client, *map(int, row)] for client, row in enumerate(self.counts)]
+        return _csv(self.title, ["client", *classes], rows)
 
 
 @dataclass(frozen=True)
@@ -174,7 +239,7 @@ class Images:
         return "npz", content.getvalue()
 
 
-Figure = Lines | Points | Bars | Heatmap | Images
+Figure = Lines | Points | Bars | Distributions | Heatmap | Division | Images
 
 
 def file_name(title: str) -> str:

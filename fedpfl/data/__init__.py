@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .datasets import Dataset, DatasetInfo, dataset, load, table
+from .datasets import Dataset, DatasetInfo, dataset, load, no_downloads, table
 from .federation import FederatedData, Samples, federated_data, own_data
 from .partition import Pool, Share, label_permutation, partition, partitioner
 from .plot import as_text, bubble_chart, partition_counts
@@ -22,6 +22,7 @@ __all__ = [
     "federated_data",
     "label_permutation",
     "load",
+    "no_downloads",
     "own_data",
     "partition",
     "partition_counts",

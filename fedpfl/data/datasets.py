@@ -14,6 +14,7 @@ tokens, everything else is float32; only the samples of one client at a time bec
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import importlib
 import importlib.util
 import sys
@@ -35,6 +36,18 @@ IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif
 MOST_TOKENS = 1_000_000
 # A label beyond this without a list of class names is a mistake (an identifier, a pixel value), not a class.
 MOST_CLASSES = 100_000
+
+_downloads = contextvars.ContextVar("downloads", default=True)
+
+
+@contextlib.contextmanager
+def no_downloads() -> Iterator[None]:
+    """Let data sets that are not on this machine be a :class:`DataError` instead of a download."""
+    token = _downloads.set(False)
+    try:
+        yield
+    finally:
+        _downloads.reset(token)
 
 
 @_dataclass(frozen=True)
@@ -564,7 +577,8 @@ def _torchvision(settings: DataSettings, by_hand: str, parts: Iterable[dict[str,
     try:
         return [make(str(folder), download=False, **part) for part in parts]
     except RuntimeError:  # torchvision's word for "not there"
-        pass
+        if not _downloads.get():
+            raise DataError(f"{name}: not in {folder}") from None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder):

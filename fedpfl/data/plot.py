@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import ConfigError
 from .federation import FederatedData
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 BUBBLE = "#2f6f9f"
+GRID, AXIS = "#e6e6e6", "#c8c8c8"
 
 
 def partition_counts(data: FederatedData) -> np.ndarray:
@@ -25,7 +29,7 @@ def partition_counts(data: FederatedData) -> np.ndarray:
 
 
 def bubble_chart(counts: np.ndarray, path: str | Path, title: str = "") -> Path:
-    """Draw classes against clients; the area of a bubble is the number of samples.
+    """Draw :func:`bubbles` into a file.
 
     Parameters
     ----------
@@ -49,6 +53,21 @@ def bubble_chart(counts: np.ndarray, path: str | Path, title: str = "") -> Path:
     path = Path(path)
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ConfigError("path", str(path), "must end in .png, .svg or .pdf")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    bubbles(counts, title).savefig(str(path), bbox_inches="tight", pad_inches=0.12)
+    return path
+
+
+def bubbles(counts: np.ndarray, title: str = "") -> Figure:
+    """Draw classes against clients; the area of a bubble is the number of samples.
+
+    Parameters
+    ----------
+    counts : ndarray, shape (clients, classes)
+        From :func:`partition_counts`.
+    title : str
+        Written above.
+    """
     from matplotlib.figure import Figure  # not pyplot, whose global state would keep the figure and pick a window
 
     clients, classes = counts.shape
@@ -78,10 +97,10 @@ def bubble_chart(counts: np.ndarray, path: str | Path, title: str = "") -> Path:
     axes.set_xlabel("client")
     axes.set_ylabel("class")
     axes.tick_params(length=0, labelsize=8)
-    axes.grid(color="#e6e6e6", linewidth=0.6, zorder=0)
+    axes.grid(color=GRID, linewidth=0.6, zorder=0)
     axes.set_axisbelow(True)
     for side in axes.spines.values():
-        side.set_color("#c8c8c8")
+        side.set_color(AXIS)
     if title:
         axes.set_title(title, loc="left", fontsize=10)
     sizes = sorted({most, _round(most / 2), _round(most / 8)} - {0}, reverse=True)
@@ -100,9 +119,7 @@ def bubble_chart(counts: np.ndarray, path: str | Path, title: str = "") -> Path:
         handlelength=max(1.2, diameter / font),
         labelspacing=max(0.5, diameter / font - 0.6),
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(str(path), bbox_inches="tight", pad_inches=0.12)
-    return path
+    return figure
 
 
 def _ticks(n: int, inches: float) -> np.ndarray:

@@ -1,0 +1,106 @@
+"""Writes a report as one page, or its plots as files.
+
+The page has no script and loads nothing; its content security policy forbids both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from .. import __version__
+from ..analysis.figure import Figure, Heatmap, file_name
+from ..files import write_atomically
+from ..tables import Table
+from .draw import Pen
+from .sections import Section
+
+# Tables with more rows are closed at first.
+LONG = 25
+
+
+def write_page(path: Path, title: str, sections: Sequence[Section], names: Sequence[str]) -> None:
+    """Write a report.
+
+    Parameters
+    ----------
+    path : Path
+        The page.
+    title : str
+        Its heading.
+    sections : sequence of Section
+        What it consists of.
+    names : sequence of str
+        Labels of the runs, which have their own colours in all plots.
+    """
+    environment = Environment(
+        loader=PackageLoader("fedpfl.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    pen = Pen(names)
+    style = Markup((Path(__file__).parent / "page.css").read_text(encoding="utf-8"))
+    # What is drawn as SVG is text of this program's own making: matplotlib escapes the names in it.
+    page = environment.get_template("page.html").render(
+        title=title, style=style, version=__version__, sections=sections, LONG=LONG, numeric=_numeric,
+        describe=_describe, svg=lambda figure: Markup(_embedded(pen.svg(figure, page=True))),
+    )  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, page.encode())
+
+
+def write_plots(folder: Path, form: str, sections: Sequence[Section], names: Sequence[str]) -> list[Path]:
+    """Write every figure of a report into a file of its own, and return the files' paths.
+
+    Parameters
+    ----------
+    folder : Path
+        Where they go; made if it is not there.
+    form : str
+        ``svg`` or ``png``.
+    sections, names
+        See :func:`write_page`.
+    """
+    pen = Pen(names)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths: list[Path] = []
+    for figure in (figure for section in sections for figure in section.figures):
+        name = file_name(figure.title)
+        same = sum(path.stem == name or path.stem.startswith(f"{name}--") for path in paths)
+        path = folder / f"{name}{f'--{same + 1}' if same else ''}.{form}"
+        write_atomically(path, pen.svg(figure).encode() if form == "svg" else pen.png(figure))
+        paths.append(path)
+    return paths
+
+
+def _embedded(svg: str) -> str:
+    """Return what of an SVG file belongs into a page: the element, as wide as there is room, no names of groups."""
+    svg = svg[svg.index("<svg") :]
+    head, rest = svg.split(">", 1)
+    box = re.search(r'viewBox="([^"]*)"', head)
+    width = float(box.group(1).split()[2]) if box else 360.0
+    # Narrower than three quarters of its own width its words would not be readable: it scrolls in its box then.
+    room = f"max-width:{width * 1.55:.0f}px;min-width:{min(width * 0.75, 1000):.0f}px"
+    rest = re.sub(r'<g id="[^"]*"', "<g", re.sub(r"<metadata>.*?</metadata>", "", rest, flags=re.DOTALL))
+    view = f'viewBox="{box.group(1)}"' if box else ""
+    return f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" {view} style="{room}" aria-hidden="true">{rest}'
+
+
+def _describe(figure: Figure) -> str:
+    """Return what a figure shows, in words, for those who do not see it."""
+    names = list(getattr(figure, "series", getattr(figure, "groups", getattr(figure, "values", ()))))
+    what = f"{figure.title}: {type(figure).__name__.lower()}"
+    axes = [getattr(figure, label, "") for label in ("x_label", "y_label")]
+    axes = [label for label in axes if label]
+    parts = [what, *([f"axes {' and '.join(axes)}"] if axes else [])]
+    if not isinstance(figure, Heatmap) and names and len(names) <= 20:
+        parts.append("of " + "; ".join(map(str, names)))
+    return ", ".join(parts)
+
+
+def _numeric(table: Table, column: int) -> bool:
+    """Say whether a column holds numbers, which are written to the right."""
+    return not any(isinstance(row[column], str) for row in table.rows)

@@ -1,0 +1,329 @@
+"""What a report of runs consists of: words, tables and figures, as plain data.
+
+Which sections there are follows from what the runs have recorded. Curves, clients and the division of the data are made
+here; everything else comes from the analyses (:mod:`fedpfl.analysis`) that find what they need.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from ..analysis import NotRecorded, Result, analyses
+from ..analysis.figure import Distributions, Division, Figure, Heatmap, Lines
+from ..analysis.runs import Group, grouped, last_accuracies
+from ..config import Config
+from ..data import FederatedData, federated_data, no_downloads, partition_counts
+from ..errors import FedpflError
+from ..results import FREE_ON_RESUME, RunFolder, outcome
+from ..tables import Cell, Spread, Table
+
+# Traffic that differs by more than this factor between runs is drawn on a logarithmic axis.
+WIDE = 20.0
+# More columns of a heat map would be thinner than a pixel of a telephone.
+MOST_COLUMNS = 60
+MOST_FAILURES = 20
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a report.
+
+    Parameters
+    ----------
+    title : str
+        Its heading.
+    notes : list of str
+        Paragraphs.
+    tables : list of Table
+        Numbers.
+    figures : list of Figure
+        Plain data of figures.
+    """
+
+    title: str
+    notes: list[str] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+
+
+def sections(runs: Sequence[RunFolder], more: Sequence[Section] = ()) -> tuple[list[Section], list[str]]:
+    """Return the sections of a report, and the labels of the runs in it, repetitions put together.
+
+    Parameters
+    ----------
+    runs : sequence of RunFolder
+        At least one, in the order in which they are to appear.
+    more : sequence of Section
+        Further sections, to stand after the overview.
+
+    Raises
+    ------
+    ConfigError, StateError
+        Something is no run, or a file of a run is missing or damaged.
+    """
+    started = [run for run in runs if "clients" in run.task()]
+    groups = grouped(started) if started else []
+    made = [_overview(runs, groups)]
+    if groups:
+        made += [*more, *_curves(groups), *_clients(groups), *_divisions(groups)]
+        shown = {figure.title for section in made for figure in section.figures}
+        made += [*_analyses(started, shown), _settings(groups)]
+    return made, [group.label for group in groups]
+
+
+def _overview(runs: Sequence[RunFolder], groups: Sequence[Group]) -> Section:
+    section = Section("Overview", [note for run in runs for note in _state(run)])
+    rows = [_row(group) for group in groups if any(run.metrics() for run in group.runs)]
+    if rows:
+        columns = ["run", "seeds", "rounds", "personalised, last, %", "best, %", "worst tenth of clients, %",
+                   "global, last, %", "traffic, MB", "s a round"]  # fmt: skip
+        note = ("Personalised: mean over clients of the accuracy on their own test samples; global: the shared model "
+                "on all clients' test samples. Traffic: both directions, all clients and rounds. "
+                "With several seeds: mean ± standard deviation over them.")  # fmt: skip
+        section.tables.append(Table("Runs", columns, rows, note=note))
+    failures = list(_failures(runs))
+    if failures:
+        note = f"The first {MOST_FAILURES} of {len(failures)}." if len(failures) > MOST_FAILURES else ""
+        columns = ["run", "round", "client", "reason"]
+        section.tables.append(Table("Clients that failed", columns, failures[:MOST_FAILURES], note=note))
+    return section
+
+
+def _row(group: Group) -> list[Cell]:
+    results = {run.path: outcome(run) for run in group.runs}
+    rounds = sorted({result["rounds"] for result in results.values()})
+
+    def of(run: RunFolder, key: str) -> float | None:
+        value: float | None = results[run.path][key]
+        return value
+
+    return [
+        group.label, ", ".join(str(run.config()["seed"]) for run in group.runs),
+        "–".join(map(str, dict.fromkeys((rounds[0], rounds[-1])))),
+        group.percent(lambda run: of(run, "personalised_accuracy")),
+        group.percent(lambda run: of(run, "best_personalised_accuracy")), group.percent(_worst_tenth),
+        group.percent(lambda run: of(run, "global_accuracy")),
+        group.spread(lambda run: (results[run.path]["bytes_up"] + results[run.path]["bytes_down"]) / 1e6),
+        group.spread(lambda run: of(run, "seconds_per_round")),
+    ]  # fmt: skip
+
+
+def _state(run: RunFolder) -> Iterator[str]:
+    name, lines, wanted = run.path.name, run.metrics(), run.config().get("num-server-rounds")
+    if not (run.path / "summary.md").is_file():
+        done = lines[-1]["round"] if lines else 0
+        yield f"{name} is not finished: {done} of {wanted} rounds are recorded. It is still going on, or was stopped."
+    if lines and not any("personalised" in line for line in lines):
+        yield f"{name} has no evaluated round so far, hence no accuracies."
+    for remark in run.task().get("remarks", []):
+        yield f"{name}: {remark}"
+
+
+def _failures(runs: Sequence[RunFolder]) -> Iterator[list[Cell]]:
+    for run in runs:
+        for line in run.metrics():
+            for client, reason in line.get("failed", {}).items():
+                yield [run.path.name, line["round"], int(client), reason]
+
+
+def _worst_tenth(run: RunFolder) -> float | None:
+    each = sorted((last_accuracies(run) or {}).values())
+    return statistics.fmean(each[: max(1, len(each) // 10)]) if each else None
+
+
+# -- curves ----------------------------------------------------------------------------------------------------------
+
+Curve = dict[int, float]
+
+
+def _curves(groups: Sequence[Group]) -> Iterator[Section]:
+    own = _over("Personalised accuracy over rounds", groups, lambda run: _accuracy(run, "personalised"))
+    shared = _over("Global accuracy over rounds", groups, lambda run: _accuracy(run, "global"))
+    traffic = _over_bytes("Accuracy over traffic", groups, "personalised")
+    loss = _over("Training loss", groups, _loss, "training loss")
+    seeds = " Bands: one standard deviation over seeds." if any(len(group.runs) > 1 for group in groups) else ""
+    if own or shared or traffic:
+        words = "Traffic is the content of all messages so far, in both directions and of all clients." + seeds
+        yield Section("Accuracy", [words], figures=[*own, *traffic, *shared])
+    if loss:
+        words = "Mean over the clients of the loss in the last epoch they trained; methods differ in what it includes."
+        yield Section("Training", [words + seeds], figures=list(loss))
+
+
+def _accuracy(run: RunFolder, part: str) -> Curve:
+    return {line["round"]: 100 * line[part]["accuracy"] for line in run.metrics() if part in line}
+
+
+def _loss(run: RunFolder) -> Curve:
+    return {line["round"]: line["train_loss"] for line in run.metrics() if line.get("train_loss") is not None}
+
+
+def _megabytes(run: RunFolder) -> Curve:
+    lines = run.metrics()
+    totals = accumulate((line["bytes_up"] + line["bytes_down"]) / 1e6 for line in lines)
+    return {line["round"]: total for line, total in zip(lines, totals, strict=True)}
+
+
+def _over(
+    title: str, groups: Sequence[Group], curve: Callable[[RunFolder], Curve], y: str = "accuracy in percent"
+) -> list[Figure]:
+    series, bands = {}, {}
+    for group in groups:
+        rounds, means, stds = _mean([curve(run) for run in group.runs])
+        if rounds:
+            series[group.label] = rounds, means
+            if stds:
+                bands[group.label] = stds
+    return [Lines(title, "round", y, series, bands)] if series else []
+
+
+def _over_bytes(title: str, groups: Sequence[Group], part: str) -> list[Figure]:
+    series, bands = {}, {}
+    for group in groups:
+        rounds, means, stds = _mean([_accuracy(run, part) for run in group.runs])
+        totals = [_megabytes(run) for run in group.runs]
+        if rounds:
+            series[group.label] = [statistics.fmean(total[n] for total in totals) for n in rounds], means
+            if stds:
+                bands[group.label] = stds
+    if not series:
+        return []
+    lasts = [xs[-1] for xs, _ in series.values()]
+    log = min(xs[0] for xs, _ in series.values()) > 0 and max(lasts) > WIDE * min(lasts)
+    return [Lines(title, "MB, up and down", "accuracy in percent", series, bands, log_x=log)]
+
+
+def _mean(curves: Sequence[Curve]) -> tuple[list[int], list[float], list[float]]:
+    """Return rounds, means and standard deviations of repetitions, over the rounds that all of them have.
+
+    Repetitions that have got nowhere do not count; one alone has no deviations.
+    """
+    curves = [curve for curve in curves if curve]
+    rounds = sorted(set.intersection(*map(set, curves))) if curves else []
+    spreads = [Spread.of([curve[n] for curve in curves]) for n in rounds]
+    stds = [spread.std for spread in spreads if spread.std is not None]
+    return rounds, [spread.mean for spread in spreads], stds
+
+
+# -- clients ---------------------------------------------------------------------------------------------------------
+
+
+def _clients(groups: Sequence[Group]) -> Iterator[Section]:
+    last = {group.label: [100 * accuracy for run in group.runs for accuracy in (last_accuracies(run) or {}).values()]
+            for group in groups}  # fmt: skip
+    last = {label: accuracies for label, accuracies in last.items() if accuracies}
+    if not last:
+        return
+    words = (
+        "Each point is a client's accuracy on its own test samples at the last test, of all seeds; the line is the "
+        "median, the bar holds the middle half. Heat maps: the first seed's clients over the rounds."
+    )
+    figures: list[Figure] = [Distributions("Accuracy of the clients", "accuracy in percent", last)]
+    figures += _over_time(groups)
+    yield Section("Clients", [words], figures=figures)
+
+
+def _over_time(groups: Sequence[Group]) -> list[Heatmap]:
+    """Return a matrix of clients and rounds for each group's first run, with one scale for all."""
+    tests = {group.label: [line for line in group.runs[0].metrics() if "personalised" in line] for group in groups}
+    each = {label: {line["round"]: line["personalised"]["each"] for line in lines} for label, lines in tests.items()}
+    every = [100 * accuracy for of in each.values() for test in of.values() for accuracy in test.values()]
+    maps = []
+    for label, of in each.items():
+        rounds = sorted(of)[:: -(-len(of) // MOST_COLUMNS) or 1]
+        clients = sorted({client for test in of.values() for client in test}, key=int)
+        if len(rounds) > 1:
+            values = 100 * np.array([[of[n].get(client, np.nan) for n in rounds] for client in clients])
+            title = f"{label}: accuracy of each client in percent"
+            maps.append(
+                Heatmap(title, "round", "client", values, clients, [*map(str, rounds)], (min(every), max(every)))
+            )
+    return maps
+
+
+# -- data ------------------------------------------------------------------------------------------------------------
+
+
+def _divisions(groups: Sequence[Group]) -> Iterator[Section]:
+    """Show each division of data once, of the groups' first runs."""
+    section = Section("Data")
+    seen = set()
+    for run in (group.runs[0] for group in groups):
+        task = run.task()
+        if task.get("division", 0) is None:
+            note = f"{run.path.name}: the clients hold data of their own, whose classes never reach the server."
+            section.notes.append(note)
+            continue
+        try:
+            config = Config.parse(run.config())
+            key = config.data, task["clients"], config.run.seed
+            if key in seen:
+                continue
+            seen.add(key)
+            with no_downloads():
+                data = federated_data(*key)
+            _require_division(data, task)
+        except FedpflError as error:
+            section.notes.append(f"{run.path.name}: its division cannot be shown on this machine: {error}")
+            continue
+        title = f"{config.data.dataset}, {config.data.partitioner}, {task['clients']} clients, seed {config.run.seed}"
+        section.figures.append(Division(title, partition_counts(data)))
+    if section.figures:
+        section.notes.insert(0, "Training samples by client and class; the area of a bubble is their number.")
+    if section.figures or section.notes:
+        yield section
+
+
+def _require_division(data: FederatedData, task: dict[str, Any]) -> None:
+    if "division" in task and data.checksum != task["division"]:
+        raise FedpflError("the data here are divided differently: another version of NumPy or of the data set")
+
+
+# -- analyses and settings -------------------------------------------------------------------------------------------
+
+
+def _analyses(runs: Sequence[RunFolder], shown: Set[str]) -> Iterator[Section]:
+    """Yield what the analyses find, without figures of a title that is shown already: curves over traffic."""
+    for analysis in analyses().values():
+        title = analysis.name.replace("-", " ").capitalize()
+        try:
+            result = analysis.make(runs)
+        except NotRecorded:
+            continue
+        except FedpflError as error:  # a file that lies on another machine, for example: the rest can be shown
+            yield Section(title, [f"{analysis.shows}.", f"Not possible here: {error}"])
+            continue
+        if not _is_one_point(result):
+            figures = [figure for figure in result.figures if figure.title not in shown]
+            yield Section(title, [f"{analysis.shows}."], list(result.tables), figures)
+
+
+def _is_one_point(result: Result) -> bool:
+    """Say whether an analysis along an axis found one place on it only."""
+    curves = [figure for figure in result.figures if isinstance(figure, Lines)]
+    points = {x for figure in curves for xs, _ in figure.series.values() for x in xs}
+    return len(curves) == len(result.figures) > 0 and len(points) < 2
+
+
+def _settings(groups: Sequence[Group]) -> Section:
+    """Tabulate settings: those in which groups differ with a column for each, then those that are the same."""
+    left_out = FREE_ON_RESUME - {"num-server-rounds"}
+    values = [{key: value for key, value in group.runs[0].config().items() if key not in left_out} for group in groups]
+    for group, of in zip(groups, values, strict=True):
+        of["seed"] = ", ".join(str(run.config()["seed"]) for run in group.runs)
+    keys = list(dict.fromkeys(key for of in values for key in of))
+    texts = {key: [str(of.get(key, "–")) for of in values] for key in keys}
+    differing = [[key, *of] for key, of in texts.items() if len(set(of)) > 1]
+    same = [[key, of[0]] for key, of in texts.items() if len(set(of)) == 1]
+    tables = []
+    if differing:
+        tables.append(Table("Where the runs differ", ["setting", *(group.label for group in groups)], differing))
+    if same:
+        tables.append(Table("The same in all runs" if len(groups) > 1 else "Settings", ["setting", "value"], same))
+    return Section("Settings", tables=tables)

@@ -1,0 +1,67 @@
+"""`fedpfl report`, and every way to use it wrongly."""
+
+from __future__ import annotations
+
+import pytest
+from support import simulate
+from typer.testing import CliRunner
+
+from fedpfl.cli import app
+
+
+def fedpfl(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments], prog_name="fedpfl")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    return simulate(folder, 2, method="fedavg", num_server_rounds=1, local_epochs=1).path
+
+
+def test_a_page_and_its_plots(run, tmp_path):
+    page, plots = tmp_path / "new" / "report.html", tmp_path / "plots"
+    done = fedpfl("report", run, "-o", page, "--plots", plots)
+    assert done.exit_code == 0, done.output
+    assert f"wrote {page}" in done.stderr
+    whole = page.read_text()
+    assert "<title>fedavg on digits</title>" in whole
+    names = sorted(path.name for path in plots.iterdir())
+    assert "accuracy-of-the-clients.svg" in names
+    assert len(names) == whole.count("<figure>")
+    assert fedpfl("report", run, run, "-o", page, "--plots", plots, "--format", "png").exit_code == 0
+    assert page.read_text() == whole, "named twice it counts once, and the page is the same each time"
+    assert (plots / "accuracy-of-the-clients.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_names_cannot_become_markup(run, tmp_path):
+    evil = "</svg><script>alert(1)</script>"
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in run.iterdir():
+        if path.is_file():
+            (other / path.name).write_bytes(path.read_bytes())
+    config = other / "config.toml"
+    config.write_text(config.read_text().replace('initial-weights = ""', f'initial-weights = "{evil}"'))
+    page = tmp_path / "report.html"
+    done = fedpfl("report", run, other, "-o", page, "--title", evil)
+    assert done.exit_code == 0, done.output
+    whole = page.read_text()
+    assert "<script" not in whole
+    assert whole.count("&lt;script&gt;") > 4, "in the title, tables, legends and descriptions"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere"], "there is no such run"),
+        (["RUN", "--format", "gif"], "must be one of svg, png"),
+        (["RUN", "-o", "/proc/report.html"], "cannot be written"),
+        ([], "Missing argument 'RUN...'"),
+    ],
+)
+def test_wrong_use_is_one_line(run, arguments, words):
+    done = fedpfl("report", *(run if argument == "RUN" else argument for argument in arguments))
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.output

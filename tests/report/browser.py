@@ -1,0 +1,128 @@
+"""A headless Chromium, spoken to over its DevTools protocol: opens a page, says what went wrong, measures, pictures."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+# Debian calls it chromium; others' names for the same program.
+PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe",
+)  # fmt: skip
+SECONDS = 60.0
+
+
+class Browser:
+    """A browser of its own, with an empty profile and one tab.
+
+    Parameters
+    ----------
+    profile : Path
+        Folder for its files.
+    """
+
+    def __init__(self, profile: Path) -> None:
+        # The browser reads commands from its descriptor 3 and writes answers to its descriptor 4.
+        read, self._write = os.pipe()
+        self._read, write = os.pipe()
+        command = f'exec "$0" "$@" 3<&{read} 4>&{write}'
+        self._process = subprocess.Popen(
+            ["bash", "-c", command, str(PROGRAM), *FLAGS, f"--user-data-dir={profile}", "about:blank"],
+            pass_fds=(read, write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(read)
+        os.close(write)
+        self._number, self._rest, self.events = 0, b"", []
+        self._session = ""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._read)
+        os.close(self._write)
+
+    def open(self, page: Path, width: int = 1280, height: int = 800, dark: bool = False) -> list[str]:
+        """Open a file and return what went wrong in it: errors of scripts and of the console, refusals, requests."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
+                  mobile=width < 500)  # fmt: skip
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.events.clear()
+        self.call("Page.navigate", url=page.as_uri())
+        while not any(event["method"] == "Page.loadEventFired" for event in self.events):
+            self._receive(time.monotonic() + SECONDS)
+        self.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
+        return [*filter(None, map(_trouble, self.events)), *self._requests(page)]
+
+    def evaluate(self, script: str) -> Any:
+        """Return the value of a JavaScript expression in the page."""
+        return self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)["result"].get(
+            "value"
+        )
+
+    def picture(self, path: Path, whole: bool = True) -> None:
+        """Save what the page looks like as PNG, all of it or what is in view."""
+        shot = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+    def call(self, method: str, **parameters: Any) -> Any:
+        """Give a command of the protocol and return its result."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        deadline = time.monotonic() + SECONDS
+        while True:
+            answer = self._receive(deadline)
+            if answer.get("id") == self._number:
+                assert "error" not in answer, answer
+                return answer["result"]
+
+    def _receive(self, deadline: float) -> Any:
+        while b"\0" not in self._rest:
+            ready, _, _ = select.select([self._read], [], [], max(0, deadline - time.monotonic()))
+            assert ready, "the browser does not answer"
+            found = os.read(self._read, 1 << 20)
+            assert found, "the browser ended"
+            self._rest += found
+        text, self._rest = self._rest.split(b"\0", 1)
+        message = json.loads(text)
+        if "method" in message:
+            self.events.append(message)
+        return message
+
+    def _requests(self, page: Path) -> list[str]:
+        urls = [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
+        return [f"requested {url}" for url in urls if url != page.as_uri() and not url.startswith("data:")]
+
+
+def _trouble(event: dict[str, Any]) -> str | None:
+    parameters = event["params"]
+    if event["method"] == "Runtime.exceptionThrown":
+        return str(parameters["exceptionDetails"].get("exception", {}).get("description", parameters))
+    if event["method"] == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "assert", "warning"):
+        return " ".join(str(argument.get("value")) for argument in parameters["args"])
+    if event["method"] == "Log.entryAdded" and parameters["entry"]["level"] in ("error", "warning"):
+        return str(parameters["entry"]["text"])
+    return None

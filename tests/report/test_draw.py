@@ -1,0 +1,103 @@
+"""Plots: every kind is drawn, the same each time, and names keep their colours."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from fedpfl.analysis.figure import Bars, Distributions, Division, Heatmap, Images, Lines, Points
+from fedpfl.report.draw import COLOURS, NEUTRAL, Pen
+
+AWKWARD = "a<b & $x^{2$ \\frac"
+FIGURES = [
+    Lines("t", "round", "y", {AWKWARD: ([1, 2, 3], [1.0, 2.0, 1.5]), "b": ([1], [2.0])}, {AWKWARD: [0.1, 0.2, 0.0]}),
+    Lines("t", "MB", "y", {AWKWARD: ([0.01, 200], [1.0, 2.0])}, log_x=True),
+    Points("t", "x", "y", {AWKWARD: ([1, 2], [3, 4])}, {AWKWARD: [5, 0]}, "MB"),
+    Points("t", "x", "y", {AWKWARD: ([1, 2], [3, 4])}),
+    Bars("t", "y", ["g", AWKWARD], {AWKWARD: [1.0, None], "c": [2.0, 3.0]}),
+    Bars("t", "y", [str(i) for i in range(40)], {"a": list(range(40))}),
+    Distributions("t", "x", {AWKWARD: [1.0, 2.0, 5.0], "b": [3.0]}),
+    Heatmap("t", "x", "y", np.array([[1.0, np.nan], [0.0, -0.5]]), [AWKWARD, "s"], ["c", "d"]),
+    Heatmap("t", "x", "y", np.full((3, 3), np.nan), list("abc"), list("abc")),
+    Heatmap("t", "x", "y", np.arange(4900.0).reshape(70, 70), [*map(str, range(70))], [*map(str, range(70))]),
+    Division("t", np.array([[3, 0], [1, 200]])),
+    Images("t", {AWKWARD: [np.zeros((4, 4)), np.ones((4, 4, 3))], "b": [np.ones((4, 4))]}, {"b": [AWKWARD]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: type(figure).__name__)
+def test_every_kind_is_drawn(figure):
+    svg = Pen([AWKWARD]).svg(figure)
+    assert ET.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
+    in_page = Pen([AWKWARD]).svg(figure, page=True)
+    assert "currentColor" in in_page or isinstance(figure, Images)
+    assert "#1f2328" not in in_page
+
+
+@pytest.mark.parametrize("figure", [FIGURES[0], FIGURES[7], FIGURES[-2]], ids=lambda figure: type(figure).__name__)
+def test_drawings_are_the_same_each_time(figure):
+    assert Pen().svg(figure) == Pen().svg(figure)
+    assert Pen().png(figure) == Pen().png(figure)
+    assert Pen().png(figure).startswith(b"\x89PNG")
+
+
+def test_a_run_has_one_colour_in_all_plots():
+    pen = Pen(["fedavg", "local"])
+    alone = pen.svg(Lines("t", "x", "y", {"local": ([1, 2], [1.0, 2.0])}))
+    bars = pen.svg(Bars("t", "y", ["g"], {"other": [1.0], "local": [2.0]}))
+    part = pen.svg(Lines("t", "x", "y", {"local: drift": ([1, 2], [1.0, 2.0])}))
+    for svg in (alone, bars, part):
+        assert COLOURS[1] in svg
+        assert COLOURS[0] not in svg
+    no_run = pen.svg(Bars("t", "y", ["fedavg", "local"], {"mean": [1.0, 2.0], "worst": [0.5, 1.0]}))
+    assert not set(COLOURS) & set(re.findall(r"#[0-9a-f]{6}", no_run))
+    assert NEUTRAL[0] in no_run
+
+
+def test_names_that_start_alike_are_told_apart():
+    pen = Pen(["fedfac", "fedfac, kappa 0.5"])
+    svg = pen.svg(Lines("t", "x", "y", {"fedfac, kappa 0.5": ([1, 2], [1.0, 2.0])}))
+    assert COLOURS[1] in svg
+    assert COLOURS[0] not in svg
+
+
+def linear(colour):
+    values = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    return np.array([v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in values])
+
+
+def contrast(a, b):
+    dark, light = sorted(float(linear(colour) @ [0.2126, 0.7152, 0.0722]) for colour in (a, b))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def lab(rgb):
+    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ np.clip(rgb, 0, 1)
+    f = np.cbrt(xyz / [0.9505, 1.0, 1.089])
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+# Machado, Oliveira, Fernandes: A Physiologically-based Model for Simulation of Color Vision Deficiency, 2009, table 1.
+SIGHT = {
+    "all colours": np.eye(3),
+    "protanopia": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
+                            [-0.003882, -0.048116, 1.051998]]),
+    "deuteranopia": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
+                              [-0.011820, 0.042940, 0.968881]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("page", ["#ffffff", "#f6f8fa", "#15181d", "#1c2026"])
+def test_colours_stand_out_from_the_page(page):
+    assert min(contrast(colour, page) for colour in COLOURS) > 2.8
+    assert min(contrast(colour, page) for colour in NEUTRAL) > 2.5
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_colours_stay_apart(sight):
+    seen = [lab(SIGHT[sight] @ linear(colour)) for colour in COLOURS]
+    distances = [np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i]]
+    assert min(distances) > 25

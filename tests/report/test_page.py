@@ -1,0 +1,87 @@
+"""The page in a real browser: no errors, nothing loaded, no wider than a telephone."""
+
+from __future__ import annotations
+
+import pytest
+from report.browser import PROGRAM, Browser
+
+from fedpfl.report import sections, write_page
+
+pytestmark = [
+    pytest.mark.skipif(PROGRAM is None, reason="needs Chromium (apt-get install chromium)"),
+    pytest.mark.xdist_group("chromium"),
+]
+
+# Not compared with innerWidth, which a telephone's browser makes as wide as what does not fit.
+WIDTH = "document.documentElement.scrollWidth"
+PHONE = 390
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Browser(tmp_path_factory.mktemp("chromium") / "profile") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def page(folders, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_page(path, "Digits", *sections(list(folders.values())))
+    return path
+
+
+def test_the_page_has_no_errors_and_loads_nothing(browser, page):
+    assert browser.open(page) == []
+    assert browser.evaluate("document.querySelectorAll('section').length") > 5
+    assert browser.evaluate("document.querySelectorAll('svg').length") > 8
+    assert browser.evaluate("document.title") == "Digits"
+
+
+def test_the_page_fits_a_telephone(browser, page):
+    assert browser.open(page, width=PHONE, height=844) == []
+    browser.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+    assert browser.evaluate(WIDTH) <= PHONE
+    assert browser.evaluate("innerWidth") == PHONE
+    smallest = "Math.min(...[...document.querySelectorAll('svg')].map(plot => plot.getBoundingClientRect().width))"
+    assert browser.evaluate(smallest) > 200
+
+
+def test_the_page_follows_the_reader_s_colours(browser, page):
+    def brightness(of):
+        text = browser.evaluate(f"getComputedStyle({of}).{'color' if 'text' in of else 'backgroundColor'}")
+        return sum(map(int, text.removeprefix("rgb(").removesuffix(")").split(",")))
+
+    for dark in (False, True):
+        assert browser.open(page, dark=dark) == []
+        words = "document.querySelector('svg text')"
+        in_svg = browser.evaluate(f"getComputedStyle({words}).fill") == browser.evaluate(
+            "getComputedStyle(document.body).color"
+        )
+        assert in_svg, "words of plots have the page's colour"
+        assert (brightness(words) > brightness("document.body")) is dark
+
+
+@pytest.mark.parametrize(
+    ("flaw", "complaint"),
+    [
+        ("<script>nowhere.to()</script>", "nowhere is not defined"),
+        ("<script>console.error('oh')</script>", "oh"),
+        ('<img src="https://fedpfl.invalid/a.png" alt="">', "https://fedpfl.invalid/a.png"),
+    ],
+)
+def test_the_check_notices_flaws(browser, page, tmp_path, flaw, complaint):
+    whole = page.read_text()
+    policy = whole[whole.index("<meta http-equiv=") :].split("\n", 1)[0]
+    bad = tmp_path / "bad.html"
+    bad.write_text(whole.replace(policy, "").replace("</main>", f"{flaw}</main>"))
+    assert complaint in " ".join(browser.open(bad))
+    # With the policy none of it runs or is loaded, and the browser says that it refused.
+    bad.write_text(whole.replace("</main>", f"{flaw}</main>"))
+    assert "Content Security Policy" in " ".join(browser.open(bad))
+
+
+def test_the_check_notices_a_page_that_is_too_wide(browser, page, tmp_path):
+    bad = tmp_path / "wide.html"
+    bad.write_text(page.read_text().replace("</main>", '<div style="width: 500px">wide</div></main>'))
+    browser.open(bad, width=PHONE, height=844)
+    assert browser.evaluate(WIDTH) > PHONE

@@ -1,0 +1,157 @@
+"""What a report consists of: it follows from what the runs have recorded."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from fedpfl.analysis.figure import Distributions, Division, Heatmap, Lines
+from fedpfl.data import DataSettings, federated_data, load, no_downloads
+from fedpfl.errors import DataError, StateError
+from fedpfl.payload import Payload
+from fedpfl.report import sections
+from fedpfl.results import RunFolder
+from fedpfl.server import _division
+
+
+def by_title(runs):
+    found, labels = sections(runs)
+    return {section.title: section for section in found}, labels
+
+
+def figure(section, title):
+    return next(figure for figure in section.figures if figure.title == title)
+
+
+def test_seeds_become_means_and_deviations(folders):
+    runs = [folders["fedavg-1"], folders["fedavg-2"]]
+    found, labels = by_title([*runs, folders["factorized-1"]])
+    assert labels == ["fedavg", "factorized-fl"]
+    accuracy = figure(found["Accuracy"], "Personalised accuracy over rounds")
+    assert isinstance(accuracy, Lines)
+    rounds, means = accuracy.series["fedavg"]
+    each = [[100 * line["personalised"]["accuracy"] for line in run.metrics()] for run in runs]
+    assert rounds == [1, 2]
+    assert means == [statistics.fmean(pair) for pair in zip(*each, strict=True)]
+    assert accuracy.bands == {"fedavg": [statistics.stdev(pair) for pair in zip(*each, strict=True)]}
+    table = found["Overview"].tables[0]
+    assert [row[:3] for row in table.rows] == [["fedavg", "1, 2", "2"], ["factorized-fl", "1", "2"]]
+    traffic = figure(found["Accuracy"], "Accuracy over traffic")
+    megabytes = [sum(line["bytes_up"] + line["bytes_down"] for line in run.metrics()) / 1e6 for run in runs]
+    assert traffic.series["fedavg"][0][-1] == pytest.approx(statistics.fmean(megabytes))
+    assert traffic.log_x, "factorized-fl sends a small part of what fedavg sends"
+
+
+def test_clients_and_division(folders):
+    run = folders["fedavg-1"]
+    found, _ = by_title([run])
+    points = figure(found["Clients"], "Accuracy of the clients")
+    assert isinstance(points, Distributions)
+    last = run.metrics()[-1]["personalised"]["each"]
+    assert points.groups == {"fedavg": [100 * accuracy for accuracy in last.values()]}
+    over_time = found["Clients"].figures[1]
+    assert isinstance(over_time, Heatmap)
+    assert over_time.values[:, -1] == pytest.approx([100 * accuracy for accuracy in last.values()])
+    (division,) = found["Data"].figures
+    assert isinstance(division, Division)
+    assert division.counts.shape == (3, 10)
+    clients = federated_data(DataSettings(dirichlet_alpha=0.5), 3, 1)
+    assert list(division.counts.sum(axis=1)) == [clients.sizes(i)[0] for i in range(3)]
+    assert run.task()["division"] == clients.checksum
+
+
+def test_only_what_was_recorded_is_shown(folders):
+    without, _ = by_title([folders["fedavg-1"]])
+    found, _ = by_title([folders["factorized-1"]])
+    assert "Similarity" in found
+    assert "Similarity" not in without
+    assert "Scalability" not in without, "one number of clients is no curve"
+    assert [f.title for f in without["Accuracy"].figures].count("Accuracy over traffic") == 1
+    assert not any("Global" in f.title for f in found["Accuracy"].figures), "factorized-fl has no global model"
+
+
+def test_a_run_that_is_not_over_is_shown_as_such(changed, folders):
+    lines = folders["fedavg-1"].metrics()
+    found, _ = by_title([changed("fedavg-1", "cut", rounds=lines[:1], finished=False)])
+    assert found["Overview"].notes == [
+        "cut is not finished: 1 of 2 rounds are recorded. It is still going on, or was stopped."
+    ]
+    assert "Accuracy" in found
+
+
+def test_a_run_without_an_evaluated_round_says_so(changed, folders):
+    lines = [{k: v for k, v in line.items() if k not in ("personalised", "global")}
+             for line in folders["fedavg-1"].metrics()]  # fmt: skip
+    found, _ = by_title([changed("fedavg-1", "untested", rounds=lines, finished=False)])
+    assert "untested has no evaluated round so far, hence no accuracies." in found["Overview"].notes
+    assert "Accuracy" not in found
+    assert "Clients" not in found
+    assert "Training" in found
+
+
+def test_a_run_that_never_started_is_named(folders, tmp_path, changed):
+    run = changed("fedavg-1", "waiting", rounds=[], finished=False)
+    (run.path / "task.json").write_text('{"state_key": "x"}')
+    found, labels = by_title([run])
+    assert labels == []
+    assert list(found) == ["Overview"]
+    assert "0 of 2 rounds" in found["Overview"].notes[0]
+    both, labels = by_title([run, folders["fedavg-1"]])
+    assert labels == ["fedavg"]
+    assert "waiting" in both["Overview"].notes[0]
+
+
+def test_failures_are_listed(changed, folders):
+    lines = folders["fedavg-1"].metrics()
+    lines[1]["failed"] = {"2": "the training diverged"}
+    found, _ = by_title([changed("fedavg-1", "failing", rounds=lines)])
+    assert found["Overview"].tables[1].rows == [["failing", 2, 2, "the training diverged"]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "task", "words"),
+    [
+        ({}, {"division": 5}, "divided differently"),
+        ({}, {"division": None}, "classes never reach the server"),
+        ({"dataset": "npz", "data": "/nowhere.npz"}, {}, "cannot be shown on this machine"),
+        ({"dataset": "cifar10", "data-dir": "/nowhere"}, {}, "cifar10: not in /nowhere"),
+    ],
+)
+def test_a_division_that_cannot_be_rebuilt_is_explained(changed, settings, task, words):
+    found, _ = by_title([changed("fedavg-1", "elsewhere", settings=settings, task=task)])
+    assert found["Data"].figures == []
+    assert words in found["Data"].notes[0]
+
+
+def test_an_analysis_that_is_not_possible_here_says_why(changed):
+    found, _ = by_title([changed("fedavg-1", "elsewhere", settings={"initial-weights": "/nowhere.safetensors"})])
+    assert "/nowhere.safetensors" in found["Communication"].notes[1]
+    assert "Accuracy" in found
+
+
+def test_a_damaged_run_is_an_error(changed):
+    run = changed("fedavg-1", "damaged")
+    path = run.path / "metrics.jsonl"
+    path.write_text("not json\n" + path.read_text())
+    with pytest.raises(StateError, match="line 1 is damaged"):
+        sections([run])
+
+
+def test_nothing_is_downloaded_where_that_is_forbidden(tmp_path):
+    with no_downloads(), pytest.raises(DataError, match="not in"):
+        load(DataSettings(dataset="cifar10", data_dir=str(tmp_path)))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_division_is_known_only_if_all_divide_common_data():
+    common = Payload({"division": 7, "client": 0})
+    assert _division({1: common, 2: Payload({"division": 7, "client": 1})}) == 7
+    assert _division({1: common, 2: Payload({"client": 1})}) is None
+
+
+def test_runs_are_not_written_to(folders):
+    run = folders["factorized-1"]
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    sections([RunFolder(run.path)])
+    assert before == {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}

@@ -32,9 +32,10 @@ logger = logging.getLogger(__name__)
 # A SuperNode waits 30 s for the first byte of an answer.
 ANSWER_SECONDS = 28.0
 HELD_ANSWER_SECONDS = HOLD_SECONDS + 30.0
-# After so long without a word on a request the server's side is asked about it.
+# After so long without any word the server's side is asked about a request, after so long without a word on this one in
+# any case: that also renews the lease of one that is held.
 PROBE_SECONDS = 3.0
-HELD_PROBE_SECONDS = 15.0
+PROBE_ANYWAY_SECONDS = 15.0
 # A probe to a server's side that is online is answered within milliseconds.
 SELF_TEST_SECONDS = 5.0
 # Between two "102 Processing" to a SuperNode whose request is held; each makes it wait for 30 s more.
@@ -108,7 +109,6 @@ class DeviceBridge:
                 waiting = self._waiting.get(frame.id)
                 if waiting is None:
                     return  # an answer that came twice, or too late
-                # Frames of another response may be what this one waits behind.
                 self._heard = waiting.heard = self._clock()
                 if frame.kind is Kind.AGAIN:
                     with waiting.changed:
@@ -228,7 +228,6 @@ class DeviceBridge:
         """Wait for the response, up to the time limit; return whether anybody waits for it still."""
         begun = self._clock()
         until = begun + (HELD_ANSWER_SECONDS if request.held else ANSWER_SECONDS)
-        silence = HELD_PROBE_SECONDS if request.held else PROBE_SECONDS
         last_interim, to_send = begun, True
         while True:
             if to_send and self._link.online:
@@ -248,7 +247,10 @@ class DeviceBridge:
             if now >= until:
                 return True
             to_send |= again
-            if not to_send and (probe or now - max(waiting.heard, self._heard) > silence) and self._link.online:
+            # Frames of another response may be what this one waits behind; a held one has nothing to wait behind.
+            silent = not request.held and now - max(waiting.heard, self._heard) > PROBE_SECONDS
+            due = probe or silent or now - waiting.heard > PROBE_ANYWAY_SECONDS
+            if due and not to_send and self._link.online:
                 waiting.heard = now
                 self._tell(Kind.PROBE, message_id)
             if request.held and now - last_interim >= INTERIM_SECONDS:

@@ -20,8 +20,6 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the processes in /proc"),
 ]
 
-DISTURBED = os.pathsep.join([str(Path(__file__).parent / "disturbed"), *os.environ.get("PYTHONPATH", "").split()])
-
 # A client trains for seconds, one after the other.
 WORK = {"method": "fedavg", "local_epochs": 150, "num_server_rounds": 2, "threads": 1}
 
@@ -58,14 +56,20 @@ def test_the_broker_is_away_for_half_a_minute(home, undisturbed):
 
 @needs_mosquitto
 def test_messages_are_lost_doubled_and_late(home, undisturbed):
-    ends_like(undisturbed, home, start(home, undisturbed, "mqtt", PYTHONPATH=DISTURBED))
+    ends_like(undisturbed, home, start(home, undisturbed, "mqtt", **disturbed("messages")))
 
 
 def test_answers_do_not_reach_the_supernodes(home, undisturbed):
-    process = start(home, undisturbed, "http", PYTHONPATH=DISTURBED)
+    process = start(home, undisturbed, "http", **disturbed("answers"))
     for path in ("pull-messages", "push-messages"):
         wait_for(lambda path=path: f"the answer to /v1/fleet/{path} is lost" in home.log("SuperNode"), process)
     ends_like(undisturbed, home, process)
+
+
+def disturbed(how):
+    """Return the environment in which parts of a testbed suffer: see ``disturbed/sitecustomize.py``."""
+    path = [str(Path(__file__).parent / "disturbed"), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, path)), "FEDPFL_TEST_DISTURB": how}
 
 
 def start(home, undisturbed, transport, **environment):

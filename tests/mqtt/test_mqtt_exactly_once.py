@@ -27,7 +27,7 @@ NAME, NODE = "nano-1", b"node 7"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(device_side, "PROBE_SECONDS", 0.05)
-    monkeypatch.setattr(device_side, "HELD_PROBE_SECONDS", 0.05)
+    monkeypatch.setattr(device_side, "PROBE_ANYWAY_SECONDS", 0.05)
     monkeypatch.setattr(device_side, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(server_side, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(server_side, "LOOK_SECONDS_IDLE", 0.02)
@@ -308,6 +308,57 @@ def test_a_held_request_is_answered_when_there_is_a_message(make):
     assert answers[0][1] - given_at < 1.0
     requests = [f for f in bridge.network.log if f.kind is Kind.REQUEST]
     assert len(requests) == 1
+
+
+@contextmanager
+def chatting(bridge):
+    """Keep another SuperNode of the device busy."""
+    over = threading.Event()
+
+    def chat():
+        while not over.is_set():
+            assert bridge.ask(PUSH, b"chat").status == 200
+
+    thread = threading.Thread(target=chat)
+    thread.start()
+    yield
+    over.set()
+    thread.join(5)
+
+
+def test_a_lost_request_is_missed_though_other_supernodes_are_answered(make):
+    lost, answers = [], []
+
+    def fate(frame):
+        if frame.kind is Kind.REQUEST and not lost:
+            lost.append(frame)
+            return []
+        return [0.0]
+
+    bridge = make(fate)
+    bridge.superlink.messages = [b"now"]
+    thread = threading.Thread(target=lambda: answers.append(bridge.pull()))
+    thread.start()
+    while not lost:
+        time.sleep(0.01)
+    with chatting(bridge):
+        thread.join(2)
+        assert answers[0].body == b"now"
+
+
+def test_a_hold_outlives_its_lease_while_other_supernodes_are_answered(make, monkeypatch):
+    monkeypatch.setattr(server_side, "LEASE_SECONDS", 0.3)
+    bridge, answers = make(), []
+    with chatting(bridge):
+        thread = threading.Thread(target=lambda: answers.append(bridge.pull()))
+        thread.start()
+        time.sleep(1.0)
+        assert thread.is_alive()
+        bridge.superlink.messages = [b"now"]
+        thread.join(2)
+        assert answers[0].body == b"now"
+    pulls = [f for f in bridge.network.log if f.kind is Kind.REQUEST and PULL.encode() in bytes(f.piece)]
+    assert len(pulls) == 1
 
 
 def test_holding_ends_when_the_supernode_leaves(make):

@@ -1,13 +1,15 @@
 """Python imports this at the start of each process whose PYTHONPATH has this folder: some then suffer what networks do.
 
-In the bridge's processes messages from the broker are lost, doubled and late. A SuperNode does not get one answer to
-each of two calls that the SuperLink has carried out: a message is handed over, and a result is taken.
+FEDPFL_TEST_DISTURB says which. ``messages``: in the bridge's processes, messages from the broker are lost, doubled and
+late. ``answers``: a SuperNode does not get one answer to each of two calls that the SuperLink has carried out, in which
+a message is handed over and a result is taken.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import random
 import sys
 import threading
@@ -64,7 +66,8 @@ def _lose_answers() -> None:
     httpx.Client.send = lossy
 
 
-if any("fedpfl.cli.bridge" in word for word in sys.orig_argv):
-    _disturb_link()
-elif any(word.endswith("flower-supernode") for word in sys.orig_argv):
-    _lose_answers()
+PARTS = {"messages": ("fedpfl.cli.bridge", _disturb_link), "answers": ("flower-supernode", _lose_answers)}
+
+program, disturb = PARTS[os.environ["FEDPFL_TEST_DISTURB"]]
+if any(program in word for word in sys.orig_argv):
+    disturb()

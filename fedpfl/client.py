@@ -89,6 +89,7 @@ class Engine:
         if not all(np.isfinite(array).all() for array in (shared, *personal.values(), *extra.arrays.values())):
             # Neither sent nor kept: the client's last good state is where its next round starts.
             raise TrainingDiverged(f"the training diverged in round {local.round}; a smaller learning-rate may help")
+        seconds = time.perf_counter() - started
         first, movement = self._movement(state, local)
         state.save({**personal, **first}, local.round, int(message.config["personal-round"]))
         sent = {**extra.arrays, **self._for_evaluation(local.round)}
@@ -96,9 +97,10 @@ class Engine:
             metrics={
                 **extra.metrics,
                 **movement,
+                **self._test_trained(client),
                 "train-samples": len(local.samples.y),
                 "train-loss": losses[-1] if losses else 0.0,
-                "train-seconds": time.perf_counter() - started,
+                "train-seconds": seconds,
             },
             arrays={**sent, **self.partition.layout.pack(shared, self.config.run.wire_dtype)},
             config={**extra.config, "layout": self.partition.layout.to_text()},
@@ -127,6 +129,12 @@ class Engine:
             metrics.update(_metrics("global", score))
         metrics["evaluate-seconds"] = time.perf_counter() - started
         return Payload(metrics=metrics)
+
+    def _test_trained(self, client: int) -> dict[str, int | float]:
+        if not self.config.run.evaluate_trained:
+            return {}
+        self.model.eval()
+        return _metrics("trained", evaluate(self.config.method.personalised(self.model), self.test_samples(client)))
 
     def _for_evaluation(self, server_round: int) -> dict[str, np.ndarray]:
         if not self._mean_model.size or not self.config.run.evaluates_in(server_round):

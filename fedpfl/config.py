@@ -51,6 +51,11 @@ class RunSettings:
         "Test the mean of the clients' whole models where a method has no global model of its own: for this alone, "
         "clients send arrays that otherwise never leave them.",
     )
+    evaluate_trained: bool = setting(
+        False,
+        "Clients also test the model that they have just trained, before the server combines it with others' (trained "
+        "in metrics.jsonl), as FedReG's testbed does.",
+    )
     diagnostics: bool = setting(
         False,
         "Record how far shared and personal arrays move (drift, shared-change and personal-change in metrics.jsonl): "

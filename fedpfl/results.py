@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 KEPT_CHECKPOINTS = 2
 _CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
 
-# What every client reports after training; what else it reports is the method's own.
-EVERY_REPLY = frozenset({"train-samples", "train-loss", "train-seconds"})
+# What any client can report after training; what else it reports is the method's own.
+EVERY_REPLY = frozenset({
+    "train-samples", "train-loss", "train-seconds", "trained-correct", "trained-samples", "trained-loss-sum",
+})  # fmt: skip
 
 # What a resumed run may change: how long it runs, how long it waits, where things lie, and with how many threads.
 FREE_ON_RESUME = frozenset({
@@ -280,7 +282,8 @@ def summarise(done: Round) -> dict[str, Any]:
     ``personalised`` has the mean over clients of each client's accuracy on its own test samples (``accuracy``, with
     ``std`` and ``each``) and the share of all test samples that are classified correctly (``weighted``); ``global``
     measures the shared model (with ``evaluate-global``, where there is none: the mean of the clients' whole models) on
-    the union of the clients' test sets. Clients without test samples do not count.
+    the union of the clients' test sets. ``trained`` (with ``evaluate-trained``) is like ``personalised``, but of the
+    clients that trained in this round, with the models that they sent. Clients without test samples do not count.
     ``details`` has what the method measured itself: means over the clients, and the strategy's own numbers.
     """
     line: dict[str, Any] = {
@@ -293,18 +296,11 @@ def summarise(done: Round) -> dict[str, Any]:
         "clients": sorted(done.trained),
         "train_loss": statistics.fmean(m["train-loss"] for m in done.trained.values()) if done.trained else None,
     }
-    tested = {i: m for i, m in sorted(done.evaluated.items()) if m["personalised-samples"]}
-    if tested:
-        each = {i: m["personalised-correct"] / m["personalised-samples"] for i, m in tested.items()}
-        samples = sum(m["personalised-samples"] for m in tested.values())
-        line["personalised"] = {
-            "accuracy": statistics.fmean(each.values()),
-            "std": statistics.pstdev(each.values()),
-            "weighted": sum(m["personalised-correct"] for m in tested.values()) / samples,
-            "loss": sum(m["personalised-loss-sum"] for m in tested.values()) / samples,
-            "each": {str(i): accuracy for i, accuracy in each.items()},
-        }
-        shared = [m for m in tested.values() if "global-correct" in m]
+    for name, replies in (("trained", done.trained), ("personalised", done.evaluated)):
+        if scores := _scores(name, replies):
+            line[name] = scores
+    if "personalised" in line:
+        shared = [m for _, m in sorted(done.evaluated.items()) if m.get("global-samples")]
         if shared:
             samples = sum(m["global-samples"] for m in shared)
             line["global"] = {
@@ -319,6 +315,22 @@ def summarise(done: Round) -> dict[str, Any]:
     if done.failed:
         line["failed"] = {str(i): reason for i, reason in sorted(done.failed.items())}
     return line
+
+
+def _scores(name: str, replies: Mapping[int, Mapping[str, float]]) -> dict[str, Any]:
+    """Return the scores of the models that replies call ``name``, in client order; nothing where there are none."""
+    tested = {i: m for i, m in sorted(replies.items()) if m.get(f"{name}-samples")}
+    if not tested:
+        return {}
+    each = {i: m[f"{name}-correct"] / m[f"{name}-samples"] for i, m in tested.items()}
+    samples = sum(m[f"{name}-samples"] for m in tested.values())
+    return {
+        "accuracy": statistics.fmean(each.values()),
+        "std": statistics.pstdev(each.values()),
+        "weighted": sum(m[f"{name}-correct"] for m in tested.values()) / samples,
+        "loss": sum(m[f"{name}-loss-sum"] for m in tested.values()) / samples,
+        "each": {str(i): accuracy for i, accuracy in each.items()},
+    }
 
 
 def _means(replies: Iterable[Mapping[str, float]]) -> dict[str, float]:

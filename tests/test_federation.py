@@ -151,6 +151,20 @@ def test_clients_are_tested_when_asked_and_after_the_last_round(tmp_path, every,
     assert [line["round"] for line in run.metrics() if "personalised" in line] == rounds
 
 
+def test_the_model_that_a_client_has_just_trained_is_tested_when_asked(tmp_path):
+    settings = {"num_server_rounds": 2, "fraction_train": 0.5, "evaluate_trained": True}
+    alone = simulate(tmp_path / "local", 4, method="local", **settings).metrics()
+    for line in alone:  # nothing happens to these models between training and the test of all
+        assert line["trained"]["each"] == {str(i): line["personalised"]["each"][str(i)] for i in line["clients"]}
+    mixed = simulate(tmp_path / "fedavg", 4, method="fedavg", **settings)
+    assert all(line["trained"]["each"].keys() == {str(i) for i in line["clients"]} for line in mixed.metrics())
+    assert any(line["trained"]["each"][i] != line["personalised"]["each"][i]
+               for line in mixed.metrics() for i in line["trained"]["each"])  # fmt: skip
+    without = simulate(tmp_path / "without", 4, method="fedavg", **{**settings, "evaluate_trained": False})
+    assert not any("trained" in line for line in without.metrics())
+    assert (without.path / "global.safetensors").read_bytes() == (mixed.path / "global.safetensors").read_bytes()
+
+
 def test_a_run_never_overwrites_another(tmp_path):
     simulate(tmp_path, 2, method="fedavg", num_server_rounds=1)
     with pytest.raises(ConfigError, match=r"run-name = 'run': a run of this name is in"):

@@ -38,7 +38,7 @@ class AttackOptions:
 
     clients: int = setting(5, "Clients attacked, drawn by attack-seed; fewer where there are fewer.", minimum=1)
     images: int = setting(1, "Training images attacked of each of them.", minimum=1)
-    iterations: int = setting(500, "Steps of the reconstruction.", minimum=1)
+    iterations: int = setting(300, "Steps of the reconstruction.", minimum=1)
     kind: str = setting(
         "cosine",
         "Cosine distance and total variation with Adam (cosine), or squared distance with L-BFGS (dlg).",
@@ -84,7 +84,7 @@ class Attempt:
 
 @analysis(
     "attack", "PSNR of images recovered from what a client sends (FedDecomp, table 7; DLG, inverting gradients)",
-    AttackOptions,
+    AttackOptions, computes=True,
 )  # fmt: skip
 def attack(runs: Sequence[RunFolder], options: AttackOptions) -> Result:
     """Recover clients' training images from their updates of the shared arrays; average and maximum PSNR.

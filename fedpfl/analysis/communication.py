@@ -72,7 +72,8 @@ def communication(runs: Sequence[RunFolder], options: NoOptions) -> Result:
             size = run.metrics()[-1].get("details", {}).get("parameters", t.model)
             sizes[group.label], bubbles[group.label] = ([size / MILLION], [100 * accuracy]), [(t.up + t.down) / MB]
     require(rows, "a finished round", "nothing was sent")
-    columns = ["run", "values shared", "of the model's", "up, MB", "theory", "down, MB", "theory ", "% of whole models"]
+    columns = ["run", "values shared", "of the model's", "up, MB", "up in theory", "down, MB", "down in theory",
+               "% of whole models"]  # fmt: skip
     note = (
         "Theory: shared values × bytes × transfers. What is measured beyond it are names, layouts, numbers and what a "
         "method sends besides; sparse arrays and clients that failed make it less. The first run of each group."

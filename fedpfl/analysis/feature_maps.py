@@ -31,7 +31,7 @@ class FeatureMapOptions:
 
 @analysis(
     "feature-maps", "Feature maps of shared and of personal filters for images of a client (FedFac, figure 10)",
-    FeatureMapOptions,
+    FeatureMapOptions, computes=True,
 )  # fmt: skip
 def feature_maps(runs: Sequence[RunFolder], options: FeatureMapOptions) -> Result:
     """Show a client's activations in the first split convolution of a run of ``fedfac`` or ``fedsplit``.

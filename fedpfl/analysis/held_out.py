@@ -15,7 +15,10 @@ from .runs import Group, bars, grouped, require
 HEADS = {"local-train": "LocalTrain, %", "ensemble": "Ensemble, %", "fine-tune": "fine-tuned (+), %"}
 
 
-@analysis("new-clients", "Accuracy on clients held out as new: LocalTrain, Ensemble, fine-tuned (FedFac, table 3)")
+@analysis(
+    "new-clients", "Accuracy on clients held out as new: LocalTrain, Ensemble, fine-tuned (FedFac, table 3)",
+    computes=True,
+)  # fmt: skip
 def new_clients(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     """Test the clients that runs held out, in every mode of :func:`fedpfl.new_clients.try_new_clients`.
 

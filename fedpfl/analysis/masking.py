@@ -29,7 +29,10 @@ class MaskingOptions:
     draws: int = setting(3, "Draws of random values, over which accuracies are averaged.", minimum=1)
 
 
-@analysis("masking", "Accuracy with shared or personal parts masked by random values (FedFac, table 8)", MaskingOptions)
+@analysis(
+    "masking", "Accuracy with shared or personal parts masked by random values (FedFac, table 8)", MaskingOptions,
+    computes=True,
+)  # fmt: skip
 def masking(runs: Sequence[RunFolder], options: MaskingOptions) -> Result:
     """Test the clients' stored models with one part replaced by fresh initial values.
 

@@ -30,7 +30,7 @@ def model_difference(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         rows.append([group.label, values[0], values[-1], of_rounds])
     require(rows, "the distance of the clients' models", HOW)
     columns = ["run", "first round", "last round", "mean of all rounds"]
-    table = Table("Model difference (1/N)·Σ‖σ_i − σ‖₂", columns, rows, digits=3)
+    table = Table("Model difference (1/N)·Σ‖σ_i − σ̄‖₂", columns, rows, digits=3)
     return Result([table], [Lines("Model difference", "round", "mean distance", series)])
 
 

@@ -47,8 +47,8 @@ def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
             title = f"Each client against {baseline.label}"
             figures.append(Points(title, f"{baseline.label}, %", "method, %", scatter))
     if losers:
-        columns = ["run", "against", "clients", "of them lose", "largest loss, points", "mean gain, points"]
-        note = "A client counts once for each seed that both have; a largest loss above 0 means that everybody gains."
+        columns = ["run", "against", "clients", "of them lose", "smallest gain, points", "mean gain, points"]
+        note = "A client counts once for each seed that both have; a smallest gain below 0 is a loss."
         tables.append(Table("Who loses by taking part", columns, losers, note=note))
     return Result(tables, list(figures))
 

@@ -52,12 +52,16 @@ class Analysis:
         (runs, options) → Result.
     options : type
         Dataclass of its options, made of :func:`fedpfl.settings.setting`.
+    computes : bool
+        Whether it computes with the clients' models and data, which must then be on this machine, and takes seconds to
+        minutes; otherwise it reads what runs recorded.
     """
 
     name: str
     shows: str
     function: Callable[[Sequence[RunFolder], Any], Result]
     options: type[Any] = NoOptions
+    computes: bool = False
 
     def make(self, runs: Sequence[RunFolder], **options: Any) -> Result:
         """Analyse runs.
@@ -92,7 +96,7 @@ REGISTERED: dict[str, Analysis] = {}
 
 
 def analysis(
-    name: str, shows: str, options: type[Any] = NoOptions
+    name: str, shows: str, options: type[Any] = NoOptions, computes: bool = False
 ) -> Callable[[Callable[[Sequence[RunFolder], Any], Result]], Callable[[Sequence[RunFolder], Any], Result]]:
     """Register the function below as an analysis.
 
@@ -104,12 +108,14 @@ def analysis(
         One line: what it shows, and where that comes from.
     options : type
         Dataclass of its options, made of :func:`fedpfl.settings.setting`.
+    computes : bool
+        See :class:`Analysis`.
     """
 
     def register(
         function: Callable[[Sequence[RunFolder], Any], Result],
     ) -> Callable[[Sequence[RunFolder], Any], Result]:
-        REGISTERED[name] = Analysis(name, shows, function, options)
+        REGISTERED[name] = Analysis(name, shows, function, options, computes)
         return function
 
     return register

@@ -18,7 +18,7 @@ from torch import Tensor
 from .client import Engine
 from .config import Config
 from .data.federation import federated_data
-from .errors import ConfigError
+from .errors import ConfigError, DataError
 from .methods.base import LocalRound
 from .payload import Payload
 from .results import RunFolder
@@ -106,7 +106,7 @@ class Simulation:
         Raises
         ------
         ConfigError, DataError
-            The data are not on this machine.
+            The data are not on this machine, or are divided differently here.
         StateError
             A file of the run is missing or damaged.
         """
@@ -114,6 +114,8 @@ class Simulation:
         last, stored = folder.checkpoint()
         clients = int(task["clients"])
         engine = Engine(config, federated_data(config.data, clients, config.run.seed), clients)
+        if task.get("division", engine.data.checksum) != engine.data.checksum:
+            raise DataError(f"{folder.path.name}: the clients had other data than this machine divides among them")
         return cls(engine, str(task["state_key"]), last, stored)
 
     @property

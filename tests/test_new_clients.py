@@ -16,7 +16,7 @@ from fedpfl.cli import app
 from fedpfl.client import Engine
 from fedpfl.config import Config, RunSettings
 from fedpfl.data.federation import federated_data
-from fedpfl.errors import ConfigError
+from fedpfl.errors import ConfigError, DataError
 from fedpfl.export import export_personal
 from fedpfl.methods import methods
 from fedpfl.new_clients import MODES, Simulation, _of_personal, try_new_clients
@@ -116,4 +116,13 @@ def test_the_command(tmp_path):
 def test_a_run_without_new_clients_is_told_so(tmp_path):
     run = simulate(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1)
     with pytest.raises(ConfigError, match=r"new-clients = 0.0: the run held out no clients"):
+        try_new_clients(run, "ensemble")
+
+
+def test_data_that_are_divided_differently_here_are_not_used(tmp_path):
+    run = simulate(tmp_path, 4, method="fedavg", **QUICK)
+    task = run.task()
+    assert "division" in task
+    (run.path / "task.json").write_text(json.dumps({**task, "division": task["division"] + 1}))
+    with pytest.raises(DataError, match="other data than this machine divides"):
         try_new_clients(run, "ensemble")

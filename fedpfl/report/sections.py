@@ -289,8 +289,13 @@ def _require_division(data: FederatedData, task: dict[str, Any]) -> None:
 
 
 def _analyses(runs: Sequence[RunFolder], shown: Set[str]) -> Iterator[Section]:
-    """Yield what the analyses find, without figures of a title that is shown already: curves over traffic."""
+    """Yield what the analyses find, without figures of a title that is shown already: curves over traffic.
+
+    Those that compute with models and data, for minutes, are named instead.
+    """
     for analysis in analyses().values():
+        if analysis.computes:
+            continue
         title = analysis.name.replace("-", " ").capitalize()
         try:
             result = analysis.make(runs)
@@ -302,6 +307,8 @@ def _analyses(runs: Sequence[RunFolder], shown: Set[str]) -> Iterator[Section]:
         if not _is_one_point(result):
             figures = [figure for figure in result.figures if figure.title not in shown]
             yield Section(title, [f"{analysis.shows}."], list(result.tables), figures)
+    others = ", ".join(name for name, analysis in analyses().items() if analysis.computes)
+    yield Section("Further analyses", [f"By `fedpfl analyse NAME RUN…`, from the clients' models and data: {others}."])
 
 
 def _is_one_point(result: Result) -> bool:

@@ -130,6 +130,14 @@ def test_an_analysis_that_is_not_possible_here_says_why(changed):
     assert "Accuracy" in found
 
 
+def test_analyses_that_compute_for_minutes_are_named_and_not_made(folders):
+    found, _ = by_title([folders["fedavg-1"]])
+    assert "attack" in found["Further analyses"].notes[0]
+    assert "fairness" not in found["Further analyses"].notes[0]
+    assert "Attack" not in found
+    assert "Fairness" in found
+
+
 def test_a_damaged_run_is_an_error(changed):
     run = changed("fedavg-1", "damaged")
     path = run.path / "metrics.jsonl"

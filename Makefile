@@ -3,10 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install simulate test test-faults test-arm64 lint packages clean
+.PHONY: help install simulate test test-experiments test-faults test-arm64 lint packages clean
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed ## virtual environment with everything, in .venv
 
@@ -40,6 +40,9 @@ packages: ## what tests use of Debian's or Ubuntu's packages, if it is missing a
 
 test: lint packages ## lint, then the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+test-experiments: install ## every experiment at smoke scale, in one process; a quarter of an hour
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m experiments tests/experiments
 
 test-faults: install packages ## kill parts of a running testbed; half an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults

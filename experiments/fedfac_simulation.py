@@ -279,7 +279,16 @@ def main() -> None:
     parser.add_argument("--train", action="store_true", help="run federations with each split, too")
     parser.add_argument("--rounds", type=int, default=20, help="of a federation (%(default)s)")
     parser.add_argument("--epochs", type=int, default=5, help="local epochs of its rounds (%(default)s)")
+    parser.add_argument(
+        "--write", type=Path, metavar="FOLDER", help="only write data, start and splits for one α and p"
+    )
     options = parser.parse_args()
+    if options.write:
+        if len(options.alpha) != 1 or len(options.p) != 1:
+            parser.error("--write needs one --alpha and one --p")
+        options.write.mkdir(parents=True)
+        write(plant(options.alpha[0], options.p[0], options.seed, options.clients), options.write, options.seed)
+        return
     settings = [(0.4, p) for p in options.p] + [(alpha, 0.5) for alpha in options.alpha]
     print_recovery(settings, options)
     if options.train:

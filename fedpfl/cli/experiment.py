@@ -13,6 +13,7 @@ from . import app
 from .common import RunConfig, overrides, stdout
 
 if TYPE_CHECKING:
+    from ..analysis.figure import Figure
     from ..experiments import Experiment, State, Store
     from ..experiments.tables import Measured
     from ..tables import Table
@@ -61,8 +62,10 @@ def run_command(
 
     measured = plan(name, scale, seeds, output_dir, run_config)
     states = conduct(Grid(measured.runs.values(), measured.store), jobs, discard_models, quiet)
-    tables = made(measured)
-    write(tables, measured.store.tables(measured.experiment.name, scale))
+    tables, figures = made(measured)
+    folder = measured.store.tables(measured.experiment.name, scale)
+    write(tables, folder)
+    write_figures(figures, folder)
     finish(tables, states, "markdown")
 
 
@@ -103,7 +106,7 @@ def table_command(
     if form not in FORMATS:
         raise ConfigError("format", form, "must be one of " + ", ".join(FORMATS))
     measured = plan(name, scale, seeds, output_dir, run_config)
-    typer.echo("\n".join(table.write(form) for table in made(measured)), nl=False)
+    typer.echo("\n".join(table.write(form) for table in made(measured)[0]), nl=False)
 
 
 def files() -> list[Path]:
@@ -154,11 +157,12 @@ def store(output_dir: Path | None) -> Store:
     return Store(output_dir or Path(DEFAULT_ROOT))
 
 
-def made(measured: Measured) -> list[Table]:
-    """Return the tables of an experiment."""
-    from ..experiments import tables
+def made(measured: Measured) -> tuple[list[Table], list[Figure]]:
+    """Return the tables of an experiment, those of its analyses included, and the analyses' figures."""
+    from ..experiments.tables import analysed, tables
 
-    return tables(measured)
+    found = analysed(measured)
+    return [*tables(measured), *found.tables], found.figures
 
 
 def conduct(grid: object, jobs: int, discard_models: bool, quiet: bool) -> dict[str, State]:
@@ -189,6 +193,16 @@ def write(tables: list[Table], folder: Path) -> None:
         file = "table.csv" if number == 1 else f"table-{number}.csv"
         write_atomically(folder / file, table.csv().encode())
     typer.echo(f"wrote {folder / 'table.md'}", err=True)
+
+
+def write_figures(figures: list[Figure], folder: Path) -> None:
+    """Leave the data of figures, as ``fedpfl analyse --output`` does."""
+    from ..analysis.figure import file_name
+    from ..files import write_atomically
+
+    for figure in figures:
+        ending, content = figure.file()
+        write_atomically(folder / f"{file_name(figure.title)}.{ending}", content)
 
 
 def finish(tables: list[Table], states: dict[str, State], form: str) -> None:

@@ -138,6 +138,7 @@ class GridLines:
         self._quiet, self._since = quiet, time.monotonic()
         self._runs = self._done = self._left = self._passed = 0
         self._last: dict[str, str] = {}
+        self._reached: dict[str, int] = {}
 
     def __enter__(self) -> GridLines:
         """Begin."""
@@ -160,11 +161,13 @@ class GridLines:
     def round(self, run: Any, line: dict[str, Any]) -> None:
         """Count a round."""
         self._passed += 1
-        self._last[run.name] = describe(line)
+        self._last[run.name], self._reached[run.name] = describe(line), line["round"]
 
     def ended(self, run: Any, reason: str) -> None:
         """Print how a run ended and about how long the others will take."""
         self._done += 1
+        if reason:
+            self._left -= run.rounds - self._reached.get(run.name, 0)
         how = f"failed: {reason}" if reason else self._last.get(run.name, "done")
         self._say(f"{run.name}: {how} ({self._done}/{self._runs}{self.remaining()})")
 

@@ -8,7 +8,9 @@
     metrics = ["personalised-best"]                # one table each (`metrics.py`)
     seeds = 3                                      # as published: seeds 1, 2, 3
     remarks = "…"                                  # what a reader of the table has to know
-    analyses = ["model-difference"]                # of `fedpfl analyse`, made of the runs as well
+    [analyses]                                     # of `fedpfl analyse`
+    per-client = { of = "column" }                 # of the runs of each column, or of "all"
+    attack = { of = "all", clients = 5 }           # with options
 
     [settings]                                     # of all cells
     [rows]
@@ -16,8 +18,9 @@
     [columns]
     "CIFAR-100" = { base = "../configs/feddecomp-cifar100.toml" }
     [cells."FedAvg"."CIFAR-100"]                   # of one cell
-    [not-covered]
-    "FedAvg | CIFAR-100" = "why this cell is not run"      # or a row's or a column's name
+    [[not-covered]]
+    rows = ["FedAvg"]                              # all without; likewise columns
+    reason = "why these cells are not run"
 
     [scale.smoke]                                  # smoke and small; the scale paper is what stands above
     like = "scales/feddecomp-smoke.toml"           # remarks and settings that several files share; come first
@@ -25,6 +28,7 @@
     columns = ["CIFAR-10"]                         # only these; likewise rows
     settings = { num-server-rounds = 3 }
     column."CIFAR-10" = { num-clients = 4 }        # likewise row
+    analyses = { attack = { clients = 2 } }        # other options
 
     [paper-values]
     missing = "why a value is a dash"
@@ -32,8 +36,9 @@
     "FedAvg" = ["60.39 ± 1.46", "–"]               # by column
 
 Of two settings the later wins: base, settings, column, row, cell, then the scale's settings, column and row.
-A column can also have ``clients``, the clients over which accuracies are averaged, and a row ``metric``, measured
-instead of the experiment's only one.
+A column can also have ``clients``, the clients over which accuracies are averaged, and ``generate``, a script beside
+the file with its arguments: it is run with ``--seed SEED --write FOLDER`` first, and ``{generated}`` in a text of the
+settings is that folder. A row can have ``metric``, measured instead of the experiment's only one.
 """
 
 from __future__ import annotations
@@ -49,17 +54,20 @@ from . import metrics
 
 SCALES = ("smoke", "small", "paper")
 DASH = "–"
+ALL, BY_COLUMN = "all", "column"
 
 _TOP = {
-    "title": str, "paper": str, "base": str, "metrics": list, "seeds": int, "remarks": str, "analyses": list,
+    "title": str, "paper": str, "base": str, "metrics": list, "seeds": int, "remarks": str, "analyses": dict,
     "curves": list, "relative-to": str, "fractions": bool, "settings": dict, "rows": dict, "columns": dict,
-    "cells": dict, "not-covered": dict, "scale": dict, "paper-values": dict,
+    "cells": dict, "not-covered": list, "scale": dict, "paper-values": dict,
 }  # fmt: skip
 _NEEDED = ("title", "paper", "metrics", "seeds", "rows", "columns", "scale")
 _SCALE = {
     "remarks": str, "seeds": int, "rows": list, "columns": list, "settings": dict, "row": dict, "column": dict,
-    "like": str,
+    "like": str, "generate": dict, "analyses": dict,
 }  # fmt: skip
+_OF_COLUMN = ("base", "clients", "generate")
+_NOT_COVERED = {"rows": list, "columns": list, "reason": str}
 _LIKE = {"remarks": str, "settings": dict}
 
 
@@ -79,6 +87,10 @@ class Scale:
         Of all cells.
     row, column : dict
         Further settings by row and column.
+    generate : dict
+        Other scripts than the columns', by column.
+    analyses : dict
+        Other options of the analyses.
     """
 
     seeds: int
@@ -88,6 +100,8 @@ class Scale:
     settings: Mapping[str, Any] = field(default_factory=dict)
     row: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     column: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    generate: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    analyses: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,12 +116,15 @@ class Cell:
         Of its runs, without the seed; only keys that the file or its base sets.
     clients : tuple of int
         The clients over which personalised accuracies are averaged; empty means all.
+    generate : tuple of str
+        Script, with its arguments, that makes the cell's data; empty: none.
     """
 
     row: str
     column: str
     settings: Mapping[str, Any]
     clients: tuple[int, ...] = ()
+    generate: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,8 +143,8 @@ class Experiment:
         Row by whose value the values of its column are divided; empty: none.
     fractions : bool
         Whether accuracies are written as fractions, as in the paper, instead of percentages.
-    analyses : tuple of str
-        Analyses that are made of the runs as well.
+    analyses : dict of str to dict
+        Options of the analyses that are made of the runs as well, and ``of``: "all" runs, or those of each "column".
     curves : tuple of str
         What is shown by round.
     scales : dict of str to Scale
@@ -147,7 +164,7 @@ class Experiment:
     metrics: tuple[str, ...]
     relative_to: str
     fractions: bool
-    analyses: tuple[str, ...]
+    analyses: Mapping[str, Mapping[str, Any]]
     curves: tuple[str, ...]
     rows: Mapping[str, Mapping[str, Any]]
     columns: Mapping[str, Mapping[str, Any]]
@@ -155,6 +172,7 @@ class Experiment:
     not_covered: Mapping[tuple[str, str], str]
     paper_values: Mapping[str, Mapping[str, tuple[str | float | None, ...]]]
     missing: str
+    _folder: Path
     _settings: Mapping[str, Any]
     _base: Mapping[str, Any]
     _bases: Mapping[str, Mapping[str, Any]]
@@ -200,12 +218,14 @@ class Experiment:
 
     def _cell(self, row: str, column: str, at: Scale, more: Mapping[str, Any]) -> Cell:
         base = self._bases.get(column, self._base)
-        own = {key: value for key, value in self.columns[column].items() if key not in ("base", "clients")}
+        own = {key: value for key, value in self.columns[column].items() if key not in _OF_COLUMN}
         line = {key: value for key, value in self.rows[row].items() if key != "metric"}
         one = self._cells.get(row, {}).get(column, {})
         scaled = {**at.settings, **at.column.get(column, {}), **at.row.get(row, {})}
         settings = {**base, **self._settings, **own, **line, **one, **scaled, **more}
-        return Cell(row, column, settings, tuple(self.columns[column].get("clients", ())))
+        script, *arguments = at.generate.get(column) or self.columns[column].get("generate") or [""]
+        generate = (str(self._folder / script), *arguments) if script else ()
+        return Cell(row, column, settings, tuple(self.columns[column].get("clients", ())), generate)
 
 
 def load(path: Path) -> Experiment:
@@ -246,14 +266,15 @@ def load(path: Path) -> Experiment:
         metrics=tuple(values["metrics"]),
         relative_to=values.get("relative-to", ""),
         fractions=values.get("fractions", False),
-        analyses=tuple(values.get("analyses", ())),
+        analyses=_analyses(path.name, values.get("analyses", {})),
         curves=tuple(values.get("curves", ())),
         rows=rows,
         columns=columns,
         scales=_scales(path, values),
-        not_covered=dict(_not_covered(path.name, values.get("not-covered", {}), rows, columns)),
+        not_covered=dict(_not_covered(path.name, values.get("not-covered", []), rows, columns)),
         paper_values=_published(path.name, published, missing, values["metrics"], rows, columns),
         missing=missing,
+        _folder=path.resolve().parent,
         _settings=values.get("settings", {}),
         _base=_base(path, values.get("base")),
         _bases={name: _base(path, column["base"]) for name, column in columns.items() if "base" in column},
@@ -272,6 +293,8 @@ def _scales(path: Path, values: Mapping[str, Any]) -> dict[str, Scale]:
         for axis in ("row", "column"):
             _known(f"{where}.{axis}s", given.get(f"{axis}s", []), values[f"{axis}s"])
             _known(f"{where}.{axis}", given.get(axis, {}), values[f"{axis}s"])
+        _known(f"{where}.analyses", given.get("analyses", {}), values.get("analyses", {}))
+        _known(f"{where}.generate", given.get("generate", {}), values["columns"])
         if name != "paper" and not given.get("remarks", "").strip():
             raise ConfigError("remarks", None, f"{where}: has to say what differs from the paper")
         found[name] = Scale(
@@ -282,6 +305,8 @@ def _scales(path: Path, values: Mapping[str, Any]) -> dict[str, Scale]:
             settings=given.get("settings", {}),
             row=given.get("row", {}),
             column=given.get("column", {}),
+            generate=given.get("generate", {}),
+            analyses=given.get("analyses", {}),
         )
     for name in SCALES:
         if name not in found:
@@ -299,17 +324,18 @@ def _like(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _not_covered(
-    file: str, given: Mapping[str, Any], rows: Mapping[str, Any], columns: Mapping[str, Any]
+    file: str, given: Sequence[Mapping[str, Any]], rows: Mapping[str, Any], columns: Mapping[str, Any]
 ) -> Iterator[tuple[tuple[str, str], str]]:
-    for key, reason in given.items():
-        row, _, column = (part.strip() for part in key.partition(" | "))
-        if not column and row in columns:
-            row, column = "", row
-        if (row and row not in rows) or (column and column not in columns) or not str(reason).strip():
-            raise ConfigError("not-covered", key, f"{file}: must be a row, a column or 'row | column', with a reason")
-        for one in [row] if row else rows:
-            for other in [column] if column else columns:
-                yield (one, other), str(reason)
+    for part in given:
+        where = f"{file}: not-covered"
+        _typed(where, part, _NOT_COVERED)
+        if not part.get("reason"):
+            raise ConfigError("reason", None, f"{where}: has to be given")
+        _known(f"{where}: rows", part.get("rows", []), rows)
+        _known(f"{where}: columns", part.get("columns", []), columns)
+        for row in part.get("rows", rows):
+            for column in part.get("columns", columns):
+                yield (row, column), part["reason"]
 
 
 def _published(
@@ -334,6 +360,14 @@ def _published(
     if (dashes or set(out) != set(measured)) and not missing:
         raise ConfigError("missing", None, f"{file}: paper-values has to say why the paper has no value")
     return out
+
+
+def _analyses(file: str, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    for name, options in given.items():
+        of = options.get("of") if isinstance(options, dict) else None
+        if of not in (ALL, BY_COLUMN):
+            raise ConfigError(name, of, f"{file}: analyses: needs of = {ALL!r} or {BY_COLUMN!r}")
+    return dict(given)
 
 
 def _base(path: Path, base: str | None) -> Mapping[str, Any]:

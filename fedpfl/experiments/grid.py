@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -160,7 +161,7 @@ class _Going:
 
 
 class Process:
-    """A run as ``fedpfl run --json``, and what is measured after it, in processes of their own.
+    """A run as ``fedpfl run --json``, what makes its data before and what is measured after it, each in a process.
 
     They have a session of their own, so that a Ctrl-C reaches them once, through :meth:`interrupt`.
 
@@ -176,64 +177,82 @@ class Process:
 
     def __init__(self, run: PlannedRun, store: Store, cores: Sequence[int]) -> None:
         self._run, self._store, self._cores = run, store, cores
-        settings = store.prepare(run)
+        settings, folder = store.prepare(run), str(store.folder(run).path)
         self._log = (store.beside(run) / "log.txt").open("wb")
-        self._missing = deque(mode for mode in run.modes if not store.measured(run, mode).is_file())
-        self._mode: str | None = None
         self._ended: dict[str, Any] | None = None
-        if store.trained(run):
-            self._child = self._measure()
-        else:
-            again = ["--resume", str(store.folder(run).path)] if store.resumable(run) else []
-            self._child = self._spawn("run", "--json", "--quiet", *again, "-c", str(settings))
+        self._steps: deque[_Step] = deque()
+        if run.generate and not (place := store.generated(run.generate)).is_dir():
+            part = place.with_name(f"{place.name}.{run.name}")
+            shutil.rmtree(part, ignore_errors=True)
+            self._steps.append(_Step([sys.executable, *run.generate, "--write", str(part)], part, place))
+        if not store.trained(run):
+            again = ["--resume", folder] if store.resumable(run) else []
+            self._steps.append(_Step(self._fedpfl("run", "--json", "--quiet", *again, "-c", str(settings))))
+        for mode in run.modes:
+            if not (place := store.measured(run, mode)).is_file():
+                command = self._fedpfl("new-clients", folder, "--mode", mode, "--json")
+                self._steps.append(_Step(command, self._answer, place))
+        self._next()
 
     def outcome(self) -> dict[str, Any] | None:
         """Return what was said last, once all has ended."""
         if self._ended is None and self._child.poll() is not None:
-            said = self._said()
-            if self._child.returncode == 0 and self._mode is not None:
-                (self._store.beside(self._run) / "new.json").replace(self._store.measured(self._run, self._mode))
-            if self._child.returncode == 0 and self._missing:
-                self._child = self._measure()
+            if self._child.returncode == 0 and self._steps:
+                self._step.keep()
+                self._next()
             else:
-                self._ended = said
+                self._ended = self._said()
+                if self._child.returncode == 0:
+                    self._step.keep()
                 self._log.close()
         return self._ended
 
     def interrupt(self) -> None:
         """Ask it to end as Ctrl-C would."""
-        self._missing.clear()
+        self._steps.clear()
         if self._child.poll() is None:
             self._child.send_signal(signal.SIGINT)
 
-    def _measure(self) -> subprocess.Popen[bytes]:
-        self._mode = self._missing.popleft()
-        folder = str(self._store.folder(self._run).path)
-        return self._spawn("new-clients", folder, "--mode", self._mode, "--json")
+    @property
+    def _answer(self) -> Path:
+        return self._store.beside(self._run) / "answer.json"
 
-    def _spawn(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def _fedpfl(self, *arguments: str) -> list[str]:
         pin = f"import os; os.sched_setaffinity(0, {list(self._cores)}); " if self._cores else ""
-        code = f"{pin}from fedpfl.cli import main; main()"
-        with self._answer().open("wb") as out:
-            return subprocess.Popen(
-                [sys.executable, "-P", "-c", code, *arguments], cwd=self._store.root, stdin=subprocess.DEVNULL,
-                stdout=out, stderr=self._log, start_new_session=True,
+        return [sys.executable, "-P", "-c", f"{pin}from fedpfl.cli import main; main()", *arguments]
+
+    def _next(self) -> None:
+        self._step = self._steps.popleft()
+        with self._answer.open("wb") as out:
+            self._child = subprocess.Popen(
+                self._step.command, cwd=self._store.root, stdin=subprocess.DEVNULL, stdout=out, stderr=self._log,
+                start_new_session=True,
             )  # fmt: skip
 
-    def _answer(self) -> Path:
-        return self._store.beside(self._run) / "new.json"
-
     def _said(self) -> dict[str, Any]:
-        lines = self._answer().read_text(encoding="utf-8").splitlines()
-        if lines and self._mode is None and self._child.returncode >= 0:
-            return dict(json.loads(lines[-1]))
-        if self._child.returncode == 0:
+        code = self._child.returncode
+        if code == 0:
             return {"status": "finished:completed", "error": None}
-        if self._child.returncode in (130, -signal.SIGINT):
+        if code in (130, -signal.SIGINT):
             return {"status": "interrupted", "error": "interrupted"}
         log = (self._store.beside(self._run) / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
-        last = log[-1].removeprefix("error: ") if log else f"{NO_OUTCOME}, exit code {self._child.returncode}"
+        last = log[-1].removeprefix("error: ") if log else f"{NO_OUTCOME}, exit code {code}"
         return {"status": "failed", "error": last}
+
+
+class _Step:
+    """A command, and what it leaves that is put in its place when it has succeeded."""
+
+    def __init__(self, command: list[str], made: Path | None = None, place: Path | None = None) -> None:
+        self.command, self._made, self._place = command, made, place
+
+    def keep(self) -> None:
+        if self._made is None or self._place is None:
+            return
+        if self._place.is_dir():  # another run has made the same meanwhile
+            shutil.rmtree(self._made)
+        else:
+            self._made.replace(self._place)
 
 
 def unique(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
@@ -241,7 +260,7 @@ def unique(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
     found: dict[str, PlannedRun] = {}
     for run in runs:
         modes = {*run.modes, *(found[run.name].modes if run.name in found else ())}
-        found[run.name] = PlannedRun(run.name, run.settings, run.rounds, tuple(sorted(modes)))
+        found[run.name] = replace(run, modes=tuple(sorted(modes)))
     return list(found.values())
 
 

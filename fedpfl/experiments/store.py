@@ -8,6 +8,7 @@
     ROOT/cells/NAME/log.txt          what it wrote on standard error
     ROOT/cells/NAME/new-clients-…    what was measured after it
     ROOT/state/                      the clients' personal arrays
+    ROOT/generated/HASH/             data that a script of an experiment made
     ROOT/tables/EXPERIMENT/SCALE/    tables as `fedpfl experiment run` left them
 """
 
@@ -59,15 +60,20 @@ class PlannedRun:
         How many it has.
     modes : tuple of str
         Modes of ``fedpfl new-clients`` to measure after it.
+    generate : tuple of str
+        Script and arguments that make its data first; empty: none.
     """
 
     name: str
     settings: Mapping[str, Any]
     rounds: int
     modes: tuple[str, ...] = ()
+    generate: tuple[str, ...] = ()
 
 
-def plan(settings: Mapping[str, Any], seed: int, measured: Collection[str] = ()) -> PlannedRun:
+def plan(
+    settings: Mapping[str, Any], seed: int, measured: Collection[str] = (), generate: tuple[str, ...] = ()
+) -> PlannedRun:
     """Check the settings of a run and name it.
 
     Parameters
@@ -78,6 +84,8 @@ def plan(settings: Mapping[str, Any], seed: int, measured: Collection[str] = ())
         The run's seed.
     measured : collection of str
         Metrics that are wanted of it.
+    generate : tuple of str
+        Script and arguments that make its data first; empty: none.
 
     Raises
     ------
@@ -93,7 +101,7 @@ def plan(settings: Mapping[str, Any], seed: int, measured: Collection[str] = ())
     digest = hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:12]
     modes = sorted({mode for name in measured if (mode := metrics.mode_of(name)) is not None})
     name = f"{flat['method']}-{flat['dataset']}-{digest}"
-    return PlannedRun(name, {**flat}, config.run.num_server_rounds, tuple(modes))
+    return PlannedRun(name, {**flat}, config.run.num_server_rounds, tuple(modes), generate)
 
 
 class Store:
@@ -119,6 +127,11 @@ class Store:
     def tables(self, *names: str) -> Path:
         """Return the folder of written tables."""
         return self.root.joinpath("tables", *names)
+
+    def generated(self, generate: tuple[str, ...]) -> Path:
+        """Return the folder of what a script makes with these arguments."""
+        words = [Path(generate[0]).name, *generate[1:]]
+        return self.root / "generated" / hashlib.sha256(json.dumps(words).encode()).hexdigest()[:12]
 
     def rounds(self, run: PlannedRun) -> int:
         """Return how many rounds of a run are done."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from ..analysis import Result, analyses
+from ..errors import ConfigError, FedpflError
 from ..results import RunFolder
 from ..tables import Cell as TableCell
 from ..tables import Spread, Table
 from . import metrics
-from .description import Experiment
+from .description import BY_COLUMN, Cell, Experiment
 from .store import PlannedRun, State, Store, plan
 
 CURVE_ROUNDS = 20
+GENERATED = "{generated}"
 
 
 class Measured:
@@ -34,7 +38,7 @@ class Measured:
     Raises
     ------
     ConfigError
-        A cell's settings are not allowed.
+        A cell's settings are not allowed, or there is no such analysis.
     """
 
     def __init__(
@@ -45,14 +49,29 @@ class Measured:
         seeds: int | None = None,
         more: Mapping[str, Any] | None = None,
     ) -> None:
+        for name in experiment.analyses:
+            if name not in analyses():
+                known = ", ".join(analyses())
+                raise ConfigError("analyses", name, f"{experiment.name}: must be one of {known}")
         self.experiment, self.scale, self.store, self.more = experiment, scale, store, dict(more or {})
         self.seeds = range(1, (seeds or experiment.scale(scale).seeds) + 1)
         self.cells = {(cell.row, cell.column): cell for cell in experiment.cells(scale, more)}
         self.runs: dict[tuple[str, str, int], PlannedRun] = {
-            (row, column, seed): plan(cell.settings, seed, experiment.needs(row))
+            (row, column, seed): self._plan(cell, seed)
             for seed in self.seeds  # the first seed fills the table, the next ones make it surer
             for (row, column), cell in self.cells.items()
         }
+
+    def _plan(self, cell: Cell, seed: int) -> PlannedRun:
+        settings, generate = cell.settings, cell.generate
+        if generate:
+            generate = (*generate, "--seed", str(seed))
+            folder = str(self.store.generated(generate))
+            settings = {
+                key: value.replace(GENERATED, folder) if isinstance(value, str) else value
+                for key, value in settings.items()
+            }
+        return plan(settings, seed, self.experiment.needs(cell.row), generate)
 
     def values(self, metric: str, row: str, column: str) -> list[float]:
         """Return what the finished runs of a cell measured, by seed."""
@@ -62,9 +81,10 @@ class Measured:
         """Return how far each run is, by name."""
         return {run.name: self.store.state(run) for run in self.runs.values()}
 
-    def finished(self) -> list[RunFolder]:
-        """Return the folders of the finished runs, each once."""
-        done = {run.name: run for run in self.runs.values() if self.store.state(run) is State.FINISHED}
+    def finished(self, column: str | None = None) -> list[RunFolder]:
+        """Return the folders of the finished runs, or of those of one column, each once."""
+        runs = (run for (_, other, _), run in self.runs.items() if column in (None, other))
+        done = {run.name: run for run in runs if self.store.state(run) is State.FINISHED}
         return [self.store.folder(run) for run in done.values()]
 
     def failures(self) -> Iterator[str]:
@@ -100,7 +120,8 @@ def _table(measured: Measured, metric: str) -> Table:
     found = metrics.find(metric)
     published = experiment.paper_values.get(metric)
     order = list(experiment.columns)
-    heads = [name for column in at.columns for name in ([column, f"{column}, paper"] if published else [column])]
+    kinds = [f"{measured.scale} scale", *(["published"] if published else [])]  # nobody shall take one for the other
+    heads = [f"{column} ({kind})" for column in at.columns for kind in kinds]
     rows: list[list[TableCell]] = []
     for row in at.rows:
         cells: list[TableCell] = [row]
@@ -194,3 +215,26 @@ def _curves(measured: Measured, name: str) -> Table:
     title = f"{measured.experiment.title}: {heading} by round"
     note = "Every round: metrics.jsonl in the folders of the runs." if len(shown) < len(rounds) else ""
     return Table(title, ["round", *found], rows, 4, note=note)
+
+
+def analysed(measured: Measured) -> Result:
+    """Return what the experiment's analyses find in the runs that have finished."""
+    out = Result()
+    at = measured.experiment.scale(measured.scale)
+    for name, given in measured.experiment.analyses.items():
+        options = {**given, **at.analyses.get(name, {})}
+        columns = at.columns if options.pop("of") == BY_COLUMN else (None,)
+        options = {key.replace("-", "_"): value for key, value in options.items()}
+        for column in columns:
+            runs = measured.finished(column)
+            if not runs:
+                continue
+            where = f", {column}" if column else ""
+            try:
+                found = analyses()[name].make(runs, **options)
+            except FedpflError as error:
+                out.tables.append(Table(f"{name}{where}", ["analysis", "why it is not there"], [[name, str(error)]]))
+                continue
+            out.tables.extend(replace(table, title=table.title + where) for table in found.tables)
+            out.figures.extend(replace(figure, title=figure.title + where) for figure in found.figures)
+    return out

@@ -28,8 +28,10 @@ remarks = "All of it."
 [cells."FedAvg"."B"]
 learning-rate = 0.5
 
-[not-covered]
-"Local | B" = "there is no such data"
+[[not-covered]]
+rows = ["Local"]
+columns = ["B"]
+reason = "there is no such data"
 
 [scale.smoke]
 remarks = "Small."

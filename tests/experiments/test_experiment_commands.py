@@ -61,6 +61,7 @@ def test_a_failure_shows_in_the_table_and_in_the_exit_code(fake: Fake, tmp_path:
     assert "| Local | failed | 81.91 ± 3.09 | – | – |" in done.stdout
     assert "no memory" in done.stdout
     assert "error: 1 of 3 runs did not finish" in done.stderr
+    assert "(3/3)" in done.stderr  # no rounds are left
 
 
 def test_status_and_formats(fake: Fake, tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_status_and_formats(fake: Fake, tmp_path: Path) -> None:
     counts = fedpfl("experiment", "status", path, "--seeds", 2).stdout
     assert re.search(r"table +│ +3 +│ +0 +│ +0 +│ +3 +│ +6", counts)
     rows = list(csv.reader(io.StringIO(fedpfl("experiment", "table", path, "--format", "csv").stdout)))
-    assert rows[0][:4] == ["", "A", "A std", "A n"]
+    assert rows[0][:4] == ["", "A (smoke scale)", "A (smoke scale) std", "A (smoke scale) n"]
     assert r"\begin{table}" in fedpfl("experiment", "table", path, "--format", "latex").stdout
     assert "must be one of markdown, csv, latex" in fedpfl("experiment", "table", path, "--format", "pdf").stderr
 
@@ -109,6 +110,8 @@ def test_a_sweep(fake: Fake, tmp_path: Path) -> None:
     assert "must be the name of a folder" in fedpfl(*command, "--name", "a/b").stderr
 
 
+SECONDS = 400  # a busy machine takes its time
+
 REAL = """\
 title = "Real"
 paper = "Nobody, Nothing, 2024"
@@ -117,11 +120,13 @@ seeds = 1
 [settings]
 num-server-rounds = 3
 local-epochs = 1
-num-clients = 2
+num-clients = 3
+new-clients = 0.34
 [rows]
 "FedAvg" = { method = "fedavg" }
+"FedAvg+" = { method = "fedavg", metric = "new-clients:fine-tune" }
 [columns]
-"good" = { dataset = "digits" }
+"good" = { dataset = "npz", data = "{generated}/made.npz", generate = ["make.py", "--samples", "60"] }
 "bad" = { dataset = "npz", data = "/nowhere.npz" }
 [scale.smoke]
 remarks = "All."
@@ -131,30 +136,46 @@ remarks = "All."
 missing = "there is none"
 """
 
+MAKE = """\
+import argparse, numpy, pathlib
+parser = argparse.ArgumentParser()
+for name, kind in (("samples", int), ("seed", int), ("write", pathlib.Path)):
+    parser.add_argument(f"--{name}", type=kind)
+options = parser.parse_args()
+y = numpy.arange(options.samples) % 2
+options.write.mkdir(parents=True)
+x = numpy.random.default_rng(options.seed).integers(0, 120, (len(y), 8, 8, 1)) + 120 * y[:, None, None, None]
+numpy.savez(options.write / "made.npz", x=x.astype("uint8"), y=y)
+"""
+
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("flower")
 def test_for_real_with_an_interruption_and_a_failure(tmp_path: Path) -> None:
     (tmp_path / "real.toml").write_text(REAL)
+    (tmp_path / "make.py").write_text(MAKE)
     code = "from fedpfl.cli import main; main()"
     command = [sys.executable, "-c", code, "experiment", "run", "real.toml", "--output-dir", str(tmp_path / "out")]
     environment = {**os.environ, "HOME": str(tmp_path)}
     child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("out/runs/*/checkpoint/round-000001.safetensors")):
-        assert child.poll() is None, child.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=120)
+    try:
+        deadline = time.monotonic() + SECONDS
+        while not list(tmp_path.glob("out/runs/*/checkpoint/round-000001.safetensors")):
+            assert child.poll() is None, child.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=SECONDS)
     assert (child.returncode, err.splitlines()[-1]) == (130, "interrupted; the same command goes on from here")
 
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 1, done.stderr
-    line = next(line for line in done.stdout.splitlines() if line.startswith("| FedAvg"))
-    assert re.fullmatch(r"\| FedAvg \| \d+\.\d\d \| failed \|", line)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("| FedAvg")]
+    for line, name in zip(lines, (r"FedAvg", r"FedAvg\+"), strict=True):
+        assert re.fullmatch(rf"\| {name} \| \d+\.\d\d \| failed \|", line)
     assert "/nowhere.npz" in done.stdout
-    folder = next(path for path in tmp_path.glob("out/runs/fedavg-digits-*"))
+    (folder,) = (path for path in tmp_path.glob("out/runs/fedavg-npz-*") if (path / "summary.md").is_file())
     assert [int(number) for number in re.findall(r'"round": (\d+)', (folder / "metrics.jsonl").read_text())] == [
         1,
         2,

@@ -7,12 +7,12 @@ import os
 from pathlib import Path
 
 import pytest
-from grids import Fake, Silent, leave, write
+from grids import FILE, Fake, Silent, leave, write
 
 from fedpfl.errors import ConfigError
 from fedpfl.experiments import Grid, State, Store, load, plan
 from fedpfl.experiments.grid import _shares
-from fedpfl.experiments.tables import Measured, tables
+from fedpfl.experiments.tables import Measured, analysed, tables
 
 QUICK = {"method": "fedavg", "dataset": "digits", "num-clients": 4, "num-server-rounds": 2}
 
@@ -151,14 +151,14 @@ def test_cores_are_divided_among_runs_side_by_side(monkeypatch: pytest.MonkeyPat
 class TestTables:
     def test_before_anything_ran(self, tmp_path: Path) -> None:
         first, second = tables(measured(tmp_path))
-        assert list(first.columns) == ["", "A", "A, paper", "B", "B, paper"]
+        assert list(first.columns) == ["", "A (smoke scale)", "A (published)", "B (smoke scale)", "B (published)"]
         assert [list(row) for row in first.rows] == [
             ["FedAvg", "not run yet", "60.39 ± 1.46", "not run yet", "61.5"],
             ["Local", "not run yet", "81.91 ± 3.09", None, None],
         ]  # fmt: skip
         assert "Not covered: Local, B: there is no such data." in first.note
         assert "Of the paper: the paper does not say." in first.note
-        assert list(second.columns) == ["", "A", "B"]  # the paper has no such table
+        assert list(second.columns) == ["", "A (smoke scale)", "B (smoke scale)"]  # the paper has no such table
 
     def test_mean_and_deviation_over_seeds(self, tmp_path: Path) -> None:
         of = measured(tmp_path, seeds=3)
@@ -174,6 +174,44 @@ class TestTables:
         table = tables(of)[0]
         assert table.rows[1][1] == "failed"
         assert "Failed: Local, A, seed 1: no memory." in table.note
+
+    def test_analyses_are_made_of_each_column(self, tmp_path: Path) -> None:
+        analyses = '[analyses]\nfairness = { of = "column" }\nattack = { of = "all", images = 0 }\n[rows]'
+        of = Measured(load(write(tmp_path, FILE.replace("[rows]", analyses))), "smoke", Store(tmp_path / "out"))
+        assert analysed(of).tables == []  # no runs yet
+        play(of, Fake())
+        first, second, third = analysed(of).tables
+        assert (len(first.rows), len(second.rows)) == (2, 1)
+        assert (first.title[-3:], second.title[-3:]) == (", A", ", B")
+        assert third.rows == [["attack", "images = 0: must be at least 1"]]
+
+    def test_an_unknown_analysis_is_refused(self, tmp_path: Path) -> None:
+        path = write(tmp_path, FILE.replace("[rows]", '[analyses]\nhoroscope = { of = "all" }\n[rows]'))
+        with pytest.raises(ConfigError, match="analyses = 'horoscope': table: must be one of attack"):
+            Measured(load(path), "smoke", Store(tmp_path))
+
+    def test_a_value_relative_to_a_row(self, tmp_path: Path) -> None:
+        path = write(tmp_path, FILE.replace("seeds = 3", 'seeds = 3\nrelative-to = "FedAvg"'))
+        of = Measured(load(path), "smoke", Store(tmp_path / "out"))
+        play(of, Fake())
+        assert "| FedAvg | 1.0000 | 60.39 ± 1.46 |" in tables(of)[0].markdown()
+
+    def test_curves(self, tmp_path: Path) -> None:
+        path = write(tmp_path, FILE.replace("seeds = 3", 'seeds = 3\ncurves = ["detail:drift", "train-loss"]'))
+        of = Measured(load(path), "smoke", Store(tmp_path / "out"))
+        play(of, Fake())
+        drift, loss = tables(of)[2:]
+        assert "| 2 | 4.0000 | 4.0000 | 4.0000 |" in drift.markdown()
+        assert list(loss.columns) == ["round", "FedAvg, A", "Local, A", "FedAvg, B"]
+
+    def test_data_are_generated_for_each_seed(self, tmp_path: Path) -> None:
+        generate = 'generate = ["make.py", "--p", "1"], data = "{generated}/data.npz", dataset = "npz"'
+        path = write(tmp_path, FILE.replace("dirichlet-alpha = 0.1", generate))
+        of = Measured(load(path), "smoke", Store(tmp_path / "out"), seeds=2)
+        one, two = (of.runs["FedAvg", "A", seed] for seed in (1, 2))
+        assert one.generate == (str(tmp_path / "make.py"), "--p", "1", "--seed", "1")
+        assert one.settings["data"] == f"{of.store.generated(one.generate)}/data.npz"
+        assert one.settings["data"] != two.settings["data"]
 
     def test_no_cell_is_empty_in_any_format(self, tmp_path: Path) -> None:
         of = measured(tmp_path)

@@ -1,0 +1,42 @@
+"""Runs of a grid in this process, by the real server and clients with Flower's runtime left out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from typing import Any
+
+from support import LocalGrid
+
+from fedpfl.errors import FedpflError
+from fedpfl.experiments import PlannedRun, Store
+from fedpfl.new_clients import try_new_clients
+from fedpfl.server import run_federation
+
+
+class InProcess:
+    """A run that is over when it has been started; takes the place of ``Process``."""
+
+    def __init__(self, run: PlannedRun, store: Store, cores: Sequence[int]) -> None:
+        again = store.resumable(run)
+        values = tomllib.loads(store.prepare(run).read_text(encoding="utf-8"))
+        self._outcome: dict[str, Any] = {"status": "finished:completed", "error": None}
+        if run.generate and not (place := store.generated(run.generate)).is_dir():
+            subprocess.run([sys.executable, *run.generate, "--write", str(place)], check=True)
+        try:
+            if not store.trained(run):
+                run_federation(LocalGrid(values["num-clients"], values), {**values, "resume": again})
+            for mode in run.modes:
+                result = try_new_clients(store.folder(run), mode)
+                store.measured(run, mode).write_text(json.dumps(result), encoding="utf-8")
+        except FedpflError as error:
+            self._outcome = {"status": "failed", "error": str(error)}
+
+    def outcome(self) -> dict[str, Any]:
+        return self._outcome
+
+    def interrupt(self) -> None:
+        raise AssertionError("it is over")

@@ -1,0 +1,40 @@
+"""The files in experiments/: every one parses, and every cell of every scale has settings that a run accepts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedpfl.experiments import SCALES, Store, load
+from fedpfl.experiments.tables import Measured
+
+FOLDER = Path(__file__).resolve().parents[2] / "experiments"
+FILES = sorted(FOLDER.glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_cell_of_every_scale_can_be_run(path: Path, tmp_path: Path) -> None:
+    experiment = load(path)
+    for scale in SCALES:
+        measured = Measured(experiment, scale, Store(tmp_path), seeds=1)  # which checks the settings
+        assert set(measured.cells) == {key[:2] for key in measured.runs}
+        assert measured.cells, scale
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_row_and_column_is_run_at_paper_scale_or_says_why_not(path: Path) -> None:
+    experiment = load(path)
+    run = {(cell.row, cell.column) for cell in experiment.cells("paper")}
+    grid = {(row, column) for row in experiment.rows for column in experiment.columns}
+    assert grid == run | set(experiment.not_covered)
+    assert not run & set(experiment.not_covered)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_smoke_scale_needs_no_download_and_few_runs(path: Path, tmp_path: Path) -> None:
+    measured = Measured(load(path), "smoke", Store(tmp_path))
+    assert all(cell.settings["dataset"] == "digits" or cell.generate for cell in measured.cells.values())
+    assert len(measured.states()) <= 12
+    assert max(run.rounds for run in measured.runs.values()) <= 10
+    assert list(measured.seeds) == [1]

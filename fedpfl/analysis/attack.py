@@ -19,7 +19,7 @@ from ..new_clients import Simulation
 from ..results import RunFolder
 from ..rng import generator, torch_seed
 from ..settings import setting
-from ..tables import Cell, Table
+from ..tables import Cell, Spread, Table
 from ..training.loop import run_phase
 from ..training.phase import Batch, Phase
 from .feature_maps import picture
@@ -107,6 +107,7 @@ def attack(runs: Sequence[RunFolder], options: AttackOptions) -> Result:
         raise FedpflError("the attack needs torchmetrics: pip install 'fedpfl[analysis]'")
     rows: list[list[Cell]] = []
     figures: list[Figure] = []
+    heights: dict[str, list[float]] = {"average": [], "maximum": []}
     without = []
     for group in grouped(runs):
         try:
@@ -116,25 +117,19 @@ def attack(runs: Sequence[RunFolder], options: AttackOptions) -> Result:
             continue
         values = [attempt.psnr for attempt in attempts]
         distance = statistics.fmean(attempt.distance for attempt in attempts)
-        rows.append([group.label, len(values), statistics.fmean(values), max(values), psnr_of_grey(attempts),
+        rows.append([group.label, len(values), Spread.of(values), max(values), psnr_of_grey(attempts),
                      f"{distance:.1e}"])  # fmt: skip
+        heights["average"].append(statistics.fmean(values))
+        heights["maximum"].append(max(values))
         figures.append(_images(f"Attack on {group.label}", attempts))
     if not rows:
         raise NotRecorded("; ".join(without))
-    columns = [
-        "run",
-        "images",
-        "PSNR average, dB",
-        "PSNR maximum, dB",
-        "of a grey image, dB",
-        "1 − cos of the gradients",
-    ]
+    columns = ["run", "images", "PSNR, dB", "maximum, dB", "of a grey image, dB", "1 − cos of the gradients"]
     words = (f"{options.kind}, {options.iterations} iterations, best of {options.restarts}; label {options.label}, "
              f"personal arrays {options.personal}, attack-seed {options.attack_seed}.")  # fmt: skip
     note = " ".join([words, *(f"Not attacked: {reason}." for reason in without)])
     table = Table("Images recovered from what a client sends", columns, rows, note=note)
-    heights = {name: [row[place] for row in rows] for name, place in (("average", 2), ("maximum", 3))}
-    bars = Bars("PSNR of recovered images", "dB", [str(row[0]) for row in rows], heights)  # type: ignore[arg-type]
+    bars = Bars("PSNR of recovered images", "dB", [str(row[0]) for row in rows], heights)
     return Result([table], [bars, *figures])
 
 

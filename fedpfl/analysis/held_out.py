@@ -33,6 +33,7 @@ def new_clients(runs: Sequence[RunFolder], options: NoOptions) -> Result:
             rows.append([group.label, *(_accuracy(group, mode) for mode in MODES)])
         except ConfigError as error:  # a method that has no model for new clients
             without.append(f"{group.label}: {error}.")
+    require(rows, "a model for new clients", "; ".join(without))
     note = ("Of a method that shares everything, LocalTrain is its global model as it is, and + FedFac's FedAvg+ or "
             "FedProx+.")  # fmt: skip
     table = Table("New clients", ["run", *(HEADS[mode] for mode in MODES)], rows, note=" ".join([note, *without]))

@@ -10,7 +10,7 @@ from ..results import RunFolder
 from ..tables import Cell, Table
 from .figure import Lines
 from .registry import NoOptions, Result, analysis
-from .runs import best, curve, grouped, mean_curve, require
+from .runs import best, curve, grouped, last, mean_curve, require
 
 HOW = "diagnostics = true records it"
 SHARED, PERSONAL = "shared-change", "personal-change"
@@ -40,7 +40,7 @@ def movement(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     rows: list[list[Cell]] = []
     series = {}
     for group in grouped(runs):
-        shared, personal = group.spread(partial(_last, name=SHARED)), group.spread(partial(_last, name=PERSONAL))
+        shared, personal = group.spread(partial(last, name=SHARED)), group.spread(partial(last, name=PERSONAL))
         if shared is None and personal is None:
             continue
         ratio = personal.mean / shared.mean if personal and shared and shared.mean else None
@@ -58,8 +58,3 @@ def movement(runs: Sequence[RunFolder], options: NoOptions) -> Result:
 
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
-
-
-def _last(run: RunFolder, name: str) -> float | None:
-    values = curve(run, name)[1]
-    return values[-1] if values else None

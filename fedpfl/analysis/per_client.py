@@ -5,80 +5,79 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from ..data.settings import DataSettings
 from ..results import RunFolder
+from ..settings import keys
 from ..tables import Cell, Table
-from .figure import Bars, Points
-from .registry import NoOptions, NotRecorded, Result, analysis
-from .runs import Group, grouped, last_accuracies
+from .figure import Distributions, Points
+from .registry import NoOptions, Result, analysis
+from .runs import Group, grouped, last_accuracies, require
 
 BASELINES = ("local", "fedavg")
+# Where the data lie, and what is known as the number of clients however it was given.
+ELSEWHERE = ("data-dir", "num-clients")
 
 
 @analysis("per-client", "Each client's accuracy; who loses against local training or FedAvg (FedFac, figure 8)")
 def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
-    """Compare each client's accuracy, a mean over the seeds that are there, with the same client's under a baseline.
+    """Show every client's accuracy at the last test, and compare it with the same client's under a baseline.
 
-    Clients are the same where data set, division, number of clients and seed are; a group is compared with a baseline
-    over the seeds that both have.
+    Clients are the same where data, division, number of clients and seed are; a group is compared with a baseline over
+    the seeds that both have.
     """
-    tested = [group for group in grouped(runs) if any(last_accuracies(run) for run in group.runs)]
-    if not tested:
-        raise NotRecorded("none of the runs has a test of its clients: every run tests them after its last round")
-    figures: list[Bars | Points] = []
-    clients = sorted({client for group in tested for client in _mean(group)}, key=int)
-    each = {group.label: [_mean(group).get(client) for client in clients] for group in tested}
-    rows: list[list[Cell]] = [[int(client), *(_percent(each[g.label][i]) for g in tested)]
-                              for i, client in enumerate(clients)]  # fmt: skip
-    tables = [Table("Accuracy of each client in percent", ["client", *each], rows)]
-    figures.append(Bars("Accuracy of each client", "percent", clients,
-                        {label: [_percent(value) for value in values] for label, values in each.items()}))  # fmt: skip
-    losers: list[list[Cell]] = []
-    for baseline in (group for group in tested if group.method in BASELINES):
-        scatter = {}
-        for group in (group for group in tested if group is not baseline):
-            pairs = _pairs(group, baseline)
-            if not pairs:
-                continue
-            gains = [100 * (own - other) for own, other in pairs]
-            lost = [gain for gain in gains if gain < 0]
-            losers.append([group.label, baseline.label, len(gains), len(lost), min(gains), statistics.fmean(gains)])
-            scatter[group.label] = [100 * other for _, other in pairs], [100 * own for own, _ in pairs]
-        if scatter:
+    groups = grouped(runs)
+    columns = {name: each for group in groups for name, each in _accuracies(group).items()}
+    require(columns, "a test of its clients", "every run tests them after its last round")
+    clients = sorted({client for each in columns.values() for client in each}, key=int)
+    rows: list[list[Cell]] = [[int(client), *(each.get(client) for each in columns.values())] for client in clients]
+    result = Result([Table("Accuracy of each client in percent", ["client", *columns], rows)])
+    of_groups = {group.label: [a for each in _accuracies(group).values() for a in each.values()] for group in groups}
+    shown = {label: values for label, values in of_groups.items() if values}
+    result.figures.append(Distributions("Accuracy of the clients", "accuracy in percent", shown))
+    gains: list[list[Cell]] = []
+    for baseline in (group for group in groups if group.method in BASELINES):
+        compared = {g.label: pairs for g in groups if g is not baseline for pairs in [_pairs(g, baseline)] if pairs}
+        for label, pairs in compared.items():
+            differences = [own - other for own, other in pairs]
+            lose = sum(difference < 0 for difference in differences)
+            gains.append([label, baseline.label, len(pairs), lose, min(differences), statistics.fmean(differences)])
+        if compared:
+            points = {
+                label: ([other for _, other in pairs], [own for own, _ in pairs]) for label, pairs in compared.items()
+            }
             title = f"Each client against {baseline.label}"
-            figures.append(Points(title, f"{baseline.label}, %", "method, %", scatter))
-    if losers:
-        columns = ["run", "against", "clients", "of them lose", "smallest gain, points", "mean gain, points"]
+            result.figures.append(Points(title, f"{baseline.label}, %", "method, %", points))
+    if gains:
+        heads = ["run", "against", "clients", "of them lose", "smallest gain, points", "mean gain, points"]
         note = "A client counts once for each seed that both have; a smallest gain below 0 is a loss."
-        tables.append(Table("Who loses by taking part", columns, losers, note=note))
-    return Result(tables, list(figures))
+        result.tables.append(Table("Who loses by taking part", heads, gains, note=note))
+    return result
 
 
-def _mean(group: Group) -> dict[str, float]:
-    values: dict[str, list[float]] = {}
-    for run in group.runs:
-        for client, accuracy in (last_accuracies(run) or {}).items():
-            values.setdefault(client, []).append(accuracy)
-    return {client: statistics.fmean(of) for client, of in values.items()}
-
-
-DIVISION = ("dataset", "data", "partitioner", "dirichlet-alpha", "classes-per-client", "train-samples", "test-samples",
-            "split", "test-fraction", "min-samples", "permute-labels", "seed")  # fmt: skip
+def _accuracies(group: Group) -> dict[str, dict[str, float]]:
+    """Return the clients' accuracies in percent of each run that has any, by its label and, with several, seed."""
+    several = len(group.runs) > 1
+    return {
+        f"{group.label}, seed {run.config()['seed']}" if several else group.label: each
+        for run in group.runs for each in [_percent(run)] if each
+    }  # fmt: skip
 
 
 def _pairs(group: Group, baseline: Group) -> list[tuple[float, float]]:
-    """Return (own, baseline's) accuracy of every client that both have, seed by seed."""
-    division = {_division(run, baseline.clients): last_accuracies(run) or {} for run in baseline.runs}
+    """Return (own, baseline's) accuracy in percent of every client that both have, seed by seed."""
+    known = {_division(run, baseline.clients): _percent(run) for run in baseline.runs}
     pairs = []
     for run in group.runs:
-        other = division.get(_division(run, group.clients), {})
-        pairs += [(own, other[client]) for client, own in (last_accuracies(run) or {}).items() if client in other]
+        other = known.get(_division(run, group.clients), {})
+        pairs += [(own, other[client]) for client, own in _percent(run).items() if client in other]
     return pairs
 
 
 def _division(run: RunFolder, clients: int) -> tuple[object, ...]:
+    """Return all that the division of the data follows from."""
     config = run.config()
-    return (clients, *(config.get(key) for key in DIVISION))
+    return (clients, config["seed"], *(config.get(key) for key in keys(DataSettings) if key not in ELSEWHERE))
 
 
-def _percent(value: float | None) -> float | None:
-    return None if value is None else 100 * value
+def _percent(run: RunFolder) -> dict[str, float]:
+    return {client: 100 * accuracy for client, accuracy in (last_accuracies(run) or {}).items()}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..config import Config
 from ..errors import StateError
 from ..methods import find
 from ..results import FREE_ON_RESUME, RunFolder
@@ -17,7 +18,7 @@ from .figure import Bars
 from .registry import NotRecorded
 
 # Settings in which repetitions of a run may differ: none of them is a choice that an experiment compares.
-_OF_NO_MATTER = (FREE_ON_RESUME - {"num-server-rounds"}) | {"seed", "num-clients", "diagnostics", "device"}
+_OF_NO_MATTER = (FREE_ON_RESUME - {"num-server-rounds", "data"}) | {"seed", "num-clients", "diagnostics", "device"}
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,9 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[Group]:
     """
     settings = []
     for run in runs:
-        task, values = run.task(), run.config()
+        task, stored = run.task(), run.config()
+        # A setting that is younger than the run counts as its default.
+        values = {**Config.parse({"method": stored["method"]}).flat(), **stored}
         if "clients" not in task:
             raise StateError(f"{run.path}: the run has not got as far as its first round")
         kept = {key: value for key, value in values.items() if key not in _OF_NO_MATTER}
@@ -110,6 +113,12 @@ def curve(run: RunFolder, name: str) -> tuple[list[int], list[float]]:
     """Return (rounds, values) of a number under ``details``; empty where the run recorded none."""
     lines = [line for line in run.metrics() if name in line.get("details", {})]
     return [line["round"] for line in lines], [line["details"][name] for line in lines]
+
+
+def last(run: RunFolder, name: str) -> float | None:
+    """Return the last value of a number under ``details``; None where the run recorded none."""
+    values = curve(run, name)[1]
+    return values[-1] if values else None
 
 
 def mean_curve(runs: Iterable[RunFolder], name: str) -> tuple[list[int], list[float]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from ..results import RunFolder
 from ..tables import Cell, Table
 from .figure import Lines
 from .registry import NoOptions, Result, analysis
-from .runs import curve, grouped, mean_curve, require
+from .runs import curve, grouped, last, mean_curve, require
 
 AT_REST = 0.99
 
@@ -24,9 +25,9 @@ def unchanged_channels(runs: Sequence[RunFolder], options: NoOptions) -> Result:
             continue
         series[group.label] = rounds, values
         at_rest = group.spread(_at_rest)
-        last = group.spread(lambda run: curve(run, "unchanged-channels")[1][-1])
-        shared = group.spread(lambda run: curve(run, "shared-channels")[1][-1])
-        rows.append([group.label, last, shared, at_rest])
+        unchanged = group.spread(partial(last, name="unchanged-channels"))
+        shared = group.spread(partial(last, name="shared-channels"))
+        rows.append([group.label, unchanged, shared, at_rest])
     require(rows, "a split that can change", 'fedfac-variant = "dynamic" records it')
     columns = [
         "run",

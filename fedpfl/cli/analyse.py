@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -44,10 +45,13 @@ def analyse(
     typer.echo("\n".join(table.write(form) for table in result.tables), nl=False)
     if output is None:
         return
-    output.mkdir(parents=True, exist_ok=True)
-    for figure in result.figures:
-        ending, content = figure.file()
-        write_atomically(output / f"{name}-{file_name(figure.title)}.{ending}", content)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for figure in result.figures:
+            ending, content = figure.file()
+            write_atomically(output / f"{name}-{file_name(figure.title)}.{ending}", content)
+    except OSError as error:
+        raise ConfigError("output", str(output), f"cannot be written ({error.strerror})") from error
     typer.echo(f"wrote the data of {len(result.figures)} figures into {output}", err=True)
 
 
@@ -62,4 +66,5 @@ def _list_analyses() -> None:
         typer.echo(f"{name:<{width}}  {analysis.shows}")
         for option in fields(analysis.options):
             limits = option.metadata["limits"].describe()
-            typer.echo(f"{'':<{width}}    -O {key_of(option)}={option.default}: {option.metadata['doc']} ({limits})")
+            given = f"-O '{key_of(option)}={json.dumps(option.default)}'"
+            typer.echo(f"{'':<{width}}    {given}: {option.metadata['doc']} ({limits})")

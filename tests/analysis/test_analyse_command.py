@@ -35,12 +35,13 @@ def test_tables_are_printed_and_figures_written(make_run, tested, tmp_path):
         (("fairness",), "needs at least one run"),
         (("fairness", "no-such-run"), "there is no such run"),
         (("fairness", "RUN", "--format", "pdf"), "format = 'pdf': must be one of markdown"),
+        (("fairness", "RUN", "-o", "RUN/config.toml"), "config.toml': cannot be written"),
         (("fairness", "RUN", "-O", "colour=1"), "colour = 1: is no option of this analysis"),
     ],
 )
 def test_mistakes_are_one_line(make_run, tested, args, message):
     run = make_run("local", [tested(0.5)])
-    result = call(*(run.path if arg == "RUN" else arg for arg in args))
+    result = call(*(arg.replace("RUN", str(run.path)) for arg in args))
     assert result.exit_code == 2
     assert len(result.stderr.strip().splitlines()) == 1
     assert message in result.stderr

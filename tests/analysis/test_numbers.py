@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from statistics import stdev
 
 import pytest
@@ -22,6 +23,12 @@ def test_every_analysis_says_in_one_line_what_it_shows():
         assert analysis.name == name
         assert "\n" not in analysis.shows
         assert len(analysis.shows) > 20
+
+
+def test_every_analysis_is_in_the_documentation_with_a_star_if_it_computes():
+    page = (Path(__file__).parents[2] / "docs" / "analyses.md").read_text()
+    for name, analysis in analyses().items():
+        assert f"| `{name}`{' *' if analysis.computes else ''} |" in page
 
 
 def test_no_runs_unknown_options_and_wrong_types_are_named(make_run, tested):
@@ -67,17 +74,31 @@ def test_seeds_of_one_setting_are_one_row_and_other_settings_another(make_run, t
 def test_who_loses_against_training_alone(make_run, tested):
     runs = [
         make_run("local", [tested(0.5, 0.6, 0.7, 0.8)]),
-        make_run("feddecomp", [tested(0.7, 0.5, 0.7, 0.9)]),
+        make_run("feddecomp", [tested(0.7, 0.5, 0.7, 0.9)], data_dir="/elsewhere"),
         make_run("feddecomp", [tested(0.0, 0.0, 0.0, 0.0)], seed=2),  # Local has no such division
     ]
     result = analyses()["per-client"].make(runs)
-    assert rows(result)[0] == [0, pytest.approx(50), pytest.approx(35)]
+    assert result.tables[0].columns == ["client", "local", "feddecomp, seed 1", "feddecomp, seed 2"]
+    assert rows(result)[0] == [0, *(pytest.approx(a) for a in (50, 70, 0))]
     ((label, against, clients, losers, worst, mean),) = rows(result, 1)
     assert (label, against, clients, losers) == ("feddecomp", "local", 4, 1)
     assert (worst, mean) == pytest.approx((-10, 5))
-    bars, points = result.figures
-    assert bars.groups == ["0", "1", "2", "3"]
+    distributions, points = result.figures
+    assert {name: len(values) for name, values in distributions.groups.items()} == {"local": 4, "feddecomp": 8}
     assert points.series["feddecomp"][0] == pytest.approx([50, 60, 70, 80])
+
+
+def test_runs_on_other_data_are_no_repetitions(make_run, tested):
+    runs = [make_run("local", [tested(a)], dataset="npz", data=f"/{a}.npz") for a in (0.5, 0.6)]
+    assert [row[1].n for row in rows(analyses()["fairness"].make(runs))] == [1, 1]
+
+
+def test_a_setting_younger_than_a_run_counts_as_its_default(make_run, tested):
+    runs = [make_run("local", [tested(0.5)], seed=seed) for seed in (1, 2)]
+    config = runs[0].path / "config.toml"
+    config.write_text("".join(line for line in config.open() if not line.startswith("initial-weights")))
+    ((label, mean, *_),) = rows(analyses()["fairness"].make(runs))
+    assert (label, mean.n) == ("local", 2)
 
 
 def test_clients_of_another_division_are_not_compared(make_run, tested):

@@ -14,7 +14,9 @@ from .common import RunConfig, overrides, stdout
 
 if TYPE_CHECKING:
     from ..analysis.figure import Figure
-    from ..experiments import Experiment, State, Store
+    from ..experiments.description import Experiment
+    from ..experiments.grid import Grid
+    from ..experiments.store import State, Store
     from ..experiments.tables import Measured
     from ..tables import Table
 
@@ -37,12 +39,12 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 @group.command("list")
 def list_command() -> None:
     """List the experiments."""
-    from rich.table import Table as Grid
+    from rich.table import Table as Lines
 
-    found = Grid("experiment", "what", "paper", show_lines=False)
+    found = Lines("experiment", "what")
     for path in files():
         experiment = read(str(path))
-        found.add_row(experiment.name, experiment.title, experiment.paper.split(",")[0])
+        found.add_row(experiment.name, experiment.title)
     stdout().print(found)
 
 
@@ -58,7 +60,7 @@ def run_command(
     quiet: Quiet = False,
 ) -> None:
     """Run what is not yet done of an experiment, then print its tables and leave them in a folder."""
-    from ..experiments import Grid
+    from ..experiments.grid import Grid
 
     measured = plan(name, scale, seeds, output_dir, run_config)
     states = conduct(Grid(measured.runs.values(), measured.store), jobs, discard_models, quiet)
@@ -78,11 +80,11 @@ def status_command(
     run_config: RunConfig = None,
 ) -> None:
     """Show how far experiments are."""
-    from rich.table import Table as Grid
+    from rich.table import Table as Lines
 
-    from ..experiments import State
+    from ..experiments.store import State
 
-    found = Grid("experiment", *(state.value for state in State), "runs", title=f"scale {scale}")
+    found = Lines("experiment", *(state.value for state in State), "runs", title=f"scale {scale}")
     for one in [name] if name else [str(path) for path in files()]:
         measured = plan(one, scale, seeds, output_dir, run_config)
         states = list(measured.states().values())
@@ -132,7 +134,7 @@ def read(name: str) -> Experiment:
     ConfigError
         There is none.
     """
-    from ..experiments import load
+    from ..experiments.description import load
 
     if name.endswith(".toml"):
         return load(Path(name).expanduser())
@@ -151,8 +153,7 @@ def plan(name: str, scale: str, seeds: int | None, output_dir: Path | None, run_
 
 def store(output_dir: Path | None) -> Store:
     """Return the store of runs in a folder."""
-    from ..experiments import Store
-    from ..experiments.store import DEFAULT_ROOT
+    from ..experiments.store import DEFAULT_ROOT, Store
 
     return Store(output_dir or Path(DEFAULT_ROOT))
 
@@ -165,13 +166,11 @@ def made(measured: Measured) -> tuple[list[Table], list[Figure]]:
     return [*tables(measured), *found.tables], found.figures
 
 
-def conduct(grid: object, jobs: int, discard_models: bool, quiet: bool) -> dict[str, State]:
+def conduct(grid: Grid, jobs: int, discard_models: bool, quiet: bool) -> dict[str, State]:
     """Run a grid with its progress on standard error; Ctrl-C ends the program with exit code 130."""
-    from ..experiments import Grid
     from ..launch import ending_signals
     from .progress import grid_display
 
-    assert isinstance(grid, Grid)
     try:
         with ending_signals(), grid_display(quiet) as shown:
             return grid.run(shown, jobs, discard_models)
@@ -207,7 +206,7 @@ def write_figures(figures: list[Figure], folder: Path) -> None:
 
 def finish(tables: list[Table], states: dict[str, State], form: str) -> None:
     """Print tables and leave the program with exit code 1 if a run is not finished."""
-    from ..experiments import State
+    from ..experiments.store import State
 
     typer.echo("\n".join(table.write(form) for table in tables), nl=False)
     if missing := [name for name, state in states.items() if state is not State.FINISHED]:

@@ -33,7 +33,8 @@ def sweep_command(
 ) -> None:
     """Run what is not yet done of a sweep over settings, then print a line for each point, the best first."""
     from ..errors import ConfigError
-    from ..experiments import Grid, Sweep
+    from ..experiments.grid import Grid
+    from ..experiments.sweep import Sweep
     from ..tables import FORMATS
 
     if form not in FORMATS:

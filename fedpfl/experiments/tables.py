@@ -13,7 +13,7 @@ from ..tables import Cell as TableCell
 from ..tables import Spread, Table
 from . import metrics
 from .description import BY_COLUMN, Cell, Experiment
-from .store import PlannedRun, State, Store, plan
+from .store import INDIFFERENT, PlannedRun, State, Store, plan
 
 CURVE_ROUNDS = 20
 GENERATED = "{generated}"
@@ -161,8 +161,8 @@ def _note(measured: Measured, metric: str) -> str:
     parts = [f"{experiment.paper}. Scale {measured.scale}: {at.remarks}", experiment.remarks]
     seeds = ", ".join(map(str, measured.seeds))
     parts.append(f"Seed {seeds}." if len(measured.seeds) == 1 else f"Mean ± standard deviation over seeds {seeds}.")
-    if measured.more:
-        parts.append("Set besides: " + ", ".join(f"{key} = {value!r}" for key, value in measured.more.items()) + ".")
+    if more := [f"{key} = {value!r}" for key, value in measured.more.items() if key not in INDIFFERENT]:
+        parts.append(f"Set besides: {', '.join(more)}.")
     thin = [
         f"{row}, {column} ({len(values)})"
         for row, column in measured.cells

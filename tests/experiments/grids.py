@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpfl.config import Config
-from fedpfl.experiments import PlannedRun, Store
+from fedpfl.experiments.store import PlannedRun, Store
 
 FILE = """\
 title = "A table"

@@ -12,7 +12,7 @@ from typing import Any
 from support import LocalGrid
 
 from fedpfl.errors import FedpflError
-from fedpfl.experiments import PlannedRun, Store
+from fedpfl.experiments.store import PlannedRun, Store
 from fedpfl.new_clients import try_new_clients
 from fedpfl.server import run_federation
 

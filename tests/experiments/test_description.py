@@ -8,7 +8,7 @@ import pytest
 from grids import FILE, write
 
 from fedpfl.errors import ConfigError
-from fedpfl.experiments import load
+from fedpfl.experiments.description import load
 
 
 def settings(path: Path, row: str, column: str, scale: str = "paper") -> dict:

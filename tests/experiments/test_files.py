@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedpfl.experiments import SCALES, Store, load
+from fedpfl.experiments.description import SCALES, load
+from fedpfl.experiments.store import Store
 from fedpfl.experiments.tables import Measured
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"

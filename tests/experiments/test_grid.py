@@ -10,8 +10,9 @@ import pytest
 from grids import FILE, Fake, Silent, leave, write
 
 from fedpfl.errors import ConfigError
-from fedpfl.experiments import Grid, State, Store, load, plan
-from fedpfl.experiments.grid import _shares
+from fedpfl.experiments.description import load
+from fedpfl.experiments.grid import Grid, _shares
+from fedpfl.experiments.store import State, Store, plan
 from fedpfl.experiments.tables import Measured, analysed, tables
 
 QUICK = {"method": "fedavg", "dataset": "digits", "num-clients": 4, "num-server-rounds": 2}

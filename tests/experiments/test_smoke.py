@@ -8,8 +8,10 @@ import pytest
 from grids import Silent
 from in_process import InProcess
 
-from fedpfl.experiments import Grid, State, Store, load, tables
-from fedpfl.experiments.tables import Measured, analysed
+from fedpfl.experiments.description import load
+from fedpfl.experiments.grid import Grid
+from fedpfl.experiments.store import State, Store
+from fedpfl.experiments.tables import Measured, analysed, tables
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
 FILES = sorted(FOLDER.glob("*.toml"))

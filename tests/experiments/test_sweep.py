@@ -8,7 +8,9 @@ import pytest
 from grids import Fake, Silent
 
 from fedpfl.errors import ConfigError
-from fedpfl.experiments import Grid, Store, Sweep
+from fedpfl.experiments.grid import Grid
+from fedpfl.experiments.store import Store
+from fedpfl.experiments.sweep import Sweep
 
 BASE = {"method": "fedprox", "dataset": "digits", "num-clients": 4, "num-server-rounds": 1}
 

@@ -21,6 +21,7 @@ from .data.federation import FederatedData, Samples, federated_data, own_data
 from .errors import ConfigError, TrainingDiverged
 from .methods.base import LocalRound
 from .payload import EVALUATION_ONLY, Payload
+from .privacy import noise_key, private_update
 from .rng import generator, torch_seed
 from .settings import Value
 from .state import ClientState
@@ -92,6 +93,8 @@ class Engine:
         seconds = time.perf_counter() - started
         first, movement = self._movement(state, local)
         state.save({**personal, **first}, local.round, int(message.config["personal-round"]))
+        if self.config.privacy.on:
+            shared = self._private(state, local, shared)
         sent = {**extra.arrays, **self._for_evaluation(local.round)}
         return Payload(
             metrics={
@@ -135,6 +138,12 @@ class Engine:
             return {}
         self.model.eval()
         return _metrics("trained", evaluate(self.config.method.personalised(self.model), self.test_samples(client)))
+
+    def _private(self, state: ClientState, local: LocalRound, shared: np.ndarray) -> np.ndarray:
+        """Return what is sent instead of the trained shared arrays; what the client keeps is as it was trained."""
+        privacy, layout = self.config.privacy, self.partition.layout
+        key = noise_key(privacy, state.folder, local.seed, local.client)
+        return private_update(layout.unpack(local.message.arrays), shared, privacy, key, local.round, layout)
 
     def _for_evaluation(self, server_round: int) -> dict[str, np.ndarray]:
         if not self._mean_model.size or not self.config.run.evaluates_in(server_round):

@@ -16,6 +16,7 @@ from .errors import ConfigError
 from .methods import Method, find, methods
 from .methods import names as method_names
 from .models import names as model_names
+from .privacy import PrivacySettings, require_covered
 from .settings import setting
 from .training.settings import TrainingSettings
 from .wire import DTYPES
@@ -89,7 +90,7 @@ class Config:
 
     Attributes
     ----------
-    run, data, training : dataclass
+    run, data, training, privacy : dataclass
         The parts that all methods use.
     method : Method
         The method, set up with its own settings.
@@ -98,6 +99,7 @@ class Config:
     run: RunSettings
     data: DataSettings
     training: TrainingSettings
+    privacy: PrivacySettings
     method: Method = field(compare=False)
 
     @classmethod
@@ -116,12 +118,17 @@ class Config:
             raise ConfigError("resume", True, "needs run-name, the run to go on with")
         training = s.parse(TrainingSettings, values)
         method = find(run.method)
-        own = s.parse(method.Settings, values, method.name)
-        return cls(run, s.parse(DataSettings, values), training, method(own, training))
+        own = method(s.parse(method.Settings, values, method.name), training)
+        privacy = s.parse(PrivacySettings, values)
+        require_covered(
+            privacy, method.name, own.sent_besides, evaluate_global=run.evaluate_global, diagnostics=run.diagnostics
+        )
+        return cls(run, s.parse(DataSettings, values), training, privacy, own)
 
     def flat(self) -> dict[str, s.Value]:
         """Return the settings that this run uses, by key: the common ones and the method's own."""
-        parts = ((self.run, ""), (self.data, ""), (self.training, ""), (self.method.settings, self.method.name))
+        common = ((self.run, ""), (self.data, ""), (self.training, ""), (self.privacy, ""))
+        parts = (*common, (self.method.settings, self.method.name))
         return {key: value for part, prefix in parts for key, value in s.items(part, prefix)}
 
 
@@ -129,6 +136,7 @@ def sections() -> list[tuple[str, type, str]]:
     """Return (title, settings class, key prefix) of every part, the methods last."""
     common: list[tuple[str, type, str]] = [
         ("Run", RunSettings, ""), ("Data", DataSettings, ""), ("Local training", TrainingSettings, ""),
+        ("Differential privacy", PrivacySettings, ""),
     ]  # fmt: skip
     return common + [(f"Method {m.name}", m.Settings, m.name) for m in methods().values() if s.keys(m.Settings)]
 

@@ -284,7 +284,8 @@ def summarise(done: Round) -> dict[str, Any]:
     measures the shared model (with ``evaluate-global``, where there is none: the mean of the clients' whole models) on
     the union of the clients' test sets. ``trained`` (with ``evaluate-trained``) is like ``personalised``, but of the
     clients that trained in this round, with the models that they sent. Clients without test samples do not count.
-    ``details`` has what the method measured itself: means over the clients, and the strategy's own numbers.
+    ``details`` has what the method measured itself: means over the clients, and the strategy's own numbers;
+    ``privacy`` what differential privacy has cost up to this round, if there is any.
     """
     line: dict[str, Any] = {
         "round": done.number,
@@ -312,6 +313,8 @@ def summarise(done: Round) -> dict[str, Any]:
     details = {**_means(done.trained.values()), **done.details}
     if details:
         line["details"] = details
+    if done.privacy:
+        line["privacy"] = done.privacy
     if done.failed:
         line["failed"] = {str(i): reason for i, reason in sorted(done.failed.items())}
     return line
@@ -345,7 +348,7 @@ def _means(replies: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 OUTCOME_KEYS = (
     "folder", "rounds", "personalised_accuracy", "global_accuracy", "best_personalised_accuracy",
-    "best_global_accuracy", "seconds_per_round", "bytes_up", "bytes_down",
+    "best_global_accuracy", "seconds_per_round", "bytes_up", "bytes_down", "epsilon", "delta",
 )  # fmt: skip
 
 
@@ -354,6 +357,7 @@ def outcome(folder: RunFolder) -> dict[str, Any]:
     lines = folder.metrics()
     personalised = [line["personalised"]["accuracy"] for line in lines if "personalised" in line]
     shared = [line["global"]["accuracy"] for line in lines if "global" in line]
+    spent = lines[-1].get("privacy", {}) if lines else {}
     return {
         "folder": str(folder.path),
         "rounds": lines[-1]["round"] if lines else 0,
@@ -364,6 +368,8 @@ def outcome(folder: RunFolder) -> dict[str, Any]:
         "seconds_per_round": statistics.median(line["seconds"] for line in lines) if lines else None,
         "bytes_up": sum(line["bytes_up"] for line in lines),
         "bytes_down": sum(line["bytes_down"] for line in lines),
+        "epsilon": spent.get("epsilon"),
+        "delta": spent.get("delta"),
     }
 
 
@@ -384,6 +390,11 @@ def summary(folder: RunFolder) -> str:
         tenth = worst[: max(1, len(worst) // 10)]
         rows.append(("clients' accuracy: std / mean of the worst tenth", f"{_percent(last['std'])} / "
                      f"{_percent(statistics.fmean(tenth))}"))  # fmt: skip
+    spent = lines[-1].get("privacy") if lines else None
+    if spent:
+        rows.append(("privacy of a client's updates", f"ε = {spent['epsilon']:.2f} at δ = {spent['delta']:g} (noise at "
+                     f"the {values['dp-where']}; against other updates in their place "
+                     f"ε = {spent['epsilon-replaced']:.2f})"))  # fmt: skip
     mean_model = any("bytes_evaluation_only" in line for line in lines)
     tested = "the mean of the clients' whole models" if mean_model else "the shared model"
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)

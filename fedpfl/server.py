@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from logging import INFO, WARNING, getLogger
+from pathlib import Path
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -21,6 +22,7 @@ from .settings import Value
 from .strategies import Client, PersonalisedStrategy, strategies
 from .strategies.exchange import pause_after
 from .strategies.mean_model import MeanModel
+from .strategies.privacy import ServerPrivacy
 from .wire import Layout
 
 logger = getLogger("flwr")
@@ -68,6 +70,8 @@ def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
         logger.log(WARNING, "fedpfl: %s", remark)
     strategy = _strategy(config, descriptions, folder.task()["state_key"], partition)
     strategy.recorder = folder
+    if config.privacy.on:
+        strategy.privacy = _privacy(config, strategy)
     personal = mean_model_layout(config, model, partition)
     if personal.size:
         if not strategy.one_model:
@@ -221,6 +225,15 @@ def _task(descriptions: Mapping[int, Payload]) -> tuple[tuple[int, ...], list[in
         raise FedpflError(f"the clients' data do not fit together: {described}")
     shape, vocabulary = inputs[0]
     return tuple(int(n) for n in shape.split("x")), classes, vocabulary
+
+
+def _privacy(config: Config, strategy: PersonalisedStrategy) -> ServerPrivacy:
+    """Set up differential privacy; refuse a rule that computes more of clients' arrays than a sum with noise."""
+    if config.privacy.dp_where == "server" and not strategy.only_a_sum:
+        allowed = f"the server's rule of {config.run.method} is more than a mean of updates; use client"
+        raise ConfigError("dp-where", "server", allowed)
+    folder = Path(config.run.state_dir).expanduser() / strategy.state_key / "server"
+    return ServerPrivacy(config.privacy, strategy.clients, config.run.seed, folder, config.run.wire_dtype)
 
 
 def _strategy(

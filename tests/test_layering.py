@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "fedpfl"
 LAYERS = [
     ["errors", "files", "rng", "tables"],
     ["settings", "wire", "mqtt"],
-    ["payload", "data", "layers", "models", "partition", "state"],
+    ["payload", "data", "layers", "models", "partition", "privacy", "state"],
     ["training", "frames"],
     ["methods"],
     ["config"],

@@ -134,7 +134,7 @@ def outcome_table(result: dict[str, object]) -> object:
         value = result[key]
         return f"{value / 1e6:.2f} MB" if isinstance(value, int) else "–"
 
-    seconds = result["seconds_per_round"]
+    seconds, spent, delta = result["seconds_per_round"], result["epsilon"], result["delta"]
     table = Table("", "last round", "best round")
     table.add_row("personalised accuracy", share("personalised_accuracy"), share("best_personalised_accuracy"))
     table.add_row("global accuracy", share("global_accuracy"), share("best_global_accuracy"))
@@ -142,4 +142,6 @@ def outcome_table(result: dict[str, object]) -> object:
     table.add_row("rounds", str(result["rounds"]), "")
     table.add_row("seconds a round", f"{seconds:.2f}" if isinstance(seconds, float) else "–", "")
     table.add_row("moved up / down", f"{megabytes('bytes_up')} / {megabytes('bytes_down')}", "")
+    if isinstance(spent, float) and isinstance(delta, float):
+        table.add_row("privacy spent", f"ε = {spent:.2f} at δ = {delta:g}", "")
     return table

@@ -193,6 +193,11 @@ class Method:
         """
         return Payload()
 
+    @property
+    def sent_besides(self) -> tuple[str, ...]:
+        """Those of :attr:`also_sends` that these settings send."""
+        return self.also_sends
+
     # -- aggregation -------------------------------------------------------------------------------------------------
 
     @property

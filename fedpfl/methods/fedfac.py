@@ -104,6 +104,11 @@ class FedFac(FedSplit):
         return Payload(arrays={"difference": torch.cat(moved).cpu().numpy()})
 
     @property
+    def sent_besides(self) -> tuple[str, ...]:
+        """The difference only where it is what the server analyses."""
+        return () if self.settings.update == "weights" else self.also_sends
+
+    @property
     def aggregation(self) -> Aggregation:
         """Factor analysis on the server, then the mean of the shared channels (Algorithms 1 and 2)."""
         s = self.settings

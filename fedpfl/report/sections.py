@@ -82,7 +82,9 @@ def _overview(runs: Sequence[RunFolder], groups: Sequence[Group]) -> Section:
     rows = [_row(group) for group in groups if any(run.metrics() for run in group.runs)]
     if rows:
         columns = ["run", "seeds", "rounds", "personalised, last, %", "best, %", "worst tenth of clients, %",
-                   "global, last, %", "traffic, MB", "s a round"]  # fmt: skip
+                   "global, last, %", "traffic, MB", "s a round", "ε"]  # fmt: skip
+        if all(row[-1] is None for row in rows):
+            columns, rows = columns[:-1], [row[:-1] for row in rows]
         note = ("Personalised: mean over clients of the accuracy on their own test samples; global: the shared model "
                 "on all clients' test samples. Traffic: both directions, all clients and rounds. "
                 "With several seeds: mean ± standard deviation over them.")  # fmt: skip
@@ -110,7 +112,7 @@ def _row(group: Group) -> list[Cell]:
         group.percent(lambda run: of(run, "best_personalised_accuracy")), group.percent(_worst_tenth),
         group.percent(lambda run: of(run, "global_accuracy")),
         group.spread(lambda run: (results[run.path]["bytes_up"] + results[run.path]["bytes_down"]) / 1e6),
-        group.spread(lambda run: of(run, "seconds_per_round")),
+        group.spread(lambda run: of(run, "seconds_per_round")), group.spread(lambda run: of(run, "epsilon")),
     ]  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from ..wire import Layout
 from .diagnostics import Diagnostics
 from .exchange import Client, Exchange
 from .mean_model import MeanModel
+from .privacy import ServerPrivacy
 
 __all__ = ["Client", "PersonalisedStrategy", "Recorder", "Round", "RoundFailed"]
 
@@ -64,6 +65,8 @@ class Round:
         What the rule itself measured, for ``metrics.jsonl``.
     arrays : dict of str to ndarray
         What the rule wants kept of this round, each in a file of its own.
+    privacy : dict of str to float
+        What differential privacy has cost so far, see :meth:`ServerPrivacy.spent`; empty without it.
     """
 
     number: int
@@ -77,6 +80,7 @@ class Round:
     bytes_evaluation_only: int = 0
     details: dict[str, float] = field(default_factory=dict)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    privacy: dict[str, float] = field(default_factory=dict)
 
 
 class Recorder(Protocol):
@@ -119,6 +123,7 @@ class PersonalisedStrategy(Strategy):
 
     rule: ClassVar[str]
     one_model: ClassVar[bool] = True  # False: each client gets a model of its own, and there is no global one
+    only_a_sum: ClassVar[bool] = False  # True: nothing is computed of clients' arrays but a sum, noise included
 
     def __init__(
         self, clients: Sequence[Client], layout: Layout, shared: np.ndarray, settings: RunSettings, state_key: str
@@ -133,6 +138,7 @@ class PersonalisedStrategy(Strategy):
         self._new = frozenset(new_clients(settings, len(self.clients)))
         self.recorder: Recorder | None = None
         self.mean_model: MeanModel | None = None
+        self.privacy: ServerPrivacy | None = None
         self._diagnostics = Diagnostics() if settings.diagnostics else None
         self._round = Round(0)
         # Asks nodes which clients they are; returns the clients' nodes.
@@ -185,7 +191,8 @@ class PersonalisedStrategy(Strategy):
         """Return everything that the next round depends on, by name."""
         rounds = np.array(list(self.personal_round.values()), np.int64)
         measured = {} if self._diagnostics is None else self._diagnostics.state()
-        return {"shared": self.shared, "personal_round": rounds, **measured}
+        spent = {} if self.privacy is None else self.privacy.state()
+        return {"shared": self.shared, "personal_round": rounds, **measured, **spent}
 
     def load_state(self, state: dict[str, np.ndarray]) -> None:
         """Take back what :meth:`state` returned.
@@ -200,6 +207,8 @@ class PersonalisedStrategy(Strategy):
         self.personal_round = dict(zip(self.clients, state["personal_round"].tolist(), strict=True))
         if self._diagnostics is not None:
             self._diagnostics.load_state(state)
+        if self.privacy is not None:
+            self.privacy.load_state(state)
 
     @property
     def participants(self) -> list[Client]:
@@ -213,6 +222,9 @@ class PersonalisedStrategy(Strategy):
     ) -> Iterable[Message]:
         """Make the messages to the clients of this round, longest work first."""
         chosen = self.choose(server_round)
+        if self.privacy is not None and self.layout.size:
+            self.privacy.asked(client.id for client in chosen)
+            self._round.privacy = self.privacy.spent()
         longest_first = sorted(chosen, key=lambda client: -client.train_samples)
         return self._messages(longest_first, server_round, MessageType.TRAIN)
 
@@ -239,6 +251,8 @@ class PersonalisedStrategy(Strategy):
             if not np.isfinite(shared).all():
                 self._fail(client, "its arrays hold values that are not finite (the training diverged)")
                 continue
+            if self.privacy is not None and self.privacy.at_server:
+                shared = self.privacy.bounded(self.outgoing(client), shared)
             self.add(client, shared, reply)
             if mean_model is not None and personal is not None:
                 mean_model.add(client.train_samples, personal)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..payload import Payload
+from ..privacy import without_negative_variances
 from .base import Client, PersonalisedStrategy
 
 
@@ -27,6 +29,10 @@ class RunningMean:
         """Add a vector, shape (size,), with its weight, at least 0."""
         self._sum += weight * vector.astype(np.float64)
         self._weights += weight
+
+    def disturb(self, noise: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Add to the sum what ``noise`` makes for it."""
+        self._sum += noise(self._sum)
 
     def value(self) -> np.ndarray:
         """Return the mean as float32, shape (size,)."""
@@ -50,6 +56,7 @@ class Mean(PersonalisedStrategy):
     """
 
     rule = "mean"
+    only_a_sum = True
 
     def __init__(self, *args: Any, weights: str = "examples", absent: str = "skip", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -71,7 +78,14 @@ class Mean(PersonalisedStrategy):
         if self.absent == "last":
             missing = sum(self._weight(c) for c in self.participants if c.id not in self._answered)
             self._mean.add(self.shared, missing)
-        self.shared = self._mean.value()
+        privacy = self.privacy
+        if privacy is not None and privacy.at_server:
+            self._mean.disturb(lambda total: privacy.noise(total, self._round.number))
+            self.shared = without_negative_variances(self.layout, self._mean.value())
+        else:
+            self.shared = self._mean.value()
 
     def _weight(self, client: Client) -> float:
-        return float(client.train_samples) if self.weights == "examples" else 1.0
+        # Noise on the sum hides a client only if none counts for more than the noise is made for.
+        alike = self.weights == "uniform" or (self.privacy is not None and self.privacy.at_server)
+        return 1.0 if alike else float(client.train_samples)

@@ -102,6 +102,15 @@ def test_a_run_that_never_started_is_named(folders, tmp_path, changed):
     assert "waiting" in both["Overview"].notes[0]
 
 
+def test_the_privacy_spent_has_a_column_where_there_is_any(changed, folders):
+    lines = [{**line, "privacy": {"epsilon": 2.5, "delta": 1e-5}} for line in folders["fedavg-1"].metrics()]
+    found, _ = by_title([changed("fedavg-1", "private", rounds=lines), folders["factorized-1"]])
+    table = found["Overview"].tables[0]
+    assert table.columns[-1] == "ε"
+    assert [row[-1] and row[-1].mean for row in table.rows] == [2.5, None]
+    assert by_title([folders["fedavg-1"]])[0]["Overview"].tables[0].columns[-1] == "s a round"
+
+
 def test_failures_are_listed(changed, folders):
     lines = folders["fedavg-1"].metrics()
     lines[1]["failed"] = {"2": "the training diverged"}

@@ -16,6 +16,7 @@ from ..data.federation import Samples
 from ..errors import ConfigError, FedpflError
 from ..methods.base import LocalRound
 from ..new_clients import Simulation
+from ..payload import Payload
 from ..results import RunFolder
 from ..rng import generator, torch_seed
 from ..settings import setting
@@ -89,10 +90,12 @@ class Attempt:
 def attack(runs: Sequence[RunFolder], options: AttackOptions) -> Result:
     """Recover clients' training images from their updates of the shared arrays; average and maximum PSNR.
 
-    A client of the finished run takes the method's own schedule, one step of SGD for each of its phases, on a single
+    A client of the finished run follows the method's own schedule, one step of SGD for each of its phases, on a single
     image; the difference of what it received and what it would send, divided by the learning rate, is what the attacker
-    sees. The attacker is the server: it knows the model's structure, the shared arrays, the phases and, unless told
-    otherwise, the class, but no personal array. It looks for the image whose gradients, added over the phases, match.
+    sees. The attacker is the server: it knows the model's structure, the shared arrays, the method with its settings
+    and, unless told otherwise, the class, but no personal array and none of the client's data. Where phases depend on
+    data, its own are those of a client with one blank image of each class. It looks for the image whose gradients,
+    added over the phases, match.
 
     Notes
     -----
@@ -161,11 +164,12 @@ def attack_run(run: RunFolder, options: AttackOptions) -> list[Attempt]:
 
 
 def _attack_image(left: Simulation, client: int, place: int, options: AttackOptions) -> Attempt:
-    seen = observe(left, client, place, options.learning_rate)
+    seen, local = observe(left, client, place, options.learning_rate)
     if options.personal != "true":
         seed = options.attack_seed if options.personal == "drawn" else left.engine.config.run.seed
         personal = {name: ~sent for name, sent in seen.sent.items()}
         overwrite(left, fresh_arrays(left, seed), personal)
+    seen = replace(seen, phases=_of_the_attacker(left, local))
     label = seen.label
     if options.label == "inferred":
         if BIAS not in seen.names:
@@ -201,7 +205,7 @@ class Seen:
     sent : dict of str to Tensor
         Which entries of each of the model's arrays are sent, bool.
     phases : list of Phase
-        The schedule.
+        By which gradients are computed.
     """
 
     image: Tensor
@@ -231,10 +235,13 @@ class Seen:
         return [sums[name][self.sent[name]] for name in self.names]
 
 
-def observe(left: Simulation, client: int, place: int, learning_rate: float) -> Seen:
-    """Let a client take one step of SGD for each phase on one of its images; return what the server sees of it.
+def observe(left: Simulation, client: int, place: int, learning_rate: float) -> tuple[Seen, LocalRound]:
+    """Let a client take one step of SGD for each phase on one of its images.
 
-    The model is then as the client received it.
+    Returns
+    -------
+    tuple of (Seen, LocalRound)
+        What the server sees, with the client's phases; the client's round. The model is as the client had it before.
 
     Raises
     ------
@@ -261,7 +268,20 @@ def observe(left: Simulation, client: int, place: int, learning_rate: float) -> 
         method = left.engine.config.method.name
         raise NotRecorded(f"{method} sends nothing that it trains, so there is nothing to attack")
     model.load_state_dict(arrays)
-    return Seen(image.x.contiguous(), image.y, names, [moved[name][sent[name]] for name in names], sent, phases)
+    gradients = [moved[name][sent[name]] for name in names]
+    return Seen(image.x.contiguous(), image.y, names, gradients, sent, phases), local
+
+
+def _of_the_attacker(left: Simulation, local: LocalRound) -> list[Phase]:
+    """Return the phases as they are without the client's data: for one blank image of each class."""
+    method, classes = left.engine.config.method, local.num_classes
+    y = torch.arange(classes, device=local.samples.y.device)
+    blank = Samples(torch.zeros_like(local.samples.x[:1]).expand(classes, -1, -1, -1).contiguous(), y)
+    guess = replace(
+        local, train_data=lambda: blank, train_labels=lambda: y.cpu().numpy(), message=Payload(local.message.config)
+    )
+    method.prepare(guess)
+    return [phase for phase in method.schedule(guess) if phase.epochs]
 
 
 def psnr(recovered: Tensor, original: Tensor) -> float:

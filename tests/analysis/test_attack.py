@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from support import simulate
 from torch import nn
 
 from fedpfl.analysis import NotRecorded, analyses
-from fedpfl.analysis.attack import AttackOptions, attack_run, observe, psnr, psnr_of_grey
+from fedpfl.analysis.attack import AttackOptions, _of_the_attacker, attack_run, observe, psnr, psnr_of_grey
 from fedpfl.analysis.inversion import ATTACKS, cosine_distance, label_from_bias, squared_distance, total_variation
 from fedpfl.errors import ConfigError
 from fedpfl.new_clients import Simulation
@@ -32,7 +33,7 @@ def test_it_recovers_an_image_from_the_gradients_of_fedavg(tmp_path, kind, itera
 def test_what_is_seen_is_the_gradient_of_the_shared_arrays(tmp_path):
     run = simulate(tmp_path, 2, method="fedper", **QUICK)
     left = Simulation.of(run)
-    seen = observe(left, 1, 3, learning_rate=0.5)
+    seen, _ = observe(left, 1, 3, learning_rate=0.5)
     samples = left.engine.data.train(1)
     assert torch.equal(seen.image, samples.x[3:4])
     assert torch.equal(seen.label, samples.y[3:4])
@@ -50,10 +51,10 @@ def test_what_is_seen_is_the_gradient_of_the_shared_arrays(tmp_path):
 
 def test_only_the_part_of_a_weight_that_travels_is_seen(tmp_path):
     run = simulate(tmp_path, 2, method="feddecomp", **QUICK)
-    assert not any("tau" in name for name in observe(Simulation.of(run), 0, 0, 0.01).names)
+    assert not any("tau" in name for name in observe(Simulation.of(run), 0, 0, 0.01)[0].names)
     run = simulate(tmp_path, 2, method="fedsplit", run_name="split", **QUICK)
     left = Simulation.of(run)
-    seen = observe(left, 0, 0, 0.01)
+    seen, _ = observe(left, 0, 0, 0.01)
     split = left.strategy.state()["split"].astype(bool)
     weight = dict(left.engine.model.named_parameters())["base.conv2.weight"]
     assert seen.gradients[seen.names.index("base.conv2.weight")].numel() == split.sum() * weight[0].numel()
@@ -71,6 +72,20 @@ def test_the_attacker_does_not_have_the_client_s_personal_arrays(tmp_path):
     left.load(0, "train")  # after the step on one image the client's arrays are as they were
     for name, array in left.engine.partition.get_personal().items():
         np.testing.assert_array_equal(array, stored[name])
+
+
+def test_the_attacker_does_not_have_the_client_s_data(tmp_path):
+    run = simulate(tmp_path, 2, method="fedrod", **QUICK)
+    left = Simulation.of(run)
+    seen, local = observe(left, 0, 0, 0.01)
+    image = torch.zeros_like(seen.image)
+    own = replace(seen, phases=_of_the_attacker(left, local)).of(left.engine.model, image, seen.label)
+    of_client = seen.of(left.engine.model, image, seen.label)  # whose loss is balanced by its numbers of samples
+    assert not all(torch.equal(a, b) for a, b in zip(own, of_client, strict=True))
+    uniform = nn.functional.cross_entropy(left.engine.config.method.global_model(left.engine.model)(image), seen.label)
+    place = seen.names.index("head.bias")
+    (expected,) = torch.autograd.grad(uniform, [left.engine.model.head.bias])
+    torch.testing.assert_close(own[place], expected)
 
 
 def test_the_same_seed_finds_the_same_images(tmp_path):
@@ -91,7 +106,7 @@ def test_more_attempts_never_match_worse(tmp_path):
 
 def test_a_label_is_inferred_where_the_classifier_is_shared(tmp_path):
     run = simulate(tmp_path, 2, method="fedavg", **QUICK)
-    seen = observe(Simulation.of(run), 0, 5, 0.01)
+    seen, _ = observe(Simulation.of(run), 0, 5, 0.01)
     assert label_from_bias(seen.gradients[seen.names.index("head.bias")]) == int(seen.label)
     known, inferred = (
         attack_run(run, AttackOptions(iterations=2, clients=1, label=w))[0] for w in ("known", "inferred")

@@ -1,0 +1,8 @@
+"""Grids whose runs end at once need not wait between looks."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    monkeypatch.setattr("fedpfl.experiments.grid.LOOK_SECONDS", 0)

@@ -10,7 +10,8 @@ import typer
 
 from ..errors import ConfigError, FedpflError
 from . import app
-from .common import run_folder
+from .common import RunConfig, run_folder
+from .experiment import OutputDir, Seeds, made, plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,7 +24,9 @@ PLOT_FORMATS = ("svg", "png")
 
 @app.command("report")
 def report(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Names of runs, or their folders.")],
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN]...", help="Names of runs, or their folders.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help=f"Where the page goes; {PAGE} by default.")
     ] = None,
@@ -32,16 +35,36 @@ def report(
         Path | None, typer.Option(metavar="FOLDER", help="Write the plots into this folder as well, one file each.")
     ] = None,
     form: Annotated[str, typer.Option("--format", help="Of these files: svg or png.")] = "svg",
+    experiment: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="An experiment: its finished runs, and its tables against the paper."),
+    ] = "",
+    scale: Annotated[str, typer.Option(help="Of the experiment: smoke, small or paper.")] = "smoke",
+    seeds: Seeds = None,
+    output_dir: OutputDir = None,
+    run_config: RunConfig = None,
 ) -> None:
     """Write a page about runs: accuracy over rounds and bytes, clients, data, comparisons. It needs no network."""
     if form not in PLOT_FORMATS:
         raise ConfigError("format", form, "must be one of " + ", ".join(PLOT_FORMATS))
     if any(find_spec(module) is None for module in ("matplotlib", "jinja2")):
         raise FedpflError("a report needs matplotlib and jinja2: pip install 'fedpfl[report]'")
-    from ..report import sections, write_page, write_plots
+    if not runs and not experiment:
+        raise ConfigError("run", "", "must be the name of at least one run; or give an experiment by --experiment")
+    from ..experiments.store import State
+    from ..report import Section, sections, write_page, write_plots
 
-    folders = {folder.path: folder for folder in map(run_folder, runs)}  # a run that is named twice counts once
-    found, labels = sections(list(folders.values()))
+    folders = {folder.path: folder for folder in map(run_folder, runs or [])}  # one that is named twice counts once
+    more = []
+    if experiment:
+        measured = plan(experiment, scale, seeds, output_dir, run_config)
+        folders.update({folder.path: folder for folder in measured.finished()})
+        states, known = list(measured.states().values()), measured.experiment
+        done = f"{states.count(State.FINISHED)} of {len(states)} runs are finished"
+        notes = [f"{known.title}. {known.paper}.", f"Scale {scale}; {done}."]
+        more.append(Section("Against the paper", notes, *made(measured)))
+        title = title or known.title
+    found, labels = sections(list(folders.values()), more)
     page = output or Path(PAGE)
     try:
         write_page(page, title or _title(labels, folders.values()), found, labels)

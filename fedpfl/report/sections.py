@@ -27,6 +27,8 @@ from ..tables import Cell, Spread, Table
 WIDE = 20.0
 # More columns of a heat map would be thinner than a pixel of a telephone.
 MOST_COLUMNS = 60
+# So many groups of runs have a heat map of their clients.
+MOST_MAPS = 12
 MOST_FAILURES = 20
 
 
@@ -58,7 +60,7 @@ def sections(runs: Sequence[RunFolder], more: Sequence[Section] = ()) -> tuple[l
     Parameters
     ----------
     runs : sequence of RunFolder
-        At least one, in the order in which they are to appear.
+        In the order in which they are to appear.
     more : sequence of Section
         Further sections, to stand after the overview.
 
@@ -69,9 +71,9 @@ def sections(runs: Sequence[RunFolder], more: Sequence[Section] = ()) -> tuple[l
     """
     started = [run for run in runs if "clients" in run.task()]
     groups = grouped(started) if started else []
-    made = [_overview(runs, groups)]
+    made = [*([_overview(runs, groups)] if runs else []), *more]
     if groups:
-        made += [*more, *_curves(groups), *_clients(groups), *_divisions(groups)]
+        made += [*_curves(groups), *_clients(groups), *_divisions(groups)]
         shown = {figure.title for section in made for figure in section.figures}
         made += [*_analyses(started, shown), _settings(groups)]
     return made, [group.label for group in groups]
@@ -224,10 +226,11 @@ def _clients(groups: Sequence[Group]) -> Iterator[Section]:
         return
     words = (
         "Each point is a client's accuracy on its own test samples at the last test, of all seeds; the line is the "
-        "median, the bar holds the middle half. Heat maps: the first seed's clients over the rounds."
+        "median, the bar holds the middle half. Heat maps: the first seed's clients over the rounds"
+        + (f", of the first {MOST_MAPS} kinds of runs." if len(groups) > MOST_MAPS else ".")
     )
     figures: list[Figure] = [Distributions("Accuracy of the clients", "accuracy in percent", last)]
-    figures += _over_time(groups)
+    figures += _over_time(groups[:MOST_MAPS])
     yield Section("Clients", [words], figures=figures)
 
 

@@ -57,7 +57,7 @@ def test_names_cannot_become_markup(run, tmp_path):
         (["nowhere"], "there is no such run"),
         (["RUN", "--format", "gif"], "must be one of svg, png"),
         (["RUN", "-o", "/proc/report.html"], "cannot be written"),
-        ([], "Missing argument 'RUN...'"),
+        ([], "must be the name of at least one run; or give an experiment"),
     ],
 )
 def test_wrong_use_is_one_line(run, arguments, words):

@@ -17,6 +17,7 @@ from ..errors import ConfigError, FedpflError
 from ..methods.base import LocalRound
 from ..new_clients import Simulation
 from ..payload import Payload
+from ..privacy import private_update
 from ..results import RunFolder
 from ..rng import generator, torch_seed
 from ..settings import setting
@@ -262,6 +263,12 @@ def observe(left: Simulation, client: int, place: int, learning_rate: float) -> 
     torch.manual_seed(torch_seed(local.seed, "torch attack", client, place))
     for phase in phases:
         run_phase(model, phase, image, settings, np.random.default_rng(0))
+    privacy, partition = left.engine.config.privacy, left.engine.partition
+    if privacy.on:  # as the client does before it sends; with a key that is no client's
+        received, key = partition.layout.unpack(local.message.arrays), f"attack {client} {place}".encode()
+        partition.set_shared(
+            private_update(received, partition.get_shared(), privacy, key, local.round, partition.layout)
+        )
     moved = {name: (before[name] - parameter.detach()) / learning_rate for name, parameter in model.named_parameters()}
     names = [name for name in moved if sent[name].any() and any(phase.train(name) for phase in phases)]
     if not names:

@@ -49,6 +49,15 @@ def test_what_is_seen_is_the_gradient_of_the_shared_arrays(tmp_path):
         torch.testing.assert_close(guessed, gradient, rtol=1e-3, atol=1e-5)
 
 
+def test_noise_for_differential_privacy_is_in_what_is_seen(tmp_path):
+    run = simulate(tmp_path, 2, method="fedavg", dp_noise_multiplier=2.0, dp_clip_norm=0.5, **QUICK)
+    left = Simulation.of(run)
+    seen, _ = observe(left, 0, 0, learning_rate=0.1)
+    update = 0.1 * torch.cat(seen.gradients)  # clipped to 0.5, which is little among so many values
+    assert float(update.std()) == pytest.approx(1.0, rel=0.05)
+    assert all(torch.equal(a, b) for a, b in zip(seen.gradients, observe(left, 0, 0, 0.1)[0].gradients, strict=True))
+
+
 def test_only_the_part_of_a_weight_that_travels_is_seen(tmp_path):
     run = simulate(tmp_path, 2, method="feddecomp", **QUICK)
     assert not any("tau" in name for name in observe(Simulation.of(run), 0, 0, 0.01)[0].names)

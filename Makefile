@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install simulate test test-experiments test-faults test-arm64 lint packages clean
+.PHONY: help install simulate test test-experiments test-faults test-arm64 test-playbook lint packages clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ test-faults: install packages ## kill parts of a running testbed; half an hour
 
 test-arm64: install ## jetson/install.sh for real, on an emulated Cortex-A57; needs root, a quarter of an hour
 	PYTHON=$(abspath $(BIN)/python) tests/jetson/arm64.sh
+
+test-playbook: install ## deploy/ansible applied to a laptop and two boards in namespaces; needs root, half an hour
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -x -m playbook tests/deployment/test_playbook.py
 
 clean: ## remove the virtual environment
 	rm -rf $(VENV)

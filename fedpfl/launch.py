@@ -247,15 +247,7 @@ class SuperLink:
         return self._log
 
     def _flwr(self, *arguments: str) -> dict[str, Any]:
-        done = self._command(*arguments)
-        try:
-            answer = json.loads(done.stdout)
-        except json.JSONDecodeError:
-            answer = {}
-        if not answer.get("success"):
-            reason = answer.get("error-message") or done.stderr or done.stdout
-            raise FedpflError(f"`flwr {arguments[0]}` failed: {' '.join(_COLOUR.sub('', str(reason)).split())[:500]}")
-        return dict(answer)
+        return answer(arguments[0], self._command(*arguments))
 
     def _command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         try:
@@ -265,6 +257,24 @@ class SuperLink:
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise FedpflError(f"`flwr {arguments[0]}` did not end within {COMMAND_SECONDS:g} s") from None
+
+
+def answer(command: str, done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Return what a command of ``flwr`` with ``--format json`` answered.
+
+    Raises
+    ------
+    FedpflError
+        It failed.
+    """
+    try:
+        found = dict(json.loads(done.stdout))
+    except ValueError:
+        found = {}
+    if not found.get("success"):
+        reason = found.get("error-message") or done.stderr or done.stdout
+        raise FedpflError(f"`flwr {command}` failed: {' '.join(_COLOUR.sub('', str(reason)).split())[:500]}")
+    return found
 
 
 def copy_app(app: Path | None, to: Path) -> None:

@@ -52,7 +52,7 @@ app = typer.Typer(
 )
 
 # The commands register themselves with `app`, which therefore has to be there first.
-from . import analyse, doctor, experiment, keys, listing, report, runs, split, start, sweep, up, watch  # noqa: E402, F401
+from . import analyse, doctor, experiment, keys, listing, register, report, runs, split, start, sweep, up, watch  # noqa: E402, F401
 
 
 def main() -> None:

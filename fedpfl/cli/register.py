@@ -1,0 +1,82 @@
+"""``fedpfl register``: makes the SuperLink know the keys of the devices' nodes, and no older ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import ConfigError, FedpflError
+from ..files import write_atomically
+from . import app
+
+
+@app.command("register")
+def register_command(
+    keys: Annotated[list[Path], typer.Argument(metavar="KEY.pub...", help="Public keys of all nodes.")],
+    record: Annotated[
+        Path, typer.Option(metavar="FILE", help="Where to note which node has which key (Flower's list does not say).")
+    ],
+    superlink: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its name in Flower's config.toml; the default there otherwise.")
+    ] = None,
+) -> None:
+    """Register nodes' keys with the SuperLink; recorded nodes whose key was replaced or left out are unregistered."""
+    wanted = {path.stem: _read(path).strip() for path in keys}
+    noted = _noted(record)
+    link = [superlink] if superlink else []
+    # Nodes that were unregistered stay in the list.
+    listed = {node["node-id"] for node in _flwr("list", *link)["nodes"] if node["status"] != "unregistered"}
+    nodes = {name: node for name, node in noted.items() if node["node"] in listed}
+    for name in [name for name, node in nodes.items() if node["key"] != wanted.get(name)]:
+        _flwr("unregister", nodes.pop(name)["node"], *link)
+        _note(record, nodes)
+        typer.echo(f"unregistered {name}")
+    missing = {path.stem: path for path in keys if path.stem not in nodes}
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        waiting = {
+            pool.submit(_flwr, "register", str(path), *link, "--name", name): name for name, path in missing.items()
+        }
+        for done in as_completed(waiting):
+            name = waiting[done]
+            nodes[name] = {"key": wanted[name], "node": str(done.result()["node-id"])}
+            _note(record, nodes)
+            typer.echo(f"registered {name}")
+    typer.echo(f"{len(wanted)} nodes, {len(missing)} of them new")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("key", str(path), f"cannot be read ({error})") from error
+
+
+def _noted(record: Path) -> dict[str, dict[str, str]]:
+    try:
+        return dict(json.loads(_read(record))) if record.exists() else {}
+    except ValueError as error:
+        raise ConfigError("record", str(record), f"is not a record of nodes ({error})") from error
+
+
+def _note(record: Path, nodes: dict[str, dict[str, str]]) -> None:
+    try:
+        write_atomically(record, json.dumps(nodes, indent=1, sort_keys=True).encode(), private=True)
+    except OSError as error:
+        raise ConfigError("record", str(record), f"cannot be written ({error.strerror})") from error
+
+
+def _flwr(*arguments: str) -> dict[str, Any]:
+    from ..launch import COMMAND_SECONDS, answer, script
+
+    command = [script("flwr"), "supernode", *arguments, "--format", "json"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise FedpflError(f"`flwr supernode {arguments[0]}` did not end within {COMMAND_SECONDS:g} s") from None
+    return answer(f"supernode {arguments[0]}", done)

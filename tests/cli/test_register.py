@@ -1,0 +1,85 @@
+"""`fedpfl register` against a `flwr` that keeps its nodes in a file."""
+
+import json
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from fedpfl import launch
+from fedpfl.cli import app
+
+FLWR = """#!{python}
+import json, pathlib, sys, fcntl
+store = pathlib.Path({store!r})
+action, *rest = sys.argv[2:sys.argv.index("--format")]
+with (store.parent / "lock").open("w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    nodes = json.loads(store.read_text()) if store.exists() else {{}}
+    answer = {{"success": True}}
+    if action == "list":
+        gone = [path.name[5:] for path in store.parent.glob("made-*") if path.name[5:] not in nodes]
+        answer["nodes"] = [{{"node-id": node, "status": "online"}} for node in nodes]
+        answer["nodes"] += [{{"node-id": node, "status": "unregistered"}} for node in gone]
+    elif action == "unregister":
+        del nodes[rest[0]]
+    elif open(rest[0]).read() in nodes.values():
+        answer = {{"success": False, "error-message": "public key already in use"}}
+    else:
+        answer["node-id"] = str(1000 + len(list(store.parent.glob("made-*"))))
+        (store.parent / ("made-" + answer["node-id"])).touch()
+        nodes[answer["node-id"]] = open(rest[0]).read()
+    store.write_text(json.dumps(nodes))
+print(json.dumps(answer))
+"""
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    program = tmp_path / "flwr"
+    program.write_text(FLWR.format(python=sys.executable, store=str(tmp_path / "store")))
+    program.chmod(0o755)
+    monkeypatch.setattr(launch, "script", lambda name: str(tmp_path / name))
+    for number in range(3):
+        (tmp_path / f"node-{number}.pub").write_text(f"key {number}")
+    return tmp_path
+
+
+def register(bench, *numbers):
+    keys = [str(bench / f"node-{number}.pub") for number in numbers]
+    done = CliRunner().invoke(app, ["register", *keys, "--record", str(bench / "record")], prog_name="fedpfl")
+    nodes = json.loads((bench / "store").read_text())
+    return done, sorted(nodes.values())
+
+
+def test_what_is_registered_stays(bench):
+    done, keys = register(bench, 0, 1)
+    assert sorted(done.stdout.splitlines()) == ["2 nodes, 2 of them new", "registered node-0", "registered node-1"]
+    assert keys == ["key 0", "key 1"]
+    done, _ = register(bench, 0, 1)
+    assert done.stdout.splitlines() == ["2 nodes, 0 of them new"]
+    assert register(bench, 0, 1, 2)[0].stdout.splitlines() == ["registered node-2", "3 nodes, 1 of them new"]
+
+
+def test_replaced_and_forgotten_keys_are_unregistered(bench):
+    register(bench, 0, 1, 2)
+    (bench / "node-1.pub").write_text("new")
+    done, keys = register(bench, 0, 1)
+    assert keys == ["key 0", "new"]
+    assert set(done.stdout.splitlines()[:-1]) == {"unregistered node-1", "unregistered node-2", "registered node-1"}
+
+
+def test_nodes_of_a_superlink_that_forgot_them_are_registered_again(bench):
+    register(bench, 0, 1)
+    (bench / "store").unlink()
+    assert register(bench, 0, 1)[1] == ["key 0", "key 1"]
+
+
+def test_what_flower_refuses_and_what_cannot_be_read_is_told(bench):
+    register(bench, 0)
+    (bench / "record").unlink()
+    done, _ = register(bench, 0)
+    assert (done.exit_code, done.stderr) == (1, "error: `flwr supernode register` failed: public key already in use\n")
+    assert register(bench, 7)[0].stderr.startswith("error: key = ")
+    (bench / "record").write_text("[")
+    assert "is not a record of nodes" in register(bench, 0)[0].stderr

@@ -1,0 +1,338 @@
+"""The playbooks applied to a laptop and two boards, each with a systemd, a root and an address of its own.
+
+The boards are installed by `jetson/install.sh` from a bundle, as on a LAN without internet; only, the bundle's packages
+are one wheel that points to those of this environment, for this processor. Run by `make test-playbook`; tests build on
+each other.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import machines
+import pytest
+
+from fedpfl import __version__
+
+ROOT = Path(__file__).parents[2]
+CLIENTS, SECONDS = 6, 900
+BOARDS = {"nano-1": ("10.87.0.11", [0, 1, 2]), "nano-2": ("10.87.0.12", [3, 4, 5])}
+LAPTOP = "10.87.0.10"
+CONTROL = "/opt/control/bin"
+UNCHANGED = dict.fromkeys(["laptop", *BOARDS], 0)
+SETTINGS = (
+    'method="fedreg" model="small-cnn" dataset="npz" num-classes=10 num-clients=6 threads=1 local-epochs=1 '
+    'batch-size=32 seed=3 run-name="first"'
+)
+# What the system's own tools, ssh and Ansible leave, and what the test itself puts on the laptop.
+NOISE = re.compile(
+    r"^(etc/(passwd|group|shadow|gshadow|subuid|subgid)-?|etc/\.pwd\.lock|var/(log|cache|tmp)/.*"
+    r"|var/lib/(systemd|dbus|chrony|private|sudo|apt|dpkg|mosquitto)(/.*)?|home/nano/.*|root/.*|srv/.*|etc/ld.so.cache|etc/mtab)$"
+)
+
+why_not = machines.missing()
+pytestmark = [
+    pytest.mark.playbook,
+    pytest.mark.skipif(why_not is not None, reason=f"no machines can be made here: {why_not}"),
+]
+
+
+def wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> Path:
+    """Write a wheel of pure Python."""
+    info = f"{name}-{version}.dist-info"
+    files = {
+        **files,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    lines = []
+    for path, text in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+        lines.append(f"{path},sha256={digest},{len(text.encode())}\n")
+    files[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"])
+    made = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(made, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+    return made
+
+
+def make_bundle(folder: Path, source: Path) -> None:
+    """Make what `jetson/wheelhouse.sh` makes, with one wheel for all packages."""
+    (folder / "wheels").mkdir(parents=True)
+    commands = [e for e in importlib.metadata.distribution("flwr").entry_points if e.group == "console_scripts"]
+    entry_points = "[console_scripts]\n" + "".join(f"{e.name} = {e.value}\n" for e in commands)
+    packages = wheel(folder / "wheels", "fedpfl_test_packages", "1.0", {
+        "fedpfl_test_packages.pth": f"{machines.PACKAGES}\n",
+        "fedpfl_test_packages-1.0.dist-info/entry_points.txt": entry_points,
+    })  # fmt: skip
+    digest = hashlib.sha256(packages.read_bytes()).hexdigest()
+    (folder / "requirements-nano.txt").write_text(f"fedpfl-test-packages==1.0 --hash=sha256:{digest}\n")
+    for name in ("install.sh", "uninstall.sh", "training_step.py"):
+        shutil.copy(ROOT / "jetson" / name, folder)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*build, "--wheel-dir", str(folder), str(source)], check=True)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    sums = "".join(f"{hashlib.sha256(p.read_bytes()).hexdigest()}  ./{p.relative_to(folder)}\n" for p in files)
+    (folder / "SHA256SUMS").write_text(sums)
+
+
+def inventory() -> dict[str, object]:
+    ssh = "-o StrictHostKeyChecking=accept-new -o UserKnownHostsFile=/root/.ssh/known_hosts"
+    return {"testbed": {
+        "vars": {
+            "fedpfl_address": LAPTOP, "fedpfl_network": "10.87.0.0/24", "fedpfl_bundle": "/srv/bundle",
+            "fedpfl_server_python": f"{machines.PYTHON}/bin/python3.11", "fedpfl_partitions": "/srv/partitions",
+            "fedpfl_collected": "/srv/collected",
+            "fedpfl_install_options": [
+                "--any-machine", "--lock", "/opt/fedpfl-bundle/requirements-nano.txt",
+                "--python", f"{machines.PYTHON}/bin/python3.11",
+            ],
+        },
+        "children": {
+            "server": {"hosts": {"laptop": {
+                "ansible_connection": "local", "ansible_python_interpreter": "/usr/bin/python3",
+            }}},
+            "devices": {
+                "vars": {"ansible_user": "nano", "ansible_ssh_common_args": ssh},
+                "hosts": {
+                    name: {"ansible_host": address, "fedpfl_clients": clients}
+                    for name, (address, clients) in BOARDS.items()
+                },
+            },
+        },
+    }}  # fmt: skip
+
+
+class Bench:
+    """The machines, and what is done on the laptop."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        places = folder / "machines"
+        self.laptop = machines.Machine(places, "laptop", LAPTOP, ROOT, ["mosquitto"])
+        self.boards = {name: machines.Machine(places, name, ip, None, ["ssh"]) for name, (ip, _) in BOARDS.items()}
+        self.all = [self.laptop, *self.boards.values()]
+        self.seconds: dict[str, float] = {}
+
+    def prepare(self) -> None:
+        """Give the laptop what its owner has beforehand: a checkout's environment, a bundle, an ssh key."""
+        laptop, srv = self.laptop, self.laptop.path("/srv")
+        make_bundle(srv / "bundle", ROOT)
+        for venv in ("/opt/control", "/opt/fedpfl/venv"):
+            laptop.do(f"{machines.PYTHON}/bin/python3.11", "-m", "venv", venv)
+            pip = [f"{venv}/bin/python", "-m", "pip", "--quiet"]
+            laptop.do(*pip, "install", "--no-index", "--find-links", "/srv/bundle/wheels", "fedpfl-test-packages")
+            # An older one than the packages want, which would hide theirs.
+            laptop.do(*pip, "uninstall", "--yes", "setuptools")
+        (fedpfl,) = (srv / "bundle").glob("fedpfl-*.whl")
+        install = ["-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall", f"/srv/bundle/{fedpfl.name}"]
+        laptop.do(f"{CONTROL}/python", *install)
+        laptop.do(f"{CONTROL}/fedpfl", "partition", "-c", "num-clients=6 seed=3", "--export", "/srv/partitions")
+        laptop.do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/root/.ssh/id_ed25519")
+        public = laptop.path("/root/.ssh/id_ed25519.pub").read_text()
+        for board in self.boards.values():
+            board.do("install", "-d", "-m", "0700", "-o", "nano", "/home/nano/.ssh")
+            board.do("sh", "-c", f"echo '{public}' > /home/nano/.ssh/authorized_keys")
+            board.do("systemctl", "start", "chrony")
+        (srv / "inventory.json").write_text(json.dumps(inventory()))
+
+    def play(self, playbook: str, *options: str, fails: bool = False) -> str:
+        """Run a playbook on the laptop; return its output."""
+        started = time.monotonic()
+        command = ["-m", "ansible", "playbook", "-i", "/srv/inventory.json", f"{playbook}.yml", *options]
+        place = ["env", "--chdir=/srv/checkout/deploy/ansible", "ANSIBLE_NOCOLOR=1"]
+        done = self.laptop.run(*place, f"{CONTROL}/python", *command, timeout=SECONDS)
+        self.seconds[playbook] = time.monotonic() - started
+        (self.folder / f"{playbook}.log").write_text(done.stdout + done.stderr)
+        assert (done.returncode != 0) is fails, done.stdout + done.stderr
+        return done.stdout
+
+    def flwr(self, *arguments: str) -> dict[str, object]:
+        """Ask Flower's command as the services' user."""
+        told = self.laptop.do(
+            "runuser", "--user=fedpfl", "--", "env", "--chdir=/", "HOME=/var/lib/fedpfl", "FLWR_TELEMETRY_ENABLED=0",
+            "FLWR_DISABLE_UPDATE_CHECK=1", "/opt/fedpfl/venv/bin/flwr", *arguments, "--format", "json",
+        )  # fmt: skip
+        return dict(json.loads(told))
+
+    def train(self, settings: str) -> list[dict[str, object]]:
+        """Carry out a run; return its lines of metrics."""
+        started = time.monotonic()
+        run = str(self.flwr("run", "/opt/fedpfl/app", "testbed", "--run-config", settings)["run-id"])
+        while not (status := self.flwr("ls", "--run-id", run)["runs"][0]["status"]).startswith("finished"):
+            assert time.monotonic() < started + SECONDS, self.logs()
+            time.sleep(1)
+        assert status == "finished:completed", self.logs()
+        self.seconds["run"] = time.monotonic() - started
+        return [json.loads(line) for line in self.runs("first/metrics.jsonl").read_text().splitlines()]
+
+    def runs(self, path: str) -> Path:
+        return self.laptop.path(f"/var/lib/fedpfl/.fedpfl/runs/{path}")
+
+    def logs(self) -> str:
+        lines = [machine.run("journalctl", "-u", "fedpfl-*", "-n", "60", "--no-pager").stdout for machine in self.all]
+        return "\n".join(lines)
+
+    def online(self) -> set[str]:
+        """Return the ids of the nodes that are online."""
+        return {node["node-id"] for node in self.flwr("supernode", "list")["nodes"] if node["status"] == "online"}
+
+    def state(self) -> dict[str, bytes]:
+        """Return the clients' personal arrays, by board and path."""
+        return {
+            f"{name}:{path.name}": path.read_bytes()
+            for name, board in self.boards.items()
+            for path in sorted(board.path("/var/lib/fedpfl/.fedpfl/state").rglob("*"))
+            if path.is_file()
+        }
+
+
+def changed(output: str) -> dict[str, int]:
+    """Return the number of changes that Ansible counted on each machine."""
+    found = re.findall(r"^(\S+) +: ok=.* changed=(\d+) .* failed=0 ", output.partition("PLAY RECAP")[2], re.MULTILINE)
+    return {name: int(count) for name, count in found}
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    bench = Bench(tmp_path_factory.mktemp("bench"))
+    with machines.lan(bench.all):
+        bench.prepare()
+        bench.before = {machine.name: machine.written() for machine in bench.all}
+        yield bench
+        print({name: round(seconds, 1) for name, seconds in bench.seconds.items()})
+
+
+def test_an_inventory_that_is_wrong_is_told(bench):
+    output = bench.play("site", "-e", '{"fedpfl_all_clients": [0, 2]}', fails=True)
+    assert "0, 1, 2 … without a gap, and not [0, 2]" in output
+
+
+def test_the_playbook_brings_everything_up(bench):
+    assert set(changed(bench.play("site"))) == {"laptop", *BOARDS}
+    assert len(bench.online()) == CLIENTS
+    units = {"laptop": ["broker", "superlink", "superexec", "bridge-server"]}
+    for name, (_, clients) in BOARDS.items():
+        units[name] = ["worker", "forkserver", "bridge-device", *(f"supernode@{client}" for client in clients)]
+    for machine in bench.all:
+        active = machine.do("systemctl", "is-active", *(f"fedpfl-{unit}" for unit in units[machine.name])).split()
+        assert active == ["active"] * len(units[machine.name])
+        listening = machine.do("ss", "--listening", "--tcp", "--numeric", "--no-header")
+        outside = {line.split()[3] for line in listening.splitlines()} - {"0.0.0.0:22", "[::]:22"}
+        outside = {address for address in outside if not address.startswith("127.")}
+        assert outside == ({f"{LAPTOP}:8883"} if machine is bench.laptop else set())
+    assert bench.laptop.run("systemctl", "is-active", "mosquitto").stdout.strip() == "inactive"
+
+
+def test_secrets_are_where_they_belong_and_nowhere_else(bench):
+    for name, (_, clients) in BOARDS.items():
+        board = bench.boards[name]
+        keys = board.do("find", "/etc/fedpfl", "-name", "node-*", "-printf", "%f %m %u\\n").splitlines()
+        assert sorted(keys) == [f"node-{client} 600 fedpfl" for client in clients]
+        others = board.do("find", "/etc", "/var/lib/fedpfl", "-name", "ca.key", "-o", "-name", "superexec.secret")
+        assert sorted(others.split()) == ["/etc/fedpfl/local/ca.key", "/etc/fedpfl/local/superexec.secret"]
+        password = board.path("/etc/fedpfl/keys/broker.password").read_text()
+        assert password == bench.laptop.path(f"/root/.fedpfl/testbed-keys/passwords/{name}").read_text()
+
+
+def test_a_second_run_changes_nothing(bench):
+    assert changed(bench.play("site")) == UNCHANGED
+
+
+def test_secrets_may_be_in_a_vault(bench):
+    bench.laptop.path("/srv/vault").write_text("a password\n")
+    keys = "/root/.fedpfl/testbed-keys"
+    private = bench.laptop.do("find", keys, "-type", "f", "-perm", "600", "-not", "-name", ".lock").split()
+    assert len(private) == CLIENTS + 3 + len(BOARDS) + 2
+    vault = [f"{CONTROL}/python", "-m", "ansible", "vault"]
+    bench.laptop.do(*vault, "encrypt", "--vault-password-file", "/srv/vault", *private)
+    assert "PRIVATE KEY" not in bench.laptop.path(f"{keys}/nodes/node-000").read_text()
+    assert changed(bench.play("site", "--vault-password-file", "/srv/vault")) == UNCHANGED
+    bench.laptop.do(*vault, "decrypt", "--vault-password-file", "/srv/vault", *private)
+
+
+def test_a_round_of_fedreg_over_mqtt(bench):
+    (line,) = bench.train(f"{SETTINGS} num-server-rounds=1")
+    assert line["round"] == 1
+    assert "failed" not in line
+    assert set(line["personalised"]["each"]) == {str(client) for client in range(CLIENTS)}
+    assert 0 < line["global"]["accuracy"] <= 1
+    for name, (_, clients) in BOARDS.items():
+        log = bench.boards[name].do("journalctl", "-u", "fedpfl-worker", "--no-pager", "--output", "cat")
+        assert [client for client in range(CLIENTS) if f"train of client {client}, round 1" in log] == clients
+    assert {key.split(":")[0] for key in bench.state()} == set(BOARDS)
+
+
+def test_an_update_goes_one_device_at_a_time_and_loses_no_state(bench, tmp_path):
+    before = bench.state()
+    ids = bench.online()
+    newer = tmp_path / "newer"
+    shutil.copytree(ROOT, newer, ignore=shutil.ignore_patterns(".*", "build", "tests", "__pycache__"))
+    version = f"{__version__}.post1"
+    for path in ("fedpfl/__init__.py", "pyproject.toml"):
+        text = (newer / path).read_text()
+        changed_text, places = re.subn(rf'(version(?:__)?) = "{re.escape(__version__)}"', rf'\1 = "{version}"', text)
+        assert places == 1
+        (newer / path).write_text(changed_text)
+    shutil.rmtree(bench.laptop.path("/srv/bundle"))
+    make_bundle(bench.laptop.path("/srv/bundle"), newer)
+    output = bench.play("update")
+    headers = re.findall(r"^PLAY \[Devices, one at a time\]", output, re.MULTILINE)
+    assert len(headers) == len(BOARDS)
+    for machine in bench.all:
+        python = "/opt/fedpfl/venv/bin/python"
+        assert machine.do(python, "-c", "import fedpfl; print(fedpfl.__version__)").strip() == version
+    assert bench.state() == before
+    assert bench.online() == ids
+    first, second = bench.train(f"{SETTINGS} num-server-rounds=2 resume=true")
+    assert (first["round"], second["round"]) == (1, 2)
+    assert "failed" not in second
+
+
+def test_keys_are_replaced_everywhere(bench):
+    def secrets():
+        found = {"laptop": bench.laptop.path("/root/.fedpfl/testbed-keys/ca.pem").read_bytes()}
+        for name, (_, clients) in BOARDS.items():
+            for path in ("keys/ca.pem", "keys/broker.password", "local/server.key", f"keys/node-{clients[0]}"):
+                found[f"{name}:{path}"] = bench.boards[name].path(f"/etc/fedpfl/{path}").read_bytes()
+        return found
+
+    before, ids = secrets(), bench.online()
+    bench.play("rotate-keys")
+    after = secrets()
+    assert [name for name in before if before[name] == after[name]] == []
+    assert len(bench.online() - ids) == CLIENTS
+    assert bench.train(f"{SETTINGS} num-server-rounds=3 resume=true")[-1]["round"] == 3
+
+
+def test_results_and_logs_come_back(bench):
+    bench.play("collect")
+    collected = bench.laptop.path("/srv/collected")
+    assert {path.name for path in (collected / "logs").iterdir()} == {f"{machine.name}.log" for machine in bench.all}
+    assert "train of client 3, round 1" in (collected / "logs" / "nano-2.log").read_text()
+    lines = (collected / "runs" / "first" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == [1, 2, 3]
+
+
+def test_teardown_leaves_nothing(bench):
+    assert "Add -e fedpfl_remove=programs" in bench.play("teardown", fails=True)
+    bench.play("teardown", "-e", "fedpfl_remove=everything")
+    for machine in bench.all:
+        left = {path for path in machine.written() - bench.before[machine.name] if not NOISE.match(path)}
+        assert left == set()
+        processes = machine.do("ps", "-e", "-o", "args")
+        assert not re.search("fedpfl|flower|flwr", processes), processes
+        assert "fedpfl" not in machine.do("getent", "passwd") + machine.do("systemctl", "list-unit-files")
+        assert "fedpfl" not in machine.path("/etc/chrony/chrony.conf").read_text()
+    assert bench.laptop.run("systemctl", "is-active", "mosquitto").stdout.strip() == "active"

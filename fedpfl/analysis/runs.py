@@ -20,6 +20,9 @@ from .registry import NotRecorded
 # Settings in which repetitions of a run may differ: none of them is a choice that an experiment compares.
 _OF_NO_MATTER = (FREE_ON_RESUME - {"num-server-rounds", "data"}) | {"seed", "num-clients", "diagnostics", "device"}
 
+# Settings in a label; with more of them a run is called by its name.
+MOST_NAMED = 3
+
 
 @dataclass(frozen=True)
 class Group:
@@ -28,7 +31,8 @@ class Group:
     Parameters
     ----------
     label : str
-        The method, and its settings where there are several groups of that method.
+        The method, and where there are several groups of it the settings in which they differ, or the first run's name
+        where these are many.
     method : str
         Its name.
     runs : tuple of RunFolder
@@ -87,7 +91,7 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[Group]:
     for run, values in zip(runs, settings, strict=True):
         found.setdefault(tuple(sorted(values.items())), []).append(run)
     return [
-        Group(_label(dict(key), differing), dict(key)["method"], tuple(same), dict(key)["clients"])
+        Group(_label(dict(key), differing, same[0], bool(axis)), dict(key)["method"], tuple(same), dict(key)["clients"])
         for key, same in found.items()
     ]
 
@@ -176,6 +180,9 @@ def _differing(settings: Sequence[dict[str, Any]]) -> set[str]:
     return {key for key in keys if len({repr(values.get(key)) for values in settings}) > 1}
 
 
-def _label(values: dict[str, Any], differing: dict[str, set[str]]) -> str:
-    named = [f"{key} {values.get(key)}" for key in sorted(differing[values["method"]])]
-    return ", ".join([values["method"], *named])
+def _label(values: dict[str, Any], differing: dict[str, set[str]], first: RunFolder, in_full: bool) -> str:
+    keys = sorted(differing[values["method"]])
+    # Along an axis a label has to be that of all runs on one curve, which the name of a run is not.
+    if len(keys) > MOST_NAMED and not in_full:
+        return f"{values['method']}, {first.path.name}"
+    return ", ".join([values["method"], *(f"{key} {values.get(key)}" for key in keys)])

@@ -78,4 +78,5 @@ def report(
 
 def _title(labels: Sequence[str], runs: Iterable[RunFolder]) -> str:
     data = sorted({str(run.config()["dataset"]) for run in runs})
-    return f"{', '.join(labels) or 'Runs'} on {', '.join(data)}"
+    methods = dict.fromkeys(label.partition(",")[0] for label in labels)
+    return f"{', '.join(methods) or 'Runs'} on {', '.join(data)}"

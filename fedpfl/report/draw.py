@@ -216,8 +216,8 @@ def _images(figure: Images) -> Canvas:
 def _axes(figure: Any, width: float = INCHES[0], height: float = INCHES[1]) -> tuple[Canvas, Axes]:
     canvas = Canvas(figsize=(width, height), layout="constrained")
     axes = canvas.subplots()
-    axes.set_xlabel(getattr(figure, "x_label", ""))
-    axes.set_ylabel(getattr(figure, "y_label", ""))
+    axes.set_xlabel(_short(getattr(figure, "x_label", "")))
+    axes.set_ylabel(_short(getattr(figure, "y_label", "")))
     axes.grid(True, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.tick_params(length=0)

@@ -19,8 +19,8 @@ from ..tables import Table
 from .draw import Pen
 from .sections import Section
 
-# Tables with more rows are closed at first.
-LONG = 25
+# Tables with more rows are closed at first; plots wider than this, in points, get a row of their own.
+LONG, WIDE = 25, 600.0
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section], names: Sequence[str]) -> None:
@@ -85,8 +85,9 @@ def _embedded(svg: str) -> str:
     # Narrower than three quarters of its own width its words would not be readable: it scrolls in its box then.
     room = f"max-width:{width * 1.55:.0f}px;min-width:{min(width * 0.75, 1000):.0f}px"
     rest = re.sub(r'<g id="[^"]*"', "<g", re.sub(r"<metadata>.*?</metadata>", "", rest, flags=re.DOTALL))
+    kind = ' class="wide"' if width > WIDE else ""
     view = f'viewBox="{box.group(1)}"' if box else ""
-    return f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" {view} style="{room}" aria-hidden="true">{rest}'
+    return f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" {view}{kind} style="{room}" aria-hidden="true">{rest}'
 
 
 def _describe(figure: Figure) -> str:

@@ -317,10 +317,10 @@ def _analyses(runs: Sequence[RunFolder], shown: Set[str]) -> Iterator[Section]:
 
 
 def _is_one_point(result: Result) -> bool:
-    """Say whether an analysis along an axis found one place on it only."""
+    """Say whether an analysis along an axis found no curve with more than one place on it."""
     curves = [figure for figure in result.figures if isinstance(figure, Lines)]
-    points = {x for figure in curves for xs, _ in figure.series.values() for x in xs}
-    return len(curves) == len(result.figures) > 0 and len(points) < 2
+    places = [set(xs) for figure in curves for xs, _ in figure.series.values()]
+    return len(curves) == len(result.figures) > 0 and all(len(xs) < 2 for xs in places)
 
 
 def _settings(groups: Sequence[Group]) -> Section:

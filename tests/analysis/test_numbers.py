@@ -10,6 +10,7 @@ import pytest
 
 from fedpfl.analysis import NotRecorded, analyses
 from fedpfl.analysis.overall import product, ratio
+from fedpfl.analysis.runs import grouped
 from fedpfl.errors import ConfigError
 from fedpfl.tables import Spread
 
@@ -168,3 +169,12 @@ def test_the_quotient_orders_the_paper_s_table_as_the_paper_does():
         assert of["fedavg"] > of["fedreg"]  # "apart from the traditional FL algorithm"
         also = {name: product(*values[place]) for name, values in PAPER.items()}
         assert also["fedreg"] == max(also.values())  # which the product would contradict
+
+
+def test_runs_that_differ_in_much_are_called_by_their_names(make_run, tested):
+    few = [make_run("fedavg", [tested(0.5)], learning_rate=rate) for rate in (0.1, 0.2)]
+    assert [group.label for group in grouped(few)] == ["fedavg, learning-rate 0.1", "fedavg, learning-rate 0.2"]
+    much = {"learning_rate": 0.3, "batch_size": 7, "local_epochs": 9, "model": "mlp"}
+    every = [few[0], make_run("fedavg", [tested(0.5)], **much)]
+    assert [group.label for group in grouped(every)] == [f"fedavg, {run.path.name}" for run in every]
+    assert "batch-size 7" in grouped(every, "clients")[1].label, "one label for all of a curve"

@@ -125,6 +125,11 @@ def _weighted(line: Mapping[str, Any], clients: Collection[int]) -> float | None
     return float(found["weighted"]) if found else None
 
 
+def _trained(line: Mapping[str, Any], clients: Collection[int]) -> float | None:
+    found = line.get("trained")
+    return float(found["weighted"]) if found else None
+
+
 def _global(line: Mapping[str, Any], clients: Collection[int]) -> float | None:
     found = line.get("global")
     return float(found["accuracy"]) if found else None
@@ -175,6 +180,9 @@ METRICS: dict[str, Metric] = {
     "weighted-best-10": _accuracy(
         f"personalised accuracy, of all test samples, best mean of {WINDOW} consecutive evaluated rounds (of all where "
         "there are fewer)", _best_window, _weighted,
+    ),
+    "trained-best": _accuracy(
+        "accuracy of what a round's clients have just trained, of their test samples, best round", _best, _trained
     ),
     "global-best": _accuracy("global accuracy, best round", _best, _global),
     "global-last": _accuracy("global accuracy, last round", _last, _global),

@@ -21,15 +21,20 @@ def line(number: int, accuracy: float, weighted: float, shared: float | None = N
     return out if shared is None else {**out, "global": {"accuracy": shared}}
 
 
-LINES = [line(1, 0.5, 0.6, 0.4), line(2, 0.7, 0.65, 0.3), {**line(3, 0, 0), "personalised": None}, line(4, 0.6, 0.7)]
+LINES = [
+    line(1, 0.5, 0.6, 0.4),
+    {**line(2, 0.7, 0.65, 0.3), "trained": {"weighted": 0.8}},
+    {**line(3, 0, 0), "personalised": None},
+    line(4, 0.6, 0.7),
+]
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("personalised-best", 0.7), ("personalised-last", 0.6), ("weighted-best", 0.7), ("weighted-last", 0.7),
-        ("weighted-best-10", 0.65), ("global-best", 0.4), ("global-last", 0.3), ("gigabytes", 2.0), ("seconds", 8.0),
-        ("train-loss-last", 0.25), ("detail:drift", 20.0), ("detail:other", None),
+        ("weighted-best-10", 0.65), ("trained-best", 0.8), ("global-best", 0.4), ("global-last", 0.3),
+        ("gigabytes", 2.0), ("seconds", 8.0), ("train-loss-last", 0.25), ("detail:drift", 20.0), ("detail:other", None),
     ],
 )  # fmt: skip
 def test_a_metric(name: str, value: float | None) -> None:

@@ -37,7 +37,8 @@ SETTINGS = (
 # What the system's own tools, ssh and Ansible leave, and what the test itself puts on the laptop.
 NOISE = re.compile(
     r"^(etc/(passwd|group|shadow|gshadow|subuid|subgid)-?|etc/\.pwd\.lock|var/(log|cache|tmp)/.*"
-    r"|var/lib/(systemd|dbus|chrony|private|sudo|apt|dpkg|mosquitto)(/.*)?|home/nano/.*|root/.*|srv/.*|etc/ld.so.cache|etc/mtab)$"
+    r"|var/lib/(systemd|dbus|chrony|private|sudo|apt|dpkg|mosquitto)(/.*)?|home/nano/.*|root/.*|srv/.*"
+    r"|etc/rc[0-6S]\.d/.*|etc/ld.so.cache|etc/mtab)$"
 )
 
 why_not = machines.missing()

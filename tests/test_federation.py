@@ -22,7 +22,8 @@ SETTINGS: dict[str, dict[str, object]] = {
     "feddecomp": {"feddecomp_lora_epochs": 1},
     "fedreg": {"fedreg_augmentation": "auto"},  # a third of the time of "simple"
     "fedrep": {"fedrep_p_epochs": 1},
-    "pfedgate": {"learning_rate": 0.5, "pfedgate_share": 1.0},  # every gate halves its weights at the start
+    # Every gate halves its weights at the start.
+    "pfedgate": {"learning_rate": 0.1, "momentum": 0.9, "batch_size": 10, "pfedgate_share": 1.0},
     "pfedpara": {"learning_rate": 0.005},  # a step moves both factors of every weight
     "per-fedavg": {"per_fedavg_beta": 0.02},  # the default is for more rounds than there are here
     "factorized-fl": {"learning_rate": 0.05},

@@ -57,6 +57,7 @@ def test_a_run_that_fails_says_why(home):
     assert err.splitlines()[-1] == f"error: {answer['error']}"
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_an_ended_testbed_leaves_no_process(home, number):
     process = home.start("up", "--num-supernodes", "2", "-c", 'run-name="long" num-server-rounds=10000')

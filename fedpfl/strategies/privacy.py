@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
 
 from ..privacy import PrivacySettings, clipped, gaussian, noise_key
 from ..wire import decode, encode
@@ -103,6 +101,10 @@ def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
     """
     if not releases:
         return 0.0
+    # Imported here: every run without differential privacy would wait for them at its start.
+    from scipy.optimize import brentq
+    from scipy.special import log_ndtr
+
     mu = math.sqrt(releases) / noise_multiplier
 
     def exceeds(e: float) -> float:

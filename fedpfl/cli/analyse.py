@@ -11,7 +11,7 @@ import typer
 from ..errors import ConfigError
 from ..tables import FORMATS
 from . import app
-from .common import overrides, run_folder
+from .common import overrides, print_tables, require_one_of, run_folder, write_figures
 
 
 @app.command("analyse")
@@ -30,26 +30,20 @@ def analyse(
 ) -> None:
     """Analyse runs: who gains, what it costs, what an attacker sees. Without NAME, list the analyses."""
     from ..analysis import analyses
-    from ..analysis.figure import file_name
-    from ..files import write_atomically
 
     known = analyses()
     if name is None or listing:
         _list_analyses()
         return
-    if name not in known:
-        raise ConfigError("analysis", name, "must be one of " + ", ".join(known))
-    if form not in FORMATS:
-        raise ConfigError("format", form, "must be one of " + ", ".join(FORMATS))
+    require_one_of("analysis", name, known)
+    require_one_of("format", form, FORMATS)
     result = known[name].make([run_folder(run) for run in runs or []], **overrides(options))
-    typer.echo("\n".join(table.write(form) for table in result.tables), nl=False)
+    print_tables(result.tables, form)
     if output is None:
         return
     try:
         output.mkdir(parents=True, exist_ok=True)
-        for figure in result.figures:
-            ending, content = figure.file()
-            write_atomically(output / f"{name}-{file_name(figure.title)}.{ending}", content)
+        write_figures(result.figures, output, f"{name}-")
     except OSError as error:
         raise ConfigError("output", str(output), f"cannot be written ({error.strerror})") from error
     typer.echo(f"wrote the data of {len(result.figures)} figures into {output}", err=True)

@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,9 @@ from ..errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..analysis.figure import Figure
     from ..results import RunFolder
+    from ..tables import Table
 
 RunConfig = Annotated[
     list[str] | None,
@@ -100,6 +102,27 @@ def output_dir(settings: Mapping[str, Any] | None = None) -> Path:
 def percent(value: float | None) -> str:
     """Write a share as a percentage."""
     return "–" if value is None else f"{100 * value:.2f} %"
+
+
+def require_one_of(key: str, value: str, known: Collection[str]) -> None:
+    """Raise :class:`ConfigError` for a word that is none of those known."""
+    if value not in known:
+        raise ConfigError(key, value, "must be one of " + ", ".join(known))
+
+
+def print_tables(tables: Iterable[Table], form: str) -> None:
+    """Print tables in one of their formats, with an empty line between them."""
+    typer.echo("\n".join(table.write(form) for table in tables), nl=False)
+
+
+def write_figures(figures: Iterable[Figure], folder: Path, prefix: str = "") -> None:
+    """Write the data of figures into a folder that is there, each into a file named after its title."""
+    from ..analysis.figure import file_name
+    from ..files import write_atomically
+
+    for figure in figures:
+        ending, content = figure.file()
+        write_atomically(folder / f"{prefix}{file_name(figure.title)}.{ending}", content)
 
 
 def stdout() -> Console:

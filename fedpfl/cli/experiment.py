@@ -10,7 +10,7 @@ import typer
 
 from ..errors import ConfigError
 from . import app
-from .common import RunConfig, overrides, stdout
+from .common import RunConfig, overrides, print_tables, require_one_of, stdout, write_figures
 
 if TYPE_CHECKING:
     from ..analysis.figure import Figure
@@ -105,10 +105,9 @@ def table_command(
     """Print an experiment's tables, as far as it is."""
     from ..tables import FORMATS
 
-    if form not in FORMATS:
-        raise ConfigError("format", form, "must be one of " + ", ".join(FORMATS))
+    require_one_of("format", form, FORMATS)
     measured = plan(name, scale, seeds, output_dir, run_config)
-    typer.echo("\n".join(table.write(form) for table in made(measured)[0]), nl=False)
+    print_tables(made(measured)[0], form)
 
 
 def files() -> list[Path]:
@@ -194,21 +193,11 @@ def write(tables: list[Table], folder: Path) -> None:
     typer.echo(f"wrote {folder / 'table.md'}", err=True)
 
 
-def write_figures(figures: list[Figure], folder: Path) -> None:
-    """Leave the data of figures, as ``fedpfl analyse --output`` does."""
-    from ..analysis.figure import file_name
-    from ..files import write_atomically
-
-    for figure in figures:
-        ending, content = figure.file()
-        write_atomically(folder / f"{file_name(figure.title)}.{ending}", content)
-
-
 def finish(tables: list[Table], states: dict[str, State], form: str) -> None:
     """Print tables and leave the program with exit code 1 if a run is not finished."""
     from ..experiments.store import State
 
-    typer.echo("\n".join(table.write(form) for table in tables), nl=False)
+    print_tables(tables, form)
     if missing := [name for name, state in states.items() if state is not State.FINISHED]:
         typer.echo(f"error: {len(missing)} of {len(states)} runs did not finish: {', '.join(missing)}", err=True)
         raise typer.Exit(1)

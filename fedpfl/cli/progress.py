@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 class Display(Protocol):
@@ -59,7 +62,24 @@ class Lines:
         self.stage(f"round {line['round']}/{self._total}: {describe(line)}")
 
 
-class Bar:
+class _Drawn:
+    """What is drawn on the terminal as long as it is entered."""
+
+    _progress: Progress
+
+    def __enter__(self) -> Self:
+        """Begin to draw."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the bar away."""
+        self._progress.stop()
+
+
+class Bar(_Drawn):
     """A progress bar.
 
     Parameters
@@ -81,17 +101,6 @@ class Bar:
         )
         self._total = total
         self._task = self._progress.add_task("", total=None, result="")
-
-    def __enter__(self) -> Bar:
-        """Begin to draw."""
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Take the bar away."""
-        self._progress.stop()
 
     def stage(self, words: str) -> None:
         """Put the stage before the bar."""
@@ -184,7 +193,7 @@ class GridLines:
             print(f"[{time.monotonic() - self._since:7.1f} s] {words}", file=sys.stderr, flush=True)
 
 
-class GridBar(GridLines):
+class GridBar(_Drawn, GridLines):
     """The same on a terminal: a bar over all rounds below the lines of what has ended."""
 
     def __init__(self) -> None:
@@ -197,17 +206,6 @@ class GridBar(GridLines):
             TextColumn("rounds{task.fields[rest]}"), console=Console(stderr=True), transient=True,
         )  # fmt: skip
         self._task = self._progress.add_task("", total=None, rest="")
-
-    def __enter__(self) -> GridBar:
-        """Begin to draw."""
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Take the bar away."""
-        self._progress.stop()
 
     def begin(self, runs: int, done: int, rounds: int) -> None:
         """Set the bar's length."""

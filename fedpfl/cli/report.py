@@ -10,7 +10,7 @@ import typer
 
 from ..errors import ConfigError, FedpflError
 from . import app
-from .common import RunConfig, run_folder
+from .common import RunConfig, require_one_of, run_folder
 from .experiment import OutputDir, Seeds, made, plan
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ def report(
     run_config: RunConfig = None,
 ) -> None:
     """Write a page about runs: accuracy over rounds and bytes, clients, data, comparisons. It needs no network."""
-    if form not in PLOT_FORMATS:
-        raise ConfigError("format", form, "must be one of " + ", ".join(PLOT_FORMATS))
+    require_one_of("format", form, PLOT_FORMATS)
     if any(find_spec(module) is None for module in ("matplotlib", "jinja2")):
         raise FedpflError("a report needs matplotlib and jinja2: pip install 'fedpfl[report]'")
     if not runs and not experiment:

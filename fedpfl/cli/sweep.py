@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from . import app
-from .common import RunConfig, overrides
+from .common import RunConfig, overrides, require_one_of
 from .experiment import DiscardModels, Jobs, OutputDir, Quiet, conduct, finish, store, write
 from .split import DEFAULT_CLIENTS
 
@@ -37,8 +37,7 @@ def sweep_command(
     from ..experiments.sweep import Sweep
     from ..tables import FORMATS
 
-    if form not in FORMATS:
-        raise ConfigError("format", form, "must be one of " + ", ".join(FORMATS))
+    require_one_of("format", form, FORMATS)
     if "/" in name or name in ("", ".", ".."):
         raise ConfigError("name", name, "must be the name of a folder")
     sweep = Sweep({"num-clients": DEFAULT_CLIENTS, **overrides(run_config)}, grid or (), random or (), samples, seeds)

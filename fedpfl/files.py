@@ -47,9 +47,7 @@ def write_atomically(path: Path, content: bytes, private: bool = False, durable:
 def make_password(path: Path) -> str:
     """Return the password in a file; make one of 32 random bytes, for this user only, if there is no such file."""
     if not path.exists():
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
+        write_atomically(path, f"{secrets.token_urlsafe(32)}\n".encode(), private=True)
     return path.read_text(encoding="ascii").strip()
 
 

@@ -20,7 +20,7 @@ from .payload import Payload
 from .results import RunFolder
 from .settings import Value
 from .strategies import Client, PersonalisedStrategy, strategies
-from .strategies.exchange import pause_after
+from .strategies.exchange import Pace
 from .strategies.mean_model import MeanModel
 from .strategies.privacy import ServerPrivacy
 from .wire import Layout
@@ -129,14 +129,15 @@ def _find_clients(grid: Grid, config: Config) -> dict[int, Payload]:
 
 def _settled_nodes(grid: Grid, deadline: float) -> list[int]:
     nodes: list[int] = []
-    since = time.monotonic()
+    since, pace = time.monotonic(), Pace()
     while time.monotonic() < deadline:
         found = sorted(grid.get_node_ids())
-        if found != nodes:
+        new = found != nodes
+        if new:
             nodes, since = found, time.monotonic()
         elif nodes and time.monotonic() - since > SETTLED_SECONDS:
             break
-        pause_after(since)
+        pace.pause(new)
     return nodes
 
 
@@ -144,17 +145,18 @@ def _query(grid: Grid, nodes: list[int], settings: RunSettings, deadline: float)
     content = to_content(Payload())
     pending = {i for i in grid.push_messages([Message(content, node, "query") for node in nodes]) if i}
     out: dict[int, Payload] = {}
-    begun = time.monotonic()
-    deadline = min(deadline, begun + settings.round_timeout)
+    pace = Pace()
+    deadline = min(deadline, time.monotonic() + settings.round_timeout)
     while pending and time.monotonic() < deadline:
-        for reply in grid.pull_messages(pending):
+        replies = list(grid.pull_messages(pending))
+        for reply in replies:
             pending.discard(reply.metadata.reply_to_message_id)
             if reply.metadata.src_node_id not in nodes:
                 continue  # made by the SuperLink for a node that is gone; if it comes back it is asked again
             if reply.has_error():
                 raise FedpflError(f"a client cannot take part: {reply.error.reason}")
             out[reply.metadata.src_node_id] = _description(from_content(reply.content))
-        pause_after(begun)
+        pace.pause(bool(replies))
     return out
 
 

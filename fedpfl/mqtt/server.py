@@ -41,6 +41,10 @@ SEND_SECONDS = 60.0
 LOOK_SECONDS = 0.05
 LOOK_SECONDS_IDLE = 0.25
 LOOK_GROWTH = 1.1
+# A look keeps the SuperLink, which is one process, busy for 10 ms. With many SuperNodes each looks less often, so that
+# all together take no more of its time than this; whoever finds something makes the others look.
+LOOK_SHARE = 0.1
+LOOK_SECONDS_CROWDED = 2.0
 # Of one device, which may have several SuperNodes.
 MAX_RUNNING = 64
 MAX_REMEMBERED = 4096
@@ -274,13 +278,20 @@ class ServerBridge:
                     return Response(UNAVAILABLE)
                 if exchange.cancelled or self._stopping.is_set():
                     return None
+                began = self._clock()
                 answer = self._look(exchange.device, request, connection)
+                took = self._clock() - began
             if not answer.says_nothing or self._clock() > until:
                 return answer
             if self._clock() - exchange.touched > LEASE_SECONDS:
                 return None
-            news = self._wait_for_news(seen, pause)
+            fair = min(took * self._count_holds() / LOOK_SHARE, LOOK_SECONDS_CROWDED)
+            news = self._wait_for_news(seen, max(pause, fair))
             pause = LOOK_SECONDS if news else min(pause * LOOK_GROWTH, LOOK_SECONDS_IDLE)
+
+    def _count_holds(self) -> int:
+        with self._lock:
+            return sum(len(device.holds) for device in self._devices.values())
 
     def _look(self, device: str, request: Request, connection: Connection) -> Response:
         if request.delivered:

@@ -19,9 +19,8 @@ from ..payload import probe
 
 logger = getLogger("flwr")
 
-# Looking for replies costs a request to the SuperLink. The pause grows with the time since the last reply, so that it
-# is a small share of it: 2 ms in a simulated round of a tenth of a second, 1 s when devices train for minutes.
-SHORTEST_PAUSE, LONGEST_PAUSE, PAUSE_SHARE = 0.002, 1.0, 0.01
+# Between two looks for replies, seconds; as a share of the time since the last reply; as a multiple of a look's time.
+SHORTEST_PAUSE, LONGEST_PAUSE, PAUSE_SHARE, PAUSE_PER_LOOK = 0.002, 1.0, 0.01, 9.0
 
 # Flower's codes for messages and replies that were lost with a node or a process; its enumeration is not public.
 MESSAGE_UNAVAILABLE, REPLY_UNAVAILABLE, NODE_UNAVAILABLE, CLIENT_APP_CRASHED = 3, 4, 5, 8
@@ -29,10 +28,25 @@ LOST = frozenset({MESSAGE_UNAVAILABLE, REPLY_UNAVAILABLE, NODE_UNAVAILABLE, CLIE
 MOST_RESENDS = 2
 
 
-def pause_after(moment: float) -> None:
-    """Sleep until it is worth looking again for what has been awaited since ``moment`` (of ``time.monotonic``)."""
-    waited = time.monotonic() - moment
-    time.sleep(min(max(waited * PAUSE_SHARE, SHORTEST_PAUSE), LONGEST_PAUSE))
+class Pace:
+    """Pauses between looks for something at the SuperLink; it begins with the first look.
+
+    The pause is a small share of the time since something was found: 2 ms in a simulated round of a tenth of a second,
+    1 s when devices train for minutes. A look at a simulation is a call, one at a SuperLink keeps that busy for 10 ms:
+    the pause grows with it, too, so that looking takes a tenth of a core at most.
+    """
+
+    def __init__(self) -> None:
+        self._found_at = self._looked_at = time.monotonic()
+
+    def pause(self, found: bool) -> None:
+        """Sleep after a look that found something, or nothing."""
+        now = time.monotonic()
+        look = 0.0 if found else now - self._looked_at
+        self._found_at = now if found else self._found_at
+        share = (now - self._found_at) * PAUSE_SHARE
+        time.sleep(min(max(share, look * PAUSE_PER_LOOK, SHORTEST_PAUSE), LONGEST_PAUSE))
+        self._looked_at = time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -102,7 +116,7 @@ class Exchange:
         self._present = set(self._grid.get_node_ids())
         self._send(list(messages))  # the grid may go through them more than once
         order, arrived = sorted(self._sent_at), dict[int, Message]()
-        deadline, last = time.monotonic() + timeout, time.monotonic()
+        deadline, pace = time.monotonic() + timeout, Pace()
         while self._sent_at and time.monotonic() < deadline:
             found = self._pull()
             arrived.update(found)
@@ -112,8 +126,7 @@ class Exchange:
                     yield self._clients[client], arrived.pop(client)
             if self._sent_at:
                 self._probe_the_silent()
-                last = time.monotonic() if found else last
-                pause_after(last)
+                pace.pause(bool(found))
         # Whoever is missing will not come: go on with those that are here, still in order.
         for client in order:
             if client in arrived:

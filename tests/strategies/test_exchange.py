@@ -8,8 +8,10 @@ from support import LocalGrid, federation
 
 from fedpfl.client import handle
 from fedpfl.errors import ConfigError, FedpflError
+from fedpfl.messages import from_content
 from fedpfl.payload import Payload, is_probe
 from fedpfl.server import run_federation
+from fedpfl.strategies import exchange
 
 LOST_NODE, CRASHED = 5, 8
 
@@ -28,10 +30,10 @@ class Bench(LocalGrid):
         return reply
 
     def sent(self, kind, client):
-        return sum((k, c) == (kind, client) and "round" in m.config_records["config"] for k, c, m, _ in self.log)
+        return sum((k, c) == (kind, client) and "round" in from_content(m).config for k, c, m, _ in self.log)
 
     def probes(self):
-        return sum("probe" in message.config_records["config"] for _, _, message, _ in self.log)
+        return sum("probe" in from_content(message).config for _, _, message, _ in self.log)
 
 
 class Forgetful(Bench):
@@ -212,3 +214,26 @@ def test_too_few_replies_end_the_run(tmp_path):
 def test_more_replies_than_messages_cannot_be_asked_for(tmp_path):
     with pytest.raises(ConfigError, match=r"min-replies = 3: 2 clients are asked in a round"):
         run(tmp_path, Bench, min_replies=3, fraction_train=0.5)
+
+
+def test_looking_for_replies_leaves_the_superlink_its_time(monkeypatch):
+    now, slept = [0.0], []
+
+    class Clock:
+        monotonic = staticmethod(lambda: now[0])
+
+        @staticmethod
+        def sleep(seconds):
+            slept.append(seconds)
+            now[0] += seconds
+
+    monkeypatch.setattr(exchange, "time", Clock)
+    pace = exchange.Pace()
+    for look, found in ((0.0, False), (0.01, False), (0.5, True), (0.0, False), (0.5, False)):
+        now[0] += look
+        pace.pause(found)
+    # A call, a request, one that brought a large reply, a call, and a SuperLink that is very busy.
+    assert slept == pytest.approx([0.002, 0.09, 0.002, 0.002, 1.0])
+    now[0] += 60
+    pace.pause(False)
+    assert slept[-1] == 1.0

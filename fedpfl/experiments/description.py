@@ -66,7 +66,7 @@ _SCALE = {
     "remarks": str, "seeds": int, "rows": list, "columns": list, "settings": dict, "row": dict, "column": dict,
     "like": str, "generate": dict, "analyses": dict,
 }  # fmt: skip
-_OF_COLUMN = ("base", "clients", "generate")
+_OF_COLUMN = {"base": str, "clients": list, "generate": list}
 _NOT_COVERED = {"rows": list, "columns": list, "reason": str}
 _LIKE = {"remarks": str, "settings": dict}
 
@@ -243,6 +243,7 @@ def load(path: Path) -> Experiment:
         if key not in values:
             raise ConfigError(key, None, f"{path.name} has to have it")
     rows, columns = values["rows"], values["columns"]
+    _check_parts(path.name, values)
     if set(rows) & set(columns):
         raise ConfigError("rows", sorted(set(rows) & set(columns)), f"{path.name}: rows and columns need other names")
     for known in values["metrics"]:
@@ -255,6 +256,7 @@ def load(path: Path) -> Experiment:
         raise ConfigError("relative-to", values["relative-to"], "must be a row: one of " + ", ".join(rows))
     for row, cells in values.get("cells", {}).items():
         _known(f"{path.name}: cells", [row], rows)
+        _each(f"{path.name}: cells.{row}", cells, dict)
         _known(f"{path.name}: cells.{row}", cells, columns)
     published = dict(values.get("paper-values", {}))
     missing = str(published.pop("missing", ""))
@@ -282,6 +284,24 @@ def load(path: Path) -> Experiment:
     )
 
 
+def _check_parts(file: str, values: Mapping[str, Any]) -> None:
+    """Check the parts of a file that have names or a number of their own."""
+    for key in ("metrics", "rows", "columns"):
+        if not values[key]:
+            raise ConfigError(key, values[key], f"{file}: needs at least one")
+    for key in ("metrics", "curves"):
+        _each(f"{file}: {key}", values.get(key, []), str)
+    for key in ("rows", "columns", "cells", "not-covered", "scale"):
+        _each(f"{file}: {key}", values.get(key, {}), dict)
+    for name, row in values["rows"].items():
+        _typed(f"{file}: rows.{name}", {key: row[key] for key in row if key == "metric"}, {"metric": str})
+    for name, column in values["columns"].items():
+        where = f"{file}: columns.{name}"
+        _typed(where, {key: column[key] for key in column if key in _OF_COLUMN}, _OF_COLUMN)
+        _each(f"{where}.clients", column.get("clients", []), int)
+        _each(f"{where}.generate", column.get("generate", []), str)
+
+
 def _scales(path: Path, values: Mapping[str, Any]) -> dict[str, Scale]:
     found, file = {}, path.name
     for name, given in {**values["scale"], "paper": {}}.items():
@@ -291,8 +311,14 @@ def _scales(path: Path, values: Mapping[str, Any]) -> dict[str, Scale]:
         _typed(where, given, _SCALE)
         given = _like(path, given)
         for axis in ("row", "column"):
+            _each(f"{where}.{axis}s", given.get(f"{axis}s", []), str)
+            _each(f"{where}.{axis}", given.get(axis, {}), dict)
             _known(f"{where}.{axis}s", given.get(f"{axis}s", []), values[f"{axis}s"])
             _known(f"{where}.{axis}", given.get(axis, {}), values[f"{axis}s"])
+        _each(f"{where}.analyses", given.get("analyses", {}), dict)
+        _each(f"{where}.generate", given.get("generate", {}), list)
+        for column, words in given.get("generate", {}).items():
+            _each(f"{where}.generate.{column}", words, str)
         _known(f"{where}.analyses", given.get("analyses", {}), values.get("analyses", {}))
         _known(f"{where}.generate", given.get("generate", {}), values["columns"])
         if name != "paper" and not given.get("remarks", "").strip():
@@ -331,6 +357,8 @@ def _not_covered(
         _typed(where, part, _NOT_COVERED)
         if not part.get("reason"):
             raise ConfigError("reason", None, f"{where}: has to be given")
+        for key in ("rows", "columns"):
+            _each(f"{where}: {key}", part.get(key, []), str)
         _known(f"{where}: rows", part.get("rows", []), rows)
         _known(f"{where}: columns", part.get("columns", []), columns)
         for row in part.get("rows", rows):
@@ -347,9 +375,11 @@ def _published(
     columns: Mapping[str, Any],
 ) -> dict[str, dict[str, tuple[str | float | None, ...]]]:
     _known(f"{file}: paper-values", given, dict.fromkeys(measured))
+    _each(f"{file}: paper-values", given, dict)
     out: dict[str, dict[str, tuple[str | float | None, ...]]] = {}
     for metric, lines in given.items():
         where = f"{file}: paper-values.{metric}"
+        _each(where, lines, list)
         _known(where, lines, rows)
         _known(where, rows, lines)
         for row, cells in lines.items():
@@ -389,6 +419,12 @@ def _typed(where: str, values: Mapping[str, Any], kinds: Mapping[str, type]) -> 
             raise ConfigError(key, value, f"{where}: there is no such key; known are {', '.join(kinds)}")
         if type(value) is not kinds[key]:
             raise ConfigError(key, value, f"{where}: must be of type {kinds[key].__name__}")
+
+
+def _each(where: str, values: Sequence[Any] | Mapping[str, Any], kind: type) -> None:
+    for key, value in values.items() if isinstance(values, Mapping) else enumerate(values, 1):
+        if type(value) is not kind:
+            raise ConfigError(str(key), value, f"{where}: must be of type {kind.__name__}")
 
 
 def _known(where: str, names: Sequence[str] | Mapping[str, Any], known: Mapping[str, Any]) -> None:

@@ -43,7 +43,7 @@ class Job(Protocol):
     """A run that goes on."""
 
     def outcome(self) -> dict[str, Any] | None:
-        """Return what ``fedpfl run --json`` said once the run has ended, None before."""
+        """Return status and error once the run has ended, None before; ``trained``: whether ``fedpfl run`` did well."""
 
     def interrupt(self) -> None:
         """Ask it to end."""
@@ -181,13 +181,15 @@ class Process:
         self._log = (store.beside(run) / "log.txt").open("wb")
         self._ended: dict[str, Any] | None = None
         self._steps: deque[_Step] = deque()
+        self._training: _Step | None = None
         if run.generate and not (place := store.generated(run.generate)).is_dir():
             part = place.with_name(f"{place.name}.{run.name}")
             shutil.rmtree(part, ignore_errors=True)
             self._steps.append(_Step([sys.executable, *run.generate, "--write", str(part)], part, place))
         if not store.trained(run):
             again = ["--resume", folder] if store.resumable(run) else []
-            self._steps.append(_Step(self._fedpfl("run", "--json", "--quiet", *again, "-c", str(settings))))
+            self._training = _Step(self._fedpfl("run", "--json", "--quiet", *again, "-c", str(settings)))
+            self._steps.append(self._training)
         for mode in run.modes:
             if not (place := store.measured(run, mode)).is_file():
                 command = self._fedpfl("new-clients", folder, "--mode", mode, "--json")
@@ -233,11 +235,12 @@ class Process:
         code = self._child.returncode
         if code == 0:
             return {"status": "finished:completed", "error": None}
+        trained = self._training not in (self._step, *self._steps)  # the summary alone does not say it
         if code in (130, -signal.SIGINT):
-            return {"status": "interrupted", "error": "interrupted"}
+            return {"status": "interrupted", "error": "interrupted", "trained": trained}
         log = (self._store.beside(self._run) / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
         last = log[-1].removeprefix("error: ") if log else f"{NO_OUTCOME}, exit code {code}"
-        return {"status": "failed", "error": last}
+        return {"status": "failed", "error": last, "trained": trained}
 
 
 class _Step:

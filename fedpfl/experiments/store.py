@@ -4,7 +4,7 @@
 
     ROOT/runs/NAME/                  the run's folder
     ROOT/cells/NAME/settings.toml    what it was started with
-    ROOT/cells/NAME/outcome.json     what `fedpfl run --json` said last
+    ROOT/cells/NAME/outcome.json     how the last try ended
     ROOT/cells/NAME/log.txt          what it wrote on standard error
     ROOT/cells/NAME/new-clients-…    what was measured after it
     ROOT/state/                      the clients' personal arrays
@@ -27,6 +27,7 @@ from ..config import Config, check_keys
 from ..errors import ConfigError
 from ..files import write_atomically
 from ..results import RunFolder, to_toml
+from ..settings import PLACES
 from . import metrics
 
 DEFAULT_ROOT = "~/.fedpfl/experiments"
@@ -90,18 +91,23 @@ def plan(
     Raises
     ------
     ConfigError
-        A setting is not known or not allowed, or the number of clients is left open.
+        A setting is not known or not allowed, the seed is among them, or the number of clients is left open.
     """
     check_keys(settings)
+    if "seed" in settings:
+        raise ConfigError("seed", settings["seed"], "cannot be set here; use --seeds N for the seeds 1 to N")
     config = Config.parse({**settings, "seed": seed})
     flat = config.flat()
+    for key in PLACES:
+        if flat[key]:  # the runs work in another directory, and a name must not depend on this one
+            flat[key] = str(Path(str(flat[key])).expanduser().absolute())
     if not flat["num-clients"]:
         raise ConfigError("num-clients", 0, "has to be given for the runs of a grid")
     counted = {key: value for key, value in sorted(flat.items()) if key not in INDIFFERENT}
     digest = hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:12]
     modes = sorted({mode for name in measured if (mode := metrics.mode_of(name)) is not None})
     name = f"{flat['method']}-{flat['dataset']}-{digest}"
-    return PlannedRun(name, {**flat}, config.run.num_server_rounds, tuple(modes), generate)
+    return PlannedRun(name, flat, config.run.num_server_rounds, tuple(modes), generate)
 
 
 class Store:
@@ -142,7 +148,7 @@ class Store:
         """Say how far a run is, from its files alone."""
         folder = self.folder(run).path
         measured = all(self.measured(run, mode).is_file() for mode in run.modes)
-        if (folder / "summary.md").is_file() and measured:
+        if self.trained(run) and measured:
             return State.FINISHED
         if self.reason(run):
             return State.FAILED
@@ -155,8 +161,8 @@ class Store:
         return any((self.folder(run).path / "checkpoint").glob("round-*.safetensors"))
 
     def trained(self, run: PlannedRun) -> bool:
-        """Say whether all rounds of a run are done."""
-        return (self.folder(run).path / "summary.md").is_file()
+        """Say whether ``fedpfl run`` has ended well: after the summary its export can still fail."""
+        return (self.folder(run).path / "summary.md").is_file() and bool(self._outcome(run).get("trained", True))
 
     def measured(self, run: PlannedRun, mode: str) -> Path:
         """Return the file of what ``fedpfl new-clients`` said in a mode."""
@@ -164,17 +170,20 @@ class Store:
 
     def reason(self, run: PlannedRun) -> str:
         """Return why the last try of a run failed; empty if it did not."""
+        outcome = self._outcome(run)
+        return "" if outcome.get("status") == "interrupted" else str(outcome.get("error") or "")
+
+    def _outcome(self, run: PlannedRun) -> dict[str, Any]:
         path = self.beside(run) / "outcome.json"
-        if not path.is_file():
-            return ""
-        outcome = json.loads(path.read_text(encoding="utf-8"))
-        return "" if outcome["status"] == "interrupted" else str(outcome["error"] or "")
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
     def prepare(self, run: PlannedRun) -> Path:
         """Write the file of settings a run is started with; what a try without a finished round left is removed."""
         folder, beside = self.folder(run).path, self.beside(run)
         if not self.resumable(run) and folder.is_dir():
             shutil.rmtree(folder)
+        if not self.trained(run):
+            (folder / "summary.md").unlink(missing_ok=True)  # or it would count as finished, and not be resumed
         beside.mkdir(parents=True, exist_ok=True)
         (beside / "outcome.json").unlink(missing_ok=True)
         places = {"output-dir": str(folder.parent), "state-dir": str(self.root / "state")}

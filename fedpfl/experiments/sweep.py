@@ -12,10 +12,11 @@ from ..errors import ConfigError
 from ..rng import generator
 from ..tables import Cell, Spread, Table
 from . import metrics
-from .store import PlannedRun, State, Store, plan
+from .store import INDIFFERENT, PlannedRun, State, Store, plan
 
 COLUMNS = ("personalised-best", "personalised-last", "global-best", "gigabytes", "seconds")
 SIGNIFICANT = 4
+LARGEST_INT = 2**53  # up to here floats, as bounds are read, are exact
 RANGES = "key=log:LOW:HIGH, key=uniform:LOW:HIGH, key=int:LOW:HIGH or key=choice:A:B:…"
 
 
@@ -51,6 +52,10 @@ class Sweep:
         self.keys = [*fixed, *drawn]
         if not self.keys:
             raise ConfigError("grid", "", "give a grid, random settings or both")
+        for key in self.keys:
+            if key in INDIFFERENT:
+                option = "grid" if key in fixed else "random"
+                raise ConfigError(option, key, "changes no result, so that all its values are one run")
         draws = [{key: _draw(key, text, sample) for key, text in drawn.items()} for sample in range(samples)]
         self.points: list[dict[str, Any]] = []
         for values in itertools.product(*fixed.values()):
@@ -128,6 +133,9 @@ def _draw(key: str, text: str, sample: int) -> Any:
         raise ConfigError("random", f"{key}={text}", f"must be {RANGES}") from None
     if not low < high or (kind == "log" and low <= 0):
         raise ConfigError("random", f"{key}={text}", "needs LOW below HIGH, and LOW above 0 for log")
+    # Also NumPy's limits: it draws from no range of infinite width, and whole numbers of 64 bits.
+    if not math.isfinite(high - low) or (kind == "int" and max(-low, high) >= LARGEST_INT):
+        raise ConfigError("random", f"{key}={text}", "has bounds that are too large")
     if kind == "log":
         return _rounded(math.exp(rng.uniform(math.log(low), math.log(high))))
     if kind == "uniform":

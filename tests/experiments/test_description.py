@@ -10,6 +10,11 @@ from grids import FILE, write
 from fedpfl.errors import ConfigError
 from fedpfl.experiments.description import load
 
+ROWS = '[rows]\n"FedAvg" = { method = "fedavg" }\n"Local" = { method = "local" }'
+METRICS = 'metrics = ["personalised-best", "gigabytes"]'
+CELL = '[cells."FedAvg"."B"]\nlearning-rate = 0.5'
+COLUMNS = '[columns]\n"A" = { dirichlet-alpha = 0.1 }\n"B" = { dirichlet-alpha = 1.0 }'
+
 
 def settings(path: Path, row: str, column: str, scale: str = "paper") -> dict:
     return next(dict(c.settings) for c in load(path).cells(scale) if (c.row, c.column) == (row, column))
@@ -49,9 +54,7 @@ def test_a_column_may_have_a_base_of_its_own(tmp_path: Path) -> None:
 
 def test_a_scale_takes_what_several_files_share(tmp_path: Path) -> None:
     text = FILE.replace('remarks = "Small."', 'like = "shared.toml"\nremarks = "And more."')
-    (tmp_path / "shared.toml").write_text(
-        'remarks = "Shared."\n[settings]\nseed = 1\nnum-server-rounds = 9\nmomentum = 0.5\n'
-    )
+    (tmp_path / "shared.toml").write_text('remarks = "Shared."\n[settings]\nnum-server-rounds = 9\nmomentum = 0.5\n')
     path = write(tmp_path, text)
     assert load(path).scale("smoke").remarks == "Shared. And more."
     got = settings(path, "FedAvg", "A", "smoke")
@@ -71,6 +74,22 @@ def test_a_missing_value_of_the_paper_is_none(tmp_path: Path) -> None:
         ('title = "A table"', "", "title = None: table.toml has to have it"),
         ('title = "A table"', 'title = "A table"\ncolour = 1', "there is no such key"),
         ('title = "A table"', "title = 3", "must be of type str"),
+        ('"Local" = { method = "local" }', '"Local" = 3', "Local = 3: table.toml: rows: must be of type dict"),
+        ('"Local" = { method = "local" }', '"Local" = { metric = 3 }', "rows.Local: must be of type str"),
+        ('"B" = { dirichlet-alpha = 1.0 }', '"B" = [1.0]', "columns: must be of type dict"),
+        ('"B" = { dirichlet-alpha = 1.0 }', '"B" = { base = 3 }', "columns.B: must be of type str"),
+        ('"B" = { dirichlet-alpha = 1.0 }', '"B" = { clients = 3 }', "columns.B: must be of type list"),
+        ('"B" = { dirichlet-alpha = 1.0 }', '"B" = { generate = [3] }', "columns.B.generate: must be of type str"),
+        (METRICS, "metrics = []", "metrics = []: table.toml: needs at least one"),
+        (METRICS, "metrics = [3]", "metrics: must be of type str"),
+        (ROWS, "[rows]", "rows = {}: table.toml: needs at least one"),
+        (COLUMNS, "[columns]", "columns = {}: table.toml: needs at least one"),
+        (CELL, '[cells]\n"FedAvg" = 3', "cells: must be of type dict"),
+        (CELL, '[cells."FedAvg"]\n"B" = 3', "cells.FedAvg: must be of type dict"),
+        ('rows = ["Local"]', "rows = [[3]]", "not-covered: rows: must be of type str"),
+        ('column."A" = { batch-size = 7 }', 'column."A" = 7', "scale.smoke.column: must be of type dict"),
+        ('column."A" = { batch-size = 7 }', 'generate."A" = 7', "scale.smoke.generate: must be of type list"),
+        ('"FedAvg" = ["60.39 ± 1.46", 61.5]', '"FedAvg" = 61.5', "personalised-best: must be of type list"),
         ('"gigabytes"]', '"joules"]', "metrics = 'joules': must be one of personalised-best"),
         ('rows = ["Local"]', 'rows = ["Ditto"]', "not-covered: rows: must be one of FedAvg, Local"),
         ('reason = "there is no such data"', "", "not-covered: has to be given"),

@@ -80,6 +80,7 @@ def test_settings_from_outside_win_and_are_told(fake: Fake, tmp_path: Path) -> N
     text = fedpfl("experiment", "run", path, "-c", "learning-rate=0.7").stdout
     assert "Set besides: learning-rate = 0.7." in text
     assert "not run yet" in fedpfl("experiment", "table", path).stdout
+    assert "seed = 5: cannot be set here; use --seeds" in fedpfl("experiment", "run", path, "-c", "seed=5").stderr
 
 
 def test_mistakes_are_one_line(tmp_path: Path) -> None:

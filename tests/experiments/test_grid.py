@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from grids import FILE, Fake, Silent, leave, write
 
 from fedpfl.errors import ConfigError
 from fedpfl.experiments.description import load
-from fedpfl.experiments.grid import Grid, _shares
+from fedpfl.experiments.grid import Grid, Process, _shares
 from fedpfl.experiments.store import State, Store, plan
 from fedpfl.experiments.tables import Measured, analysed, tables
 
@@ -42,9 +43,23 @@ class TestNames:
     def test_other_data_are_another_run(self) -> None:
         assert plan({**QUICK, "dataset": "npz", "data": "/a"}, 1).name != plan({**QUICK, "dataset": "npz"}, 1).name
 
+    def test_places_are_those_of_the_folder_one_stands_in(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        settings = {**QUICK, "dataset": "npz", "data": "mine.npz"}
+        monkeypatch.chdir(tmp_path)
+        here = plan(settings, 1)
+        assert here.settings["data"] == str(tmp_path / "mine.npz")
+        assert here.name == plan({**settings, "data": str(tmp_path / "mine.npz")}, 1).name
+        (tmp_path / "other").mkdir()
+        monkeypatch.chdir(tmp_path / "other")
+        assert plan(settings, 1).name != here.name
+
     def test_settings_are_checked(self) -> None:
         with pytest.raises(ConfigError, match="did you mean learning-rate"):
             plan({**QUICK, "learning-rat": 1.0}, 1)
+        with pytest.raises(ConfigError, match="seed = 5: cannot be set here; use --seeds"):
+            plan({**QUICK, "seed": 5}, 1)
         with pytest.raises(ConfigError, match="num-clients = 0: has to be given"):
             plan({"method": "fedavg"}, 1)
 
@@ -133,6 +148,31 @@ class TestRunning:
         Grid([run], store, Fake()).run(Silent(), discard_models=True)
         assert not (store.root / "state" / f"{run.name}-key").exists()
         assert not (store.folder(run).path / "personal").exists()
+        assert store.state(run) is State.FINISHED
+
+    def test_a_run_whose_export_failed_has_not_finished(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        store, run, heard = Store(tmp_path), plan(QUICK, 1), Silent()
+        summary = store.folder(run).path / "summary.md"
+        leave(store.folder(run).path, run, 2)
+        code = f"import pathlib; pathlib.Path({str(summary)!r}).touch(); raise SystemExit('error: the disk is full')"
+        with monkeypatch.context() as patch:
+            patch.setattr(Process, "_fedpfl", lambda self, *arguments: [sys.executable, "-c", code])
+            states = Grid([run], store).run(heard)
+        assert states == {run.name: State.FAILED}
+        assert heard.heard[-1] == ("ended", run.name, "the disk is full")
+        assert summary.is_file()
+        store.prepare(run)
+        assert not summary.exists()  # with it `fedpfl run --resume` would refuse
+        assert Grid([run], store, Fake()).run(Silent()) == {run.name: State.FINISHED}
+
+    def test_a_run_is_not_undone_by_what_is_measured_after_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, run = Store(tmp_path), plan(QUICK, 1)
+        with_more = plan(QUICK, 1, ["new-clients:ensemble"])
+        Grid([run], store, Fake()).run(Silent())
+        monkeypatch.setattr(Process, "_fedpfl", lambda self, *arguments: [sys.executable, "-c", "raise SystemExit(1)"])
+        assert Grid([with_more], store).run(Silent()) == {run.name: State.FAILED}
         assert store.state(run) is State.FINISHED
 
     def test_a_folder_that_cannot_be_written_is_one_line(self, tmp_path: Path) -> None:

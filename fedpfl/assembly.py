@@ -7,6 +7,7 @@ from torch import nn
 
 from . import models
 from .config import Config
+from .errors import ConfigError
 from .partition import Partition
 from .rng import torch_seed
 from .wire import Layout
@@ -35,13 +36,19 @@ def assemble(
     Raises
     ------
     ConfigError
-        The model cannot take this input or the initial weights, or the method cannot take this model.
+        The model cannot take this input or the initial weights, or the method cannot take this model or has no place
+        for its initial weights.
     """
     torch.manual_seed(torch_seed(config.run.seed, "model"))
     plain = models.build(config.run.model, input_shape, num_classes, vocabulary)
     if config.run.initial_weights:
         models.load_weights(plain, config.run.model, config.run.initial_weights)
+    names = list(plain.state_dict())
     model = config.method.build(plain)
+    lost = [name for name in names if name not in model.state_dict()]
+    if config.run.initial_weights and lost:
+        allowed = f"must be empty for {config.run.method}, which draws {lost[0]} and other arrays anew"
+        raise ConfigError("initial-weights", config.run.initial_weights, allowed)
     # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model, config.method.partition(model)

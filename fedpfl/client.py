@@ -84,6 +84,7 @@ class Engine:
         state, local = self.load(client, message)
         method = self.config.method
         method.prepare(local)
+        first = self._first_personal_part(state, local)
         losses = self._run(method.schedule(local), local, "batches")
         extra = method.conclude(local)
         personal, shared = self.partition.get_personal(), self.partition.get_shared()
@@ -91,16 +92,15 @@ class Engine:
             # Neither sent nor kept: the client's last good state is where its next round starts.
             raise TrainingDiverged(f"the training diverged in round {local.round}; a smaller learning-rate may help")
         seconds = time.perf_counter() - started
-        first, movement = self._movement(state, local)
+        movement = self._movement(first)
         state.save({**personal, **first}, local.round, int(message.config["personal-round"]))
         if self.config.privacy.on:
             shared = self._private(state, local, shared)
         sent = {**extra.arrays, **self._for_evaluation(local.round)}
-        return Payload(
+        reply = Payload(
             metrics={
                 **extra.metrics,
                 **movement,
-                **self._test_trained(client),
                 "train-samples": len(local.samples.y),
                 "train-loss": losses[-1] if losses else 0.0,
                 "train-seconds": seconds,
@@ -108,6 +108,9 @@ class Engine:
             arrays={**sent, **self.partition.layout.pack(shared, self.config.run.wire_dtype)},
             config={**extra.config, "layout": self.partition.layout.to_text()},
         )
+        if self.config.run.evaluate_trained:
+            reply.metrics.update(self._test_trained(local))
+        return reply
 
     def evaluate(self, client: int, message: Payload) -> Payload:
         """Test the client's personalised model, and the global one on the client's test samples."""
@@ -133,11 +136,12 @@ class Engine:
         metrics["evaluate-seconds"] = time.perf_counter() - started
         return Payload(metrics=metrics)
 
-    def _test_trained(self, client: int) -> dict[str, int | float]:
-        if not self.config.run.evaluate_trained:
-            return {}
+    def _test_trained(self, local: LocalRound) -> dict[str, int | float]:
+        # The model may adapt: all that is sent or kept of it has been copied.
+        self._run(self.config.method.adaptation(local), local, "adaptation")
         self.model.eval()
-        return _metrics("trained", evaluate(self.config.method.personalised(self.model), self.test_samples(client)))
+        score = evaluate(self.config.method.personalised(self.model), self.test_samples(local.client))
+        return _metrics("trained", score)
 
     def _private(self, state: ClientState, local: LocalRound, shared: np.ndarray) -> np.ndarray:
         """Return what is sent instead of the trained shared arrays; what the client keeps is as it was trained."""
@@ -151,18 +155,27 @@ class Engine:
         whole = self.partition.copies(self._mean_model.names)
         return {EVALUATION_ONLY: encode(self._mean_model.flatten(whole), self.config.run.wire_dtype)}
 
-    def _movement(self, state: ClientState, local: LocalRound) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Return the personal part after the client's first round, to be stored, and how far it has moved since."""
-        if not self.config.run.diagnostics:
-            return {}, {}
+    def _personal_part(self) -> dict[str, np.ndarray]:
         part = self.config.method.personal_part(self.model)
-        now = {f"first/{name}": array.detach().cpu().numpy().copy() for name, array in part.items()}
-        if not now:
-            return {}, {}
-        stored = now if local.never_trained else state.load(int(local.message.config["personal-round"]))
-        first = {name: stored[name] for name in now}
+        return {f"first/{name}": array.detach().cpu().numpy().copy() for name, array in part.items()}
+
+    def _first_personal_part(self, state: ClientState, local: LocalRound) -> dict[str, np.ndarray]:
+        """Return, for ``diagnostics``, the personal part before the client's first round, which stays with it."""
+        if not self.config.run.diagnostics:
+            return {}
+        now = self._personal_part()
+        if not now or local.never_trained:
+            return now
+        stored = state.load(int(local.message.config["personal-round"]))
+        return {name: stored[name] for name in now}
+
+    def _movement(self, first: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Return how far the personal part has moved since."""
+        if not first:
+            return {}
+        now = self._personal_part()
         squares = [float(np.sum(np.square(now[name].astype(np.float64) - first[name]))) for name in now]
-        return first, {"personal-change": sum(squares) ** 0.5}
+        return {"personal-change": sum(squares) ** 0.5}
 
     def _test_mean_model(self, mean: np.ndarray, samples: Samples) -> Score:
         """Test the shared arrays with the mean of the clients' personal ones."""

@@ -22,7 +22,7 @@ def to_content(payload: Payload, arrays: ArrayRecord | None = None) -> RecordDic
 
     Empty records stay out: each costs a request on each of a message's four ways between server and ClientApp.
     """
-    records = {
+    records: dict[str, ArrayRecord | ConfigRecord | MetricRecord] = {
         "arrays": pack_arrays(payload.arrays) if arrays is None else arrays,
         "config": ConfigRecord(dict(payload.config)),
         "metrics": MetricRecord(dict(payload.metrics)),

@@ -189,7 +189,9 @@ def _local_train(left: Simulation, new: Sequence[int]) -> dict[int, int]:
         decay = left.engine.config.training.weight_decay
         phases = [_of_personal(phase, own, decay) for phase in left.engine.config.method.schedule(local)]
         left.train(phases, local, "batches", weight_decay=0.0)
+        trained = left.engine.partition.get_personal()
         left.engine.partition.set_shared(left.strategy.shared)  # running statistics have moved
+        left.engine.partition.set_personal(trained)  # what is shared may hold the others' personal channels, too
         correct[client] = left.correct(local)
     return correct
 
@@ -203,8 +205,9 @@ def _fine_tune(left: Simulation, new: Sequence[int]) -> dict[int, int]:
     correct = {}
     for client in new:
         local = left.load(client, "train")
-        training = left.engine.config.training
-        left.train(left.engine.config.method.schedule(local), local, "batches", training.weight_decay)
+        method, training = left.engine.config.method, left.engine.config.training
+        left.train(method.schedule(local), local, "batches", training.weight_decay)
+        method.conclude(local)
         correct[client] = left.correct(local)
     return correct
 

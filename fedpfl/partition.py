@@ -19,6 +19,8 @@ RUNNING_STATISTICS = ("running_mean", "running_var")
 
 # The array beside the shared vector that says which channels are shared.
 SPLIT = "split"
+# Behind the name of an array of which only the shared channels travel.
+PART = "[shared]"
 
 
 class Partition:
@@ -161,7 +163,7 @@ class Channels:
             if name not in rows or rows[name].all():
                 entries.append((name, shape))
             elif rows[name].any():
-                entries.append((f"{name}[shared]", (int(rows[name].sum()), *shape[1:])))
+                entries.append((f"{name}{PART}", (int(rows[name].sum()), *shape[1:])))
         return Layout(tuple(entries))
 
     def weights(self, flat: np.ndarray) -> list[np.ndarray]:
@@ -276,7 +278,7 @@ def is_parameter(layout: Layout) -> np.ndarray:
     """Return which values of a flat vector are trained parameters, not running statistics: bool, (layout.size,)."""
     found = np.ones(layout.size, bool)
     for name, place in layout.slices().items():
-        found[place] = not name.endswith(RUNNING_STATISTICS)
+        found[place] = not name.split(PART)[0].endswith(RUNNING_STATISTICS)
     return found
 
 

@@ -280,10 +280,11 @@ def summarise(done: Round) -> dict[str, Any]:
     """Turn a round into its line of ``metrics.jsonl``.
 
     ``personalised`` has the mean over clients of each client's accuracy on its own test samples (``accuracy``, with
-    ``std`` and ``each``) and the share of all test samples that are classified correctly (``weighted``); ``global``
-    measures the shared model (with ``evaluate-global``, where there is none: the mean of the clients' whole models) on
-    the union of the clients' test sets. ``trained`` (with ``evaluate-trained``) is like ``personalised``, but of the
-    clients that trained in this round, with the models that they sent. Clients without test samples do not count.
+    ``std``, ``each`` and each one's number of test ``samples``) and the share of all test samples that are classified
+    correctly (``weighted``); ``global`` measures the shared model (with ``evaluate-global``, where there is none: the
+    mean of the clients' whole models) on the union of the clients' test sets. ``trained`` (with ``evaluate-trained``)
+    is like ``personalised``, but of the clients that trained in this round, with the models that they sent. Clients
+    without test samples do not count.
     ``details`` has what the method measured itself: means over the clients, and the strategy's own numbers;
     ``privacy`` what differential privacy has cost up to this round, if there is any.
     """
@@ -326,13 +327,15 @@ def _scores(name: str, replies: Mapping[int, Mapping[str, float]]) -> dict[str, 
     if not tested:
         return {}
     each = {i: m[f"{name}-correct"] / m[f"{name}-samples"] for i, m in tested.items()}
-    samples = sum(m[f"{name}-samples"] for m in tested.values())
+    each_samples = {i: int(m[f"{name}-samples"]) for i, m in tested.items()}
+    samples = sum(each_samples.values())
     return {
         "accuracy": statistics.fmean(each.values()),
         "std": statistics.pstdev(each.values()),
         "weighted": sum(m[f"{name}-correct"] for m in tested.values()) / samples,
         "loss": sum(m[f"{name}-loss-sum"] for m in tested.values()) / samples,
         "each": {str(i): accuracy for i, accuracy in each.items()},
+        "samples": {str(i): number for i, number in each_samples.items()},
     }
 
 

@@ -16,10 +16,10 @@ from fedpfl.wire import decode
 def test_distances_of_a_small_case():
     strategy, measured = rule("mean", [0.0, 0.0], [1, 3]), Diagnostics()
     for mean, vectors, expected in [
-        ([1.0, 1.0], {0: [4.0, 5.0], 1: [1.0, 1.0]}, {"drift": 2.5, "shared-change": 0.0}),
-        ([4.0, 5.0], {1: [4.0, 6.0]}, {"drift": 1.0, "shared-change": 5.0}),
+        ([3.0, 4.0], {0: [6.0, 8.0], 1: [3.0, 4.0]}, {"drift": 2.5, "shared-change": 5.0}),
+        ([6.0, 8.0], {1: [6.0, 9.0]}, {"drift": 1.0, "shared-change": 10.0}),
     ]:
-        measured.begin()
+        measured.begin(strategy)
         for client, vector in vectors.items():
             measured.add(client, np.array(vector, np.float32))
         strategy.shared = np.array(mean, np.float32)
@@ -31,8 +31,8 @@ def test_distances_of_a_small_case():
 
 def test_clients_with_models_of_their_own_are_compared_with_those():
     strategy, measured = rule("attentive", [0.0], [1, 1], alpha=1.0, sigma=1.0), Diagnostics()
-    for rows, expected in [([[1.0], [2.0]], (3.5, 0.0)), ([[3.0], [6.0]], (0.5, 3.0))]:
-        measured.begin()
+    for rows, expected in [([[1.0], [2.0]], (3.5, 1.5)), ([[3.0], [6.0]], (0.5, 4.5))]:
+        measured.begin(strategy)
         measured.add(0, np.array([3.0], np.float32))
         measured.add(1, np.array([7.0], np.float32))
         strategy.for_clients = np.array(rows, np.float32)
@@ -57,17 +57,17 @@ def test_feddecomp_s_distances_are_those_of_sigma_and_of_tau(tmp_path):
     lines = folder.metrics()
     sent = [decode(from_content(r).arrays["shared"]).astype(np.float64) for k, _, _, r in grid.log if k == "train"]
     means = [np.mean(sent[:3], axis=0), np.mean(sent[3:], axis=0)]
+    start = decode(from_content(next(m for k, _, m, _ in grid.log if k == "train")).arrays["shared"])
     for line, trained, mean in zip(lines, (sent[:3], sent[3:]), means, strict=True):
         drift = np.mean([np.linalg.norm(sigma - mean) for sigma in trained])
         assert line["details"]["drift"] == pytest.approx(drift, rel=1e-5)
-    assert lines[0]["details"]["shared-change"] == lines[0]["details"]["personal-change"] == 0
-    assert lines[1]["details"]["shared-change"] == pytest.approx(np.linalg.norm(means[1] - means[0]), rel=1e-5)
+    for line, mean in zip(lines, means, strict=True):
+        assert line["details"]["shared-change"] == pytest.approx(np.linalg.norm(mean - start), rel=1e-5)
     states = sorted((tmp_path / "state").glob("*/client-*"))
-    moved = [
-        np.linalg.norm(taus(s / "round-000002.safetensors") - taus(s / "round-000001.safetensors")) for s in states
-    ]
-    assert lines[1]["details"]["personal-change"] == pytest.approx(np.mean(moved), rel=1e-4)
-    assert min(moved) > 0
+    for number, line in enumerate(lines, 1):
+        moved = [np.linalg.norm(taus(s / f"round-{number:06d}.safetensors")) for s in states]  # every τ starts at 0
+        assert line["details"]["personal-change"] == pytest.approx(np.mean(moved), rel=1e-4)
+        assert min(moved) > 0
 
 
 @pytest.mark.parametrize("method", ["feddecomp", "fedamp"])

@@ -166,6 +166,15 @@ def test_the_model_that_a_client_has_just_trained_is_tested_when_asked(tmp_path)
     assert (without.path / "global.safetensors").read_bytes() == (mixed.path / "global.safetensors").read_bytes()
 
 
+def test_a_model_that_is_adapted_for_its_test_is_so_right_after_training(tmp_path):
+    # With a single client the mean is what it has trained.
+    settings = {"num_server_rounds": 1, "local_epochs": 1, "evaluate_trained": True}
+    (line,) = simulate(tmp_path / "a", 1, method="fedbabu", **settings).metrics()
+    assert line["trained"] == line["personalised"]
+    (without,) = simulate(tmp_path / "b", 1, method="fedbabu", fedbabu_tuning_epochs=0, **settings).metrics()
+    assert without["trained"]["loss"] > line["trained"]["loss"]
+
+
 def test_a_run_never_overwrites_another(tmp_path):
     simulate(tmp_path, 2, method="fedavg", num_server_rounds=1)
     with pytest.raises(ConfigError, match=r"run-name = 'run': a run of this name is in"):

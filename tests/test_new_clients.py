@@ -18,6 +18,7 @@ from fedpfl.config import Config, RunSettings
 from fedpfl.data.federation import federated_data
 from fedpfl.errors import ConfigError, DataError
 from fedpfl.export import export_personal
+from fedpfl.layers.memory import in_twin
 from fedpfl.methods import methods
 from fedpfl.new_clients import MODES, Simulation, _of_personal, try_new_clients
 from fedpfl.server import run_federation
@@ -93,6 +94,43 @@ def test_local_training_leaves_what_is_shared_alone(tmp_path, variant):
         assert name not in own or not torch.equal(array[own[name]], before[name][own[name]])
     split = stored["split"]
     assert np.array_equal(own["base.conv2.bias"].numpy(), split == 0)
+
+
+def models_tested(monkeypatch):
+    """Collect (simulation, state dict) of every model that is tested."""
+    found = []
+    correct = Simulation.correct
+
+    def recorded(left, local):
+        found.append((left, {name: array.clone() for name, array in local.model.state_dict().items()}))
+        return correct(left, local)
+
+    monkeypatch.setattr(Simulation, "correct", recorded)
+    return found
+
+
+def test_what_was_trained_locally_is_what_is_tested(tmp_path, monkeypatch):
+    run = simulate(tmp_path, 4, method="fedfac", **QUICK)  # dynamic: the server has the mean of personal channels, too
+    found = models_tested(monkeypatch)
+    try_new_clients(run, "local-train")
+    (left, tested), = found  # fmt: skip
+    own = left.engine.partition.personal_elements()
+    left.engine.partition.set_shared(left.strategy.shared)
+    received = left.engine.model.state_dict()
+    for name, array in tested.items():
+        where = own.get(name, torch.zeros_like(array, dtype=torch.bool))
+        assert torch.equal(array[~where], received[name][~where])
+        assert name not in own or (array[where] != received[name][where]).any()
+
+
+def test_a_fine_tuned_model_is_concluded_before_it_is_tested(tmp_path, monkeypatch):
+    run = simulate(tmp_path, 4, method="pfedsd", **QUICK)
+    found = models_tested(monkeypatch)
+    try_new_clients(run, "fine-tune")
+    ((_, tested),) = found
+    twins = {name: array for name, array in tested.items() if in_twin(name)}
+    assert twins
+    assert all(torch.equal(array, tested[name.split(".", 1)[1]]) for name, array in twins.items())
 
 
 def test_fedavg_has_nothing_to_train_but_can_be_fine_tuned(tmp_path):

@@ -34,7 +34,7 @@ def model_difference(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     return Result([table], [Lines("Model difference", "round", "mean distance", series)])
 
 
-@analysis("movement", "Δσ and Δτ: how far shared and personal parts move from round 1 on (FedDecomp, table 6)")
+@analysis("movement", "Δσ and Δτ: how far shared and personal parts move (FedDecomp, table 6)")
 def movement(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     """Show Δσ = ‖σ̄ − σ̄¹‖₂ and Δτ = (1/N)·Σ‖τ_i − τ_i¹‖₂ at the end of each run, and their curves."""
     rows: list[list[Cell]] = []
@@ -52,8 +52,8 @@ def movement(runs: Sequence[RunFolder], options: NoOptions) -> Result:
                 series[f"{group.label}, {symbol}"] = rounds, values
     require(rows, "the movement of its arrays", HOW)
     columns = ["run", "Δσ (shared)", "Δτ (personal)", "Δτ/Δσ", "best accuracy, %"]
-    return Result([Table("Movement since round 1", columns, rows)],
-                  [Lines("Movement since round 1", "round", "distance", series)])  # fmt: skip
+    return Result([Table("Movement since the start", columns, rows)],
+                  [Lines("Movement since the start", "round", "distance", series)])  # fmt: skip
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -210,7 +210,7 @@ def _deal(classes: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
 
 @partitioner("dirichlet-client", draws=True)
 def dirichlet_client(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
-    """Let every client draw a class mix q ~ Dir(α), then a fixed number of samples by q (FedDecomp, section 5.1).
+    """Let every client draw a class mix q ~ Dir(α), then a fixed number of samples by q (FedDecomp, section 4.1).
 
     Of class c a client gets ⌊n·q_c + ½⌋ different samples, or the whole class if it is smaller, so that a client can
     end just under ``train_samples`` and ``test_samples``. Clients draw from the full pool: two of them can have the

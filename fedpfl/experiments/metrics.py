@@ -125,11 +125,6 @@ def _weighted(line: Mapping[str, Any], clients: Collection[int]) -> float | None
     return float(found["weighted"]) if found else None
 
 
-def _trained(line: Mapping[str, Any], clients: Collection[int]) -> float | None:
-    found = line.get("trained")
-    return float(found["weighted"]) if found else None
-
-
 def _global(line: Mapping[str, Any], clients: Collection[int]) -> float | None:
     found = line.get("global")
     return float(found["accuracy"]) if found else None
@@ -172,6 +167,24 @@ def _accuracy(heading: str, take: Callable[[Lines, Collection[int], Curve], floa
     return Metric(heading, lambda lines, clients: take(lines, clients, curve), share=True)
 
 
+def _best_trained(lines: Lines, clients: Collection[int]) -> float | None:
+    """Return the best round's share of correct test samples, each client with the model that it trained last.
+
+    The first rounds, after which some clients have not trained yet, do not count.
+    """
+    tested = [line["trained"] for line in lines if line.get("trained")]
+    everyone = {client for found in tested for client in found["each"]}
+    correct: dict[str, float] = {}
+    samples: dict[str, int] = {}
+    shares = []
+    for found in tested:
+        samples.update(found["samples"])
+        correct.update({client: accuracy * samples[client] for client, accuracy in found["each"].items()})
+        if correct.keys() == everyone:
+            shares.append(sum(correct.values()) / sum(samples.values()))
+    return max(shares, default=None)
+
+
 METRICS: dict[str, Metric] = {
     "personalised-best": _accuracy("personalised accuracy, mean over clients, best round", _best, _personalised),
     "personalised-last": _accuracy("personalised accuracy, mean over clients, last round", _last, _personalised),
@@ -181,8 +194,9 @@ METRICS: dict[str, Metric] = {
         f"personalised accuracy, of all test samples, best mean of {WINDOW} consecutive evaluated rounds (of all where "
         "there are fewer)", _best_window, _weighted,
     ),
-    "trained-best": _accuracy(
-        "accuracy of what a round's clients have just trained, of their test samples, best round", _best, _trained
+    "trained-best": Metric(
+        "accuracy of the models that the clients trained last, of all test samples, best round", _best_trained,
+        share=True,
     ),
     "global-best": _accuracy("global accuracy, best round", _best, _global),
     "global-last": _accuracy("global accuracy, last round", _last, _global),

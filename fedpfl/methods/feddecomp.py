@@ -5,8 +5,8 @@ Low-Rank Decomposition, ACM Multimedia 2024, Section 3 and Algorithm 1 (its earl
 
 Convolutions and linear layers have a τ; in a model with self-attention only its projections and the classifier
 (Appendix B). Embeddings and recurrent layers are σ alone. ``initial-weights`` gives a pre-trained σ; τ starts as ever.
-``diagnostics`` records the distances of Appendix A: ``drift`` is (1/N)·Σ‖σ_i − σ̄‖, ``shared-change`` ‖σ̄ − σ̄¹‖,
-``personal-change`` the mean of ‖τ_i − τ_i¹‖.
+``diagnostics`` records the distances of Sections 4.4 and 4.5: ``drift`` is (1/N)·Σ‖σ_i − σ̄‖, ``shared-change``
+‖σ̄ − σ̄¹‖, ``personal-change`` the mean of ‖τ_i − τ_i¹‖, where σ̄¹ and τ_i¹ are what training starts from.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class FedDecomp(Method):
         return None if self.settings.variant == "reverse" else full_rank_only(model)
 
     def personal_part(self, model: nn.Module) -> Mapping[str, Tensor]:
-        """Return every τ = B·A, whatever its factors (Appendix A)."""
+        """Return every τ = B·A, whatever its factors (Section 4.5)."""
         return super().personal_part(model) if self.settings.variant == "reverse" else taus(model)
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:

@@ -69,7 +69,7 @@ class Events:
 
 
 def _without_clients(value: Any) -> Any:
-    return {k: v for k, v in value.items() if k != "each"} if isinstance(value, dict) else value
+    return {k: v for k, v in value.items() if k not in ("each", "samples")} if isinstance(value, dict) else value
 
 
 class LogEvents(logging.Handler):

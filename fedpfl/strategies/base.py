@@ -237,7 +237,7 @@ class PersonalisedStrategy(Strategy):
         if mean_model is not None:
             mean_model.begin()
         if self._diagnostics is not None:
-            self._diagnostics.begin()
+            self._diagnostics.begin(self)
         for client, reply in self._payloads(replies):
             # Checked before it is added, so that a bad reply leaves nothing behind in the sums.
             try:

@@ -36,16 +36,24 @@ class Candidates(PerClientStrategy):
         self.models = models
         self.epsilon = epsilon
         self.preferences = np.zeros((len(self.clients), len(self.clients)))
-        self._sent: dict[int, list[int]] = {}
+        # Of one round: a message that is sent again is the same, whoever has answered meanwhile.
+        self._chosen_in = -1
+        self._chosen: dict[int, list[int]] = {}
+        self._arrived: dict[int, np.ndarray] = {}
 
     def begin(self, server_round: int) -> None:
-        """Nothing to prepare."""
+        """Forget the arrays of the round before."""
+        self._arrived = {}
 
     def attachments(self, client: Client, kind: str) -> Payload:
         """Attach the chosen models, end to end, and the numbers of their clients."""
         if kind != "train":
             return Payload()
-        chosen = self._sent[client.id] = self._choose(client)
+        if self._chosen_in != self._round.number:
+            self._chosen_in, self._chosen = self._round.number, {}
+        if client.id not in self._chosen:
+            self._chosen[client.id] = self._choose(client)
+        chosen = self._chosen[client.id]
         if not chosen:
             return Payload()
         models = encode(self.for_clients[chosen].reshape(-1), self.settings.wire_dtype)
@@ -53,7 +61,7 @@ class Candidates(PerClientStrategy):
 
     def check(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Expect a weight for each model that was sent."""
-        weights, count = _weights(reply), len(self._sent[client.id])
+        weights, count = _weights(reply), len(self._chosen[client.id])
         if len(weights) != count:
             raise LayoutError(f"{len(weights)} weights arrived for {count} models")
         if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() <= 1 + 1e-3):
@@ -61,11 +69,13 @@ class Candidates(PerClientStrategy):
 
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Keep the client's newest model, and what it found of the others'."""
-        self.for_clients[client.id] = shared
-        self.preferences[client.id, self._sent[client.id]] += _weights(reply)
+        self._arrived[client.id] = shared
+        self.preferences[client.id, self._chosen[client.id]] += _weights(reply)
 
     def finish(self) -> None:
-        """Every client goes on from its own model: nothing to combine."""
+        """Let every client go on from its own model: nothing is combined."""
+        for client, shared in self._arrived.items():
+            self.for_clients[client] = shared
 
     def state(self) -> dict[str, np.ndarray]:
         """Add the running weights P."""

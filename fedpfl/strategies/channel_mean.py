@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigError
-from ..partition import SPLIT, Channels
+from ..partition import SPLIT, Channels, is_parameter
 from ..payload import Payload
 from ..rng import generator
 from .base import Client
@@ -44,13 +44,15 @@ class PartialMean(Mean):
     def finish(self) -> None:
         """Go from W^s to W^s + η_g·(mean − W^s), written so that η_g = 1 gives the mean to the bit.
 
-        A channel that was client-specific has no W^s; of it the mean of the weights is kept.
+        Running statistics are no weights: of them the mean is kept (a step could make a variance negative). A channel
+        that was client-specific has no W^s; of it the mean of the weights is kept.
         """
         before = self.shared.astype(np.float64)
         super().finish()
         stepped = (1 - self.server_step) * before + self.server_step * self.shared
         had_shared = self.split is None or self.only_shared or self.channels.elements(self.split)
-        self.shared = np.where(had_shared, stepped, self.shared).astype(np.float32)
+        steps = is_parameter(self.layout) & had_shared
+        self.shared = np.where(steps, stepped, self.shared).astype(np.float32)
 
     def attachments(self, client: Client, kind: str) -> Payload:
         """Say which channels are shared."""

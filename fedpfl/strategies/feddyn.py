@@ -6,17 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from ..partition import is_parameter
+from ..wire import decode, encode
 from .mean import Mean
-
-# Averaged, but not corrected: no loss pulls at them, and a corrected variance could become negative.
-STATISTICS = ("running_mean", "running_var")
 
 
 class FedDynMean(Mean):
     """h ← h − α/N·Σ_S (w_i − w^t); w ← mean_S(w_i) − h/α (Acar et al. 2021, Algorithm 1).
 
     N counts all clients, S those that answered. BatchNorm's running statistics, which the paper's models do not have,
-    are averaged only.
+    are averaged only: no loss pulls at them, and a corrected variance could become negative.
 
     Parameters
     ----------
@@ -35,14 +34,12 @@ class FedDynMean(Mean):
         super().__init__(*args, weights="uniform", **kwargs)
         self.alpha = alpha
         self.h = np.zeros(self.layout.size, np.float64)
-        self._corrected = np.ones(self.layout.size, np.float64)
-        for name, place in self.layout.slices().items():
-            if name.endswith(STATISTICS):
-                self._corrected[place] = 0.0
+        self._corrected = is_parameter(self.layout)
 
     def finish(self) -> None:
         """Update h and correct the mean by it."""
-        before = self.shared.astype(np.float64)
+        # What the clients started from: `wire-dtype` may have rounded it.
+        before = decode(encode(self.shared, self.settings.wire_dtype)).astype(np.float64)
         super().finish()
         moved = len(self._answered) * (self.shared - before)
         self.h -= self.alpha / len(self.participants) * self._corrected * moved

@@ -21,11 +21,15 @@ def line(number: int, accuracy: float, weighted: float, shared: float | None = N
     return out if shared is None else {**out, "global": {"accuracy": shared}}
 
 
+def trained(scores: dict[str, tuple[float, int]]) -> dict:
+    return {"each": {i: s for i, (s, _) in scores.items()}, "samples": {i: n for i, (_, n) in scores.items()}}
+
+
 LINES = [
     line(1, 0.5, 0.6, 0.4),
-    {**line(2, 0.7, 0.65, 0.3), "trained": {"weighted": 0.8}},
-    {**line(3, 0, 0), "personalised": None},
-    line(4, 0.6, 0.7),
+    {**line(2, 0.7, 0.65, 0.3), "trained": trained({"0": (1.0, 2)})},
+    {**line(3, 0, 0), "personalised": None, "trained": trained({"1": (0.5, 8)})},
+    {**line(4, 0.6, 0.7), "trained": trained({"0": (0.5, 2)})},
 ]
 
 
@@ -33,7 +37,7 @@ LINES = [
     ("name", "value"),
     [
         ("personalised-best", 0.7), ("personalised-last", 0.6), ("weighted-best", 0.7), ("weighted-last", 0.7),
-        ("weighted-best-10", 0.65), ("trained-best", 0.8), ("global-best", 0.4), ("global-last", 0.3),
+        ("weighted-best-10", 0.65), ("trained-best", 0.6), ("global-best", 0.4), ("global-last", 0.3),
         ("gigabytes", 2.0), ("seconds", 8.0), ("train-loss-last", 0.25), ("detail:drift", 20.0), ("detail:other", None),
     ],
 )  # fmt: skip
@@ -52,7 +56,7 @@ def test_some_clients_alone() -> None:
 
 
 def test_without_rounds_there_is_nothing() -> None:
-    for name in ("personalised-best", "personalised-last", "weighted-best-10", "train-loss-last"):
+    for name in ("personalised-best", "trained-best", "personalised-last", "weighted-best-10", "train-loss-last"):
         assert metrics.find(name).value([], ()) is None
 
 

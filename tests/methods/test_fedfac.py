@@ -135,6 +135,21 @@ def test_a_channel_that_turns_shared_takes_the_mean_of_the_weights_and_others_st
     np.testing.assert_allclose(strategy.shared, expected, rtol=1e-6)
 
 
+def test_running_statistics_take_no_step():
+    config, _, partition = built("resnet8", (3, 8, 8), **{"fedfac-server-step": 1.5})
+    strategy = rule(config, partition)
+    places, start = partition.layout.slices(), strategy.shared.copy()
+    variances, weights = places["base.bn1.running_var"], places["base.conv1.weight"]
+    vector = start.copy()
+    vector[variances], vector[weights] = 0.2, start[weights] + 1
+    strategy.begin(1)
+    for client in strategy.clients.values():
+        strategy.add(client, vector, None)
+    strategy.finish()
+    assert np.allclose(strategy.shared[variances], 0.2)  # with a step 1 + 1.5·(0.2 − 1) < 0
+    assert np.allclose(strategy.shared[weights], start[weights] + 1.5, atol=1e-5)
+
+
 def rule(config, partition):
     from fedpfl.strategies import Client, strategies
 

@@ -36,6 +36,14 @@ def test_a_run_starts_from_the_file(tmp_path, weights, name):
     assert all(torch.equal(found[key], weights[key]) for key in weights)
 
 
+@pytest.mark.parametrize("method", ["factorized-fl", "pfedpara"])
+def test_a_method_without_a_place_for_them_refuses_them(tmp_path, weights, method):
+    with pytest.raises(
+        ConfigError, match=rf"initial-weights = .*must be empty for {method}, which draws base.conv1.weight"
+    ):
+        start(saved(tmp_path / "w.pt", weights), method=method)
+
+
 def test_the_last_layer_starts_afresh_where_the_classes_differ(tmp_path, weights):
     found = start(saved(tmp_path / "w.pt", weights), num_classes=6)
     fresh = start("", num_classes=6)

@@ -70,3 +70,17 @@ def test_replies_without_proper_weights_are_refused(weights):
         strategy.check(strategy.clients[0], np.zeros(2, np.float32), reply)
     with pytest.raises(LayoutError):
         strategy.check(strategy.clients[0], np.zeros(2, np.float32), Payload())
+
+
+def test_a_message_that_is_sent_again_is_the_same_though_others_have_answered():
+    strategy = candidates(epsilon=0.5)
+    first = sent(strategy, 0, 2)
+    sent(strategy, 3, 2)
+    strategy.begin(2)
+    reply = Payload(arrays={"weights": np.zeros(2, np.float32)})
+    strategy.check(strategy.clients[3], np.full(2, 9, np.float32), reply)
+    strategy.add(strategy.clients[3], np.full(2, 9, np.float32), reply)
+    strategy.personal_round[3] = 2
+    assert sent(strategy, 0, 2) == first
+    strategy.finish()
+    assert strategy.for_clients[3].tolist() == [9, 9]

@@ -39,8 +39,10 @@ def write_atomically(path: Path, content: bytes, private: bool = False, durable:
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # a full disk: say what there was no room for
+            error.filename = str(path)
         raise
 
 
@@ -87,4 +89,10 @@ class Rounds:
             file.seek(self._at)
             complete, newline, _ = file.read().rpartition(b"\n")
         self._at += len(complete) + len(newline)
-        return [json.loads(line) for line in complete.splitlines()]
+        found = []
+        for line in complete.splitlines():
+            try:
+                found.append(json.loads(line))
+            except ValueError:  # a line's end: the file was shortened and has grown past where we were
+                continue
+        return found

@@ -81,7 +81,7 @@ def test_a_failed_write_leaves_the_old_content_and_no_rubbish(tmp_path, monkeypa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"No space left"):
+    with pytest.raises(OSError, match=rf"No space left on device: '{path}'"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]

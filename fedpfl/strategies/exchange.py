@@ -106,6 +106,7 @@ class Exchange:
         self._resends: dict[int, int] = {}
         self._client_of: dict[str, int] = {}
         self._probes: dict[str, int] = {}
+        self._probed_at: dict[int, float] = {}
         self._suspects: set[int] = set()
         # Errors of nodes that went away during this exchange, and until when they may come back.
         self._away: dict[int, tuple[Message, float]] = {}
@@ -197,17 +198,22 @@ class Exchange:
     def _probe_the_silent(self) -> None:
         """Ask those that have been silent for long for an answer to something else.
 
-        A SuperNode works on one message after the other: once it answers the later one, the earlier one is lost.
+        A SuperNode works on one message after the other: once it answers the later one, the earlier one is lost. Each
+        question starts a process on the device, and so there is none whose answer would change nothing.
         """
         asked = set(self._probes.values())
-        long_ago = time.monotonic() - self._check_after
+        now = time.monotonic()
         silent = [
             self._clients[client]
             for client, sent_at in self._sent_at.items()
-            if sent_at < long_ago and self._clients[client].in_turn and client not in asked
+            if max(sent_at, self._probed_at.get(client, sent_at)) < now - self._check_after
+            and self._clients[client].in_turn
+            and client not in asked
+            and self._resends.get(client, 0) < MOST_RESENDS
         ]
         messages = [Message(to_content(probe()), client.node_id, MessageType.QUERY) for client in silent]
         for client, message_id in zip(silent, self._grid.push_messages(messages) if messages else (), strict=True):
+            self._probed_at[client.id] = now
             if message_id:
                 self._probes[message_id] = client.id
 

@@ -141,6 +141,17 @@ def test_rounds_follow_a_growing_file(elsewhere):
     assert later.new() == [{"round": 2}]
 
 
+def test_a_file_that_was_shortened_and_has_grown_since_is_read_on(elsewhere):
+    path = elsewhere / "metrics.jsonl"
+    path.write_text('{"round": 1}\n{"round": 2}\n{"round": 3}\n')
+    rounds = Rounds(path)
+    path.write_text('{"round": 1}\n{"round": 2, "seconds": 10.25}\n{"round": 3}\n')
+    assert rounds.new() == [{"round": 3}]  # after the rest of a line
+    with path.open("a") as file:
+        file.write('{"round": 4}\n')
+    assert rounds.new() == [{"round": 4}]
+
+
 def test_lines_are_plain(capsys):
     line = {"round": 2, "personalised": {"accuracy": 0.5}, "bytes_up": 1, "bytes_down": 2e6, "failed": {"1": "x"}}
     Lines(3).round(line)

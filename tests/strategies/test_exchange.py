@@ -80,6 +80,19 @@ def test_a_device_that_loses_every_message_is_left_out(tmp_path):
     folder, grid = run(tmp_path, type("Always", (Forgetful,), {"losses": 100}), round_timeout=2)
     assert [line["failed"] for line in folder.metrics()] == [{"1": "no reply within 2 s"}] * 2
     assert grid.sent("train", 1) == 2 * 3
+    assert grid.probes() <= 2 * 2  # once it may be sent no more, there is nothing to ask for
+
+
+def test_a_device_that_answers_probes_with_errors_is_not_asked_at_every_look(tmp_path):
+    class Broken(Forgetful):
+        def answer(self, kind, payload, node_config):
+            if is_probe(payload):
+                raise FedpflError("no process could be started")
+            return super().answer(kind, payload, node_config)
+
+    folder, grid = run(tmp_path, Broken, round_timeout=0.9, num_server_rounds=1)
+    assert folder.metrics()[0]["failed"] == {"1": "no reply within 0.9 s"}
+    assert 1 <= grid.probes() <= 4  # one each 0.2 s
 
 
 def test_a_simulation_is_not_probed(tmp_path):

@@ -64,6 +64,18 @@ def test_it_is_fedavg(tmp_path, method, settings, fedavg):
         assert [line[key] for line in ours.metrics()] == [line[key] for line in theirs.metrics()]
 
 
+def test_fedfac_with_all_channels_shared_is_fedavg_with_personal_statistics_too(tmp_path):
+    settings = {"model": "normalised", "num_server_rounds": 3}
+    ours = run(tmp_path / "a", "fedfac", fedfac_tau="-inf", fedfac_share_buffers=False, **settings)
+    theirs = run(tmp_path / "b", "fedavg", fedavg_share_buffers=False, **settings)
+    assert not any(name.startswith("base.norm.running") for name in shared(ours))
+    assert_same(shared(ours), shared(theirs))
+    for mine, other in zip(personal(tmp_path / "a"), personal(tmp_path / "b"), strict=True):
+        assert_same({name: mine[name] for name in other}, other)  # fedfac keeps its layer too, which may yet be split
+    for key in ("clients", "train_loss", "personalised"):
+        assert [line[key] for line in ours.metrics()] == [line[key] for line in theirs.metrics()]
+
+
 @pytest.mark.parametrize("model", ["small-cnn", "normalised"])
 def test_fedrod_with_plain_cross_entropy_shares_what_fedavg_does(tmp_path, model):
     # The personal head is there and trains: it must not reach base and generic head.

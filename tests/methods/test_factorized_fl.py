@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from support import LocalGrid, federation, simulate
+from support import LocalGrid, federation, simulate, train
 
 import fedpfl.config
 from fedpfl.assembly import assemble
 from fedpfl.config import Config
+from fedpfl.data import Samples
+from fedpfl.data.federation import federated_data
 from fedpfl.errors import ConfigError
 from fedpfl.export import export_personal
 from fedpfl.layers.factorized import is_mu, is_v
+from fedpfl.methods.base import LocalRound
 from fedpfl.methods.factorized_fl import FactorizedFL
 from fedpfl.methods.factorized_fl_plus import FactorizedFLPlus
 from fedpfl.payload import Payload
@@ -205,6 +208,31 @@ def test_all_clients_start_from_the_same_factors(tmp_path):
         assert name.startswith("head.") or torch.equal(array, models[2][name])
 
 
+def test_what_is_sent_does_not_depend_on_how_a_client_numbers_its_classes(tmp_path):
+    # The numbering is in the classifier alone: with its rows in that order the same arrays leave the client.
+    config = Config.parse(federation(tmp_path, method=ALPHA, local_epochs=1, factorized_fl_l1=0.0))
+    digits = federated_data(config.data, 3, config.run.seed).train(0)
+    order = torch.randperm(10, generator=torch.Generator().manual_seed(1))  # class c is called order[c]
+    sent = []
+    for renamed, permuted in ((False, False), (True, True), (True, False)):
+        model, partition = assemble(config, (1, 8, 8), 10)
+        if permuted:
+            for array in (model.head.v, model.head.bias):
+                array.data[order] = array.data.clone()
+        samples = Samples(digits.x, order[digits.y] if renamed else digits.y)
+        local = LocalRound(
+            client=0, round=1, seed=3, num_classes=10, model=model, received=partition.received(),
+            message=Payload(), train_data=lambda samples=samples: samples, train_labels=samples.y.numpy,
+        )  # fmt: skip
+        start = partition.get_shared()
+        compared = train(config.method, local).arrays["compared"]
+        sent.append((partition.get_shared() - start, compared))
+    (plain, v), (same, same_v), (other, _) = sent
+    np.testing.assert_allclose(same, plain, atol=1e-6)
+    np.testing.assert_allclose(same_v, v, atol=1e-6)
+    assert np.abs(other - plain).max() > 1e-3  # with the first rows as they were it does depend on it
+
+
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
@@ -280,7 +308,6 @@ def test_testing_the_trained_model_is_testing_before_the_mean(tmp_path, method, 
 
 def test_the_exported_model_predicts_as_the_client_was_tested(tmp_path):
     from fedpfl import models
-    from fedpfl.data.federation import federated_data
 
     folder = simulate(tmp_path, 3, method=BETA, num_server_rounds=2, learning_rate=0.05)
     config = Config.parse(folder.config())

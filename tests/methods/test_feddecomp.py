@@ -7,7 +7,9 @@ import pytest
 from safetensors.numpy import load_file
 from support import LocalGrid, federation, simulate
 
+from fedpfl.assembly import assemble
 from fedpfl.client import engine_for, handle
+from fedpfl.config import Config
 from fedpfl.payload import Payload
 
 
@@ -55,6 +57,18 @@ def test_only_sigma_travels_and_reverse_sends_only_tau(tmp_path):
         assert ("global" in run.metrics()[0]) == (variant == "alternating")
 
 
+def test_reverse_trains_tau_first_as_ever_and_keeps_sigma(tmp_path):
+    settings = {"feddecomp_variant": "reverse", "local_epochs": 5, "feddecomp_lora_epochs": 2}
+    config = Config.parse(federation(tmp_path, 2, method="feddecomp", **settings))
+    model, partition = assemble(config, (1, 8, 8), 10)
+    tau, sigma = config.method.schedule(None)
+    names = [name for name, _ in model.named_parameters()]
+    of_tau = {name for name in names if ".tau_" in name}
+    assert {name for name in names if tau.train(name)} == of_tau == set(partition.shared)
+    assert {name for name in names if sigma.train(name)} == set(names) - of_tau == set(partition.personal)
+    assert (tau.epochs, sigma.epochs) == (2, 3)
+
+
 def test_simultaneous_trains_both_parts_in_one_phase(tmp_path):
     run = simulate(tmp_path, 2, method="feddecomp", feddecomp_variant="simultaneous", num_server_rounds=1)
     first = _initial(tmp_path, 2, method="feddecomp")
@@ -89,8 +103,6 @@ def _initial(tmp_path, num_clients, **settings):
     values = federation(tmp_path, num_clients, **settings)
     handle("query", Payload(), values, {"partition-id": 0, "num-partitions": num_clients})
     engine = engine_for(values, num_clients, "", 0)
-    from fedpfl.assembly import assemble
-
     _, partition = assemble(engine.config, engine.data.input_shape, engine.data.num_classes)
     return partition.layout.unflatten(partition.get_shared())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,14 @@ def test_every_cell_of_every_scale_can_be_run(path: Path, tmp_path: Path) -> Non
         measured = Measured(experiment, scale, Store(tmp_path), seeds=1)  # which checks the settings
         assert set(measured.cells) == {key[:2] for key in measured.runs}
         assert measured.cells, scale
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_page_says_how_many_runs_there_are(scale: str, tmp_path: Path) -> None:
+    page = (FOLDER.parent / "docs" / "experiments.md").read_text(encoding="utf-8")
+    (said,) = re.findall(rf"^\| `{scale}` \|[^|]*\| ([\d,]+) \|", page, re.MULTILINE)
+    runs = {run.name for path in FILES for run in Measured(load(path), scale, Store(tmp_path)).runs.values()}
+    assert len(runs) == int(said.replace(",", ""))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

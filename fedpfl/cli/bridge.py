@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ConfigError
+from ..mqtt.frames import DEFAULT_CHUNK, MAX_CHUNK
 from . import OneLineErrors
 
 if TYPE_CHECKING:
@@ -46,10 +47,12 @@ Ca = Annotated[
     ),
 ]
 MaxChunk = Annotated[
-    int, typer.Option(min=4096, max=2**26, help="Longest MQTT payload in bytes; the broker may demand shorter ones.")
+    int,
+    typer.Option(
+        min=4096, max=MAX_CHUNK, help="Longest MQTT payload to send, in bytes; the broker may demand shorter ones."
+    ),
 ]
 LogLevel = Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")]
-_CHUNK = 2**20
 # <malloc.h>
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
@@ -68,7 +71,7 @@ def device(
         Path | None, typer.Option(help="Certificate shown to them: SuperNodes that have keys demand TLS.")
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
-    max_chunk: MaxChunk = _CHUNK,
+    max_chunk: MaxChunk = DEFAULT_CHUNK,
     log_level: LogLevel = "info",
 ) -> None:
     """Serve this device's SuperNodes. The account's name is the device's unless --username says otherwise."""
@@ -125,7 +128,7 @@ def server(
     runs: Annotated[
         Path | None, typer.Option(help="Publish the state and the metrics of the newest run in this folder.")
     ] = None,
-    max_chunk: MaxChunk = _CHUNK,
+    max_chunk: MaxChunk = DEFAULT_CHUNK,
     log_level: LogLevel = "info",
 ) -> None:
     """Carry the devices' requests to the SuperLink. The account's name is "server" unless --username says otherwise."""

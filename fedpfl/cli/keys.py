@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ..errors import ConfigError, FedpflError
+from ..mqtt.frames import DEFAULT_CHUNK, MAX_CHUNK
 from . import app
 from .bridge import host_and_port
 
@@ -52,6 +53,9 @@ def broker_command(
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="The broker's certificate, which names its address.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    max_chunk: Annotated[
+        int, typer.Option(min=4096, max=MAX_CHUNK, help="The largest --max-chunk of `fedpfl-bridge` that it lets pass.")
+    ] = DEFAULT_CHUNK,
 ) -> None:
     """Write mosquitto's settings, accounts, access list and passwords; only what changes is written."""
     if find_spec("paho") is None:
@@ -64,7 +68,7 @@ def broker_command(
     host, port = host_and_port("listen", listen)
     folder = folder.expanduser()
     try:
-        files = write_broker_files(folder, host, port, device or (), tls, watcher or (WATCH_ACCOUNT,))
+        files = write_broker_files(folder, host, port, device or (), tls, watcher or (WATCH_ACCOUNT,), max_chunk)
     except OSError as error:
         raise ConfigError("folder", str(folder), f"cannot be written ({error.strerror})") from error
     typer.echo(f"broker:    mosquitto -c {files.config}")

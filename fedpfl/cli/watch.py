@@ -60,7 +60,7 @@ def _lines(arrived: queue.Queue[Arrived], until: float | None) -> None:
     while until is None or time.monotonic() < until:
         try:
             message = arrived.get(timeout=REDRAW_SECONDS)
-            print_json({"topic": printable(message.topic), **read_event(message.topic, message.payload)})
+            print_json({**read_event(message.topic, message.payload), "topic": printable(message.topic)})
             sys.stdout.flush()
         except queue.Empty:
             continue

@@ -12,13 +12,15 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError
 from ..files import make_password, write_atomically
 from . import topics
-from .link import DEFAULT_CHUNK, PACKET_OVERHEAD, WINDOW, is_loopback
+from .frames import DEFAULT_CHUNK
+from .link import PACKET_OVERHEAD, WINDOW, is_loopback
 
 SERVER_ACCOUNT = "server"
 WATCH_ACCOUNT = "watch"
@@ -82,7 +84,7 @@ def write_broker_files(
     watchers : sequence of str
         Accounts that may read everything but requests and responses; each serves one `fedpfl watch` at a time.
     max_chunk : int
-        ``--max-chunk`` of the two sides.
+        The largest ``--max-chunk`` that the two sides can use.
 
     Raises
     ------
@@ -165,15 +167,16 @@ def _write(path: Path, content: bytes) -> bool:
 
 
 def _hashes(accounts: Path) -> dict[str, str]:
-    lines = accounts.read_text(encoding="ascii").splitlines() if accounts.is_file() else []
+    lines = accounts.read_text(encoding="ascii", errors="replace").splitlines() if accounts.is_file() else []
     return {name: known for name, _, known in (line.partition(":") for line in lines)}
 
 
 def _hash(password: str, known: str | None) -> str:
     """Return the password's hash: the known one if it is the password's, or else one with a new salt."""
     parts = (known or "").split("$")
-    if len(parts) == 5 and _salted(password, base64.b64decode(parts[3])) == known:
-        return known
+    with suppress(ValueError):  # a damaged line is no known hash
+        if len(parts) == 5 and _salted(password, base64.b64decode(parts[3])) == known:
+            return known
     return _salted(password, secrets.token_bytes(12))
 
 

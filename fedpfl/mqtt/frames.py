@@ -25,6 +25,8 @@ from enum import IntEnum
 from ..errors import FedpflError
 
 ID_BYTES = 16
+# Longest MQTT payload: --max-chunk, and the largest that it can be.
+DEFAULT_CHUNK, MAX_CHUNK = 2**20, 2**26
 # The largest bodies of Flower 1.41 are 10 MB; a message is a body with its headers.
 MAX_MESSAGE_BYTES = 32 * 2**20
 # Bytes of unfinished messages that are kept at a time, of one sender.
@@ -122,7 +124,7 @@ def single(kind: Kind, content: bytes = b"") -> bytes:
     return _HEADER.pack(_MAGIC, _VERSION, kind, 0, 1, len(content)) + content
 
 
-def decode(message_id: bytes | None, payload: bytes, max_message: int = MAX_MESSAGE_BYTES) -> Frame:
+def decode(message_id: bytes | None, payload: bytes) -> Frame:
     """Read a frame.
 
     Parameters
@@ -131,8 +133,6 @@ def decode(message_id: bytes | None, payload: bytes, max_message: int = MAX_MESS
         The correlation data it came with.
     payload : bytes
         What it came as.
-    max_message : int
-        Longest message that is accepted.
 
     Raises
     ------
@@ -150,8 +150,8 @@ def decode(message_id: bytes | None, payload: bytes, max_message: int = MAX_MESS
         kind = Kind(number)
     except ValueError:
         raise FrameError(f"unknown kind of frame {number}") from None
-    if size > max_message:
-        raise FrameError(f"a message of {size} bytes; at most {max_message} are accepted")
+    if size > MAX_MESSAGE_BYTES:
+        raise FrameError(f"a message of {size} bytes; at most {MAX_MESSAGE_BYTES} are accepted")
     if not 0 <= index < count or count > size // MIN_PIECE_BYTES + 1:
         raise FrameError(f"frame {index} of {count} for {size} bytes")
     length = _piece_length(size, count)

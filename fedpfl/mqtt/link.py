@@ -31,6 +31,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from ..errors import ConfigError, FedpflError
 from . import topics
+from .frames import DEFAULT_CHUNK, MAX_CHUNK
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,6 @@ MANY_BRIEF = 3
 GOODBYE_SECONDS = 2.0
 RETRY_SECONDS = 1
 RETRY_SECONDS_MAX = 8
-DEFAULT_CHUNK = 2**20
 # Beside its payload a packet has a topic, properties and a header; all of ours have less than this.
 PACKET_OVERHEAD = 1024
 # Payloads that were published and are not acknowledged: enough to hide a network's latency, few enough for memory.
@@ -210,13 +210,13 @@ class Link:
     subscriptions : sequence of str
         Topics to subscribe to, whenever there is a new connection.
     on_message : callable
-        Gets every message, in the network thread: it must neither block nor raise.
+        Gets every message, in the network thread: it must not block. What it raises is logged.
     on_online : callable, optional
         Is told of every new connection: whether the broker has kept the session, with all that is queued in it.
     presence : str, optional
         Topic of the retained presence: ``online`` while connected, ``offline`` as the last will.
     max_chunk : int
-        Longest payload to send or to accept.
+        Longest payload to send; the other side may send longer ones.
     persistent : bool
         Whether the broker keeps the session while there is no connection.
     stopping : threading.Event, optional
@@ -251,7 +251,10 @@ class Link:
         self._window = threading.BoundedSemaphore(WINDOW)
         self._lock = threading.Lock()
         self._unacknowledged: dict[int, Callable[[ReasonCode], None]] = {}
+        # Acknowledgements that came before _publish knew their id. They are kept only while one is in progress: ids are
+        # used again, and paho acknowledges what did not go through _publish as well (QoS 0, presence).
         self._early: dict[int, ReasonCode] = {}
+        self._publishing = 0
         self._client = self._new_client()
 
     # -- life --------------------------------------------------------------------------------------------------------
@@ -267,7 +270,8 @@ class Link:
         until = None if timeout is None else time.monotonic() + timeout
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = SESSION_SECONDS if self._persistent else 0
-        properties.MaximumPacketSize = self._max_chunk + PACKET_OVERHEAD
+        # Not this side's own --max-chunk: the broker drops without a word what is larger than the receiver announced.
+        properties.MaximumPacketSize = MAX_CHUNK + PACKET_OVERHEAD
         while not self._stopping.is_set():
             try:
                 self._client.connect(
@@ -399,9 +403,14 @@ class Link:
         if expires is not None:
             properties.MessageExpiryInterval = expires
         # paho holds its own lock while it calls _acknowledged, and needs it in publish: so none is held here meanwhile.
+        with self._lock:
+            self._publishing += 1
         mid = self._client.publish(topic, payload, 1, retain, properties).mid
         with self._lock:
+            self._publishing -= 1
             early = self._early.pop(mid, None)
+            if not self._publishing:
+                self._early.clear()
             if early is None:
                 self._unacknowledged[mid] = acknowledged
         if early is not None:
@@ -488,23 +497,26 @@ class Link:
     def _acknowledged(self, _client: paho.Client, _data: Any, mid: int, reason: ReasonCode, _properties: Any) -> None:
         with self._lock:
             acknowledged = self._unacknowledged.pop(mid, None)
-            if acknowledged is None:
+            if acknowledged is None and self._publishing:
                 self._early[mid] = reason
         if acknowledged is not None:
             acknowledged(reason)
 
     def _arrived(self, _client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
         p = message.properties
-        self._on_message(
-            Arrived(
-                message.topic,
-                bytes(message.payload),
-                getattr(p, "CorrelationData", None),
-                getattr(p, "ResponseTopic", None),
-                getattr(p, "MessageExpiryInterval", None),
-                message.retain,
+        try:
+            self._on_message(
+                Arrived(
+                    message.topic,
+                    bytes(message.payload),
+                    getattr(p, "CorrelationData", None),
+                    getattr(p, "ResponseTopic", None),
+                    getattr(p, "MessageExpiryInterval", None),
+                    message.retain,
+                )
             )
-        )
+        except Exception:  # it would end paho's thread, and with that the connection, but not the process
+            logger.exception("a message on %s was dropped", message.topic)
 
     def _complain(self, words: str) -> None:
         """Say once, until there is a connection again, why there is none."""

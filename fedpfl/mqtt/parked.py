@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 # A SuperNode that has not come back after so long has been given up by every round that waited for it.
 KEEP_SECONDS = 3600.0
+# Bytes of answers that are kept at a time, of one device.
+MAX_BYTES = 2 * MAX_MESSAGE_BYTES
 
 
 class Parked:
@@ -49,17 +51,20 @@ class Parked:
             raise ConfigError("state-dir", str(folder), f"cannot be made ({error.strerror})") from error
         for path in folder.glob("*.answer"):
             self._load(path)
+        self._answers = dict(sorted(self._answers.items(), key=lambda item: item[1][0]))  # the newest last
 
     def put(self, device: str, key: bytes, response: Response) -> Response:
         """Store an answer and return it with its receipt."""
         stored = replace(response, receipt=secrets.token_hex(16))
         with self._lock:
+            self._answers.pop((device, key.hex()), None)  # so that the newest comes last
             self._answers[device, key.hex()] = (time.time(), stored)
             try:
                 # Not for a loss of power: that ends the SuperLink, and the run that the answer belongs to, as well.
                 write_atomically(self._path(device, key.hex()), stored.encode(), private=True, durable=False)
             except OSError as error:  # the SuperLink has given it away: it must be handed over nevertheless
                 logger.error("%s: an answer is kept in memory only (%s)", self._folder, error)
+            self._sweep(device)
         return stored
 
     def get(self, device: str, key: bytes) -> Response | None:
@@ -84,7 +89,22 @@ class Parked:
 
     def _remove(self, device: str, key: str) -> None:
         del self._answers[device, key]
-        self._path(device, key).unlink(missing_ok=True)
+        try:
+            self._path(device, key).unlink(missing_ok=True)
+        except OSError as error:
+            logger.error("%s: an answer that is over cannot be removed (%s)", self._folder, error)
+
+    def _sweep(self, device: str) -> None:
+        """Remove what nobody has fetched in time, and a device's oldest answers if it has too many."""
+        now, room = time.time(), MAX_BYTES
+        for (owner, key), (since, response) in reversed(list(self._answers.items())):
+            if owner == device:
+                room -= len(response.body)
+            if now - since > KEEP_SECONDS:
+                self._remove(owner, key)
+            elif owner == device and room < 0:
+                logger.error("an answer for %s is dropped: more than %d bytes wait for it", device, MAX_BYTES)
+                self._remove(owner, key)
 
     def _load(self, path: Path) -> None:
         device, _, key = path.stem.rpartition("@")

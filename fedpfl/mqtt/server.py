@@ -47,6 +47,8 @@ LOOK_SHARE = 0.1
 LOOK_SECONDS_CROWDED = 2.0
 # Of one device, which may have several SuperNodes.
 MAX_RUNNING = 64
+# Responses that wait for their turn at the broker; a device asks again for one that is not sent because of this.
+MAX_REPEATED = 8
 MAX_REMEMBERED = 4096
 MAX_STORED_BYTES = 2 * frames.MAX_MESSAGE_BYTES
 UNAVAILABLE, TIMED_OUT = 503, 504
@@ -145,7 +147,13 @@ class ServerBridge:
             exchange, content = ready
             thread = threading.Thread(target=self._work, args=(device, exchange, content), daemon=True)
             self._threads.add(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system has no more threads: the device asks again
+                with self._lock:
+                    self._threads.discard(thread)
+                    del device.exchanges[exchange.id]
+                    self._complain(device, "dropped a request of %s: %s", name, error)
 
     def _take(self, name: str, device: _Device, frame: Frame, message: Arrived) -> tuple[_Exchange, memoryview] | None:
         now = self._clock()
@@ -160,16 +168,16 @@ class ServerBridge:
                 raise FrameError("it does not expire in time")
             if known is not None:
                 if frame.index == 0:
-                    self._answer_again(known)
+                    self._answer_again(device, known)
                 return None
             content = device.assembler.add(frame)
             if content is None:
                 return None
             exchange = device.exchanges[frame.id] = _Exchange(name, frame.id, now)
-            if sum(e.running for e in device.exchanges.values()) <= MAX_RUNNING:
+            if sum(e.running or e.sending for e in device.exchanges.values()) <= MAX_RUNNING:
                 return exchange, content
             exchange.running, exchange.finished = False, now
-            self._answer_again(exchange)
+            self._answer_again(device, exchange)
             raise FrameError(f"{MAX_RUNNING} of its requests are being worked on")
         if frame.kind is Kind.PROBE:
             self._answer_probe(name, device, frame, known)
@@ -191,7 +199,7 @@ class ServerBridge:
             again = frames.single(Kind.AGAIN)
             self._link.publish(topics.response(name), again, message_id=frame.id, expires=EXPIRY_SECONDS)
         else:
-            self._answer_again(known)
+            self._answer_again(device, known)
 
     def _delivered(self, name: str, frame: Frame, known: _Exchange | None) -> None:
         if known is not None:
@@ -199,17 +207,21 @@ class ServerBridge:
         if frame.piece and self._parked.drop(name, bytes(frame.piece).decode("ascii", "replace")):
             self._tell()
 
-    def _answer_again(self, exchange: _Exchange) -> None:
+    def _answer_again(self, device: _Device, exchange: _Exchange) -> None:
         if exchange.running or exchange.sending:
             return
+        if sum(e.sending for e in device.exchanges.values()) >= MAX_REPEATED:
+            return
         # There is none if it was confirmed, cancelled, or forgotten for want of room.
-        self._start_sending(exchange, exchange.response or Response(UNAVAILABLE))
+        response = exchange.response or Response(UNAVAILABLE)
+        threading.Thread(target=self._send, args=(exchange, response), daemon=True).start()
+        exchange.sending = True
 
     def _forget(self, device: _Device, now: float) -> None:
         # In order of arrival: the oldest that still runs ends the search.
         for message_id, old in list(device.exchanges.items()):
             crowded = len(device.exchanges) > MAX_REMEMBERED
-            if old.running or not (crowded or now - old.finished > REMEMBER_SECONDS):
+            if old.running or old.sending or not (crowded or now - old.finished > REMEMBER_SECONDS):
                 if not crowded:
                     break
                 continue
@@ -319,10 +331,6 @@ class ServerBridge:
             exchange.sending = True
         self._send(exchange, response)
 
-    def _start_sending(self, exchange: _Exchange, response: Response) -> None:
-        exchange.sending = True
-        threading.Thread(target=self._send, args=(exchange, response), daemon=True).start()
-
     def _send(self, exchange: _Exchange, response: Response) -> None:
         try:
             self._link.send(
@@ -335,7 +343,8 @@ class ServerBridge:
         except LinkError as error:
             logger.warning("a response for %s was not sent: %s", exchange.device, error)
         finally:
-            exchange.sending = False
+            with self._lock:
+                exchange.sending = False
 
     # -- news: whoever gets a message makes all others look at once --------------------------------------------------
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MAX_TEXT = 200
 MAX_PAYLOAD = 65_536
+MAX_DEPTH = 16
 # A watcher's memory does not depend on what others publish.
 MAX_ROWS = 1000
 LAST_ROUNDS = 8
@@ -33,7 +34,7 @@ def read_event(topic: str, payload: bytes) -> dict[str, Any]:
     Raises
     ------
     EventError
-        The payload is not a JSON object.
+        The payload is not a JSON object, or has what cannot be drawn.
     """
     if len(payload) > MAX_PAYLOAD:
         raise EventError(f"{topic}: {len(payload)} bytes")
@@ -43,7 +44,10 @@ def read_event(topic: str, payload: bytes) -> dict[str, Any]:
         raise EventError(f"{topic}: not JSON") from None
     if not isinstance(values, dict):
         raise EventError(f"{topic}: not an object")
-    return {printable(key): _printable(value) for key, value in values.items()}
+    try:
+        return {printable(key): _printable(value) for key, value in values.items()}
+    except EventError as error:
+        raise EventError(f"{topic}: {error}") from None
 
 
 def printable(text: str) -> str:
@@ -51,12 +55,16 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "�" for c in text[:MAX_TEXT])
 
 
-def _printable(value: Any) -> Any:
+def _printable(value: Any, depth: int = 1) -> Any:
     if isinstance(value, str):
         return printable(value)
+    if depth > MAX_DEPTH:
+        raise EventError("nested too deeply")
+    if isinstance(value, int) and abs(value) >= 2**63:  # no number of ours; beyond 309 digits it cannot be formatted
+        raise EventError("a number that is too large")
     if isinstance(value, dict):
-        return {printable(str(k)): _printable(v) for k, v in value.items()}
-    return [_printable(v) for v in value] if isinstance(value, list) else value
+        return {printable(k): _printable(v, depth + 1) for k, v in value.items()}
+    return [_printable(v, depth + 1) for v in value] if isinstance(value, list) else value
 
 
 class Board:

@@ -118,6 +118,18 @@ def test_a_round_trip_much_longer_than_the_broker_allows(testbed, client):
     assert response.headers["flwr-answer"] == "yes"
 
 
+def test_sides_with_different_chunks_understand_each_other(tmp_path):
+    broker, superlink = Broker(tmp_path), SuperLink()
+    sides = [Side.server(broker, tmp_path, superlink), Side.device(broker, tmp_path, "nano-1", "--max-chunk", "4096")]
+    try:
+        with httpx.Client(base_url=f"http://{sides[1].address}", timeout=10) as client:
+            assert client.post(PUSH, content=b"ab" * 20_000).content == b"ba" * 20_000
+    finally:
+        for part in (*sides, broker):
+            part.end()
+        superlink.close()
+
+
 def test_headers_pass_as_they_are(testbed, client):
     signature = "MGUCMQ==+/ /=="
     client.post(PUSH, content=b"headers", headers={"flwr-signature": signature, "Flwr-Timestamp": "2025-01-01T00:00"})

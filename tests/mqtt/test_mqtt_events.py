@@ -3,7 +3,9 @@
 import io
 import json
 import logging
+import queue
 import stat
+import time
 
 import pytest
 from mqtt_parts import MOSQUITTO, Broker, publish
@@ -11,11 +13,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedpfl.cli import app
+from fedpfl.cli.watch import _lines
 from fedpfl.errors import ConfigError
 from fedpfl.mqtt import telemetry, topics
 from fedpfl.mqtt.broker import BrokerTls, access_list, write_broker_files
 from fedpfl.mqtt.events import Events, LogEvents, RunFollower
-from fedpfl.mqtt.link import Account
+from fedpfl.mqtt.link import PACKET_OVERHEAD, Account, Arrived
 from fedpfl.mqtt.watch import Board, EventError, read_event
 
 
@@ -131,10 +134,21 @@ def test_the_board_shows_what_there_is():
     assert "62.5 %" not in drawn(board)
 
 
-@pytest.mark.parametrize("payload", [b"", b"[1]", b"{", b"[" * 50_000, b"\xff", b" " * 70_000])
+@pytest.mark.parametrize("payload", [
+    b"", b"[1]", b"{", b"[" * 50_000, b"\xff", b" " * 70_000,
+    b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}",
+    b'{"a": ' * 300 + b"1" + b"}" * 300, b'{"seconds": 1' + b"0" * 400 + b"}",
+])  # fmt: skip
 def test_events_that_are_none_are_refused(payload):
     with pytest.raises(EventError):
         read_event("fedpfl/log/x", payload)
+
+
+def test_a_payload_cannot_pretend_to_be_of_another_topic(capsys):
+    arrived = queue.Queue()
+    arrived.put(Arrived("fedpfl/log/nano-1", b'{"topic": "fedpfl/run/state", "level": "warning"}'))
+    _lines(arrived, time.monotonic() + 0.05)
+    assert json.loads(capsys.readouterr().out) == {"topic": "fedpfl/log/nano-1", "level": "warning"}
 
 
 def test_events_of_other_types_and_with_control_characters_are_shown_harmlessly():
@@ -191,6 +205,9 @@ def test_the_broker_command_writes_only_what_changes(tmp_path):
     assert lines(*one)[1][-1] == "written:   nothing, all is as it should be"
     one += ["--listen", "127.0.0.1:1884"]
     assert lines(*one)[1][-1] == "written:   mosquitto.conf"
+    one += ["--max-chunk", "65536"]
+    assert lines(*one)[1][-1] == "written:   mosquitto.conf"
+    assert f"max_packet_size {65536 + PACKET_OVERHEAD}\n" in (tmp_path / "b" / "mosquitto.conf").read_text()
     (tmp_path / "b" / "passwords" / "nano-1").write_text("another")
     assert lines(*one)[1][-1] == "written:   accounts"
     again = (tmp_path / "b" / "accounts").read_text().splitlines()
@@ -198,6 +215,17 @@ def test_the_broker_command_writes_only_what_changes(tmp_path):
     assert lines("--tls-key", "k") == (2, ["error: tls-cert = 'k': goes together with --tls-key"])
     code, error = lines("--listen", "192.168.1.10:8883")
     assert (code, "needs TLS" in error[-1]) == (2, True)
+
+
+def test_damaged_accounts_are_written_anew(tmp_path):
+    files = write_broker_files(tmp_path, "127.0.0.1", 1883, ["nano-1"])
+    accounts = tmp_path / "accounts"
+    good = accounts.read_text()
+    name = next(line for line in good.splitlines() if line.startswith("nano-1:"))
+    accounts.write_bytes(good.encode().replace(name.encode(), b"nano-1:$7$101$abc$\xff"))
+    assert write_broker_files(tmp_path, "127.0.0.1", 1883, ["nano-1"]).changed == ("accounts",)
+    assert accounts.read_text().splitlines()[:-1] == good.splitlines()[:-1]
+    assert write_broker_files(tmp_path, "127.0.0.1", 1883, ["nano-1"]).passwords == files.passwords
 
 
 @pytest.mark.parametrize("devices", [["a/b"], ["+"], ["#"], [""], ["x:y"], ["a\nuser b"], ["server"], ["a", "a"]])

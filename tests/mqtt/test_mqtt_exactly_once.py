@@ -13,7 +13,7 @@ from fedpfl.mqtt import device as device_side
 from fedpfl.mqtt import frames, topics
 from fedpfl.mqtt import server as server_side
 from fedpfl.mqtt.device import DeviceBridge
-from fedpfl.mqtt.exchange import Response
+from fedpfl.mqtt.exchange import Request, Response
 from fedpfl.mqtt.frames import Kind
 from fedpfl.mqtt.link import Arrived, LinkError
 from fedpfl.mqtt.parked import Parked
@@ -478,3 +478,102 @@ def wait_for(condition):
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+class HeldLink(FakeLink):
+    """Counts who waits in ``send``, which goes on when ``open`` is set."""
+
+    def __init__(self, network):
+        super().__init__(network)
+        self.open, self.waiting, self.most, self.lock = threading.Event(), 0, 0, threading.Lock()
+
+    def send(self, *args, **options):
+        with self.lock:
+            self.waiting += 1
+            self.most = max(self.most, self.waiting)
+        self.open.wait(5)
+        super().send(*args, **options)
+        with self.lock:
+            self.waiting -= 1
+
+
+@pytest.fixture
+def held(tmp_path):
+    """A server's side whose responses wait, and how a device tells it something."""
+    network = Network()
+    server = ServerBridge(HeldLink(network), FakeSuperLink(), tmp_path)
+
+    def tell(kind, number, content=b""):
+        (payload,) = frames.split(kind, content, 2000)
+        message_id = number.to_bytes(16, "big")
+        server.arrived(Arrived(topics.request(NAME), payload, message_id, topics.response(NAME), 30))
+
+    yield server, tell
+    server._link.open.set()
+    server.stop()
+    network.close()
+
+
+def push():
+    return Request(PUSH, (), b"x", time.time()).encode()
+
+
+def test_repeats_that_wait_for_the_broker_are_few(held):
+    server, tell = held
+    link = server._link
+    link.open.set()
+    for number in range(30):
+        tell(Kind.REQUEST, number, push())
+    wait_for(lambda: len(link.network.log) == 30 and link.waiting == 0)
+    link.open.clear()
+    link.most = 0
+    for _ in range(2):
+        for number in range(30):
+            tell(Kind.PROBE, number)
+    wait_for(lambda: link.waiting == server_side.MAX_REPEATED)
+    assert link.most == server_side.MAX_REPEATED
+    link.open.set()
+    wait_for(lambda: link.waiting == 0 and not any(e.sending for e in server._devices[NAME].exchanges.values()))
+    tell(Kind.PROBE, 29)  # which was dropped before
+    wait_for(lambda: link.network.log[-1].id == (29).to_bytes(16, "big"))
+
+
+def test_requests_whose_responses_wait_are_bounded(held, monkeypatch):
+    monkeypatch.setattr(server_side, "MAX_RUNNING", 5)
+    server, tell = held
+    for number in range(40):
+        tell(Kind.REQUEST, number, push())
+        wait_for(lambda: not any(e.running for e in server._devices[NAME].exchanges.values()))
+    wait_for(lambda: server._link.waiting == server_side.MAX_REPEATED)
+    assert len(server._upstream.done) == 5
+
+
+def test_a_request_for_which_there_is_no_thread_is_asked_for_again(held, monkeypatch, caplog):
+    server, tell = held
+    server._link.open.set()
+
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        tell(Kind.REQUEST, 1, push())
+    assert "dropped a request of nano-1: can't start new thread" in caplog.text
+    tell(Kind.PROBE, 1)
+    assert [frame.kind for frame in server._link.network.log] == [Kind.AGAIN]
+    tell(Kind.REQUEST, 1, push())
+    wait_for(lambda: server._upstream.done == [b"x"])
+
+
+def test_answers_that_nobody_fetches_are_swept_and_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedpfl.mqtt.parked.MAX_BYTES", 100)
+    parked, now = Parked(tmp_path), [time.time()]
+    monkeypatch.setattr("fedpfl.mqtt.parked.time.time", lambda: now[0])
+    for device, key in ((NAME, b"1"), ("nano-2", b"1"), (NAME, b"2"), (NAME, b"1"), (NAME, b"3")):
+        parked.put(device, key, Response(200, (), bytes(40)))
+    assert [parked.get(NAME, key) is None for key in (b"1", b"2", b"3")] == [False, True, False]
+    assert parked.get("nano-2", b"1") is not None
+    assert len(list(tmp_path.iterdir())) == 3
+    now[0] += 3601
+    parked.put("nano-2", b"4", Response(200, (), b"new"))
+    assert len(parked._answers) == len(list(tmp_path.iterdir())) == 1

@@ -161,6 +161,8 @@ GOOD = {"path": "/v1/fleet/pull-messages", "headers": [], "sent": 1.0, "delivere
         ({"path": None}, "Fleet API"),
         ({"sent": "now"}, "number"),
         ({"sent": float("nan")}, "number"),
+        ({"sent": float("inf")}, "number"),
+        ({"sent": 10**400}, "number"),
         ({"headers": [["a", "b\r\nhost: x"]]}, "characters"),
         ({"headers": [["a b", "c"]]}, "characters"),
         ({"headers": [["a"]]}, "name and a value"),

@@ -12,7 +12,9 @@ from typing import Any
 _PART = re.compile(r"\..+\.(\d{1,9})\.part")
 
 
-def write_atomically(path: Path, content: bytes, private: bool = False, durable: bool = True) -> None:
+def write_atomically(
+    path: Path, content: bytes, private: bool = False, durable: bool = True, executable: bool = False
+) -> None:
     """Write a file so that a reader, or a crash, sees the old content or the new one and nothing between.
 
     Parameters
@@ -25,6 +27,8 @@ def write_atomically(path: Path, content: bytes, private: bool = False, durable:
         Whether only the user may read it; otherwise the umask says who may.
     durable : bool
         Whether to wait until the disk has it; without, it survives the end of this process but not a loss of power.
+    executable : bool
+        Whether the user may run it.
     """
     for other in path.parent.iterdir():
         part = _PART.fullmatch(other.name)
@@ -32,7 +36,8 @@ def write_atomically(path: Path, content: bytes, private: bool = False, durable:
             other.unlink(missing_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
+        mode = (0o600 if private else 0o666) | (0o100 if executable else 0)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             if durable:

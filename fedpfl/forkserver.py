@@ -25,6 +25,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from .errors import FedpflError
+from .files import write_atomically
 from .frames import require_own_peer
 from .worker import listening
 
@@ -79,20 +80,21 @@ def serve(path: Path, real: str) -> None:
         while True:
             connection, _ = listener.accept()
             with connection:
+                files: list[int] = []
                 try:
                     require_own_peer(connection)
                     connection.settimeout(STALLED_SECONDS)
                     request, files = _receive(connection)
-                except (FedpflError, OSError) as error:
+                    if os.fork() == 0:
+                        listener.close()
+                        connection.close()
+                        _become(run, request, files)
+                    connection.send(b"\1")
+                except (FedpflError, OSError) as error:  # also: no process to be had, or nobody waits any more
                     logger.warning("a request was dropped: %s", error)
-                    continue
-                if os.fork() == 0:
-                    listener.close()
-                    connection.close()
-                    _become(run, request, files)
-                for file in files:
-                    os.close(file)
-                connection.send(b"\1")
+                finally:
+                    for file in files:
+                        os.close(file)
 
 
 def _load() -> Callable[[], Any]:
@@ -132,21 +134,21 @@ def _receive(connection: socket.socket) -> tuple[list[bytes], list[int]]:
 
 def _become(run: Callable[[], Any], request: list[bytes], files: list[int]) -> NoReturn:
     """Be the ClientApp, in the process that was forked."""
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for place, file in enumerate(files, 1):
-        os.dup2(file, place)
-        os.close(file)
-    folder, count, words = request[0], int(request[1]), request[2:]
-    sys.argv = [COMMAND, *map(os.fsdecode, words[:count])]
-    os.environ.clear()
-    for key, equals, value in (word.partition(b"=") for word in words[count:]):
-        if key and equals:
-            os.environb[key] = value
-    random.seed()
     status: object = 1
     try:
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for place, file in enumerate(files, 1):
+            os.dup2(file, place)
+            os.close(file)
+        folder, count, words = request[0], int(request[1]), request[2:]
+        sys.argv = [COMMAND, *map(os.fsdecode, words[:count])]
+        os.environ.clear()
+        for key, equals, value in (word.partition(b"=") for word in words[count:]):
+            if key and equals:
+                os.environb[key] = value
+        random.seed()
         os.chdir(folder)
         status = run()
     except SystemExit as end:
@@ -154,20 +156,22 @@ def _become(run: Callable[[], Any], request: list[bytes], files: list[int]) -> N
     except BaseException:
         logger.exception("the ClientApp ended")
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # The parent's clean-up, its socket above all, is not for this process.
-        os._exit(status if isinstance(status, int) else int(status is not None))
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            # The parent's clean-up, its socket above all, is not for this process.
+            os._exit(status if isinstance(status, int) else int(status is not None))
 
 
 def _write_command(path: Path, real: str) -> None:
     folder = path.parent / "bin"
     folder.mkdir(exist_ok=True, mode=0o700)
     hand_over, command = folder / "hand_over.py", folder / COMMAND
-    hand_over.write_text(_HAND_OVER.format(socket=str(path), real=real), encoding="utf-8")
+    # A SuperNode may start one just now: it must find the old file or the new one.
+    write_atomically(hand_over, _HAND_OVER.format(socket=str(path), real=real).encode(), private=True)
     shell = _SHELL.format(python=shlex.quote(sys.executable), hand_over=shlex.quote(str(hand_over)))
-    command.write_text(shell, encoding="utf-8")
-    command.chmod(0o700)
+    write_atomically(command, shell.encode(), private=True, executable=True)
 
 
 def _reap(number: int, frame: FrameType | None) -> None:

@@ -104,11 +104,13 @@ def listening(path: Path) -> Iterator[socket.socket]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FedpflError(f"another process listens at {path}") from None
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()  # of a worker that was killed: the lock was free
         before = os.umask(0o177)
         try:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()  # of a worker that was killed: the lock was free
             listener.bind(str(path))
+        except OSError as error:  # without strerror if the path is too long: there is room for 107 bytes
+            raise FedpflError(f"the socket {path} cannot be made: {error.strerror or error}") from error
         finally:
             os.umask(before)
         listener.listen(QUEUE)

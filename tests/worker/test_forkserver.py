@@ -31,10 +31,16 @@ def run():
     return int(sys.argv[1])
 """
 SERVER = """
-import sys
+import os, sys
 sys.path.insert(0, sys.argv[1])
 import fedpfl.forkserver as f, spy
 f._load = lambda: spy.run
+fork = os.fork
+def fork_or_not():
+    if os.path.exists(sys.path[0] + "/full"):
+        raise BlockingIOError(11, "no process to be had")
+    return fork()
+f.os.fork = fork_or_not
 sys.argv = ["fedpfl-forkserver", "--socket", sys.argv[2]]
 f.script = lambda name: sys.argv[3]
 f.main()
@@ -122,6 +128,51 @@ def test_bytes_that_are_no_request_start_nothing(server, content):
         assert connection.recv(1) == b""
     assert (server.folder / "log").read_text().count("a request was dropped") == before + 1
     assert call(server, "0")[1] == "trouble\n"
+
+
+def begin(server):
+    """Send a request; return the connection."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(str(server.folder / "run" / "f.sock"))
+    socket.send_fds(connection, [struct.pack(">I", 5)], [1, 2])
+    connection.sendall(b"/\0001\0000")
+    return connection
+
+
+def test_a_client_that_does_not_wait_leaves_the_server_running(server):
+    server.send_signal(signal.SIGSTOP)
+    try:
+        begin(server).close()
+    finally:
+        server.send_signal(signal.SIGCONT)
+    assert call(server, "0")[1] == "trouble\n"
+    assert "a request was dropped: [Errno 32]" in (server.folder / "log").read_text()
+
+
+def test_without_room_for_a_process_nothing_is_taken(server):
+    (server.folder / "full").touch()
+    files = Path(f"/proc/{server.pid}/fd")
+    before = len(list(files.iterdir()))
+    with begin(server) as connection:
+        assert connection.recv(1) == b""
+    (server.folder / "full").unlink()
+    assert call(server, "0")[1] == "trouble\n"
+    assert len(list(files.iterdir())) == before
+    assert "no process to be had" in (server.folder / "log").read_text()
+
+
+def test_a_command_that_is_being_started_is_not_written_to(tmp_path):
+    from fedpfl.forkserver import _write_command
+
+    _write_command(tmp_path / "f.sock", "first")
+    paths = [tmp_path / "bin" / name for name in ("flwr-clientapp", "hand_over.py")]
+    texts = [path.read_text() for path in paths]
+    with paths[0].open() as command, paths[1].open() as hand_over:
+        _write_command(tmp_path / "f.sock", "second")
+        assert [command.read(), hand_over.read()] == texts
+    assert "'second'" in paths[1].read_text()
+    assert [stat.S_IMODE(path.stat().st_mode) for path in paths] == [0o700, 0o600]
+    assert len(list((tmp_path / "bin").iterdir())) == 2
 
 
 def test_without_the_server_flower_s_own_command_runs(tmp_path):

@@ -24,6 +24,7 @@ from fedpfl.client import MOST_ENGINES, _engines, engine_for, handle
 from fedpfl.errors import FedpflError
 from fedpfl.forward import WorkerError, forward
 from fedpfl.payload import Payload
+from fedpfl.worker import listening
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 60
@@ -129,6 +130,12 @@ def test_the_socket_is_the_user_s_alone_and_goes_with_the_worker(worker):
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 0
     assert not worker.path.exists()
+
+
+def test_a_socket_that_cannot_be_made_is_told(tmp_path):
+    words = r"the socket .*xxx cannot be made: AF_UNIX path too long"
+    with pytest.raises(FedpflError, match=words), listening(tmp_path / ("x" * 108)):
+        pass
 
 
 def test_a_second_worker_says_that_there_is_one(running):

@@ -35,6 +35,7 @@ LOOPBACK = ("127.0.0.1", "localhost")
 VALID_DAYS = 825
 # A certificate that ends sooner is made anew: a run may take days.
 LEAST_DAYS = 30
+_DAMAGED = "is damaged; remove it to have it made anew, and with an authority everything that it signed"
 
 
 @dataclass(frozen=True)
@@ -118,12 +119,16 @@ def _prepare(folder: Path, nodes: int, hosts: Sequence[str]) -> Credentials:
     made = Credentials(
         folder, folder / "ca.pem", folder / "server.pem", folder / "server.key", folder / "superexec.secret", node_keys
     )
+    names = [_alternative(host) for host in hosts]
+    # Certificates go before what they fit to is made anew: whenever this ends, what is there fits together.
     if not (_lasts(made.authority) and (folder / "ca.key").is_file()):
-        _make_authority(made.authority, folder / "ca.key")
         made.certificate.unlink(missing_ok=True)
+        made.authority.unlink(missing_ok=True)
+        _make_authority(made.authority, folder / "ca.key")
     if not (_lasts(made.certificate) and made.key.is_file()):
-        _make_certificate(made, folder / "ca.key", hosts)
-    missing = {str(_alternative(host).value) for host in hosts} - _names(made.certificate)
+        made.certificate.unlink(missing_ok=True)
+        _make_certificate(made, folder / "ca.key", hosts[0], names)
+    missing = {str(name.value) for name in names} - _names(made.certificate)
     if missing:
         allowed = f"the certificate {made.certificate} lacks it; remove that file to have it made anew"
         raise ConfigError("host", ", ".join(sorted(missing)), allowed)
@@ -143,16 +148,21 @@ def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     write_atomically(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), private=True)
 
 
+def _certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError as error:
+        raise ConfigError("folder", str(path), _DAMAGED) from error
+
+
 def _lasts(path: Path) -> bool:
     if not path.is_file():
         return False
-    ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
-    return ends - _now() > datetime.timedelta(days=LEAST_DAYS)
+    return _certificate(path).not_valid_after_utc - _now() > datetime.timedelta(days=LEAST_DAYS)
 
 
 def _names(path: Path) -> set[str]:
-    certificate = x509.load_pem_x509_certificate(path.read_bytes())
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    names = _certificate(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return {str(name.value) for name in names}
 
 
@@ -168,18 +178,21 @@ def _make_authority(certificate: Path, key_file: Path) -> None:
     write_atomically(certificate, builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
 
-def _make_certificate(made: Credentials, authority_key: Path, hosts: Sequence[str]) -> None:
-    signer = load_pem_private_key(authority_key.read_bytes(), None)
+def _make_certificate(made: Credentials, authority_key: Path, name: str, names: Sequence[x509.GeneralName]) -> None:
+    try:
+        signer = load_pem_private_key(authority_key.read_bytes(), None)
+    except ValueError as error:
+        raise ConfigError("folder", str(authority_key), _DAMAGED) from error
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
-    issuer = x509.load_pem_x509_certificate(made.authority.read_bytes()).subject
+    issuer = _certificate(made.authority).subject
     key = ec.generate_private_key(ec.SECP256R1())
     signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     builder = (
-        _builder(_name(hosts[0]), issuer, key)
+        _builder(_name(name), issuer, key)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(signed_by, critical=False)
     )
     _write_key(made.key, key)
@@ -216,7 +229,11 @@ def _alternative(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        pass
+    try:
         return x509.DNSName(host)
+    except ValueError:
+        raise ConfigError("host", host, "must be an address or a name in ASCII (as in DNS: xn--…)") from None
 
 
 def _now() -> datetime.datetime:

@@ -28,6 +28,10 @@ def register_command(
 ) -> None:
     """Register nodes' keys with the SuperLink; recorded nodes whose key was replaced or left out are unregistered."""
     wanted = {path.stem: _read(path).strip() for path in keys}
+    if len(wanted) < len(keys):
+        names = [path.stem for path in keys]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError("key", twice, "is the name of two files; nodes are recorded by these names")
     noted = _noted(record)
     link = [superlink] if superlink else []
     # Nodes that were unregistered stay in the list.
@@ -42,11 +46,17 @@ def register_command(
         waiting = {
             pool.submit(_flwr, "register", str(path), *link, "--name", name): name for name, path in missing.items()
         }
+        failed: BaseException | None = None
         for done in as_completed(waiting):
-            name = waiting[done]
+            name, error = waiting[done], done.exception()
+            if error is not None:  # the others are registered nevertheless, and must be noted
+                failed = failed or error
+                continue
             nodes[name] = {"key": wanted[name], "node": str(done.result()["node-id"])}
             _note(record, nodes)
             typer.echo(f"registered {name}")
+    if failed is not None:
+        raise failed
     typer.echo(f"{len(wanted)} nodes, {len(missing)} of them new")
 
 

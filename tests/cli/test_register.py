@@ -75,6 +75,25 @@ def test_nodes_of_a_superlink_that_forgot_them_are_registered_again(bench):
     assert register(bench, 0, 1)[1] == ["key 0", "key 1"]
 
 
+def test_what_succeeds_beside_a_failure_is_noted(bench):
+    register(bench, 1)
+    (bench / "record").unlink()
+    done, _ = register(bench, 0, 1, 2)
+    assert (done.exit_code, done.stderr) == (1, "error: `flwr supernode register` failed: public key already in use\n")
+    assert sorted(done.stdout.splitlines()) == ["registered node-0", "registered node-2"]
+    assert sorted(json.loads((bench / "record").read_text())) == ["node-0", "node-2"]
+    assert register(bench, 0, 2)[0].stdout.splitlines() == ["2 nodes, 0 of them new"]
+
+
+def test_two_keys_of_one_name_are_refused(bench):
+    (bench / "more").mkdir()
+    (bench / "more" / "node-0.pub").write_text("another")
+    keys = [str(bench / "node-0.pub"), str(bench / "more" / "node-0.pub")]
+    done = CliRunner().invoke(app, ["register", *keys, "--record", str(bench / "record")], prog_name="fedpfl")
+    assert (done.exit_code, done.stderr.startswith("error: key = 'node-0': is the name of two files")) == (2, True)
+    assert not (bench / "store").exists()
+
+
 def test_what_flower_refuses_and_what_cannot_be_read_is_told(bench):
     register(bench, 0)
     (bench / "record").unlink()

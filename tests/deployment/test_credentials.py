@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import stat
 
@@ -112,3 +113,45 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"folder = '.*/file/keys': cannot be written \(Not a directory\)"):
         credentials.prepare(tmp_path / "file" / "keys", 1)
+
+
+@pytest.mark.parametrize("missing", ["ca.key", "server.key"])
+@pytest.mark.parametrize("last", ["ca.key", "ca.pem", "server.key"])
+def test_whenever_it_ends_what_is_there_fits_together(tmp_path, monkeypatch, missing, last):
+    def until_last(path, *args, **options):
+        write(path, *args, **options)
+        if path.name == last:
+            raise KeyboardInterrupt
+
+    write = credentials.write_atomically
+    credentials.prepare(tmp_path / "keys", 0)
+    (tmp_path / "keys" / missing).unlink()
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(credentials, "write_atomically", until_last)
+        credentials.prepare(tmp_path / "keys", 0)
+    made = credentials.prepare(tmp_path / "keys", 0)
+    assert greet(made, made.authority, "localhost") == "TLSv1.3"
+
+
+def test_damaged_files_and_names_that_are_none_are_told(tmp_path):
+    def keys(*more):
+        done = CliRunner().invoke(app, ["keys", str(tmp_path / "keys"), *more])
+        return done.exit_code, done.stderr
+
+    assert keys("--host", "bär") == (
+        2,
+        "error: host = 'bär': must be an address or a name in ASCII (as in DNS: xn--…)\n",
+    )
+    made = credentials.prepare(tmp_path / "keys", 0)
+    before = made.certificate.read_bytes()
+    for damaged in (made.authority, made.certificate):
+        good = damaged.read_bytes()
+        damaged.write_bytes(good[:100])
+        code, error = keys()
+        assert (code, error.count("\n"), f"folder = '{damaged}': is damaged; remove it" in error) == (2, 1, True)
+        damaged.write_bytes(good)
+    assert keys()[0] == 0
+    assert made.certificate.read_bytes() == before
+    (made.folder / "ca.key").write_bytes(b"")
+    made.certificate.unlink()
+    assert "ca.key': is damaged" in keys()[1]

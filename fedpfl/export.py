@@ -57,7 +57,7 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     blanks = {count: _blank(config, shape, count, vocabulary, stored) for count in set(classes)}
     written = []
     for client in range(task["clients"]) if clients is None else clients:
-        if client >= len(classes):
+        if not 0 <= client < len(classes):
             raise ConfigError("client", client, f"run {folder.path.name} has the clients 0 … {len(classes) - 1}")
         model, partition, initial, plain = blanks[classes[client]]
         if not partition.personal and "for_clients" not in stored:
@@ -81,7 +81,7 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
             raise StateError(f"the method's export lacks {sorted(plain.keys() - complete.keys())[0]!r}")
         content = {name: array.detach().cpu().contiguous() for name, array in complete.items()}
         path.parent.mkdir(exist_ok=True)
-        write_atomically(path, save(content))
+        write_atomically(path, save(content), private=True)  # as the same arrays are in state-dir
         written.append(path)
     return written
 

@@ -176,8 +176,11 @@ class SuperLink:
         """Return what the SuperLink, and with a run's id its ServerApp and clients, have logged."""
         parts = [text(self._log)]
         if run_id is not None and self.ended() is None:
-            shown = self._command("log", run_id, "--show")
-            parts.append(shown.stdout + shown.stderr)
+            try:
+                shown = self._command("log", run_id, "--show")
+                parts.append(shown.stdout + shown.stderr)
+            except FedpflError as error:  # the rest is still of use, and how the run ended is known without
+                parts.append(str(error))
         return _COLOUR.sub("", "\n".join(parts))
 
     def ended(self) -> str | None:

@@ -57,6 +57,7 @@ def test_exported_models_predict_the_same(tmp_path):
     checkpoint(folder, 4, shared, [4, 0, 4])
     written = export_personal(folder)
     assert [path.name for path in written] == ["client-00000.safetensors", "client-00002.safetensors"]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in written)  # personal, as in state-dir
     for path, (x, logits) in zip(written, expected.values(), strict=True):
         plain = models.build("resnet8", SHAPE, CLASSES)
         state = load_file(path)
@@ -75,6 +76,9 @@ def test_a_client_without_state_is_named(tmp_path):
     assert [path.name for path in export_personal(folder, [1])] == ["client-00001.safetensors"]
     with pytest.raises(ConfigError, match="client = 0"):
         export_personal(folder, [0])
+    for number in (-1, 3):
+        with pytest.raises(ConfigError, match=f"client = {number}: run r has the clients 0 … 2"):
+            export_personal(folder, [number])
 
 
 def test_local_models_need_no_shared_arrays(tmp_path):

@@ -1,6 +1,7 @@
 """What `fedpfl run` starts ends with it, however it ends."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedpfl import guard
+from fedpfl.errors import FedpflError
 from fedpfl.launch import SuperLink
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
@@ -54,6 +56,17 @@ def test_a_stopped_superlink_is_gone_at_once():
         assert link.ended() is None
     assert belonging(link.folder) == []
     assert not link.folder.exists()
+
+
+def test_a_log_that_flower_does_not_hand_out_is_no_failure(monkeypatch):
+    def slow(*arguments):
+        raise FedpflError(f"`flwr {arguments[0]}` did not end within 120 s")
+
+    link = SuperLink()
+    monkeypatch.setattr(link, "_command", slow)
+    (link.folder / "superlink.log").write_text("ready\n")
+    assert link.log("1") == "ready\n\n`flwr log` did not end within 120 s"
+    shutil.rmtree(link.folder)
 
 
 def test_a_superlink_that_dies_is_noticed():

@@ -108,7 +108,7 @@ def attack(runs: Sequence[RunFolder], options: AttackOptions) -> Result:
     an image that tells nothing: a uniform one as bright as the attacked images are on average stands beside it.
     """
     if find_spec("torchmetrics") is None:
-        raise FedpflError("the attack needs torchmetrics: pip install 'fedpfl[analysis]'")
+        raise FedpflError("the attack needs torchmetrics: pip install torchmetrics")
     rows: list[list[Cell]] = []
     figures: list[Figure] = []
     heights: dict[str, list[float]] = {"average": [], "maximum": []}

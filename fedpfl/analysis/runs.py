@@ -102,12 +102,6 @@ def last_accuracies(run: RunFolder) -> dict[str, float] | None:
     return tested[-1] if tested else None
 
 
-def mean_accuracy(run: RunFolder) -> float | None:
-    """Return the mean over the clients of their last accuracies."""
-    each = last_accuracies(run)
-    return statistics.fmean(each.values()) if each else None
-
-
 def best(run: RunFolder, part: str, number: str) -> float | None:
     """Return the largest value of a number over a run's rounds, for example of ``global`` ``accuracy``."""
     return max((line[part][number] for line in run.metrics() if part in line), default=None)

@@ -8,12 +8,15 @@ from typing import Any
 
 import click
 import typer
-from typer.core import TyperGroup
+import typer.core
 
 from ..errors import ConfigError, FedpflError
 
+# Typer escapes the brackets of "[default: 3]" for Rich, which prints none of the help here (rich_markup_mode=None).
+typer.core.HAS_RICH = False
 
-class OneLineErrors(TyperGroup):
+
+class OneLineErrors(typer.core.TyperGroup):
     """A group of commands that answers every mistake with one line: exit code 2 for wrong usage, else 1."""
 
     def main(  # type: ignore[override]
@@ -34,7 +37,16 @@ class OneLineErrors(TyperGroup):
             code = 130
         except FedpflError as error:
             code = _complain(str(error), 2 if isinstance(error, ConfigError) else 1)
+        except OSError as error:  # the disk is full, or a file belongs to somebody else
+            code = _complain(in_words(error), 1)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def in_words(error: FedpflError | OSError) -> str:
+    """Say what went wrong; of a file, which one."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _complain(message: str, code: int) -> int:

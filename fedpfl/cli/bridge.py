@@ -199,7 +199,7 @@ def main() -> None:
     try:
         import paho.mqtt.client  # noqa: F401
     except ImportError:
-        sys.exit("error: fedpfl-bridge needs paho-mqtt: pip install 'fedpfl[mqtt]'")
+        sys.exit("error: fedpfl-bridge needs paho-mqtt: pip install paho-mqtt")
     _keep_freed_memory()
     app()
 

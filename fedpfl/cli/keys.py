@@ -59,7 +59,7 @@ def broker_command(
 ) -> None:
     """Write mosquitto's settings, accounts, access list and passwords; only what changes is written."""
     if find_spec("paho") is None:
-        raise FedpflError("fedpfl broker needs paho-mqtt: pip install 'fedpfl[mqtt]'")
+        raise FedpflError("fedpfl broker needs paho-mqtt: pip install paho-mqtt")
     from ..mqtt.broker import WATCH_ACCOUNT, BrokerTls, write_broker_files
 
     if (tls_cert is None) != (tls_key is None):

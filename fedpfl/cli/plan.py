@@ -54,6 +54,11 @@ class Plan:
             out["client-resources-num-gpus"] = 1 / clients_per_gpu
         return out
 
+    def has_finished(self) -> bool:
+        """Say whether the run has done all its rounds and written its results, so that there is no going on."""
+        last = max((line["round"] for line in self.folder.metrics()), default=0)
+        return last >= self.config.run.num_server_rounds and (self.folder.path / "summary.md").is_file()
+
 
 def prepare(
     app: Path | None,
@@ -99,8 +104,11 @@ def prepare(
     values["run-name"] = config.run.run_name or _new_name(config)
     config = Config.parse(values)
     _check_device(config)
-    run = _reopen(config) if config.run.resume else _fresh(config)
-    return Plan(folder.resolve() if defaults is not None else None, config, run)
+    run = RunFolder.reopen(config) if config.run.resume else _fresh(config)
+    plan = Plan(folder.resolve() if defaults is not None else None, config, run)
+    if config.run.resume:
+        _check_resumable(plan)
+    return plan
 
 
 def _resumed(resume: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,15 +154,13 @@ def _fresh(config: Config) -> RunFolder:
     return RunFolder(root / config.run.run_name)
 
 
-def _reopen(config: Config) -> RunFolder:
-    folder = RunFolder.reopen(config)
-    last = max((line["round"] for line in folder.metrics()), default=0)
-    if last >= config.run.num_server_rounds and (folder.path / "summary.md").is_file():
+def _check_resumable(plan: Plan) -> None:
+    if plan.has_finished():
+        last = plan.folder.metrics()[-1]["round"]
         raise FedpflError(
-            f"{config.run.run_name} has finished its {last} rounds; "
+            f"{plan.config.run.run_name} has finished its {last} rounds; "
             f"ask for more: --run-config 'num-server-rounds={2 * last}'"
         )
-    return folder
 
 
 def _cores() -> int:

@@ -47,7 +47,7 @@ def report(
     """Write a page about runs: accuracy over rounds and bytes, clients, data, comparisons. It needs no network."""
     require_one_of("format", form, PLOT_FORMATS)
     if any(find_spec(module) is None for module in ("matplotlib", "jinja2")):
-        raise FedpflError("a report needs matplotlib and jinja2: pip install 'fedpfl[report]'")
+        raise FedpflError("a report needs matplotlib and jinja2: pip install matplotlib jinja2")
     if not runs and not experiment:
         raise ConfigError("run", "", "must be the name of at least one run; or give an experiment by --experiment")
     from ..experiments.store import State

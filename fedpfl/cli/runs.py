@@ -33,7 +33,9 @@ def show(
 @app.command("export")
 def export(
     run: RunName,
-    client: Annotated[list[int] | None, typer.Option("--client", help="Only this client; may be repeated.")] = None,
+    client: Annotated[
+        list[int] | None, typer.Option("--client", min=0, help="Only this client; may be repeated.")
+    ] = None,
 ) -> None:
     """Write each client's personalised model as a plain model's weights, from the clients' state on this machine."""
     from ..export import export_personal

@@ -40,7 +40,7 @@ def partition_command(
 
     chart = output or (Path(CHART) if plot else None)
     if chart is not None and find_spec("matplotlib") is None:
-        raise FedpflError("the chart needs matplotlib: pip install 'fedpfl[report]'")
+        raise FedpflError("the chart needs matplotlib: pip install matplotlib")
     values = {**(app_settings(Path()) or {}), **overrides(run_config)}
     check_keys(values)
     config = Config.parse(values)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ConfigError, FedpflError, NoPlainModel
-from . import app
+from . import app, in_words
 from .common import RunConfig, print_json, stdout
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ LOOK_SECONDS = 0.2
 # that was killed ends without a hint, and so the questions become rarer the longer the run goes on.
 FIRST_ASK_SECONDS, LONGEST_ASK_SECONDS = 20.0, 600.0
 ASK_SECONDS_AT_END = 1.0
+# The SuperLink may just be started again when it is asked.
+ASK_SECONDS_UNANSWERED, UNANSWERED_SECONDS = 1.0, 60.0
 # After the results are written the simulation winds down. Only if Flower does not log the end by then, ask for it.
 WIND_DOWN_SECONDS = 8.0
 
@@ -119,14 +121,16 @@ def conduct(
         with ending_signals(), link:
             plan = make()
             _carry_out(link, plan, begin, quiet, keep_log)
-    except FedpflError as error:
+    except (FedpflError, OSError) as error:
         if as_json:
             before = "invalid" if isinstance(error, ConfigError) and plan is None else "failed"
-            _report(plan, error.status if isinstance(error, RunFailedError) else before, str(error))
+            _report(plan, error.status if isinstance(error, RunFailedError) else before, in_words(error))
         raise
     except KeyboardInterrupt:
         message = "interrupted"
-        if plan is not None and any((plan.folder.path / "checkpoint").glob("round-*.safetensors")):
+        if plan is not None and plan.has_finished():
+            message += f"; the run has finished, and its models are written by: fedpfl export {plan.folder.path}"
+        elif plan is not None and any((plan.folder.path / "checkpoint").glob("round-*.safetensors")):
             message += f"; go on with: fedpfl {command} --resume {plan.folder.path}"
         if as_json:
             _report(plan, "interrupted", message)
@@ -146,15 +150,15 @@ def _carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet:
     from ..launch import reason_in
     from .progress import display
 
-    started = time.time()
     run_id, status, details = None, "failed", ""
     with display(plan.config.run.num_server_rounds, quiet) as shown:
         shown.stage("starting Flower")
         log = ""
         try:
             run_id = begin(plan)
-            status, details = _watch(link, run_id, plan, shown, started)
-            finished = status == COMPLETED and _newer(plan.folder.path / "summary.md", started)
+            status, details = _watch(link, run_id, plan, shown)
+            # A resumed run removes the summary of its earlier part before its first round.
+            finished = status == COMPLETED and (plan.folder.path / "summary.md").is_file()
             if keep_log or not finished:
                 log = link.log(run_id)
         except FedpflError as error:
@@ -171,41 +175,52 @@ def _carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet:
         typer.echo(f"log: {where}", err=True)
 
 
-def _watch(link: SuperLink, run_id: str, plan: Plan, shown: Display, started: float) -> tuple[str, str]:
+def _watch(link: SuperLink, run_id: str, plan: Plan, shown: Display) -> tuple[str, str]:
     """Show the run's progress until Flower says that it has finished; return Flower's status and details."""
     from ..files import Rounds
 
     rounds = Rounds(plan.folder.path / "metrics.jsonl")
     summary, task = plan.folder.path / "summary.md", plan.folder.path / "task.json"
+    # A resumed run has files of its earlier part.
+    old_summary, old_task = _version(summary), _version(task)
     shown.stage(link.starting)
     folder_seen = clients_seen = ending = False
-    pause = FIRST_ASK_SECONDS
+    pause, unanswered_since = FIRST_ASK_SECONDS, 0.0
     ask_at = time.monotonic() + pause
     while True:
         if not folder_seen and (plan.folder.path / "config.toml").is_file():
             folder_seen = True
             shown.stage("waiting for the clients")
-        if not clients_seen and _newer(task, started):
+        # The folder of a new run begins with a task that lacks everything that the clients say.
+        if not clients_seen and _version(task) not in (None, old_task) and "remarks" in (known := plan.folder.task()):
             clients_seen = True
-            for remark in plan.folder.task().get("remarks", []):
+            for remark in known["remarks"]:
                 typer.echo(f"note: {remark}", err=True)
             shown.stage("first round")
         for line in rounds.new():
             shown.round(line)
         if link.hints_end():
             ending, ask_at = True, 0.0
-        elif not ending and _newer(summary, started):
+        elif not ending and _version(summary) not in (None, old_summary):
             ending, ask_at = True, time.monotonic() + WIND_DOWN_SECONDS
         if ended := link.ended():
             raise FedpflError(ended)
         if time.monotonic() >= ask_at:
-            status, details = link.status(run_id)
-            if status.startswith("finished"):
-                for line in rounds.new():
-                    shown.round(line)
-                return status, details
-            pause = ASK_SECONDS_AT_END if ending else min(2 * pause, LONGEST_ASK_SECONDS)
-            ask_at = time.monotonic() + pause
+            try:
+                status, details = link.status(run_id)
+            except FedpflError:
+                unanswered_since = unanswered_since or time.monotonic()
+                if time.monotonic() - unanswered_since > UNANSWERED_SECONDS:
+                    raise
+                ask_at = time.monotonic() + ASK_SECONDS_UNANSWERED
+            else:
+                if status.startswith("finished"):
+                    for line in rounds.new():
+                        shown.round(line)
+                    return status, details
+                unanswered_since = 0.0
+                pause = ASK_SECONDS_AT_END if ending else min(2 * pause, LONGEST_ASK_SECONDS)
+                ask_at = time.monotonic() + pause
         time.sleep(LOOK_SECONDS)
 
 
@@ -219,15 +234,26 @@ def _export(plan: Plan, shown: Display) -> None:
         typer.echo(f"note: no personalised models are written: {reason}", err=True)
 
 
-def _newer(path: Path, started: float) -> bool:
-    # A resumed run has files of its earlier part. File systems may round times down, to two seconds at worst.
-    return path.is_file() and path.stat().st_mtime >= started - 2
+def _version(path: Path) -> tuple[int, int] | None:
+    """Return what differs between a file and the one that replaces it; None if there is none.
+
+    No clock is asked: the one of the folder's file server may be another.
+    """
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
-def _keep(log: str, plan: Plan) -> Path:
+def _keep(log: str, plan: Plan) -> Path | None:
     folder = plan.folder.path
     path = folder / "flower.log" if folder.is_dir() else folder.with_name(folder.name + ".flower.log")
-    path.write_text(log, encoding="utf-8")
+    try:
+        path.write_text(log, encoding="utf-8")
+    except OSError as error:  # why the run failed is still to be said, and may well be the same: a full disk
+        typer.echo(f"note: {path}: {error.strerror}", err=True)
+        return None
     return path
 
 

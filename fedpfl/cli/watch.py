@@ -35,7 +35,7 @@ def watch_command(
         from ..mqtt import topics
         from ..mqtt.link import Link
     except ImportError:
-        raise FedpflError("fedpfl watch needs paho-mqtt: pip install 'fedpfl[mqtt]'") from None
+        raise FedpflError("fedpfl watch needs paho-mqtt: pip install paho-mqtt") from None
 
     arrived: queue.Queue[Arrived] = queue.Queue(MAX_QUEUED)
 

@@ -1,6 +1,8 @@
 """The commands that start nothing, and every way to use `fedpfl run` wrongly."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import time
@@ -53,6 +55,27 @@ def test_help_is_quick():
     assert time.perf_counter() - started < 5
     imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
     assert not {"torch", "flwr", "numpy", "rich.table"} & imported
+
+
+def test_help_has_no_backslashes():
+    text = fedpfl("run", "--help").stdout
+    assert "[default: 4; x>=1]" in text
+    assert "\\" not in text + fedpfl("keys", "--help").stdout + fedpfl("experiment", "run", "--help").stdout
+
+
+def test_clients_are_numbered_from_0(stored_run):
+    done = fedpfl("export", "first", "--client", -1)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize(("path", "words"), [(None, ""), ("/full/file", "/full/file: ")])
+def test_a_full_disk_is_one_line(stored_run, monkeypatch, path, words):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    monkeypatch.setattr("fedpfl.export.export_personal", full)
+    done = fedpfl("export", "first")
+    assert (done.exit_code, done.stderr) == (1, f"error: {words}No space left on device\n")
 
 
 def test_methods():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ansible", reason="ansible-core is not installed (pip install 'fedpfl[deploy]')")
+pytest.importorskip("ansible", reason="ansible-core is not installed (make install)")
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "ansible"

@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from .errors import LayoutError
 from .payload import EVALUATION_ONLY, Payload
 from .settings import Value
 
@@ -31,13 +32,29 @@ def to_content(payload: Payload, arrays: ArrayRecord | None = None) -> RecordDic
 
 
 def from_content(content: RecordDict) -> Payload:
-    """Unpack a message's content; a record that is missing counts as empty."""
+    """Unpack a message's content; a record that is missing counts as empty.
+
+    Raises
+    ------
+    LayoutError
+        An array cannot be read.
+    """
     arrays = content.array_records.get("arrays", ArrayRecord())
     return Payload(
         config=cast(dict[str, Value], dict(content.config_records.get("config", ConfigRecord()))),
         metrics=cast(dict[str, int | float], dict(content.metric_records.get("metrics", MetricRecord()))),
-        arrays={name: array.numpy() for name, array in arrays.items()},
+        arrays={name: _numpy(name, array) for name, array in arrays.items()},
     )
+
+
+def _numpy(name: str, array: Array) -> np.ndarray:
+    try:
+        found = array.numpy()
+    except Exception as error:  # bytes from the network, and NumPy says nowhere what its reader may raise
+        raise LayoutError(f"its array {name!r} cannot be read ({error})") from error
+    if not isinstance(found, np.ndarray):  # an archive
+        raise LayoutError(f"its array {name!r} is none")
+    return found
 
 
 def count_bytes(content: RecordDict) -> int:

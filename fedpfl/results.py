@@ -15,14 +15,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
+import os
 import re
 import secrets
 import statistics
 import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +128,25 @@ class RunFolder:
             raise StateError(f"{folder.path}: {what}, so there is nothing to resume")
         return folder
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep every other process from going on with this run meanwhile.
+
+        Raises
+        ------
+        StateError
+            One does so now.
+        """
+        with (self.path / ".lock").open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                words = "the run is going on in another process; wait for it, or end it"
+                raise StateError(f"{self.path}: {words}") from None
+            except OSError:  # a file system that knows no locks
+                pass
+            yield
+
     def describe(
         self,
         input_shape: tuple[int, ...],
@@ -140,12 +162,17 @@ class RunFolder:
         described = {"vocabulary": vocabulary, "division": division, "remarks": list(remarks)}
         self._write_task({**self.task(), **_task(input_shape, classes), **described})
 
-    def require_task(self, input_shape: tuple[int, ...], classes: Sequence[int]) -> None:
-        """Raise :class:`ConfigError` if a run that goes on has another task than before."""
+    def require_task(self, input_shape: tuple[int, ...], classes: Sequence[int], division: int | None = None) -> None:
+        """Raise :class:`ConfigError` if a run that goes on has another task, or other data in common, than before."""
         before = self.task()
         for key, value in {"classes_of_clients": None, **_task(input_shape, classes)}.items():
             if before.get(key) != value:
                 raise ConfigError(key, value, f"the run to resume had {before.get(key)}")
+        # Unknown of runs that are older than it, and where a device has data of its own.
+        known = before.get("division")
+        if None not in (division, known) and division != known:
+            allowed = f"the run to resume had {known}: clients would get other samples (are the data others, or NumPy?)"
+            raise ConfigError("division", division, allowed)
 
     def go_on(self, config: Config) -> None:
         """Note that the run goes on with these settings; what it concluded before no longer holds."""
@@ -159,6 +186,8 @@ class RunFolder:
             self._write_array(name, done.number, array)
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # as the checkpoint is: a loss of power must not leave it without its line
         path = self.path / "checkpoint" / f"round-{done.number:06d}.safetensors"
         write_atomically(path, save(strategy.state()))
         for old in self._checkpoints()[:-KEPT_CHECKPOINTS]:
@@ -188,7 +217,7 @@ class RunFolder:
             return tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ConfigError("run", str(self.path), "is not the folder of a run (it has no config.toml)") from None
-        except (OSError, tomllib.TOMLDecodeError) as error:
+        except (OSError, ValueError) as error:  # neither TOML nor UTF-8
             raise StateError(f"{self.path / 'config.toml'}: cannot be read ({error})") from error
 
     def task(self) -> dict[str, Any]:
@@ -425,11 +454,11 @@ def _task(input_shape: tuple[int, ...], classes: Sequence[int]) -> dict[str, Any
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         return
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_bytes().splitlines()
     for at, line in enumerate(lines):
         try:
             yield json.loads(line)
-        except json.JSONDecodeError as error:
+        except ValueError as error:
             if at < len(lines) - 1:
                 raise StateError(f"{path}: line {at + 1} is damaged ({error})") from error
 

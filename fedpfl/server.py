@@ -57,13 +57,19 @@ def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
     """
     config = Config.parse(run_config)
     folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
+    with folder.alone():
+        _run(grid, config, folder)
+    return folder
+
+
+def _run(grid: Grid, config: Config, folder: RunFolder) -> None:
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
     descriptions = _find_clients(grid, config)
     shape, classes, vocabulary = _task(descriptions)
     division = _division(descriptions)
     model, partition = assemble(config, shape, max(classes), vocabulary=vocabulary)
     if config.run.resume:
-        folder.require_task(shape, classes)
+        folder.require_task(shape, classes, division)
     else:
         folder.describe(shape, classes, config.method.remarks(model), vocabulary, division)
     for remark in folder.task().get("remarks", []):
@@ -91,7 +97,6 @@ def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
         folder.go_on(config)
     strategy.start(grid, first_round=first_round)
     folder.finish(strategy)
-    return folder
 
 
 def _find_clients(grid: Grid, config: Config) -> dict[int, Payload]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -197,6 +201,46 @@ def test_resume_refuses_other_settings_and_names_the_key(tmp_path):
         simulate(tmp_path, 2, method="fedavg", num_server_rounds=2, learning_rate=0.5, resume=True)
 
 
+def test_resume_refuses_data_that_are_divided_otherwise(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        x = rng.integers(0, 255, (120, 8, 8), dtype=np.uint8)
+        np.savez(tmp_path / f"{name}.npz", x=x, y=rng.permutation(np.arange(120) % 3))
+    settings = {"method": "fedavg", "local_epochs": 1, "dataset": "npz"}
+    simulate(tmp_path, 2, data=str(tmp_path / "a.npz"), num_server_rounds=1, **settings)
+    with pytest.raises(
+        ConfigError, match=r"division = \d+: the run to resume had \d+: clients would get other samples"
+    ):
+        simulate(tmp_path, 2, data=str(tmp_path / "b.npz"), num_server_rounds=2, resume=True, **settings)
+    simulate(tmp_path, 2, data=str(tmp_path / "a.npz"), num_server_rounds=2, resume=True, **settings)
+
+
+def test_a_run_that_goes_on_is_not_resumed_beside(tmp_path):
+    seen = []
+    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=2, local_epochs=1)
+
+    def resume(kind, client, payload):
+        if kind == "train" and payload.config["round"] == 2:
+            with pytest.raises(StateError, match="runs/run: the run is going on in another process"):
+                simulate(tmp_path, 2, method="fedavg", num_server_rounds=2, local_epochs=1, resume=True)
+            seen.append(client)
+
+    folder = run_federation(LocalGrid(2, values, intercept=resume), values)
+    assert sorted(seen) == [0, 1]
+    assert [line["round"] for line in folder.metrics()] == [1, 2]
+    with folder.alone():  # after its end anybody may
+        pass
+
+
+def test_a_round_s_line_is_on_the_disk_before_its_checkpoint(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(Path(f"/proc/self/fd/{handle}").readlink()))
+    simulate(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1)
+    names = [path.name for path in synced]
+    line = names.index("metrics.jsonl")
+    assert names[line + 1].startswith(".round-000001.safetensors")
+
+
 def test_a_finished_run_can_be_made_longer(tmp_path):
     simulate(tmp_path / "a", 2, method="feddecomp", num_server_rounds=2, feddecomp_lora_epochs=1)
     longer = simulate(tmp_path / "a", 2, method="feddecomp", num_server_rounds=4, feddecomp_lora_epochs=1, resume=True)
@@ -291,20 +335,60 @@ def test_messages_that_cannot_be_sent_are_failures_at_once(tmp_path):
     assert list(line["failed"].values()) == ["its message could not be sent"]
 
 
-def test_a_reply_without_its_numbers_is_the_client_s_failure(tmp_path):
-    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1)
+NOT_AN_ARRAY = b"\x93NUMPY\x01\x00"
+ODD_NUMBERS = {
+    "train": [
+        ("train-loss", None), ("train-loss", [1.0, 2.0]), ("train-samples", 3.5), ("anything", float("nan")),
+        ("trained-samples", 3), ("anything", [1]),
+    ],
+    "evaluate": [
+        ("global-correct", None), ("global-loss-sum", None), ("global-loss-sum", float("inf")),
+        ("personalised-correct", 10**6), ("personalised-samples", -1), ("global-samples", [3, 4]),
+    ],
+}  # fmt: skip
 
-    class Mute(LocalGrid):
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"), [(kind, *odd) for kind, numbers in ODD_NUMBERS.items() for odd in numbers]
+)
+def test_a_reply_with_odd_numbers_is_the_client_s_failure(tmp_path, kind, key, value):
+    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1)
+
+    class Odd(LocalGrid):
+        def push_messages(self, messages):
+            ids = list(super().push_messages(messages))
+            for message_id in ids:
+                reply = self.replies[message_id]
+                if reply.metadata.src_node_id == 101 and reply.metadata.message_type == kind:
+                    metrics = reply.content.metric_records["metrics"]
+                    metrics[key] = value if value is not None else 0
+                    if value is None:
+                        del metrics[key]
+            return ids
+
+    line = run_federation(Odd(2, values), values).metrics()[0]
+    named = "trained-correct" if key == "trained-samples" else key
+    assert line["failed"] == {"1": f"its reply lacks a proper {named}"}
+    assert line["clients"] == ([0] if kind == "train" else [0, 1])
+    assert math.isfinite(line["global"]["loss"])
+
+
+@pytest.mark.parametrize("data", [NOT_AN_ARRAY, b"", b"PK\x05\x06" + bytes(18)])
+def test_a_reply_whose_arrays_cannot_be_read_is_the_client_s_failure(tmp_path, data):
+    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1)
+
+    class Odd(LocalGrid):
         def push_messages(self, messages):
             ids = list(super().push_messages(messages))
             for message_id in ids:
                 reply = self.replies[message_id]
                 if reply.metadata.src_node_id == 101 and reply.metadata.message_type == "train":
-                    del reply.content.metric_records["metrics"]["train-loss"]
+                    reply.content.array_records["arrays"]["shared"].data = data
             return ids
 
-    line = run_federation(Mute(2, values), values).metrics()[0]
-    assert line["failed"] == {"1": "its reply lacks a proper train-loss"}
+    line = run_federation(Odd(2, values), values).metrics()[0]
+    assert line["failed"]["1"].startswith("its array 'shared' ")
+    assert line["clients"] == [0]
 
 
 def test_resume_with_another_number_of_clients_is_one_clear_line(tmp_path):

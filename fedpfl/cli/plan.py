@@ -155,6 +155,8 @@ def _fresh(config: Config) -> RunFolder:
 
 
 def _check_resumable(plan: Plan) -> None:
+    with plan.folder.alone():  # the server takes the lock again
+        pass
     if plan.has_finished():
         last = plan.folder.metrics()[-1]["round"]
         raise FedpflError(

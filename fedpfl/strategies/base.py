@@ -8,12 +8,13 @@ resumed, and fails with the clients' own words.
 
 from __future__ import annotations
 
+import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING, getLogger
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -41,6 +42,8 @@ REQUIRED = {
     MessageType.TRAIN: ("train-samples", "train-loss"),
     MessageType.EVALUATE: ("personalised-correct", "personalised-loss-sum", "personalised-samples"),
 }
+# Models that a reply may have the scores of: all three numbers, or none.
+TESTED = ("trained", "personalised", "global")
 
 
 @dataclass
@@ -400,10 +403,14 @@ class PersonalisedStrategy(Strategy):
                 self._fail(client, reply.error.reason or f"error code {reply.error.code}")
                 continue
             self._round.bytes_up += self._count(reply.content)
-            payload = from_content(reply.content)
-            bad = [key for key in REQUIRED[reply.metadata.message_type] if not _is_count(payload.metrics.get(key))]
-            if bad:
-                self._fail(client, f"its reply lacks a proper {bad[0]}")
+            try:
+                payload = from_content(reply.content)
+            except LayoutError as error:
+                self._fail(client, str(error))
+                continue
+            bad = _improper(payload.metrics, REQUIRED[reply.metadata.message_type])
+            if bad is not None:
+                self._fail(client, f"its reply lacks a proper {bad}")
                 continue
             yield client, payload
 
@@ -419,8 +426,20 @@ class PersonalisedStrategy(Strategy):
         return "; ".join(f"client {client}: {reason}" for client, reason in self._round.failed.items())
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, (int, float)) and 0 <= value < float("inf")
+def _improper(metrics: Mapping[str, Any], required: Sequence[str]) -> str | None:
+    """Return the name of a number that a reply lacks, or that cannot be what it has to be; None if all is well."""
+    needed = set(required)
+    for name in TESTED:
+        score = {f"{name}-{part}" for part in ("correct", "samples", "loss-sum")}
+        needed |= score if score & metrics.keys() else set()
+    for key in sorted(needed | metrics.keys()):
+        value = metrics.get(key)
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            return key
+        if key in needed and (value < 0 or (key.endswith(("-correct", "-samples")) and not isinstance(value, int))):
+            return key
+    return next((f"{name}-correct" for name in TESTED
+                 if metrics.get(f"{name}-correct", 0) > metrics.get(f"{name}-samples", 0)), None)  # fmt: skip
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -184,10 +184,20 @@ def test_doctor_finds_problems(elsewhere, monkeypatch):
     assert "NO_PROXY" in found["proxy"].words
 
 
-def test_export_of_nothing(stored_run):
-    done = fedpfl("export", "first")
+@pytest.mark.parametrize("command", ["export", "new-clients"])
+def test_a_run_without_a_round_has_no_models(stored_run, command):
+    done = fedpfl(command, "first")
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
     assert "not got as far as its first round" in done.stderr
+
+
+def test_damaged_files_of_a_run_are_one_line(stored_run):
+    for name in ("metrics.jsonl", "config.toml"):
+        path = stored_run.path / name
+        path.write_bytes(b"\xff\n" + path.read_bytes())
+        done = fedpfl("show", "first")
+        assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+        assert name in done.stderr
 
 
 BAD = {

@@ -123,6 +123,11 @@ def test_resume_of_a_finished_run_says_so(unfinished):
         prepare(None, ["num-server-rounds=2"], None, str(unfinished.path))
 
 
+def test_resume_of_a_run_that_is_alive_says_so(unfinished):
+    with unfinished.alone(), pytest.raises(FedpflError, match="here/old: the run is going on in another process"):
+        prepare(None, None, None, str(unfinished.path))
+
+
 def test_rounds_follow_a_growing_file(elsewhere):
     path = elsewhere / "metrics.jsonl"
     rounds = Rounds(path)

@@ -10,6 +10,7 @@
     RUN/global.safetensors   shared arrays at the end, by name; not with strategies that keep a model for each client
     RUN/personal/            personalised models, written by `fedpfl export` where the clients' state is at hand
     RUN/summary.md           the outcome in words and numbers
+    RUN/.lock                locked by the server of the run for as long as it runs
     RUN/events.out.tfevents… the curves, for TensorBoard
 """
 

@@ -23,6 +23,9 @@ from ..settings import setting
 from ..training.phase import Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything, excluding
 
+# The variants that train σ and τ at once.
+TOGETHER = ("simultaneous", "all-shared", "all-local")
+
 
 @dataclass(frozen=True)
 class FedDecompSettings:
@@ -38,8 +41,9 @@ class FedDecompSettings:
     )
     variant: str = setting(
         "alternating",
-        "First τ then σ (alternating), both at once (simultaneous), or τ shared and σ personal (reverse).",
-        choices=("alternating", "simultaneous", "reverse"),
+        "First τ then σ (alternating), both at once (simultaneous), or τ shared and σ personal (reverse). Table 4's "
+        "controls train both at once and share both (all-shared: FedAvg with low-rank matrices) or none (all-local).",
+        choices=("alternating", "simultaneous", "reverse", "all-shared", "all-local"),
     )
     absent_clients: str = setting(
         "skip",
@@ -87,13 +91,13 @@ class FedDecomp(Method):
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """σ travels; the variant ``reverse`` swaps the roles."""
-        reverse: bool = self.settings.variant == "reverse"
-        return is_low_rank(name) == reverse
+        low_rank = is_low_rank(name)
+        return {"reverse": low_rank, "all-shared": True, "all-local": False}.get(self.settings.variant, not low_rank)
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """E_lora epochs on τ, then E − E_lora epochs on σ (Section 3.4)."""
         epochs = self.training.local_epochs
-        if self.settings.variant == "simultaneous":
+        if self.settings.variant in TOGETHER:
             return [Phase(train=everything, epochs=epochs)]
         tau, sigma = is_low_rank, excluding(is_low_rank)
         lora_epochs = self.settings.lora_epochs
@@ -108,12 +112,14 @@ class FedDecomp(Method):
         return Aggregation("mean", {"weights": "uniform", "absent": self.settings.absent_clients})
 
     def global_model(self, model: nn.Module) -> Forward | None:
-        """σ alone; with the roles swapped τ alone makes no model."""
-        return None if self.settings.variant == "reverse" else full_rank_only(model)
+        """σ alone, or what else is shared: τ alone makes no model."""
+        if self.settings.variant == "all-shared":
+            return model
+        return None if self.settings.variant in ("reverse", "all-local") else full_rank_only(model)
 
     def personal_part(self, model: nn.Module) -> Mapping[str, Tensor]:
-        """Return every τ = B·A, whatever its factors (Section 4.5)."""
-        return super().personal_part(model) if self.settings.variant == "reverse" else taus(model)
+        """Return every τ = B·A, whatever its factors (Section 4.5), where τ alone is personal."""
+        return taus(model) if self.settings.variant in ("alternating", "simultaneous") else super().personal_part(model)
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """σ + τ under the plain model's names."""

@@ -77,6 +77,19 @@ def test_simultaneous_trains_both_parts_in_one_phase(tmp_path):
     assert any(np.abs(array).max() > 0 for name, array in load_file(stored).items() if name.endswith("tau_b"))
 
 
+def test_controls_share_both_parts_or_none(tmp_path):
+    settings = {"num_server_rounds": 1, "local_epochs": 1, "method": "feddecomp"}
+    runs = {v: simulate(tmp_path / v, 2, feddecomp_variant=v, **settings) for v in ("all-shared", "all-local")}
+    together, local = (run.metrics()[0] for run in runs.values())
+    assert {name.rpartition(".")[2] for name in shared(runs["all-shared"])} >= {"tau_a", "tau_b", "bias"}
+    assert together["global"]["accuracy"] == together["personalised"]["weighted"]
+    assert local["bytes_up"] < 2_000 < together["bytes_up"]
+    assert "global" not in local
+    # From the same start on the same batches: the one client alone is what the mean of one is.
+    one, alone = (simulate(tmp_path / f"one-{v}", 1, feddecomp_variant=v, **settings) for v in runs)
+    assert one.metrics()[0]["personalised"] == alone.metrics()[0]["personalised"]
+
+
 def test_absent_clients_can_count_with_the_last_mean(tmp_path):
     settings = {"method": "feddecomp", "fraction_train": 0.5, "num_server_rounds": 1}
     skip = simulate(tmp_path / "skip", 4, **settings)

@@ -31,7 +31,7 @@ def run(tmp_path, clients=3, grid=LocalGrid, **settings):
 def sent(grid, kind, replies=True):
     """Return the arrays, by name, of the replies to (or the messages of) one kind, in order."""
     contents = [reply if replies else message for k, _, message, reply in grid.log if k == kind]
-    return [{name: a.numpy() for name, a in content.array_records["arrays"].items()} for content in contents]
+    return [{name: a.numpy() for name, a in content.array_records.get("arrays", {}).items()} for content in contents]
 
 
 @pytest.mark.parametrize("settings", METHODS, ids=lambda s: s["method"])

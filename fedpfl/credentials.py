@@ -222,7 +222,7 @@ def _usage(**used: bool) -> x509.KeyUsage:
 
 
 def _name(common: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])  # no longer one is allowed; not used
 
 
 def _alternative(host: str) -> x509.GeneralName:
@@ -230,10 +230,9 @@ def _alternative(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(host)
-    except ValueError:
-        raise ConfigError("host", host, "must be an address or a name in ASCII (as in DNS: xn--…)") from None
+    if not host or not host.isascii():
+        raise ConfigError("host", host, "must be an address or a name in ASCII (as in DNS: xn--…)")
+    return x509.DNSName(host)
 
 
 def _now() -> datetime.datetime:

@@ -27,6 +27,7 @@ def register_command(
     ] = None,
 ) -> None:
     """Register nodes' keys with the SuperLink; recorded nodes whose key was replaced or left out are unregistered."""
+    keys = list(dict.fromkeys(keys))
     wanted = {path.stem: _read(path).strip() for path in keys}
     if len(wanted) < len(keys):
         names = [path.stem for path in keys]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +26,7 @@ FIRST_ASK_SECONDS, LONGEST_ASK_SECONDS = 20.0, 600.0
 ASK_SECONDS_AT_END = 1.0
 # The SuperLink may just be started again when it is asked.
 ASK_SECONDS_UNANSWERED, UNANSWERED_SECONDS = 1.0, 60.0
+FILES_WATCHED = ("summary.md", "task.json")
 # After the results are written the simulation winds down. Only if Flower does not log the end by then, ask for it.
 WIND_DOWN_SECONDS = 8.0
 
@@ -129,7 +130,7 @@ def conduct(
     except KeyboardInterrupt:
         message = "interrupted"
         if plan is not None and plan.has_finished():
-            message += f"; the run has finished, and its models are written by: fedpfl export {plan.folder.path}"
+            message += f"; the run has finished; its models, if the method has any: fedpfl export {plan.folder.path}"
         elif plan is not None and any((plan.folder.path / "checkpoint").glob("round-*.safetensors")):
             message += f"; go on with: fedpfl {command} --resume {plan.folder.path}"
         if as_json:
@@ -155,8 +156,10 @@ def _carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet:
         shown.stage("starting Flower")
         log = ""
         try:
+            # A resumed run has files of its earlier part.
+            old = [_version(plan.folder.path / name) for name in FILES_WATCHED]
             run_id = begin(plan)
-            status, details = _watch(link, run_id, plan, shown)
+            status, details = _watch(link, run_id, plan, shown, old)
             # A resumed run removes the summary of its earlier part before its first round.
             finished = status == COMPLETED and (plan.folder.path / "summary.md").is_file()
             if keep_log or not finished:
@@ -175,14 +178,15 @@ def _carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet:
         typer.echo(f"log: {where}", err=True)
 
 
-def _watch(link: SuperLink, run_id: str, plan: Plan, shown: Display) -> tuple[str, str]:
+def _watch(
+    link: SuperLink, run_id: str, plan: Plan, shown: Display, old: Sequence[tuple[int, int] | None]
+) -> tuple[str, str]:
     """Show the run's progress until Flower says that it has finished; return Flower's status and details."""
     from ..files import Rounds
 
     rounds = Rounds(plan.folder.path / "metrics.jsonl")
-    summary, task = plan.folder.path / "summary.md", plan.folder.path / "task.json"
-    # A resumed run has files of its earlier part.
-    old_summary, old_task = _version(summary), _version(task)
+    summary, task = (plan.folder.path / name for name in FILES_WATCHED)
+    old_summary, old_task = old
     shown.stage(link.starting)
     folder_seen = clients_seen = ending = False
     pause, unanswered_since = FIRST_ASK_SECONDS, 0.0

@@ -172,7 +172,8 @@ def _best_trained(lines: Lines, clients: Collection[int]) -> float | None:
 
     The first rounds, after which some clients have not trained yet, do not count.
     """
-    tested = [line["trained"] for line in lines if line.get("trained")]
+    # Runs that are older than this number have no sizes.
+    tested = [found for line in lines if (found := line.get("trained")) and "samples" in found]
     everyone = {client for found in tested for client in found["each"]}
     correct: dict[str, float] = {}
     samples: dict[str, int] = {}

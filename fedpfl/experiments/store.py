@@ -182,10 +182,13 @@ class Store:
         folder, beside = self.folder(run).path, self.beside(run)
         if not self.resumable(run) and folder.is_dir():
             shutil.rmtree(folder)
-        if not self.trained(run):
-            (folder / "summary.md").unlink(missing_ok=True)  # or it would count as finished, and not be resumed
         beside.mkdir(parents=True, exist_ok=True)
-        (beside / "outcome.json").unlink(missing_ok=True)
+        if self.trained(run):
+            (beside / "outcome.json").unlink(missing_ok=True)
+        else:
+            (folder / "summary.md").unlink(missing_ok=True)  # or it would count as finished, and not be resumed
+            # So that it does not count as finished either if nobody is there to note how this try ends.
+            self.note(run, {"status": "interrupted", "error": "interrupted", "trained": False})
         places = {"output-dir": str(folder.parent), "state-dir": str(self.root / "state")}
         values = {**run.settings, **places, "run-name": run.name, "resume": False}
         path = beside / "settings.toml"

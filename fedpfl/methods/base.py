@@ -231,7 +231,7 @@ class Method:
         return True
 
     def personal_part(self, model: nn.Module) -> Mapping[str, Tensor]:
-        """Return the arrays whose distance from a client's first round ``diagnostics`` records, by name.
+        """Return the arrays whose distance from a client's first ones ``diagnostics`` records, by name.
 
         Unless overridden the personal ones that count in a mean of whole models.
         """

@@ -91,7 +91,7 @@ def test_a_superlink_that_stays_silent_is_given_up(monkeypatch):
     link = Link(*[silent] * 10**6)
     with pytest.raises(start.RunFailedError, match="the disk is full"):
         run(link)
-    assert len(link.steps) < 10**6 - 2
+    assert len(link.steps) <= 10**6 - 2
 
 
 def test_the_clock_of_the_folder_s_file_server_does_not_matter(capsys):
@@ -146,5 +146,5 @@ def test_an_interrupted_export_is_not_gone_on_with_by_resume(monkeypatch, capsys
     link = Link(lambda: finish(link))
     with pytest.raises(typer.Exit):
         run(link)
-    words = f"the run has finished, and its models are written by: fedpfl export {link.folder.path}"
+    words = f"the run has finished; its models, if the method has any: fedpfl export {link.folder.path}"
     assert capsys.readouterr().err == f"interrupted; {words}\n"

@@ -119,6 +119,16 @@ class TestRunning:
         store.prepare(run)
         assert not store.folder(run).path.exists()
 
+    def test_a_try_whose_end_nobody_noted_is_not_finished(self, tmp_path: Path) -> None:
+        store, run = Store(tmp_path), plan(QUICK, 1)
+        store.prepare(run)
+        leave(store.folder(run).path, run, 2)
+        (store.folder(run).path / "summary.md").touch()  # then the power fails while models are exported
+        assert store.state(run) is State.INTERRUPTED
+        store.prepare(run)
+        assert not (store.folder(run).path / "summary.md").exists()
+        assert store.resumable(run)
+
     def test_what_another_grid_runs_is_waited_for(self, tmp_path: Path) -> None:
         store, run, fake = Store(tmp_path), plan(QUICK, 1), Fake()
         store.beside(run).mkdir(parents=True)

@@ -55,6 +55,10 @@ def test_some_clients_alone() -> None:
     assert metrics.find("personalised-best").value(LINES, {0}) == pytest.approx(0.6)
 
 
+def test_runs_that_recorded_no_sizes_have_no_number_of_trained_models() -> None:
+    assert metrics.find("trained-best").value([{"round": 1, "trained": {"each": {"0": 0.5}}}], ()) is None
+
+
 def test_without_rounds_there_is_nothing() -> None:
     for name in ("personalised-best", "trained-best", "personalised-last", "weighted-best-10", "train-loss-last"):
         assert metrics.find(name).value([], ()) is None

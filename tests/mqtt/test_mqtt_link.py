@@ -1,7 +1,7 @@
 """The connection to the broker, with a stand-in for paho's client."""
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import paho.mqtt.client as paho
@@ -73,17 +73,15 @@ def test_an_id_that_comes_again_is_not_acknowledged_already(make):
     link.publish("t", b"x", qos=0)
     client.acknowledge(7)
     client.acknowledge(8)
-    sending = threading.Thread(
-        target=link.send, args=("t", [b"a", b"b"]),
-        kwargs={"message_id": bytes(16), "expires": 30, "deadline": time.monotonic() + 5},
-    )  # fmt: skip
-    sending.start()
-    sending.join(0.1)
-    assert sending.is_alive()
-    client.acknowledge(7)
-    client.acknowledge(8)
-    sending.join(5)
-    assert not sending.is_alive()
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(
+            link.send, "t", [b"a", b"b"], message_id=bytes(16), expires=30, deadline=time.monotonic() + 60
+        )
+        time.sleep(0.1)
+        assert not sending.done()
+        client.acknowledge(7)
+        client.acknowledge(8)
+        sending.result(30)
 
 
 def test_the_other_side_may_send_longer_payloads(make):

@@ -43,8 +43,8 @@ LOOK_SECONDS_IDLE = 0.25
 LOOK_GROWTH = 1.1
 # A look keeps the SuperLink, which is one process, busy for 10 ms. With many SuperNodes each looks less often, so that
 # all together take no more of its time than this; whoever finds something makes the others look.
-LOOK_SHARE = 0.1
-LOOK_SECONDS_CROWDED = 2.0
+LOOK_SHARE = 0.2
+LOOK_SECONDS_CROWDED = 1.0
 # Of one device, which may have several SuperNodes.
 MAX_RUNNING = 64
 # Responses that wait for their turn at the broker; a device asks again for one that is not sent because of this.

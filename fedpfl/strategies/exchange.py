@@ -19,8 +19,10 @@ from ..payload import probe
 
 logger = getLogger("flwr")
 
-# Between two looks for replies, seconds; as a share of the time since the last reply; as a multiple of a look's time.
-SHORTEST_PAUSE, LONGEST_PAUSE, PAUSE_SHARE, PAUSE_PER_LOOK = 0.002, 1.0, 0.01, 9.0
+# Between two looks for replies, seconds: as a share of the time since the last reply, and as a multiple of what a look
+# takes, up to a limit, as a look is slow on a busy machine, too.
+SHORTEST_PAUSE, LONGEST_PAUSE, PAUSE_SHARE = 0.002, 1.0, 0.01
+PAUSE_PER_LOOK, LONGEST_PAUSE_PER_LOOK = 5.0, 0.3
 
 # Flower's codes for messages and replies that were lost with a node or a process; its enumeration is not public.
 MESSAGE_UNAVAILABLE, REPLY_UNAVAILABLE, NODE_UNAVAILABLE, CLIENT_APP_CRASHED = 3, 4, 5, 8
@@ -33,7 +35,7 @@ class Pace:
 
     The pause is a small share of the time since something was found: 2 ms in a simulated round of a tenth of a second,
     1 s when devices train for minutes. A look at a simulation is a call, one at a SuperLink keeps that busy for 10 ms:
-    the pause grows with it, too, so that looking takes a tenth of a core at most.
+    the pause grows with that, too.
     """
 
     def __init__(self) -> None:
@@ -44,8 +46,8 @@ class Pace:
         now = time.monotonic()
         look = 0.0 if found else now - self._looked_at
         self._found_at = now if found else self._found_at
-        share = (now - self._found_at) * PAUSE_SHARE
-        time.sleep(min(max(share, look * PAUSE_PER_LOOK, SHORTEST_PAUSE), LONGEST_PAUSE))
+        share = min((now - self._found_at) * PAUSE_SHARE, LONGEST_PAUSE)
+        time.sleep(max(share, min(look * PAUSE_PER_LOOK, LONGEST_PAUSE_PER_LOOK), SHORTEST_PAUSE))
         self._looked_at = time.monotonic()
 
 

@@ -14,6 +14,7 @@ from fedpfl.data.federation import Samples
 from fedpfl.data.rebalance import rebalance
 from fedpfl.errors import NoPlainModel
 from fedpfl.export import export_personal
+from fedpfl.messages import from_content
 from fedpfl.methods.base import LocalRound
 from fedpfl.methods.fedreg import FedReG, FedReGSettings
 from fedpfl.payload import Payload
@@ -187,10 +188,12 @@ def test_nothing_of_head_p_leaves_a_client(tmp_path):
     run_federation(grid, values)
     stored = [load_file(path) for path in (tmp_path / "state").rglob("*.safetensors")]
     assert {name for arrays in stored for name in arrays} == {"head_p.weight", "head_p.bias"}
-    sent = b"".join(a.data for *_, reply in grid.log for a in reply.array_records["arrays"].values())
+    replies = [from_content(reply) for *_, reply in grid.log]
+    sent = b"".join(array.tobytes() for reply in replies for array in reply.arrays.values())
+    assert sent
     for arrays in stored:
         assert all(row.tobytes() not in sent for row in arrays["head_p.weight"])
-    layouts = {reply.config_records["config"].get("layout", "") for *_, reply in grid.log}
+    layouts = {str(reply.config.get("layout", "")) for reply in replies}
     assert not any("head_p" in layout for layout in layouts)
 
 

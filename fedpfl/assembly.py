@@ -43,11 +43,11 @@ def assemble(
     plain = models.build(config.run.model, input_shape, num_classes, vocabulary)
     if config.run.initial_weights:
         models.load_weights(plain, config.run.model, config.run.initial_weights)
-    names = list(plain.state_dict())
+    names = plain.state_dict().keys()
     model = config.method.build(plain)
-    lost = [name for name in names if name not in model.state_dict()]
+    lost = names - model.state_dict().keys()
     if config.run.initial_weights and lost:
-        allowed = f"must be empty for {config.run.method}, which draws {lost[0]} and other arrays anew"
+        allowed = f"must be empty for {config.run.method}, which draws {min(lost)} and other arrays anew"
         raise ConfigError("initial-weights", config.run.initial_weights, allowed)
     # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -29,6 +29,9 @@ from .training.loop import Score, evaluate, run_phase
 from .training.phase import Phase
 from .wire import Layout, decode, encode
 
+# In front of the names of arrays that ``diagnostics`` keeps as they were before the client's first round.
+FIRST = "first/"
+
 
 class Engine:
     """Data, model and settings of one run in one process.
@@ -157,17 +160,16 @@ class Engine:
 
     def _personal_part(self) -> dict[str, np.ndarray]:
         part = self.config.method.personal_part(self.model)
-        return {f"first/{name}": array.detach().cpu().numpy().copy() for name, array in part.items()}
+        return {f"{FIRST}{name}": array.detach().cpu().numpy().copy() for name, array in part.items()}
 
     def _first_personal_part(self, state: ClientState, local: LocalRound) -> dict[str, np.ndarray]:
         """Return, for ``diagnostics``, the personal part before the client's first round, which stays with it."""
         if not self.config.run.diagnostics:
             return {}
-        now = self._personal_part()
-        if not now or local.never_trained:
-            return now
+        if local.never_trained:
+            return self._personal_part()
         stored = state.load(int(local.message.config["personal-round"]))
-        return {name: stored[name] for name in now}
+        return {name: array for name, array in stored.items() if name.startswith(FIRST)}
 
     def _movement(self, first: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Return how far the personal part has moved since."""

@@ -151,6 +151,12 @@ def require_absolute(values: Mapping[str, Any]) -> None:
             require_absolute_path(key, str(values[key]))
 
 
+def absolute_places(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return settings whose places no longer depend on the working directory; a place that is not set stays so."""
+    places = {key: str(Path(str(values[key])).expanduser().absolute()) for key in PLACES if values[key]}
+    return {**values, **places}
+
+
 def require_absolute_path(key: str, place: str) -> None:
     """Raise :class:`ConfigError` for a path that depends on the working directory."""
     if not place.startswith(("/", "~")) and not Path(place).is_absolute():

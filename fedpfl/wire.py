@@ -225,6 +225,11 @@ def encode(flat: np.ndarray, dtype: str) -> np.ndarray:
     return sent
 
 
+def rounded(flat: np.ndarray, dtype: str) -> np.ndarray:
+    """Return the vector as whoever gets it reads it, float32: ``dtype`` may have rounded it on the way."""
+    return decode(encode(flat, dtype))
+
+
 def decode(received: np.ndarray) -> np.ndarray:
     """Return a received vector as float32.
 

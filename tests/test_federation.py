@@ -335,6 +335,21 @@ def test_messages_that_cannot_be_sent_are_failures_at_once(tmp_path):
     assert list(line["failed"].values()) == ["its message could not be sent"]
 
 
+def spoiling(kind, spoil):
+    """Return a grid on which something happens to client 1's replies to messages of a kind."""
+
+    class Odd(LocalGrid):
+        def push_messages(self, messages):
+            ids = list(super().push_messages(messages))
+            for message_id in ids:
+                reply = self.replies[message_id]
+                if reply.metadata.src_node_id == 101 and reply.metadata.message_type == kind:
+                    spoil(reply.content)
+            return ids
+
+    return Odd
+
+
 NOT_AN_ARRAY = b"\x93NUMPY\x01\x00"
 ODD_NUMBERS = {
     "train": [
@@ -354,19 +369,13 @@ ODD_NUMBERS = {
 def test_a_reply_with_odd_numbers_is_the_client_s_failure(tmp_path, kind, key, value):
     values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1)
 
-    class Odd(LocalGrid):
-        def push_messages(self, messages):
-            ids = list(super().push_messages(messages))
-            for message_id in ids:
-                reply = self.replies[message_id]
-                if reply.metadata.src_node_id == 101 and reply.metadata.message_type == kind:
-                    metrics = reply.content.metric_records["metrics"]
-                    metrics[key] = value if value is not None else 0
-                    if value is None:
-                        del metrics[key]
-            return ids
+    def spoil(content):
+        metrics = content.metric_records["metrics"]
+        metrics[key] = value if value is not None else 0
+        if value is None:
+            del metrics[key]
 
-    line = run_federation(Odd(2, values), values).metrics()[0]
+    line = run_federation(spoiling(kind, spoil)(2, values), values).metrics()[0]
     named = "trained-correct" if key == "trained-samples" else key
     assert line["failed"] == {"1": f"its reply lacks a proper {named}"}
     assert line["clients"] == ([0] if kind == "train" else [0, 1])
@@ -377,16 +386,10 @@ def test_a_reply_with_odd_numbers_is_the_client_s_failure(tmp_path, kind, key, v
 def test_a_reply_whose_arrays_cannot_be_read_is_the_client_s_failure(tmp_path, data):
     values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1)
 
-    class Odd(LocalGrid):
-        def push_messages(self, messages):
-            ids = list(super().push_messages(messages))
-            for message_id in ids:
-                reply = self.replies[message_id]
-                if reply.metadata.src_node_id == 101 and reply.metadata.message_type == "train":
-                    reply.content.array_records["arrays"]["shared"].data = data
-            return ids
+    def spoil(content):
+        content.array_records["arrays"]["shared"].data = data
 
-    line = run_federation(Odd(2, values), values).metrics()[0]
+    line = run_federation(spoiling("train", spoil)(2, values), values).metrics()[0]
     assert line["failed"]["1"].startswith("its array 'shared' ")
     assert line["clients"] == [0]
 

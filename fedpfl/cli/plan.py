@@ -13,7 +13,7 @@ from typing import Any
 from ..config import Config, check_keys
 from ..errors import ConfigError, FedpflError
 from ..results import RunFolder
-from ..settings import PLACES, Value
+from ..settings import Value, absolute_places
 from .common import app_settings, overrides, run_folder
 from .split import DEFAULT_CLIENTS
 
@@ -95,10 +95,8 @@ def prepare(
     check_keys(values)
     if resume is not None:
         values = _resumed(resume, values, given)
-    values = Config.parse(values).flat()
-    for key in PLACES:
-        if values[key]:  # the server and the clients run in another working directory
-            values[key] = str(Path(str(values[key])).expanduser().absolute())
+    # The server and the clients run in another working directory.
+    values = absolute_places(Config.parse(values).flat())
     config = Config.parse(values)
     values["num-clients"] = _clients(config.data.num_clients, num_supernodes) or default_clients
     values["run-name"] = config.run.run_name or _new_name(config)

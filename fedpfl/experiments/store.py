@@ -27,7 +27,7 @@ from ..config import Config, check_keys
 from ..errors import ConfigError
 from ..files import write_atomically
 from ..results import RunFolder, to_toml
-from ..settings import PLACES
+from ..settings import absolute_places
 from . import metrics
 
 DEFAULT_ROOT = "~/.fedpfl/experiments"
@@ -97,10 +97,8 @@ def plan(
     if "seed" in settings:
         raise ConfigError("seed", settings["seed"], "cannot be set here; use --seeds N for the seeds 1 to N")
     config = Config.parse({**settings, "seed": seed})
-    flat = config.flat()
-    for key in PLACES:
-        if flat[key]:  # the runs work in another directory, and a name must not depend on this one
-            flat[key] = str(Path(str(flat[key])).expanduser().absolute())
+    # The runs work in another directory, and a name must not depend on this one.
+    flat = absolute_places(config.flat())
     if not flat["num-clients"]:
         raise ConfigError("num-clients", 0, "has to be given for the runs of a grid")
     counted = {key: value for key, value in sorted(flat.items()) if key not in INDIFFERENT}

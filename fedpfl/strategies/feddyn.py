@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..partition import is_parameter
-from ..wire import decode, encode
+from ..wire import rounded
 from .mean import Mean
 
 
@@ -39,7 +39,7 @@ class FedDynMean(Mean):
     def finish(self) -> None:
         """Update h and correct the mean by it."""
         # What the clients started from: `wire-dtype` may have rounded it.
-        before = decode(encode(self.shared, self.settings.wire_dtype)).astype(np.float64)
+        before = rounded(self.shared, self.settings.wire_dtype).astype(np.float64)
         super().finish()
         moved = len(self._answered) * (self.shared - before)
         self.h -= self.alpha / len(self.participants) * self._corrected * moved

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..wire import decode, encode
+from ..wire import rounded
 from .base import Client, PersonalisedStrategy
 
 # Values of a vector that are computed with at a time: sums over all clients run in float64 without a copy of it all.
@@ -36,7 +36,7 @@ class PerClientStrategy(PersonalisedStrategy):
 
     def received(self, client: Client) -> np.ndarray:
         """Return the client's row as the client reads it, which ``wire-dtype`` may have rounded."""
-        return decode(encode(self.outgoing(client), self.settings.wire_dtype))
+        return rounded(self.outgoing(client), self.settings.wire_dtype)
 
     def answered_before(self) -> list[int]:
         """Return the clients that have answered in this or an earlier round, in order."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ..privacy import PrivacySettings, clipped, gaussian, noise_key
-from ..wire import decode, encode
+from ..wire import rounded
 
 
 class ServerPrivacy:
@@ -48,7 +48,7 @@ class ServerPrivacy:
 
     def bounded(self, sent: np.ndarray, shared: np.ndarray) -> np.ndarray:
         """Return a client's arrays with its update clipped to C, whatever the client did: float64, same shape."""
-        start = decode(encode(sent, self._wire_dtype))
+        start = rounded(sent, self._wire_dtype)
         near: np.ndarray = start + clipped(start, shared, self.settings.dp_clip_norm)
         return near
 

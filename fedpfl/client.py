@@ -61,6 +61,7 @@ class Engine:
         )
         self._first_personal = self.partition.get_personal()
         self._mean_model = mean_model_layout(config, self.model, self.partition)
+        self._has_personal_part = bool(config.method.personal_part(self.model))
 
     def query(self, client: int, message: Payload) -> Payload:
         """Describe the client's task; no array of the client leaves it."""
@@ -164,7 +165,8 @@ class Engine:
 
     def _first_personal_part(self, state: ClientState, local: LocalRound) -> dict[str, np.ndarray]:
         """Return, for ``diagnostics``, the personal part before the client's first round, which stays with it."""
-        if not self.config.run.diagnostics:
+        # Asked before the file is: a client that keeps nothing has none.
+        if not (self.config.run.diagnostics and self._has_personal_part):
             return {}
         if local.never_trained:
             return self._personal_part()

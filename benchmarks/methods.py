@@ -2,8 +2,9 @@
 
 Each method trains a client through the real engine (``fedpfl.client.Engine``: receive, schedule, train, store, answer)
 and, in turn with it, with the only loop over batches replaced by a bare one: batches gathered beforehand, then the
-phase's own loss, gradients for what the phase trains, its penalty, one call for the SGD step, nothing else. Only the
-bare loop itself is timed then, so messages, state on disk and the making of the schedule count for the engine alone.
+phase's own loss or gradient, gradients for what the phase trains, its penalty, one call for the SGD step, nothing
+else. Only the bare loop itself is timed then, so messages, state on disk and the making of the schedule count for the
+engine alone.
 A method that is added to ``fedpfl/methods`` is measured without a change here.
 """
 
@@ -129,16 +130,19 @@ class BareLoop:
         if not trained or phase.epochs == 0 or len(y) == 0:
             return 0.0
         order = torch.from_numpy(rng.permutation(len(y)))
-        cut = torch.split(order, settings.batch_size)
+        cut = torch.split(order, phase.batch_size or settings.batch_size)
         batches = [Batch(_rows(x, positions), y[positions], positions) for positions in cut]
         names = [name for name, _ in trained]
         params: list[Tensor] = [p for _, p in trained]
         still = [p for name, p in model.named_parameters() if name not in set(names) and p.requires_grad]
-        norms = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
+        norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        momenta = [m.momentum for m in norms]
         rate, momentum, decay = phase.learning_rate or settings.learning_rate, settings.momentum, settings.weight_decay
         velocity = [torch.zeros_like(p) for p in params]
         for p in still:
             p.requires_grad_(False)
+        for m in norms:
+            m.momentum = m.momentum if phase.move_statistics else 0.0
         model.train()
         begun = time.perf_counter()
         with phase.during(model):
@@ -146,7 +150,10 @@ class BareLoop:
                 for batch in batches:
                     if norms and len(batch.y) == 1:  # which BatchNorm cannot normalise
                         model.eval()
-                    grads: list[Tensor] = list(torch.autograd.grad(phase.loss(model, batch), params))
+                    if phase.gradient is None:
+                        grads: list[Tensor] = list(torch.autograd.grad(phase.loss(model, batch), params))
+                    else:
+                        _, grads = phase.gradient(model, batch, params)
                     if phase.penalty is not None:
                         phase.penalty.add_gradient(names, params, grads)
                     with torch.no_grad():
@@ -163,6 +170,8 @@ class BareLoop:
         self.steps += phase.epochs * len(batches)
         for p in still:
             p.requires_grad_(True)
+        for m, before in zip(norms, momenta, strict=True):
+            m.momentum = before
         return 0.0
 
 

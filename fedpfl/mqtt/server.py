@@ -42,7 +42,8 @@ LOOK_SECONDS = 0.05
 LOOK_SECONDS_IDLE = 0.25
 LOOK_GROWTH = 1.1
 # A look keeps the SuperLink, which is one process, busy for 10 ms. With many SuperNodes each looks less often, so that
-# all together take no more of its time than this; whoever finds something makes the others look.
+# all together take no more of its time than this; whoever finds something makes the others look. A round's messages come
+# together, so the looks of different SuperNodes are spread over the time: the first of them finds one soon.
 LOOK_SHARE = 0.2
 LOOK_SECONDS_CROWDED = 1.0
 # Of one device, which may have several SuperNodes.
@@ -119,6 +120,7 @@ class ServerBridge:
         self._devices: dict[str, _Device] = {}
         self._news = threading.Condition()
         self._news_count = 0
+        self._next_turn = 0.0
         self._stopping = threading.Event()
         self._threads: set[threading.Thread] = set()
 
@@ -297,13 +299,18 @@ class ServerBridge:
                 return answer
             if self._clock() - exchange.touched > LEASE_SECONDS:
                 return None
-            fair = min(took * self._count_holds() / LOOK_SHARE, LOOK_SECONDS_CROWDED)
-            news = self._wait_for_news(seen, max(pause, fair))
+            news = self._wait_for_news(seen, max(pause, self._take_turn(took)))
             pause = LOOK_SECONDS if news else min(pause * LOOK_GROWTH, LOOK_SECONDS_IDLE)
 
-    def _count_holds(self) -> int:
+    def _take_turn(self, took: float) -> float:
+        """Return the seconds until a SuperNode's next look: it comes evenly after those of the others."""
         with self._lock:
-            return sum(len(device.holds) for device in self._devices.values())
+            holds = sum(len(device.holds) for device in self._devices.values())
+        apart = min(took / LOOK_SHARE, LOOK_SECONDS_CROWDED / holds)
+        with self._news:
+            now = self._clock()
+            self._next_turn = min(max(now, self._next_turn) + apart, now + LOOK_SECONDS_CROWDED)
+            return self._next_turn - now
 
     def _look(self, device: str, request: Request, connection: Connection) -> Response:
         if request.delivered:
@@ -351,6 +358,7 @@ class ServerBridge:
     def _tell(self) -> None:
         with self._news:
             self._news_count += 1
+            self._next_turn = 0.0  # all look now, and nobody uses the turn that it has
             self._news.notify_all()
 
     def _wait_for_news(self, seen: int, seconds: float) -> bool:

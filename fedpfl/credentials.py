@@ -36,6 +36,8 @@ VALID_DAYS = 825
 # A certificate that ends sooner is made anew: a run may take days.
 LEAST_DAYS = 30
 _DAMAGED = "is damaged; remove it to have it made anew, and with an authority everything that it signed"
+# Not "remove it": that makes another authority, which no device knows.
+_KEY_DAMAGED = "is damaged; put back a copy. Without it there is a new authority, whose ca.pem all devices need anew"
 
 
 @dataclass(frozen=True)
@@ -126,8 +128,9 @@ def _prepare(folder: Path, nodes: int, hosts: Sequence[str]) -> Credentials:
         made.authority.unlink(missing_ok=True)
         _make_authority(made.authority, folder / "ca.key")
     if not (_lasts(made.certificate) and made.key.is_file()):
+        signer = _signer(folder / "ca.key")  # first: the old certificate is of use until there is a new one
         made.certificate.unlink(missing_ok=True)
-        _make_certificate(made, folder / "ca.key", hosts[0], names)
+        _make_certificate(made, signer, hosts[0], names)
     missing = {str(name.value) for name in names} - _names(made.certificate)
     if missing:
         allowed = f"the certificate {made.certificate} lacks it; remove that file to have it made anew"
@@ -149,8 +152,10 @@ def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
 
 
 def _certificate(path: Path) -> x509.Certificate:
+    content = path.read_bytes()
+    _require_plain(path, content)
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        return x509.load_pem_x509_certificate(content)
     except ValueError as error:
         raise ConfigError("folder", str(path), _DAMAGED) from error
 
@@ -178,12 +183,25 @@ def _make_authority(certificate: Path, key_file: Path) -> None:
     write_atomically(certificate, builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
 
-def _make_certificate(made: Credentials, authority_key: Path, name: str, names: Sequence[x509.GeneralName]) -> None:
+def _signer(path: Path) -> ec.EllipticCurvePrivateKey:
+    content = path.read_bytes()
+    _require_plain(path, content)
     try:
-        signer = load_pem_private_key(authority_key.read_bytes(), None)
-    except ValueError as error:
-        raise ConfigError("folder", str(authority_key), _DAMAGED) from error
+        signer = load_pem_private_key(content, None)
+    except (ValueError, TypeError) as error:  # TypeError: it has a passphrase
+        raise ConfigError("folder", str(path), _KEY_DAMAGED) from error
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    return signer
+
+
+def _require_plain(path: Path, content: bytes) -> None:
+    if content.startswith(b"$ANSIBLE_VAULT"):
+        raise ConfigError("folder", str(path), f"is encrypted; decrypt it first: ansible-vault decrypt {path}")
+
+
+def _make_certificate(
+    made: Credentials, signer: ec.EllipticCurvePrivateKey, name: str, names: Sequence[x509.GeneralName]
+) -> None:
     issuer = _certificate(made.authority).subject
     key = ec.generate_private_key(ec.SECP256R1())
     signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())

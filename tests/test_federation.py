@@ -350,15 +350,25 @@ def spoiling(kind, spoil):
     return Odd
 
 
+def number(key, value):
+    """Put a number, or an odd one, into a reply; None takes it away."""
+
+    def spoil(content):
+        metrics = content.metric_records["metrics"]
+        metrics[key] = value if value is not None else 0
+        if value is None:
+            del metrics[key]
+
+    return spoil
+
+
 NOT_AN_ARRAY = b"\x93NUMPY\x01\x00"
 ODD_NUMBERS = {
     "train": [
-        ("train-loss", None), ("train-loss", [1.0, 2.0]), ("train-samples", 3.5), ("anything", float("nan")),
-        ("trained-samples", 3), ("anything", [1]),
+        ("train-loss", None), ("train-loss", [1.0, 2.0]), ("train-samples", 3.5),
     ],
     "evaluate": [
-        ("global-correct", None), ("global-loss-sum", None), ("global-loss-sum", float("inf")),
-        ("personalised-correct", 10**6), ("personalised-samples", -1), ("global-samples", [3, 4]),
+        ("personalised-correct", 10**6), ("personalised-samples", -1), ("personalised-loss-sum", float("nan")),
     ],
 }  # fmt: skip
 
@@ -368,18 +378,30 @@ ODD_NUMBERS = {
 )
 def test_a_reply_with_odd_numbers_is_the_client_s_failure(tmp_path, kind, key, value):
     values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1)
-
-    def spoil(content):
-        metrics = content.metric_records["metrics"]
-        metrics[key] = value if value is not None else 0
-        if value is None:
-            del metrics[key]
-
-    line = run_federation(spoiling(kind, spoil)(2, values), values).metrics()[0]
-    named = "trained-correct" if key == "trained-samples" else key
-    assert line["failed"] == {"1": f"its reply lacks a proper {named}"}
+    line = run_federation(spoiling(kind, number(key, value))(2, values), values).metrics()[0]
+    assert line["failed"] == {"1": f"its reply lacks a proper {key}"}
     assert line["clients"] == ([0] if kind == "train" else [0, 1])
     assert math.isfinite(line["global"]["loss"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("train", "anything", float("nan")), ("train", "trained-samples", 3), ("train", "anything", [1]),
+        ("evaluate", "global-correct", None), ("evaluate", "global-loss-sum", float("inf")),
+        ("evaluate", "global-samples", [3, 4]), ("evaluate", "global-correct", 10**6),
+    ],
+)  # fmt: skip
+def test_odd_numbers_that_a_reply_need_not_have_are_left_out_and_the_rest_counts(tmp_path, caplog, kind, key, value):
+    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1)
+    line = run_federation(spoiling(kind, number(key, value))(2, values), values).metrics()[0]
+    assert "failed" not in line
+    assert (line["clients"], list(line["personalised"]["each"])) == ([0, 1], ["0", "1"])
+    assert math.isfinite(line["global"]["loss"])
+    assert line["global"]["accuracy"] <= 1
+    assert not {"trained", "details"} & line.keys()
+    left_out = "trained-correct, trained-loss-sum" if key == "trained-samples" else key
+    assert f"round 1: client 1: no proper {left_out}; left out" in caplog.text
 
 
 @pytest.mark.parametrize("data", [NOT_AN_ARRAY, b"", b"PK\x05\x06" + bytes(18)])

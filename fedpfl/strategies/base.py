@@ -408,10 +408,16 @@ class PersonalisedStrategy(Strategy):
             except LayoutError as error:
                 self._fail(client, str(error))
                 continue
-            bad = _improper(payload.metrics, REQUIRED[reply.metadata.message_type])
-            if bad is not None:
-                self._fail(client, f"its reply lacks a proper {bad}")
+            required = REQUIRED[reply.metadata.message_type]
+            bad = _improper(payload.metrics, required)
+            lacking = next((key for key in bad if key in required), None)
+            if lacking is not None:
+                self._fail(client, f"its reply lacks a proper {lacking}")
                 continue
+            if bad:  # a global model may be of no use on one client's data: the client's other numbers count
+                number = self._round.number
+                logger.log(WARNING, "round %d: client %d: no proper %s; left out", number, client.id, ", ".join(bad))
+                _leave_out(payload.metrics, bad)
             yield client, payload
 
     def _count(self, content: RecordDict) -> int:
@@ -426,20 +432,31 @@ class PersonalisedStrategy(Strategy):
         return "; ".join(f"client {client}: {reason}" for client, reason in self._round.failed.items())
 
 
-def _improper(metrics: Mapping[str, Any], required: Sequence[str]) -> str | None:
-    """Return the name of a number that a reply lacks, or that cannot be what it has to be; None if all is well."""
+def _improper(metrics: Mapping[str, Any], required: Sequence[str]) -> list[str]:
+    """Return the names of the numbers that a reply lacks, or that cannot be what they have to be."""
     needed = set(required)
     for name in TESTED:
-        score = {f"{name}-{part}" for part in ("correct", "samples", "loss-sum")}
-        needed |= score if score & metrics.keys() else set()
+        needed |= _score(name) if _score(name) & metrics.keys() else set()
+    bad = []
     for key in sorted(needed | metrics.keys()):
         value = metrics.get(key)
         if not isinstance(value, (int, float)) or not math.isfinite(value):
-            return key
-        if key in needed and (value < 0 or (key.endswith(("-correct", "-samples")) and not isinstance(value, int))):
-            return key
-    return next((f"{name}-correct" for name in TESTED
-                 if metrics.get(f"{name}-correct", 0) > metrics.get(f"{name}-samples", 0)), None)  # fmt: skip
+            bad.append(key)
+        elif key in needed and (value < 0 or (key.endswith(("-correct", "-samples")) and not isinstance(value, int))):
+            bad.append(key)
+    whole = [name for name in TESTED if name + "-correct" in metrics and not _score(name) & set(bad)]
+    return bad + [f"{name}-correct" for name in whole if metrics[f"{name}-correct"] > metrics[f"{name}-samples"]]
+
+
+def _leave_out(metrics: dict[str, Any], bad: Iterable[str]) -> None:
+    """Remove numbers from a reply, and with one of a model's score the rest of that."""
+    for key in bad:
+        for also in next((_score(name) for name in TESTED if key in _score(name)), {key}):
+            metrics.pop(also, None)
+
+
+def _score(name: str) -> set[str]:
+    return {f"{name}-{part}" for part in ("correct", "samples", "loss-sum")}
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -152,6 +152,20 @@ def test_damaged_files_and_names_that_are_none_are_told(tmp_path):
         damaged.write_bytes(good)
     assert keys()[0] == 0
     assert made.certificate.read_bytes() == before
-    (made.folder / "ca.key").write_bytes(b"")
-    made.certificate.unlink()
-    assert "ca.key': is damaged" in keys()[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", r"ca.key': is damaged; put back a copy. Without it there is a new authority"),
+        (b"$ANSIBLE_VAULT;1.1;AES256\n6164\n", r"ca.key': is encrypted; decrypt it first: ansible-vault decrypt /"),
+    ],
+)
+def test_a_certificate_stays_while_its_authority_cannot_sign_another(tmp_path, monkeypatch, content, said):
+    made = credentials.prepare(tmp_path / "keys", 0)
+    monkeypatch.setattr(credentials, "_lasts", lambda path: path == made.authority)
+    before = made.certificate.read_bytes()
+    (made.folder / "ca.key").write_bytes(content)
+    with pytest.raises(ConfigError, match=said):
+        credentials.prepare(tmp_path / "keys", 0)
+    assert made.certificate.read_bytes() == before

@@ -116,6 +116,8 @@ class Grid:
             while any(one.job.outcome() is None for one in going.values()):
                 time.sleep(LOOK_SECONDS)
             for one in going.values():
+                if (outcome := one.job.outcome()) is not None:
+                    self._store.note(one.run, outcome)  # what it has finished by now is not done again
                 one.lock.close()
         return {run.name: self._store.state(run) for run in self.runs}
 
@@ -200,6 +202,8 @@ class Process:
         """Return what was said last, once all has ended."""
         if self._ended is None and self._child.poll() is not None:
             if self._child.returncode == 0 and self._steps:
+                if self._step is self._training:  # said now, in case that nobody is there to note the end
+                    self._store.note(self._run, {"status": "interrupted", "error": "interrupted", "trained": True})
                 self._step.keep()
                 self._next()
             else:

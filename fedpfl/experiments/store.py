@@ -18,13 +18,14 @@ import hashlib
 import json
 import shutil
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from ..config import Config, check_keys
-from ..errors import ConfigError
+from ..errors import ConfigError, StateError
 from ..files import write_atomically
 from ..results import RunFolder, to_toml
 from ..settings import absolute_places
@@ -97,11 +98,14 @@ def plan(
     if "seed" in settings:
         raise ConfigError("seed", settings["seed"], "cannot be set here; use --seeds N for the seeds 1 to N")
     config = Config.parse({**settings, "seed": seed})
+    written = config.flat()
     # The runs work in another directory, and a name must not depend on this one.
-    flat = absolute_places(config.flat())
+    flat = absolute_places(written)
     if not flat["num-clients"]:
         raise ConfigError("num-clients", 0, "has to be given for the runs of a grid")
-    counted = {key: value for key, value in sorted(flat.items()) if key not in INDIFFERENT}
+    # Nor on whose home folder it is: a place below `~` counts as it was written.
+    named = {key: written[key] if str(written[key]).startswith("~") else flat[key] for key in flat}
+    counted = {key: value for key, value in sorted(named.items()) if key not in INDIFFERENT}
     digest = hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:12]
     modes = sorted({mode for name in measured if (mode := metrics.mode_of(name)) is not None})
     name = f"{flat['method']}-{flat['dataset']}-{digest}"
@@ -176,22 +180,32 @@ class Store:
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
     def prepare(self, run: PlannedRun) -> Path:
-        """Write the file of settings a run is started with; what a try without a finished round left is removed."""
-        folder, beside = self.folder(run).path, self.beside(run)
-        if not self.resumable(run) and folder.is_dir():
-            shutil.rmtree(folder)
+        """Write the file of settings a run is started with, and make its folder ready for a try.
+
+        What a try without a finished round left is removed; where there are rounds, the summary is, and the run counts
+        as interrupted until :meth:`note` says how this try ends. A run that is going on, as a grid that was killed
+        leaves it, stays as it is: this try will fail and say so.
+        """
+        folder, beside = self.folder(run), self.beside(run)
         beside.mkdir(parents=True, exist_ok=True)
-        if self.trained(run):
-            (beside / "outcome.json").unlink(missing_ok=True)
-        else:
-            (folder / "summary.md").unlink(missing_ok=True)  # or it would count as finished, and not be resumed
-            # So that it does not count as finished either if nobody is there to note how this try ends.
-            self.note(run, {"status": "interrupted", "error": "interrupted", "trained": False})
-        places = {"output-dir": str(folder.parent), "state-dir": str(self.root / "state")}
+        with suppress(StateError), folder.alone() if folder.path.is_dir() else nullcontext():
+            self._make_ready(run)
+        places = {"output-dir": str(folder.path.parent), "state-dir": str(self.root / "state")}
         values = {**run.settings, **places, "run-name": run.name, "resume": False}
         path = beside / "settings.toml"
         write_atomically(path, to_toml(values).encode())
         return path
+
+    def _make_ready(self, run: PlannedRun) -> None:
+        folder = self.folder(run).path
+        if not self.resumable(run) and folder.is_dir():
+            shutil.rmtree(folder)
+        if self.trained(run):
+            (self.beside(run) / "outcome.json").unlink(missing_ok=True)
+        else:
+            (folder / "summary.md").unlink(missing_ok=True)  # or it would count as finished, and not be resumed
+            # So that it does not count as finished either if nobody is there to note how this try ends.
+            self.note(run, {"status": "interrupted", "error": "interrupted", "trained": False})
 
     def note(self, run: PlannedRun, outcome: Mapping[str, Any]) -> None:
         """Keep the outcome of a try."""

@@ -437,15 +437,16 @@ def _improper(metrics: Mapping[str, Any], required: Sequence[str]) -> list[str]:
     needed = set(required)
     for name in TESTED:
         needed |= _score(name) if _score(name) & metrics.keys() else set()
-    bad = []
-    for key in sorted(needed | metrics.keys()):
-        value = metrics.get(key)
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
-            bad.append(key)
-        elif key in needed and (value < 0 or (key.endswith(("-correct", "-samples")) and not isinstance(value, int))):
-            bad.append(key)
+    bad = [key for key in sorted(needed | metrics.keys()) if not _is_proper(key, metrics.get(key), key in needed)]
     whole = [name for name in TESTED if name + "-correct" in metrics and not _score(name) & set(bad)]
     return bad + [f"{name}-correct" for name in whole if metrics[f"{name}-correct"] > metrics[f"{name}-samples"]]
+
+
+def _is_proper(key: str, value: Any, counts: bool) -> bool:
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        return False
+    whole = isinstance(value, int) or not key.endswith(("-correct", "-samples"))
+    return not counts or (value >= 0 and whole)
 
 
 def _leave_out(metrics: dict[str, Any], bad: Iterable[str]) -> None:

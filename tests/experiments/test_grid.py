@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from grids import FILE, Fake, Silent, leave, write
 from fedpfl.errors import ConfigError
 from fedpfl.experiments.description import load
 from fedpfl.experiments.grid import Grid, Process, _shares
-from fedpfl.experiments.store import State, Store, plan
+from fedpfl.experiments.store import PlannedRun, State, Store, plan
 from fedpfl.experiments.tables import Measured, analysed, tables
 
 QUICK = {"method": "fedavg", "dataset": "digits", "num-clients": 4, "num-server-rounds": 2}
@@ -54,6 +55,15 @@ class TestNames:
         (tmp_path / "other").mkdir()
         monkeypatch.chdir(tmp_path / "other")
         assert plan(settings, 1).name != here.name
+
+    def test_do_not_depend_on_whose_home_folder_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def planned(home: str) -> PlannedRun:
+            monkeypatch.setenv("HOME", home)
+            return plan({**QUICK, "initial-weights": "~/w.pth"}, 1)
+
+        a, b = planned("/home/a"), planned("/home/b")
+        assert a.name == b.name
+        assert (a.settings["initial-weights"], b.settings["initial-weights"]) == ("/home/a/w.pth", "/home/b/w.pth")
 
     def test_settings_are_checked(self) -> None:
         with pytest.raises(ConfigError, match="did you mean learning-rate"):
@@ -129,6 +139,17 @@ class TestRunning:
         assert not (store.folder(run).path / "summary.md").exists()
         assert store.resumable(run)
 
+    def test_what_goes_on_without_its_grid_stays_as_it_is(self, tmp_path: Path) -> None:
+        store, run = Store(tmp_path), plan(QUICK, 1)
+        store.prepare(run)
+        for rounds in (0, 2):
+            leave(store.folder(run).path, run, rounds)
+            (store.folder(run).path / "summary.md").touch()
+            with store.folder(run).alone():
+                before = sorted(tmp_path.rglob("*"))
+                assert store.prepare(run).is_file()
+                assert sorted(tmp_path.rglob("*")) == before
+
     def test_what_another_grid_runs_is_waited_for(self, tmp_path: Path) -> None:
         store, run, fake = Store(tmp_path), plan(QUICK, 1), Fake()
         store.beside(run).mkdir(parents=True)
@@ -184,6 +205,37 @@ class TestRunning:
         monkeypatch.setattr(Process, "_fedpfl", lambda self, *arguments: [sys.executable, "-c", "raise SystemExit(1)"])
         assert Grid([with_more], store).run(Silent()) == {run.name: State.FAILED}
         assert store.state(run) is State.FINISHED
+
+    @pytest.mark.parametrize("killed", [False, True])
+    def test_training_that_has_ended_is_not_forgotten(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+    ) -> None:
+        store, run = Store(tmp_path), plan(QUICK, 1, ["new-clients:ensemble"])
+        ran, measuring = store.folder(run).path / "summary.md", tmp_path / "measuring"
+
+        def command(self: Process, first: str, *arguments: str) -> list[str]:
+            if first == "run":
+                code = f"import pathlib; pathlib.Path({str(ran)!r}).touch()"
+            else:
+                code = f"import pathlib, time; pathlib.Path({str(measuring)!r}).touch(); time.sleep(60)"
+            return [sys.executable, "-S", "-c", code]
+
+        def until_measuring(seconds: float) -> None:
+            sleep(0.02)
+            if measuring.exists() and not seen:
+                seen.append(True)
+                if killed:  # as if nothing after it ran
+                    patch.setattr(Store, "note", lambda self, run, outcome: None)
+                raise KeyboardInterrupt
+
+        sleep, seen = time.sleep, []
+        leave(store.folder(run).path, run, 2)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Process, "_fedpfl", command)
+            patch.setattr("fedpfl.experiments.grid.time.sleep", until_measuring)
+            Grid([run], store).run(Silent())
+        assert store.trained(run)
+        assert store.state(run) is State.INTERRUPTED
 
     def test_a_folder_that_cannot_be_written_is_one_line(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()

@@ -69,7 +69,11 @@ class RunSettings:
     resume: bool = setting(False, "Go on after the last finished round of the run called run-name.")
     wire_dtype: str = setting("float32", "Type in which shared arrays travel.", choices=DTYPES)
     node_timeout: float = setting(600.0, "Seconds to wait until all clients are connected.", above=0)
-    round_timeout: float = setting(600.0, "Seconds to wait for the replies of a round.", above=0)
+    round_timeout: float = setting(
+        600.0,
+        "Seconds to wait for the replies of a round, training and tests together; tests get at least a quarter of it.",
+        above=0,
+    )
     check_after: float = setting(
         60.0,
         "Seconds without a reply after which a device is asked whether it still works; a message that it lost is sent "

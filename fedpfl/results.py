@@ -10,6 +10,7 @@
     RUN/global.safetensors   shared arrays at the end, by name; not with strategies that keep a model for each client
     RUN/personal/            personalised models, written by `fedpfl export` where the clients' state is at hand
     RUN/summary.md           the outcome in words and numbers
+    RUN/failed.txt           why the run failed, if it did; what was stopped or killed has neither this nor a summary
     RUN/.lock                locked by the server of the run for as long as it runs
     RUN/events.out.tfevents… the curves, for TensorBoard
 """
@@ -26,7 +27,7 @@ import statistics
 import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,13 +140,17 @@ class RunFolder:
             One does so now.
         """
         with (self.path / ".lock").open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                words = "the run is going on in another process; wait for it, or end it"
-                raise StateError(f"{self.path}: {words}") from None
-            except OSError:  # a file system that knows no locks
-                pass
+            for last in (False, True):
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if last:
+                        words = "the run is going on in another process; wait for it, or end it"
+                        raise StateError(f"{self.path}: {words}") from None
+                    time.sleep(0.1)  # the bridge holds it for a moment when it looks whether the run goes on
+                except OSError:  # a file system that knows no locks
+                    break
             yield
 
     def describe(
@@ -178,7 +183,13 @@ class RunFolder:
     def go_on(self, config: Config) -> None:
         """Note that the run goes on with these settings; what it concluded before no longer holds."""
         self._write_config(config)
-        (self.path / "summary.md").unlink(missing_ok=True)
+        for name in ("summary.md", "failed.txt"):
+            (self.path / name).unlink(missing_ok=True)
+
+    def fail(self, reason: str) -> None:
+        """Note why the run failed, for whoever looks at the folder."""
+        with suppress(OSError):  # the reason may well be the same: a full disk
+            write_atomically(self.path / "failed.txt", f"{reason}\n".encode())
 
     def record(self, done: Round, strategy: PersonalisedStrategy) -> None:
         """Store a round: its metrics first, then the checkpoint that makes it count."""

@@ -58,7 +58,11 @@ def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
     config = Config.parse(run_config)
     folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
     with folder.alone():
-        _run(grid, config, folder)
+        try:
+            _run(grid, config, folder)
+        except Exception as error:  # whatever it is, it goes on its way; the folder says that the run failed
+            folder.fail(str(error) if isinstance(error, (FedpflError, OSError)) else f"{type(error).__name__}: {error}")
+            raise
     return folder
 
 

@@ -280,8 +280,9 @@ def test_a_round_without_any_reply_ends_the_run_with_the_clients_words(tmp_path)
 
     with pytest.raises(
         FedpflError, match=r"round 1: no client trained; client 0: no space left; client 1: no space left"
-    ):
+    ) as failed:
         run_federation(LocalGrid(2, values, intercept=fail), values)
+    assert (tmp_path / "runs" / "run" / "failed.txt").read_text() == f"{failed.value}\n"
 
 
 def test_a_silent_client_costs_a_round_no_more_than_the_timeout(tmp_path):
@@ -298,6 +299,21 @@ def test_a_silent_client_costs_a_round_no_more_than_the_timeout(tmp_path):
     assert line["failed"] == {"1": "no reply within 0.5 s"}
     assert line["clients"] == [0, 2]
     assert line["seconds_train"] < 2
+
+
+@pytest.mark.parametrize(("silent", "limits"), [({"train", "evaluate"}, (0.2, 0.7)), ({"evaluate"}, (0.6, 1.1))])
+def test_both_halves_of_a_round_share_the_timeout(tmp_path, silent, limits):
+    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1, round_timeout=1.0)
+
+    class Dead(LocalGrid):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            return [m for m in replies if m.metadata.src_node_id != 101 or m.metadata.message_type not in silent]
+
+    line = run_federation(Dead(2, values), values).metrics()[0]
+    # All of it was gone after the training, or nearly all of it was left.
+    assert limits[0] < line["seconds_evaluate"] < limits[1]
+    assert line["failed"]["1"].startswith("no reply within 0.")
 
 
 def test_an_error_that_the_superlink_makes_for_a_dead_node_is_the_client_s(tmp_path):

@@ -5,6 +5,7 @@ None of it is needed for a run, so it never waits and is lost where there is no 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import threading
@@ -41,7 +42,7 @@ class Events:
         self._name = name
 
     def run_state(self, run: str, state: str, **details: Any) -> None:
-        """Say what a run is doing: ``running`` or ``finished``; retained."""
+        """Say what a run is doing: ``running``, ``finished``, ``failed`` or ``stopped``; retained."""
         self._publish(topics.RUN_STATE, {"run": run, "state": state, **details}, retain=True)
 
     def round_metrics(self, run: str, line: Mapping[str, Any]) -> None:
@@ -107,7 +108,7 @@ class RunFollower:
         self._run: Path | None = None
         self._rounds: Rounds | None = None
         self._config: dict[str, Any] = {}
-        self._last: tuple[str, int] | None = None
+        self._last: tuple[dict[str, str], int] | None = None
 
     def follow(self, stopping: threading.Event) -> None:
         """Publish what is new, once a second, until ``stopping``."""
@@ -132,9 +133,31 @@ class RunFollower:
         for line in self._rounds.new():
             self._events.round_metrics(self._run.name, line)
             at = line["round"]
-        state = "finished" if (self._run / "summary.md").is_file() else "running"
+        state = _state(self._run)
         if (state, at) != self._last:
             self._last = (state, at)
             known = {key: self._config.get(key) for key in ("method", "dataset", "model")}
             total = self._config.get("num-server-rounds")
-            self._events.run_state(self._run.name, state, round=at, rounds=total, **known)
+            self._events.run_state(self._run.name, round=at, rounds=total, **known, **state)
+
+
+def _state(run: Path) -> dict[str, str]:
+    """Return the ``state`` of a run by its folder, of a failed one with the ``error``."""
+    if (run / "summary.md").is_file():
+        return {"state": "finished"}
+    if _goes_on(run / ".lock"):
+        return {"state": "running"}
+    try:
+        return {"state": "failed", "error": (run / "failed.txt").read_text(encoding="utf-8").strip()[:MAX_LOG_LENGTH]}
+    except FileNotFoundError:  # its server was killed, or told to end
+        return {"state": "stopped"}
+
+
+def _goes_on(lock: Path) -> bool:
+    """Say whether a server holds the run's lock; also where that cannot be known, or it is only about to."""
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False

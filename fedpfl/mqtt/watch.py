@@ -114,6 +114,8 @@ class Board:
         words = f"run {run.get('run', '–')}: {run.get('state', 'none seen')}"
         if run.get("round") is not None:
             words += f", round {run['round']} of {run.get('rounds')}, {run.get('method')} on {run.get('dataset')}"
+        if run.get("error"):
+            words += f" ({run['error']})"
         head = Text(f"{words}   bridge: {self.bridge.get('state', 'not seen')}")
         return Group(head, self._nodes(), self._rounds(), self._clients(), Text("\n".join(self.log)))
 

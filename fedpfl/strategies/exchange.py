@@ -135,7 +135,7 @@ class Exchange:
             if client in arrived:
                 yield self._clients[client], arrived.pop(client)
             elif client in self._sent_at:
-                self._fail(self._clients[client], f"no reply within {timeout:g} s")
+                self._fail(self._clients[client], f"no reply within {round(timeout, 1):g} s")
 
     def _send(self, messages: list[Message]) -> None:
         by_node = {client.node_id: client for client in self._clients.values()}

@@ -1,10 +1,12 @@
 """What can be watched: telemetry, a run that is followed, `fedpfl watch`, and the broker's files."""
 
+import fcntl
 import io
 import json
 import logging
 import queue
 import stat
+import threading
 import time
 
 import pytest
@@ -20,6 +22,7 @@ from fedpfl.mqtt.broker import BrokerTls, access_list, write_broker_files
 from fedpfl.mqtt.events import Events, LogEvents, RunFollower
 from fedpfl.mqtt.link import PACKET_OVERHEAD, Account, Arrived
 from fedpfl.mqtt.watch import Board, EventError, read_event
+from fedpfl.results import RunFolder
 
 
 class Recorder:
@@ -94,6 +97,38 @@ def test_a_run_is_followed(tmp_path):
     assert [v["state"] for _, v, _ in recorder.published] == ["finished"]
     follower.look()
     assert len(recorder.published) == 1
+
+
+def test_a_run_that_ends_without_results_is_not_running_for_ever(tmp_path):
+    folder, recorder = RunFolder(tmp_path / "first"), Recorder()
+    follower = RunFollower(Events(recorder, "server"), tmp_path)
+    write(folder.path / "config.toml", "num-server-rounds = 2")
+    with folder.alone():
+        follower.look()
+    follower.look()  # killed
+    with folder.alone():
+        follower.look()  # resumed
+        folder.fail("no space left")
+    follower.look()
+    (folder.path / "failed.txt").unlink()
+    with folder.alone():
+        follower.look()
+        write(folder.path / "summary.md", "done")
+    follower.look()
+    states = [(values["state"], values.get("error")) for _, values, _ in recorder.published]
+    running = ("running", None)
+    assert states == [running, ("stopped", None), running, ("failed", "no space left"), running, ("finished", None)]
+
+
+def test_a_look_at_a_run_does_not_keep_it_from_going_on(tmp_path):
+    folder = RunFolder(tmp_path)
+    with folder.alone():
+        pass
+    with (tmp_path / ".lock").open("rb") as looked_at:
+        fcntl.flock(looked_at, fcntl.LOCK_SH)
+        threading.Timer(0.03, fcntl.flock, (looked_at, fcntl.LOCK_UN)).start()
+        with folder.alone():
+            pass
 
 
 def test_warnings_are_published_and_cut():

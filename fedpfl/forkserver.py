@@ -150,6 +150,9 @@ def _become(run: Callable[[], Any], request: list[bytes], files: list[int]) -> N
                 os.environb[key] = value
         random.seed()
         os.chdir(folder)
+        # What is imported here is the installed package, and the app brings its own, perhaps another one.
+        for name in [name for name in sys.modules if name.partition(".")[0] == "fedpfl"]:
+            del sys.modules[name]
         status = run()
     except SystemExit as end:
         status = end.code

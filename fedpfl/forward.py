@@ -55,7 +55,8 @@ def forward(
         logger.log(INFO, "fedpfl: no worker at %s, this process answers", path)
         return None
     header = {
-        "version": __version__, "kind": kind, "run-config": dict(run_config), "node-config": dict(node_config),
+        "version": __version__, "code": frames.code_hash(), "kind": kind,
+        "run-config": dict(run_config), "node-config": dict(node_config),
     }  # fmt: skip
     losses, deadline = 0, time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline and losses <= MOST_LOSSES:

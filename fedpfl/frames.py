@@ -6,10 +6,12 @@ Both are bounded and neither can carry code; numbers come back as they went, to 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
 import struct
+from functools import lru_cache
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, Dict, Mapping
@@ -28,6 +30,13 @@ MAX_ARRAYS_BYTES = 2**30
 SOCKET_VARIABLE = "FEDPFL_WORKER_SOCKET"
 # sockaddr_un holds 108 bytes on Linux, 104 elsewhere, with a zero at the end.
 MAX_SOCKET_PATH = 103
+
+# What a client's answer follows from; the rest of the package, the command line above all, may be another version's.
+TRAINING = ("data", "layers", "methods", "models", "training")
+TRAINING_FILES = (
+    "assembly", "client", "config", "errors", "files", "frames", "partition", "payload", "privacy", "rng", "settings",
+    "state", "wire", "worker",
+)  # fmt: skip
 
 _PREFIX = struct.Struct(">8sIQ")
 _CREDENTIALS = struct.Struct("3i")
@@ -57,6 +66,24 @@ def socket_path() -> Path:
     if len(os.fsencode(path)) > MAX_SOCKET_PATH:
         raise ConfigError(SOCKET_VARIABLE, str(path), f"a socket's path has at most {MAX_SOCKET_PATH} bytes")
     return path
+
+
+@lru_cache(maxsize=None)
+def code_hash(package: Path = Path(__file__).parent) -> str:
+    """Return a hash of the source that trains: the same for a checkout, an installed wheel and an unpacked app.
+
+    Parameters
+    ----------
+    package : Path
+        The package's folder; by default that of this process, as it is at the first call.
+    """
+    digest = hashlib.sha256()
+    files = [package / f"{name}.py" for name in TRAINING_FILES]
+    files += [path for part in TRAINING for path in (package / part).rglob("*.py") if not path.name.startswith(".")]
+    for path in sorted(path for path in files if path.is_file()):
+        source = path.read_bytes().replace(b"\r\n", b"\n")
+        digest.update(f"{path.relative_to(package).as_posix()} {len(source)}\n".encode() + source)
+    return digest.hexdigest()[:16]
 
 
 def require_own_peer(connection: socket.socket) -> None:

@@ -41,6 +41,11 @@ class Testbed(SuperLink):
         Folder of certificates, keys and passwords, made on first use.
     mqtt : bool
         Whether SuperNodes reach the SuperLink through an MQTT broker.
+
+    Attributes
+    ----------
+    watch : list of str or None
+        With MQTT, once the nodes have started: the command that shows them live.
     """
 
     starting = "starting the server"
@@ -53,8 +58,16 @@ class Testbed(SuperLink):
         self._commands: dict[str, tuple[list[str], dict[str, str]]] = {}
         self._restarts: dict[str, list[float]] = {}
         self._complete = False
+        self.watch: list[str] | None = None
 
-    def start_nodes(self, clients: int, devices: int | None = None, worker: bool = True) -> None:
+    def start_nodes(
+        self,
+        clients: int,
+        devices: int | None = None,
+        worker: bool = True,
+        app: Path | None = None,
+        runs: Path | None = None,
+    ) -> None:
         """Start a SuperNode for each client, spread over devices, and wait until all have been started.
 
         Parameters
@@ -65,6 +78,10 @@ class Testbed(SuperLink):
             Number of devices, each with one worker; one for every three clients by default.
         worker : bool
             Whether there are workers; without, every message is answered by a process that imports torch.
+        app : Path, optional
+            Folder of the app, whose code the workers have to run; None means the installed package.
+        runs : Path, optional
+            Folder of the runs, of which the newest is published over MQTT.
 
         Raises
         ------
@@ -75,13 +92,13 @@ class Testbed(SuperLink):
         self._keys = credentials.prepare(self._folder_of_keys, clients)
         if worker:
             for device in range(devices):
-                self._start_worker(device, devices)
+                self._start_worker(device, devices, app)
                 self._start_forkserver(device)
         self._await()
         self._spawn("the server's SuperExec", self._superexec(), self._environment)
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
             list(pool.map(self._register, range(clients)))
-        addresses = self._start_bridge(devices) if self._mqtt else [f"127.0.0.1:{self._port}"] * devices
+        addresses = self._start_bridge(devices, runs) if self._mqtt else [f"127.0.0.1:{self._port}"] * devices
         for device in range(devices if worker else 0):
             for name, path in (("worker", self._socket(device)), ("fork server", self._forkserver(device))):
                 self._await_part(f"{name} {device}", path.exists)
@@ -142,22 +159,26 @@ class Testbed(SuperLink):
         public = self._keys.node_keys[client].with_suffix(".pub")
         self._flwr("supernode", "register", str(public), "--name", f"client-{client}", "--format", "json")
 
-    def _start_bridge(self, devices: int) -> list[str]:
+    def _start_bridge(self, devices: int, runs: Path | None) -> list[str]:
         """Start broker and bridge; return where the SuperNodes of each device connect to."""
-        from .mqtt.broker import ENVIRONMENT, SERVER_ACCOUNT, BrokerTls, write_broker_files
+        from .mqtt.broker import ENVIRONMENT, SERVER_ACCOUNT, WATCH_ACCOUNT, BrokerTls, write_broker_files
 
         keys, names = self._keys, [f"device-{device}" for device in range(devices)]
         port, ports = free_port(), [free_port() for _ in names]
         tls = BrokerTls(keys.certificate, keys.key)
-        broker = write_broker_files(self.folder / "broker", "127.0.0.1", port, names, tls)
+        # The passwords are kept, as the keys are; all else is this run's, and another may run at the same time.
+        passwords = keys.folder / "passwords"
+        broker = write_broker_files(self.folder / "broker", "127.0.0.1", port, names, tls, passwords=passwords)
         self._spawn("broker", [_mosquitto(), "-c", str(broker.config)], {**self._environment, **ENVIRONMENT})
         program = [sys.executable, "-P", "-c", "from fedpfl.cli.bridge import main; main()"]
         common = ["--broker", f"127.0.0.1:{port}", "--ca", str(keys.authority)]
+        self.watch = ["fedpfl", "watch", *common, "--password-file", str(broker.passwords[WATCH_ACCOUNT])]
         state = self.folder / "bridge"
         state.mkdir(mode=0o700)
         server = [
             *program, "server", *common, "--password-file", str(broker.passwords[SERVER_ACCOUNT]),
             "--superlink", f"127.0.0.1:{self._port}", "--superlink-ca", str(keys.authority), "--state-dir", str(state),
+            *(["--runs", str(runs)] if runs is not None else ()),
         ]  # fmt: skip
         self._spawn("bridge server", server, self._environment)
         addresses = [f"127.0.0.1:{listen}" for listen in ports]
@@ -190,9 +211,12 @@ class Testbed(SuperLink):
         }
         self._spawn(f"SuperNode {client}", command, environment)
 
-    def _start_worker(self, device: int, devices: int) -> None:
+    def _start_worker(self, device: int, devices: int, app: Path | None) -> None:
         threads = max(1, (os.cpu_count() or 1) // devices)
         environment = {"OMP_NUM_THREADS": str(threads), **self._environment, SOCKET_VARIABLE: str(self._socket(device))}
+        if app is not None and (app / "fedpfl").is_dir():
+            paths = (str(app.absolute()), environment.get("PYTHONPATH", ""))
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         self._spawn(f"worker {device}", [sys.executable, "-P", "-m", "fedpfl.worker"], environment)
 
     def _start_forkserver(self, device: int) -> None:

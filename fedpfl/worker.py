@@ -50,6 +50,7 @@ def serve(path: Path) -> None:
         Another worker has the socket, or it cannot be made.
     """
     with listening(path) as listener:
+        frames.code_hash()  # of what is imported now, whatever becomes of the files
         # Requests may queue from here on: importing torch takes seconds.
         from .client import handle
 
@@ -72,8 +73,7 @@ def _serve_one(handle: Handler, stream: BufferedIOBase) -> None:
     kind, started = str(header.get("kind")), time.perf_counter()
     what = f"{kind} of client {node_config.get('partition-id')}"
     try:
-        if header.get("version") != __version__:
-            raise FedpflError(f"this worker is fedpfl {__version__} and the app {header.get('version')}; update one")
+        _require_same_code(header)
         answer, words = handle(kind, message, run_config, node_config), {}
     except FedpflError as error:
         logger.warning("%s: %s", what, error)
@@ -83,6 +83,16 @@ def _serve_one(handle: Handler, stream: BufferedIOBase) -> None:
         answer, words = Payload(), {"failure": f"{type(error).__name__}: {error}"}
     frames.write(stream, words, answer)
     logger.info("%s, round %s: %.2f s", what, message.config.get("round", "-"), time.perf_counter() - started)
+
+
+def _require_same_code(header: frames.Header) -> None:
+    """Refuse an app of other code: this process would train with its own, which nobody would notice."""
+    mine, theirs = frames.code_hash(), header.get("code")
+    if mine != theirs:
+        raise FedpflError(
+            f"this device's worker has other code (fedpfl {__version__}, {mine}) than the app (fedpfl "
+            f"{header.get('version')}, {theirs}): install the app's code there and start the worker again, or stop it"
+        )
 
 
 @contextlib.contextmanager

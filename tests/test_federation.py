@@ -301,8 +301,8 @@ def test_a_silent_client_costs_a_round_no_more_than_the_timeout(tmp_path):
     assert line["seconds_train"] < 2
 
 
-@pytest.mark.parametrize(("silent", "limits"), [({"train", "evaluate"}, (0.2, 0.7)), ({"evaluate"}, (0.6, 1.1))])
-def test_both_halves_of_a_round_share_the_timeout(tmp_path, silent, limits):
+@pytest.mark.parametrize("silent", [{"train", "evaluate"}, {"evaluate"}])
+def test_both_halves_of_a_round_share_the_timeout(tmp_path, silent):
     values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1, round_timeout=1.0)
 
     class Dead(LocalGrid):
@@ -311,9 +311,9 @@ def test_both_halves_of_a_round_share_the_timeout(tmp_path, silent, limits):
             return [m for m in replies if m.metadata.src_node_id != 101 or m.metadata.message_type not in silent]
 
     line = run_federation(Dead(2, values), values).metrics()[0]
-    # All of it was gone after the training, or nearly all of it was left.
-    assert limits[0] < line["seconds_evaluate"] < limits[1]
-    assert line["failed"]["1"].startswith("no reply within 0.")
+    left = float(line["failed"]["1"].removeprefix("no reply within ").removesuffix(" s"))
+    assert left == pytest.approx(max(1 - line["seconds_train"], 0.25), abs=0.06)
+    assert line["seconds_evaluate"] >= left - 0.06
 
 
 def test_an_error_that_the_superlink_makes_for_a_dead_node_is_the_client_s(tmp_path):

@@ -74,7 +74,11 @@ def test_dependencies_point_downwards(path):
 
 def test_the_training_core_loads_without_flower():
     found = "{m.split('.')[0] for m in sys.modules}"
-    code = f"import sys, fedpfl.client, fedpfl.worker; assert not {found} & {{'flwr', 'ray'}}"
+    # And what it loads is what a worker compares with the app's.
+    parts = "{m.split('.')[1] for m in sys.modules if m.startswith('fedpfl.')}"
+    compared = "{*fedpfl.frames.TRAINING, *fedpfl.frames.TRAINING_FILES}"
+    checks = f"assert not {found} & {{'flwr', 'ray'}}; assert {parts} == {compared}"
+    code = f"import sys, fedpfl.client, fedpfl.methods.feddecomp, fedpfl.worker; {checks}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 

@@ -82,7 +82,7 @@ def device(
     from ..mqtt.link import Link
 
     name = topics.checked_name("device", device)
-    tls = _server_context(tls_cert, tls_key)
+    tls = server_context(tls_cert, tls_key)
     address = host_and_port("listen", listen)
     with _ending() as stopping:
         link = Link(
@@ -248,13 +248,23 @@ def _ending() -> Iterator[threading.Event]:
     yield stopping
 
 
-def _server_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+def server_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """Return the context for --tls-cert and --tls-key, None without them.
+
+    Raises
+    ------
+    ConfigError
+        Only one of them is given, or they are no certificate with its key.
+    """
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
         raise ConfigError("tls-cert", str(certificate or key), "goes together with --tls-key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
+        for option, path in (("tls-cert", certificate), ("tls-key", key)):
+            if not path.expanduser().is_file():
+                raise ConfigError(option, str(path), "there is no such file")
         context.load_cert_chain(certificate.expanduser(), key.expanduser())
     except (OSError, ssl.SSLError) as error:
         raise ConfigError("tls-cert", str(certificate), f"is no certificate with its key ({error})") from error

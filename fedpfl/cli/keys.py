@@ -11,7 +11,7 @@ import typer
 from ..errors import ConfigError, FedpflError
 from ..mqtt.frames import DEFAULT_CHUNK, MAX_CHUNK
 from . import app
-from .bridge import host_and_port
+from .bridge import host_and_port, server_context
 
 
 @app.command("keys")
@@ -62,8 +62,7 @@ def broker_command(
         raise FedpflError("fedpfl broker needs paho-mqtt: pip install paho-mqtt")
     from ..mqtt.broker import WATCH_ACCOUNT, BrokerTls, write_broker_files
 
-    if (tls_cert is None) != (tls_key is None):
-        raise ConfigError("tls-cert", str(tls_cert or tls_key), "goes together with --tls-key")
+    server_context(tls_cert, tls_key)  # mosquitto would say that something is wrong with them only when it starts
     tls = None if tls_cert is None or tls_key is None else BrokerTls(tls_cert.expanduser(), tls_key.expanduser())
     host, port = host_and_port("listen", listen)
     folder = folder.expanduser()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,9 +46,9 @@ def up_command(
     transport: Annotated[
         Transport, typer.Option(help="Whether SuperNodes reach the SuperLink directly or through an MQTT broker.")
     ] = Transport.HTTP,
-    keys: Annotated[Path, typer.Option(metavar="FOLDER", help="Certificates and node keys, made on first use.")] = Path(
-        "~/.fedpfl/testbed"
-    ),
+    keys: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Certificates, node keys and passwords, made on first use.")
+    ] = Path("~/.fedpfl/testbed"),
 ) -> None:
     """Start SuperLink, SuperNodes and workers on this machine, run the app on them, and stop everything.
 
@@ -63,7 +64,9 @@ def up_command(
         return prepare(app_dir, run_config, num_supernodes, resume, DEFAULT_NODES)
 
     def begin(plan: Plan) -> str:
-        bed.start_nodes(plan.config.data.num_clients, devices, worker)
+        bed.start_nodes(plan.config.data.num_clients, devices, worker, plan.app, plan.folder.path.parent)
+        if bed.watch and not quiet:
+            typer.echo(f"to watch it in another terminal: {shlex.join(bed.watch)}", err=True)
         return bed.submit(plan.app, plan.run_config())
 
     conduct("up", bed, make, begin, as_json, quiet, keep_log)

@@ -66,6 +66,7 @@ def write_broker_files(
     tls: BrokerTls | None = None,
     watchers: Sequence[str] = (WATCH_ACCOUNT,),
     max_chunk: int = DEFAULT_CHUNK,
+    passwords: Path | None = None,
 ) -> BrokerFiles:
     """Write ``mosquitto.conf``, accounts and access list; passwords that are there already stay.
 
@@ -85,6 +86,8 @@ def write_broker_files(
         Accounts that may read everything but requests and responses; each serves one `fedpfl watch` at a time.
     max_chunk : int
         The largest ``--max-chunk`` that the two sides can use.
+    passwords : Path, optional
+        Folder of the accounts' passwords; by default ``passwords`` in ``folder``.
 
     Raises
     ------
@@ -100,9 +103,10 @@ def write_broker_files(
         raise ConfigError("host", host, "needs TLS, because it is not on this machine alone")
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    (folder / "passwords").mkdir(exist_ok=True, mode=0o700)
+    passwords = (passwords or folder / "passwords").absolute()
+    passwords.mkdir(exist_ok=True, mode=0o700)
     (folder / "store").mkdir(exist_ok=True, mode=0o700)
-    files = {name: folder / "passwords" / name for name in accounts}
+    files = {name: passwords / name for name in accounts}
     known = _hashes(folder / "accounts")
     hashes = [f"{name}:{_hash(make_password(path), known.get(name))}" for name, path in files.items()]
     contents = {

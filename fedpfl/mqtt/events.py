@@ -136,7 +136,7 @@ class RunFollower:
         state = _state(self._run)
         if (state, at) != self._last:
             self._last = (state, at)
-            known = {key: self._config.get(key) for key in ("method", "dataset", "model")}
+            known: dict[str, Any] = {key: self._config.get(key) for key in ("method", "dataset", "model")}
             total = self._config.get("num-server-rounds")
             self._events.run_state(self._run.name, round=at, rounds=total, **known, **state)
 

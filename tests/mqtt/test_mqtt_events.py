@@ -248,6 +248,10 @@ def test_the_broker_command_writes_only_what_changes(tmp_path):
     again = (tmp_path / "b" / "accounts").read_text().splitlines()
     assert [a == b for a, b in zip(accounts, again, strict=True)] == [True, True, False]
     assert lines("--tls-key", "k") == (2, ["error: tls-cert = 'k': goes together with --tls-key"])
+    missing, other = str(tmp_path / "server.pem"), str(tmp_path / "b" / "access")
+    error = f"error: tls-key = '{missing}': there is no such file"
+    assert lines("--tls-cert", other, "--tls-key", missing) == (2, [error])
+    assert "is no certificate with its key" in lines("--tls-cert", other, "--tls-key", other)[1][-1]
     code, error = lines("--listen", "192.168.1.10:8883")
     assert (code, "needs TLS" in error[-1]) == (2, True)
 

@@ -28,6 +28,11 @@ def run():
     print("trouble", file=sys.stderr, flush=True)
     if sys.argv[1:] == ["fail"]:
         raise ValueError("spied")
+    if sys.argv[1:2] == ["app"]:
+        sys.path.insert(0, sys.argv[2])
+        from fedpfl.errors import WHOSE
+        print(WHOSE, flush=True)
+        return 0
     return int(sys.argv[1])
 """
 SERVER = """
@@ -96,6 +101,14 @@ def test_a_process_that_fails_ends_alone(server):
     _, err = call(server, "fail")
     assert "trouble" in err
     assert call(server, "0")[1] == "trouble\n"
+
+
+def test_an_app_is_run_with_its_own_package(server, tmp_path):
+    (tmp_path / "fedpfl").mkdir()
+    (tmp_path / "fedpfl" / "__init__.py").touch()
+    (tmp_path / "fedpfl" / "errors.py").write_text('WHOSE = "the app\'s"')
+    out = call(server, "app", str(tmp_path))[0]
+    assert out.splitlines()[-1] == "the app's"
 
 
 def test_nothing_of_its_processes_stays(server):

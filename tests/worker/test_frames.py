@@ -4,7 +4,9 @@ import io
 import json
 import math
 import os
+import shutil
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from fedpfl import frames
 from fedpfl.errors import ConfigError
 from fedpfl.payload import Payload
 
+PACKAGE = Path(frames.__file__).parent
 scalars = st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text(max_size=20)
 numbers = st.integers(-(2**63), 2**63) | st.floats(allow_nan=False)
 vectors = npst.arrays(st.sampled_from([np.float32, np.float16, np.int64]), npst.array_shapes(max_dims=3, min_side=0))
@@ -141,3 +144,23 @@ def test_the_socket_s_place(monkeypatch, tmp_path):
     monkeypatch.setenv(frames.SOCKET_VARIABLE, "/" + "x" * 200)
     with pytest.raises(ConfigError, match="at most 103 bytes"):
         frames.socket_path()
+
+
+def test_the_hash_is_of_the_source_that_trains_and_of_nothing_else(tmp_path):
+    def copied(name):
+        return shutil.copytree(PACKAGE, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+
+    here, same, edited, more = frames.code_hash(), copied("same"), copied("edited"), copied("more")
+    # What a wheel, an app's bundle, another system or an older command line may differ in.
+    (same / "methods" / "__pycache__").mkdir()
+    (same / "methods" / "__pycache__" / "fedavg.cpython-38.pyc").write_bytes(b"compiled")
+    (same / "methods" / "fedavg.py").write_bytes(
+        (PACKAGE / "methods" / "fedavg.py").read_bytes().replace(b"\n", b"\r\n")
+    )
+    shutil.rmtree(same / "report")
+    (same / "cli" / "run.py").write_text("changed")
+    assert frames.code_hash(same) == here
+    with (edited / "training" / "loop.py").open("a") as file:
+        file.write("\n")
+    (more / "methods" / "mine.py").touch()
+    assert len({here, frames.code_hash(edited), frames.code_hash(more)}) == 3

@@ -153,9 +153,11 @@ def test_the_client_s_own_errors_arrive_and_the_worker_lives_on(running, tmp_pat
     assert forward("query", Payload(), values, NODE).config["client"] == 1
 
 
-def test_another_version_is_refused(running, tmp_path, monkeypatch):
-    monkeypatch.setattr(forwarding, "__version__", "99")
-    with pytest.raises(FedpflError, match=r"this worker is fedpfl .* and the app 99"):
+def test_an_app_of_other_code_is_refused(running, tmp_path, monkeypatch):
+    monkeypatch.setattr(frames, "code_hash", lambda: "feed")
+    with pytest.raises(
+        FedpflError, match=r"worker has other code \(fedpfl \S+, [0-9a-f]{16}\) than the app \(.*, feed\)"
+    ):
         forward("query", Payload(), federation(tmp_path, 3), NODE)
 
 

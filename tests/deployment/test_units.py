@@ -61,6 +61,25 @@ def test_there_is_a_unit_for_each_piece():
     }
 
 
+def test_the_page_copies_and_starts_each_unit_and_makes_the_files_that_they_name():
+    page = (ROOT / "docs" / "deployment.md").read_text().replace("\\\n", " ").splitlines()
+    copied, started = (
+        "".join(line for line in page if line.startswith(word)) for word in ("install -m", "systemctl en")
+    )
+    commands = "".join(line for line in page if line.startswith(("install", "as_fedpfl", "echo", "printf", "    ")))
+    made = {f"/etc/fedpfl/keys/{name}": name for name in ("ca.pem", "server.pem", "server.key", "superexec.secret")}
+    made |= {
+        "/etc/fedpfl/local/server.pem": "keys /etc/fedpfl/local",
+        "/etc/fedpfl/local/server.key": "/etc/fedpfl/local",
+    }
+    made |= {"/etc/fedpfl/keys/node-%i": "keys/node-$client", "/etc/fedpfl/supernode-%i.env": "supernode-$client.env"}
+    for path in UNITS:
+        assert path.name in copied
+        assert path.stem in started
+        for name in re.findall(r"/etc/fedpfl/[\w./%-]+", path.read_text()):
+            assert made.get(name, name) in commands, name
+
+
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_a_unit_uses_what_ubuntu_18_04_knows_and_is_hardened(path):
     found = list(directives(path))

@@ -56,7 +56,7 @@ def assemble(
 
 def mean_model_layout(config: Config, model: nn.Module, partition: Partition) -> Layout:
     """Return the layout of the personal arrays that ``evaluate-global`` averages; empty unless it is on and of use."""
-    if not config.run.evaluate_global or config.method.global_model(model) is not None:
+    if not config.run.evaluate_global or config.method.common_model(model) is not None:
         return Layout(())
     personal = partition.get_personal().items()
     floats = [(name, array.shape) for name, array in personal if array.dtype.kind == "f"]

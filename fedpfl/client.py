@@ -125,7 +125,7 @@ class Engine:
         samples = self.test_samples(client)
         adaptation = method.adaptation(local)
         self.model.eval()
-        personalised, shared = method.personalised(self.model), method.global_model(self.model)
+        personalised, shared = method.personalised(self.model), method.common_model(self.model)
         # Before the model adapts: the next message loads every array anew, so the adapted one needs no undoing.
         if shared is not None and (adaptation or shared is not personalised):
             metrics.update(_metrics("global", evaluate(shared, samples)))

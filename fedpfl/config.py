@@ -34,6 +34,11 @@ class RunSettings:
     fraction_train: float = setting(
         1.0, "Share of the clients asked to train in a round (join rate); at least one client.", above=0, maximum=1
     )
+    personal_head: bool = setting(
+        False,
+        "Each client keeps its classifier, the model's last layer, whatever the method shares of it: for clients that "
+        "number their labels differently, or have different ones.",
+    )
     new_clients: float = setting(
         0.0,
         "Share of the clients that are held out as new ones: they neither train nor count in a run's accuracies; "
@@ -122,7 +127,7 @@ class Config:
             raise ConfigError("resume", True, "needs run-name, the run to go on with")
         training = s.parse(TrainingSettings, values)
         method = find(run.method)
-        own = method(s.parse(method.Settings, values, method.name), training)
+        own = method(s.parse(method.Settings, values, method.name), training, run.personal_head)
         privacy = s.parse(PrivacySettings, values)
         require_covered(
             privacy, method.name, own.sent_besides, evaluate_global=run.evaluate_global, diagnostics=run.diagnostics

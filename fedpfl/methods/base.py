@@ -18,6 +18,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from ..data.federation import Samples
+from ..errors import ConfigError
 from ..partition import Partition
 from ..payload import Payload
 from ..rng import generator
@@ -112,6 +113,8 @@ class Method:
         The method's settings, already checked one by one.
     training : TrainingSettings
         Epochs, batch size, optimiser.
+    personal_head : bool
+        Whether the classifier stays with the client, whatever the method shares of it.
 
     Attributes
     ----------
@@ -125,6 +128,8 @@ class Method:
         Other names that users may write.
     also_sends : tuple of str
         Arrays that a reply carries beside the shared ones (see :meth:`conclude`).
+    no_personal_head : str
+        Why the method cannot have ``personal-head``, after its name in a sentence; empty if it can.
     """
 
     name: ClassVar[str]
@@ -132,11 +137,15 @@ class Method:
     shares: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
     also_sends: ClassVar[tuple[str, ...]] = ()
+    no_personal_head: ClassVar[str] = ""
     Settings: ClassVar[type[Any]] = NoSettings
 
-    def __init__(self, settings: Any, training: TrainingSettings) -> None:
+    def __init__(self, settings: Any, training: TrainingSettings, personal_head: bool = False) -> None:
         self.settings = settings
         self.training = training
+        self.personal_head = personal_head
+        if personal_head and self.no_personal_head:
+            raise ConfigError("personal-head", True, f"must be false for {self.name}: it {self.no_personal_head}")
         self.check()
 
     def check(self) -> None:
@@ -152,9 +161,17 @@ class Method:
         """Say whether the array called ``name`` in the state dict travels; a personal one never leaves the client."""
         return True
 
+    def in_classifier(self, name: str) -> bool:
+        """Say whether an array belongs to what ``personal-head`` keeps on the client."""
+        return name.startswith("head.")
+
+    def travels(self, name: str, model: nn.Module) -> bool:
+        """Say whether an array is shared in this run: by the method, and not kept by ``personal-head``."""
+        return self.is_shared(name, model) and not (self.personal_head and self.in_classifier(name))
+
     def partition(self, model: nn.Module) -> Partition:
         """Split a built model's arrays; override it where the split is finer than whole arrays."""
-        return Partition(model, lambda name: self.is_shared(name, model), self.sparse_from)
+        return Partition(model, lambda name: self.travels(name, model), self.sparse_from)
 
     def sparse_from(self, name: str) -> float | None:
         """Return the magnitude from which entries of a shared array travel, smaller ones counting as 0.
@@ -223,6 +240,11 @@ class Method:
         """
         return self.personalised(model) if all(self.is_shared(name, model) for name in model.state_dict()) else None
 
+    def common_model(self, model: nn.Module) -> Forward | None:
+        """Return :meth:`global_model`, or ``None`` where ``personal-head`` has taken its classifier away."""
+        taken = any(self.is_shared(name, model) and not self.travels(name, model) for name in model.state_dict())
+        return None if taken else self.global_model(model)
+
     def in_mean_model(self, name: str) -> bool:
         """Say whether a personal array counts in the mean of whole models that ``evaluate-global`` tests.
 
@@ -236,7 +258,7 @@ class Method:
         Unless overridden the personal ones that count in a mean of whole models.
         """
         arrays = {n: a for n, a in model.state_dict().items() if a.is_floating_point() and self.in_mean_model(n)}
-        return {name: array for name, array in arrays.items() if not self.is_shared(name, model)}
+        return {name: array for name, array in arrays.items() if not self.travels(name, model)}
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the client's model as a state dict that the plain model loads; names that it lacks are left out.

@@ -69,7 +69,7 @@ class FactorizedFL(Method):
         )
         penultimate_v(model.state_dict())  # refuses a model that has no layer to compare clients by
         if self.settings.test == "trained":
-            shared = {name: array for name, array in model.state_dict().items() if self.is_shared(name, model)}
+            shared = {name: array for name, array in model.state_dict().items() if self.travels(name, model)}
             model.add_module(TRAINED, Memory(shared))
         return model
 

@@ -119,7 +119,8 @@ class FedDecomp(Method):
 
     def personal_part(self, model: nn.Module) -> Mapping[str, Tensor]:
         """Return every τ = B·A, whatever its factors (Section 4.5), where τ alone is personal."""
-        return taus(model) if self.settings.variant in ("alternating", "simultaneous") else super().personal_part(model)
+        alone = self.settings.variant in ("alternating", "simultaneous") and not self.personal_head
+        return taus(model) if alone else super().personal_part(model)
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """σ + τ under the plain model's names."""

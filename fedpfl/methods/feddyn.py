@@ -77,10 +77,11 @@ class FedDyn(Method):
 
     @torch.no_grad()
     def conclude(self, local: LocalRound) -> Payload:
-        """Update h_i."""
+        """Update h_i; it stays 0 for a parameter that did not arrive, which nothing holds to a common optimum."""
         h = self._h(local.model)
         for name, parameter in local.model.named_parameters():
-            h[name].sub_(parameter - local.received[name], alpha=self.settings.alpha)
+            if name in local.received:
+                h[name].sub_(parameter - local.received[name], alpha=self.settings.alpha)
         return Payload()
 
     @property

@@ -70,6 +70,7 @@ class FedReG(Method):
     name = "fedreg"
     paper = "Liu et al., FedReG: Recouping the Global Model in Personalized Federated Learning"
     shares = "base and head_G; a second head stays"
+    no_personal_head = "has a personal head already, and its other one learns what is common to all"
     Settings = FedReGSettings
 
     _in_head_g: Callable[[str], bool]

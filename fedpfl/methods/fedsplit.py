@@ -110,8 +110,8 @@ class FedSplit(Method):
     def partition(self, model: nn.Module) -> Partition:
         """Split the layers Λ into their channels; all others are fully shared."""
         arrays = [_channel_arrays(model, layer) for layer in self.layers(model)]
-        split = [[name for name in names if self.is_shared(name, model)] for names in arrays]
-        return ChannelPartition(model, lambda name: self.is_shared(name, model), split, self.only_shared_travel)
+        split = [[name for name in names if self.travels(name, model)] for names in arrays]
+        return ChannelPartition(model, lambda name: self.travels(name, model), split, self.only_shared_travel)
 
     @property
     def aggregation(self) -> Aggregation:

@@ -39,6 +39,7 @@ class GPFL(Method):
         "ICCV 2023"
     )
     shares = "base, class embeddings, conditional valve"
+    no_personal_head = "keeps its head already, and shares class embeddings, for which a class means the same to all"
     Settings = GPFLSettings
 
     def build(self, model: Any) -> Any:

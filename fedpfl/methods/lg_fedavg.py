@@ -17,6 +17,7 @@ class LGFedAvg(HeadMethod):
     name = "lg-fedavg"
     paper = "Liang et al., Think Locally, Act Globally: Federated Learning with Local and Global Representations, 2020"
     shares = "the head"
+    no_personal_head = "shares the head and nothing else"
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share the head."""

@@ -1,0 +1,112 @@
+"""With ``personal-head`` the classifier stays with the client, whatever the method shares of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support import LocalGrid, federation, simulate
+
+from fedpfl.assembly import assemble
+from fedpfl.config import Config
+from fedpfl.errors import ConfigError
+from fedpfl.messages import from_content
+from fedpfl.methods import methods
+from fedpfl.new_clients import Simulation, try_new_clients
+from fedpfl.server import run_federation
+from fedpfl.wire import Layout
+
+QUICK = {"model": "mlp-200", "local_epochs": 1, "threads": 1, "feddecomp_lora_epochs": 0, "personal_head": True}
+REFUSED = {
+    "fedreg": "has a personal head already", "fedrod": "has a personal head already",
+    "gpfl": "shares class embeddings", "lg-fedavg": "shares the head and nothing else",
+}  # fmt: skip
+# Whose classifier travels otherwise.
+SHARING = [
+    "clustered-fl", "ditto", "fedamp", "fedavg", "fedbn", "fedcac", "feddecomp", "feddyn", "fedem", "fedfac", "fedfomo",
+    "fedprox", "fedsplit", "per-fedavg", "pfedgate", "pfedpara", "pfedsd",
+]  # fmt: skip
+
+
+def layout(method, classes=10, **settings):
+    config = Config.parse({"method": method, "feddecomp-lora-epochs": 0, **settings})
+    return assemble(config, (1, 8, 8), classes)[1].layout
+
+
+@pytest.mark.parametrize("method", sorted(methods().keys() - REFUSED.keys()))
+def test_nothing_that_travels_depends_on_the_classes(method):
+    kept = layout(method, **{"personal-head": True})
+    assert not any("head" in name.split(".") for name in kept.names)
+    assert kept == layout(method, 7, **{"personal-head": True})
+    assert set(kept.names) == {name for name in layout(method).names if "head" not in name.split(".")}
+
+
+def test_the_methods_that_share_a_classifier_are_all_run_below():
+    shares = {m for m in methods() if any("head" in name.split(".") for name in layout(m).names)}
+    assert shares - REFUSED.keys() == set(SHARING)
+
+
+@pytest.mark.parametrize("method", REFUSED)
+def test_a_method_that_cannot_have_it_says_why(method):
+    with pytest.raises(ConfigError, match=f"personal-head = True: must be false for {method}: it .*{REFUSED[method]}"):
+        Config.parse({"method": method, "personal-head": True})
+
+
+@pytest.mark.parametrize("method", SHARING)
+def test_every_method_trains_without_sending_it(tmp_path, method):
+    values = federation(tmp_path, 3, method=method, num_server_rounds=2, **QUICK)
+    grid = LocalGrid(3, values)
+    folder = run_federation(grid, values)
+    replies = [from_content(answered) for kind, _, _, answered in grid.log if kind == "train"]
+    assert len(replies) == 6
+    for reply in replies:
+        sent = Layout.from_text(reply.config["layout"])
+        assert not any("head" in name.split(".") for name in sent.names)
+        assert reply.arrays["shared"].size == sent.size
+    last = folder.metrics()[-1]
+    assert last["personalised"]["accuracy"] > 0.1
+    assert "global" not in last, "without a common classifier there is no common model"
+
+
+def test_fedavg_is_then_fedper_to_the_bit(tmp_path):
+    runs = [simulate(tmp_path / m, 3, method=m, num_server_rounds=2, **QUICK) for m in ("fedavg", "fedper")]
+    first, second = (run.metrics()[-1]["personalised"] for run in runs)
+    assert first == second
+    np.testing.assert_array_equal(*(run.checkpoint()[1]["shared"] for run in runs))
+
+
+def test_fedfomo_passes_on_models_without_their_classifier(tmp_path):
+    values = federation(tmp_path, 3, method="fedfomo", num_server_rounds=2, **QUICK)
+    grid = LocalGrid(3, values)
+    folder = run_federation(grid, values)
+    asked = [from_content(asked) for kind, _, asked, _ in grid.log if kind == "train"]
+    assert [m.arrays["models"].size / m.arrays["shared"].size for m in asked[3:]] == [2] * 3
+    left = Simulation.of(folder)
+    before, after = (left.load(0, kind).model.state_dict() for kind in ("evaluate", "train"))
+    assert "models" in left.strategy.attachments(left.strategy.clients[0], "train").arrays
+    assert torch.equal(before["head.weight"], after["head.weight"]), "judged under the client's own, which stays"
+
+
+def test_feddyn_regularises_only_what_arrives(tmp_path):
+    left = Simulation.of(simulate(tmp_path, 2, method="feddyn", num_server_rounds=1, **QUICK))
+    h = left.load(0).model.h.arrays()
+    assert {name for name, array in h.items() if array.abs().max() > 0} == {
+        name for name in h if not name.startswith("head.")
+    }
+
+
+def test_evaluate_global_tests_the_mean_of_the_classifiers(tmp_path):
+    """After one round of FedAvg both are the same mean: all clients have started from the same classifier."""
+    settings = {"method": "fedavg", "num_server_rounds": 1, "evaluate_global": True, **QUICK}
+    kept = simulate(tmp_path / "kept", 3, **settings).metrics()[-1]["global"]
+    shared = simulate(tmp_path / "shared", 3, **{**settings, "personal_head": False}).metrics()[-1]["global"]
+    assert kept["accuracy"] == pytest.approx(shared["accuracy"])
+
+
+def test_new_clients_train_a_classifier_of_their_own(tmp_path):
+    run = simulate(tmp_path, 4, method="fedavg", num_server_rounds=1, new_clients=0.25, **QUICK)
+    (accuracy,) = try_new_clients(run, "local-train")["each"].values()
+    assert 0 <= accuracy <= 1
+    left = Simulation.of(run)
+    left.load(0)
+    assert left.engine.partition.personal == ["head.weight", "head.bias"]

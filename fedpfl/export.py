@@ -34,7 +34,7 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     Returns
     -------
     list of Path
-        ``RUN/personal/client-00003.safetensors`` and so on; empty if the method keeps nothing on the clients.
+        ``RUN/personal/client-00003.safetensors`` and so on; empty if ``global.safetensors`` is every client's.
 
     Raises
     ------
@@ -60,8 +60,8 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
         if not 0 <= client < len(classes):
             raise ConfigError("client", client, f"run {folder.path.name} has the clients 0 … {len(classes) - 1}")
         model, partition, initial, plain = blanks[classes[client]]
-        if not partition.personal and "for_clients" not in stored:
-            continue
+        if not partition.personal and "for_clients" not in stored and set(partition.shared) <= plain.keys():
+            continue  # the one model of all is global.safetensors
         state = ClientState(Path(config.run.state_dir), task["state_key"], client)
         if partition.personal and not state.folder.is_dir():
             if clients is not None:

@@ -17,9 +17,10 @@ from fedpfl.state import ClientState
 SHAPE, CLASSES = (3, 16, 16), 5
 
 
-def stored_run(tmp_path, method="feddecomp", model="resnet8"):
+def stored_run(tmp_path, method="feddecomp", model="resnet8", **settings):
     values = {"run-name": "r", "output-dir": str(tmp_path / "runs"), "state-dir": str(tmp_path / "state")}
-    config = Config.parse({**values, "method": method, "model": model})
+    more = {key.replace("_", "-"): value for key, value in settings.items()}
+    config = Config.parse({**values, "method": method, "model": model, **more})
     folder = RunFolder.create(config)
     folder.describe(SHAPE, [CLASSES] * 3)
     return config, folder
@@ -93,6 +94,17 @@ def test_nothing_to_export_without_personal_arrays(tmp_path):
     config, folder = stored_run(tmp_path, method="fedavg")
     checkpoint(folder, 1, trained(config, 0)[1].get_shared(), [1, 1, 1])
     assert export_personal(folder) == []
+
+
+def test_a_shared_model_of_other_arrays_is_exported_as_the_plain_one(tmp_path):
+    config, folder = stored_run(tmp_path, feddecomp_variant="all-shared")
+    model, partition = trained(config, 1)
+    checkpoint(folder, 1, partition.get_shared(), [1, 0, 1])
+    written = export_personal(folder)
+    assert [path.name for path in written] == [f"client-0000{client}.safetensors" for client in range(3)]
+    plain, x = models.build("resnet8", SHAPE, CLASSES), torch.rand(2, *SHAPE)
+    plain.load_state_dict(load_file(written[1]))
+    assert torch.allclose(plain.eval()(x), model.eval()(x), atol=1e-5)
 
 
 def test_damaged_files_are_named(tmp_path):

@@ -90,7 +90,7 @@ class FedDecomp(Method):
         return [f"feddecomp: no low-rank part in {', '.join(layers)}: these weights are σ alone"] if layers else []
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
-        """σ travels; the variant ``reverse`` swaps the roles."""
+        """σ travels; with ``reverse`` τ does, with ``all-shared`` both do, with ``all-local`` neither."""
         low_rank = is_low_rank(name)
         return {"reverse": low_rank, "all-shared": True, "all-local": False}.get(self.settings.variant, not low_rank)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,10 +40,7 @@ def watch_command(
 
     arrived: queue.Queue[Arrived] = queue.Queue(MAX_QUEUED)
 
-    def keep(message: Arrived) -> None:
-        if not arrived.full():  # else whoever publishes so much is not worth waiting for
-            arrived.put_nowait(message)
-
+    keep = partial(_keep, arrived)
     link = Link(account(broker, username, password_file, ca), topics.WATCHED, keep, persistent=False)
     until = None if seconds is None else time.monotonic() + seconds
     try:
@@ -52,6 +50,14 @@ def watch_command(
         pass
     finally:
         link.stop()
+
+
+def _keep(arrived: queue.Queue[Arrived], message: Arrived) -> None:
+    from ..mqtt.watch import MAX_PAYLOAD
+
+    # Whoever publishes so much is not worth waiting for, and no event of ours is so long.
+    if not arrived.full() and len(message.payload) <= MAX_PAYLOAD:
+        arrived.put_nowait(message)
 
 
 def _lines(arrived: queue.Queue[Arrived], until: float | None) -> None:

@@ -42,13 +42,14 @@ LOOK_SECONDS = 0.05
 LOOK_SECONDS_IDLE = 0.25
 LOOK_GROWTH = 1.1
 # A look keeps the SuperLink, which is one process, busy for 10 ms. With many SuperNodes each looks less often, so that
-# all together take no more of its time than this; whoever finds something makes the others look. A round's messages come
-# together, so the looks of different SuperNodes are spread over the time: the first of them finds one soon.
+# all together take no more of its time than this; whoever finds something makes the others look. A round's messages
+# come together, so the looks of different SuperNodes are spread over the time: the first of them finds one soon.
 LOOK_SHARE = 0.2
 LOOK_SECONDS_CROWDED = 1.0
 # Of one device, which may have several SuperNodes.
 MAX_RUNNING = 64
-# Responses that wait for their turn at the broker; a device asks again for one that is not sent because of this.
+# While so many responses wait for their turn at the broker, those sent for the first time included, none is sent again;
+# a device asks once more.
 MAX_REPEATED = 8
 MAX_REMEMBERED = 4096
 MAX_STORED_BYTES = 2 * frames.MAX_MESSAGE_BYTES
@@ -180,7 +181,7 @@ class ServerBridge:
                 return exchange, content
             exchange.running, exchange.finished = False, now
             self._answer_again(device, exchange)
-            raise FrameError(f"{MAX_RUNNING} of its requests are being worked on")
+            raise FrameError(f"{MAX_RUNNING} of its requests are being worked on or answered")
         if frame.kind is Kind.PROBE:
             self._answer_probe(name, device, frame, known)
         elif frame.kind is Kind.DELIVERED:
@@ -214,9 +215,13 @@ class ServerBridge:
             return
         if sum(e.sending for e in device.exchanges.values()) >= MAX_REPEATED:
             return
-        # There is none if it was confirmed, cancelled, or forgotten for want of room.
+        # There is none if it was never carried out, confirmed, cancelled, or not kept for want of room.
         response = exchange.response or Response(UNAVAILABLE)
-        threading.Thread(target=self._send, args=(exchange, response), daemon=True).start()
+        try:
+            threading.Thread(target=self._send, args=(exchange, response), daemon=True).start()
+        except RuntimeError as error:  # the system has no more threads: the device asks again
+            self._complain(device, "dropped an answer for %s: %s", exchange.device, error)
+            return
         exchange.sending = True
 
     def _forget(self, device: _Device, now: float) -> None:

@@ -15,13 +15,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedpfl.cli import app
-from fedpfl.cli.watch import _lines
+from fedpfl.cli.watch import _keep, _lines
 from fedpfl.errors import ConfigError
 from fedpfl.mqtt import telemetry, topics
 from fedpfl.mqtt.broker import BrokerTls, access_list, write_broker_files
 from fedpfl.mqtt.events import Events, LogEvents, RunFollower
 from fedpfl.mqtt.link import PACKET_OVERHEAD, Account, Arrived
-from fedpfl.mqtt.watch import Board, EventError, read_event
+from fedpfl.mqtt.watch import MAX_PAYLOAD, Board, EventError, read_event
 from fedpfl.results import RunFolder
 
 
@@ -177,6 +177,13 @@ def test_the_board_shows_what_there_is():
 def test_events_that_are_none_are_refused(payload):
     with pytest.raises(EventError):
         read_event("fedpfl/log/x", payload)
+
+
+def test_a_watcher_keeps_few_messages_and_none_that_is_too_long():
+    arrived = queue.Queue(2)
+    for size in (1, MAX_PAYLOAD + 1, MAX_PAYLOAD, 3):
+        _keep(arrived, Arrived("fedpfl/log/nano-1", bytes(size)))
+    assert [len(arrived.get_nowait().payload) for _ in range(arrived.qsize())] == [1, MAX_PAYLOAD]
 
 
 def test_a_payload_cannot_pretend_to_be_of_another_topic(capsys):

@@ -570,6 +570,25 @@ def test_a_request_for_which_there_is_no_thread_is_asked_for_again(held, monkeyp
     wait_for(lambda: server._upstream.done == [b"x"])
 
 
+def test_an_answer_for_which_there_is_no_thread_is_asked_for_again(held, monkeypatch, caplog):
+    server, tell = held
+    server._link.open.set()
+    tell(Kind.REQUEST, 1, push())
+    wait_for(
+        lambda: len(server._link.network.log) == 1 and not server._devices[NAME].exchanges[bytes(15) + b"\1"].sending
+    )
+
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        tell(Kind.PROBE, 1)
+    assert "dropped an answer for nano-1: can't start new thread" in caplog.text
+    tell(Kind.PROBE, 1)
+    wait_for(lambda: [frame.kind for frame in server._link.network.log] == [Kind.RESPONSE] * 2)
+
+
 def test_answers_that_nobody_fetches_are_swept_and_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr("fedpfl.mqtt.parked.MAX_BYTES", 100)
     parked, now = Parked(tmp_path), [time.time()]

@@ -94,6 +94,21 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
         assert set(re.findall(r"\$\{(\w+)\}", unit.read_text())) <= known, unit.name
 
 
+def test_a_python_that_is_too_old_for_the_server_is_named(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 3.10\n")
+    python.chmod(0o755)
+    task = {"ansible.builtin.include_role": {"name": "superlink", "tasks_from": "python"}}
+    play = [{
+        "hosts": "laptop", "gather_facts": False, "connection": "local", "tasks": [task],
+        "vars": {"ansible_python_interpreter": sys.executable, "fedpfl_server_python": str(python)},
+    }]  # fmt: skip
+    (tmp_path / "play.yml").write_text(json.dumps(play))
+    command = ["ansible-playbook", "-i", EXAMPLE, "-e", "ansible_become=false", tmp_path / "play.yml"]
+    done = subprocess.run(command, cwd=FOLDER, env=ENVIRONMENT, capture_output=True, text=True, timeout=280)
+    assert (done.returncode, f"{python} is Python 3.10; set fedpfl_server_python to" in done.stdout) == (2, True)
+
+
 def test_no_secret_is_in_the_repository():
     listed = subprocess.run(["git", "ls-files", "deploy"], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in listed.stdout.split():

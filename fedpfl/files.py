@@ -54,7 +54,14 @@ def write_atomically(
 def make_password(path: Path) -> str:
     """Return the password in a file; make one of 32 random bytes, for this user only, if there is no such file."""
     if not path.exists():
-        write_atomically(path, f"{secrets.token_urlsafe(32)}\n".encode(), private=True)
+        made = path.with_name(f".{path.name}.{os.getpid()}.part")
+        write_atomically(made, f"{secrets.token_urlsafe(32)}\n".encode(), private=True)
+        try:
+            os.link(made, path)
+        except FileExistsError:  # another process was first: its password counts
+            pass
+        finally:
+            made.unlink()
     return path.read_text(encoding="ascii").strip()
 
 

@@ -89,7 +89,10 @@ def serve(path: Path, real: str) -> None:
                         listener.close()
                         connection.close()
                         _become(run, request, files)
-                    connection.send(b"\1")
+                    try:
+                        connection.send(b"\1")
+                    except OSError as error:
+                        logger.warning("a ClientApp was started, but who asked for it is gone: %s", error)
                 except (FedpflError, OSError) as error:  # also: no process to be had, or nobody waits any more
                     logger.warning("a request was dropped: %s", error)
                 finally:

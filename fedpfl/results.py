@@ -324,8 +324,8 @@ def summarise(done: Round) -> dict[str, Any]:
     ``std``, ``each`` and each one's number of test ``samples``) and the share of all test samples that are classified
     correctly (``weighted``); ``global`` measures the shared model (with ``evaluate-global``, where there is none: the
     mean of the clients' whole models) on the union of the clients' test sets. ``trained`` (with ``evaluate-trained``)
-    is like ``personalised``, but of the clients that trained in this round, with the models that they sent. Clients
-    without test samples do not count.
+    is like ``personalised``, but of the clients that trained in this round, with the models that they had then, made
+    ready for a test as the method does. Clients without test samples do not count.
     ``details`` has what the method measured itself: means over the clients, and the strategy's own numbers;
     ``privacy`` what differential privacy has cost up to this round, if there is any.
     """

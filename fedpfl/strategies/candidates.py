@@ -76,6 +76,7 @@ class Candidates(PerClientStrategy):
         """Let every client go on from its own model: nothing is combined."""
         for client, shared in self._arrived.items():
             self.for_clients[client] = shared
+        self._arrived = {}  # not kept while clients are tested
 
     def state(self) -> dict[str, np.ndarray]:
         """Add the running weights P."""

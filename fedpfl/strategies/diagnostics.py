@@ -49,7 +49,8 @@ class Diagnostics:
         if not strategy.layout.size or sizes != {strategy.layout.size}:
             return {}
         now = _vectors(strategy)
-        if self._first is None or self._first.shape != now.shape:
+        assert self._first is not None  # begin has seen to it
+        if self._first.shape != now.shape:
             self._first = now
         drift = [_distance(vector, strategy.outgoing(strategy.clients[i])) for i, vector in self._trained.items()]
         change = [_distance(vector, first) for vector, first in zip(now, self._first, strict=True)]

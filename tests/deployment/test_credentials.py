@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from typer.testing import CliRunner
 
-from fedpfl import credentials
+from fedpfl import credentials, files
 from fedpfl.cli import app
 from fedpfl.errors import ConfigError
 
@@ -107,6 +107,18 @@ def test_the_keys_command_says_how_many_files_are_new(tmp_path):
     assert len({path.read_text() for path in passwords}) == 3
     done = CliRunner().invoke(app, [*arguments, "../nano"])
     assert (done.exit_code, done.stderr.startswith("error: account = '../nano': must be")) == (2, True)
+
+
+def test_a_password_that_another_process_makes_meanwhile_counts(tmp_path, monkeypatch):
+    def late(path, *args, **options):
+        (tmp_path / "nano-1").write_text("first\n")
+        write(path, *args, **options)
+
+    write = files.write_atomically
+    monkeypatch.setattr(files, "write_atomically", late)
+    assert files.make_password(tmp_path / "nano-1") == "first"
+    assert (tmp_path / "nano-1").read_text() == "first\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["nano-1"]
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):

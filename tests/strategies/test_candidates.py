@@ -58,7 +58,9 @@ def test_exploration_reaches_everybody_and_follows_the_seed():
 
 
 def test_every_client_goes_on_from_its_own_model():
-    assert candidates().for_clients.tolist() == [[i, i] for i in range(4)]
+    strategy = candidates()
+    assert strategy.for_clients.tolist() == [[i, i] for i in range(4)]
+    assert not strategy._arrived  # nor is a second copy of them kept
 
 
 @pytest.mark.parametrize("weights", [[0.5], [0.5, 0.6], [-0.1, 0.1], [np.nan, 0], np.zeros((1, 2))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -183,3 +184,12 @@ def test_the_readme_lists_every_method_as_the_code_describes_it() -> None:
     for method in methods().values():
         names = " ".join([f"`{method.name}`", *(f"(`{alias}`)" for alias in method.aliases)])
         assert f"| {names} | {method.paper} | {method.shares} |" in text
+
+
+@pytest.mark.parametrize("page", ["deployment.md", "jetson.md"])
+def test_runs_on_devices_are_shown_with_settings_that_fit_and_data_that_boards_have(page):
+    shown = re.findall(r"flwr run [^']*'([^']+)'", (FOLDER.parent / "docs" / page).read_text())
+    assert shown
+    for pairs in shown:
+        config = Config.parse(tomllib.loads(pairs.replace(" ", "\n")))
+        assert config.data.dataset not in ("digits", "svhn")  # of scikit-learn, and read with SciPy

@@ -43,7 +43,7 @@ def masking(runs: Sequence[RunFolder], options: MaskingOptions) -> Result:
     Notes
     -----
     The paper masks "when updating the local models"; here the models are those at the end of the run, and nothing is
-    trained after the mask.
+    trained after the mask. ``fedfac-mask`` masks while a run trains.
     """
     rows: list[list[Cell]] = []
     for group in grouped(runs):

@@ -2,18 +2,24 @@
 
 Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, Section 4,
 Algorithms 1 (static) and 2 (dynamic). A channel that the factors common to all explain well is shared.
+
+Table 8's panel A masks "each group of parameters in the l-th layer when updating the local models", by random values.
+With ``fedfac-mask`` a client replaces the group by newly drawn initial values in each round before it trains, once
+there is a split; all of it then trains as ever, and clients are tested as ever, with what that has made of it. Whether
+the paper lets the masked values train, and when it draws them, it does not say.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError
-from ..partition import SPLIT
+from ..models.registry import SplitModel
+from ..partition import SPLIT, ChannelPartition
 from ..payload import Payload
 from ..settings import setting
 from ..training.phase import Phase
@@ -49,6 +55,12 @@ class FedFacSettings(ChannelSettings):
         "weights",
         "What is analysed: the clients' weights, or their differences from the start of the round.",
         choices=("weights", "difference"),
+    )
+    mask: str = setting(
+        "none",
+        "Ablation of table 8: the channels of Λ that a client replaces by random values before it trains in a round, "
+        "those that are shared or those that are its own (personal).",
+        choices=("none", "shared", "personal"),
     )
     pre_rounds: int = setting(
         1, "Rounds' worth of local training that precede the split of the static variant, all in round 1.", minimum=1
@@ -89,9 +101,23 @@ class FedFac(FedSplit):
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """E epochs of everything; before the static split as often as there are pre-rounds."""
+        if self.settings.mask != "none" and SPLIT in local.message.arrays:
+            self._mask(local)
         before_split = self.only_shared_travel and local.round == 1
         phase = Phase(train=everything, epochs=self.training.local_epochs)
         return [phase] * (self.settings.pre_rounds if before_split else 1)
+
+    @torch.no_grad()
+    def _mask(self, local: LocalRound) -> None:
+        """Replace one side's channels by values as another initialisation would have them."""
+        partition = cast(ChannelPartition, self.partition(local.model))
+        torch.manual_seed(int(local.generator("mask").integers(2**31)))
+        fresh = dict(cast(SplitModel, local.model).another().named_parameters())
+        parameters = dict(local.model.named_parameters())
+        for name, shared in partition.channels.rows(local.message.arrays[SPLIT]).items():
+            if name in parameters:  # not a running statistic
+                masked = torch.from_numpy(shared if self.settings.mask == "shared" else ~shared)
+                parameters[name][masked] = fresh[name][masked].to(parameters[name].device)
 
     def conclude(self, local: LocalRound) -> Payload:
         """Send the round's difference where that is what the server analyses, and while it does."""

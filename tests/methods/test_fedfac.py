@@ -14,6 +14,7 @@ from fedpfl.config import Config
 from fedpfl.errors import ConfigError, LayoutError
 from fedpfl.export import export_personal
 from fedpfl.layers.channels import hidden_layers, norm_of
+from fedpfl.new_clients import Simulation
 from fedpfl.server import run_federation
 
 CONV2 = ["base.conv2.weight", "base.conv2.bias"]
@@ -396,3 +397,27 @@ def test_diagnostics_measure_rounds_in_which_the_same_arrays_travel(tmp_path, va
     run = simulate(tmp_path, 2, method="fedfac", fedfac_variant=variant, num_server_rounds=3, diagnostics=True)
     measured = ["drift" in line["details"] for line in run.metrics() if "details" in line]
     assert measured == ([False, True, True] if variant == "static" else [True, True, True])
+
+
+@pytest.mark.parametrize("variant", ["dynamic", "static"])
+@pytest.mark.parametrize("mask", ["none", "shared", "personal"])
+def test_a_mask_replaces_one_side_of_the_split_layers_before_a_client_trains(tmp_path, mask, variant):
+    quick = {"local_epochs": 1, "num_server_rounds": 1, "threads": 1}
+    folder = simulate(tmp_path, 2, method="fedfac", fedfac_mask=mask, fedfac_variant=variant, **quick)
+    left, (split,) = Simulation.of(folder), splits(folder)
+    replaced = (split == {"none": 2, "shared": 1, "personal": 0}[mask]).nonzero()[0].tolist()
+
+    def masked(client):
+        local = left.load(client, "train")
+        before = {name: array.clone() for name, array in local.model.state_dict().items()}
+        left.engine.config.method.schedule(local)
+        after = {name: array.clone() for name, array in local.model.state_dict().items()}
+        assert {name for name in after if not torch.equal(after[name], before[name])} == set(CONV2 if replaced else ())
+        for name in CONV2:
+            rows = (after[name] != before[name]).reshape(len(after[name]), -1).any(1)
+            assert rows.nonzero().flatten().tolist() == replaced
+        return after["base.conv2.weight"][replaced]
+
+    first, again, other = masked(0), masked(0), masked(1)
+    assert torch.equal(first, again)
+    assert not replaced or not torch.equal(first, other)

@@ -45,9 +45,7 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     StateError
         A file is missing, damaged or of another model.
     """
-    config, task = Config.parse(folder.config()), folder.task()
-    if "input_shape" not in task:
-        raise StateError(f"{folder.path}: the run has not got as far as its first round")
+    config, task = Config.parse(folder.config()), folder.described()
     shape = tuple(task["input_shape"])
     classes = task.get("classes_of_clients", [task["num_classes"]] * task["clients"])
     # Shared and personal arrays of one moment: the client may have trained on since, for a reply that was lost.

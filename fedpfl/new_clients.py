@@ -18,7 +18,7 @@ from torch import Tensor
 from .client import Engine
 from .config import Config
 from .data.federation import federated_data
-from .errors import ConfigError, DataError, StateError
+from .errors import ConfigError, DataError
 from .methods.base import LocalRound
 from .payload import Payload
 from .results import RunFolder
@@ -55,9 +55,7 @@ def try_new_clients(folder: RunFolder, mode: str) -> dict[str, Any]:
     StateError
         A file is missing or damaged.
     """
-    config, task = Config.parse(folder.config()), folder.task()
-    if "clients" not in task:
-        raise StateError(f"{folder.path}: the run has not got as far as its first round")
+    config, task = Config.parse(folder.config()), folder.described()
     new = new_clients(config.run, int(task["clients"]))
     if not new:
         raise ConfigError("new-clients", config.run.new_clients, "the run held out no clients, so none are new")

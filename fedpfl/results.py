@@ -232,6 +232,19 @@ class RunFolder:
         except (OSError, ValueError) as error:  # neither TOML nor UTF-8
             raise StateError(f"{self.path / 'config.toml'}: cannot be read ({error})") from error
 
+    def described(self) -> dict[str, Any]:
+        """Return :meth:`task` of a run whose clients are found.
+
+        Raises
+        ------
+        StateError
+            They are not, or the file is missing or damaged.
+        """
+        task = self.task()
+        if "clients" not in task:
+            raise StateError(f"{self.path}: the run has not got as far as its first round")
+        return task
+
     def task(self) -> dict[str, Any]:
         """Return ``state_key`` and, once the clients are found, what they have to learn.
 

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from ..layers.factorized import count_kept, factorize, is_mu, is_v, merge, penultimate_v
 from ..layers.memory import Memory
 from ..models.split import cut
+from ..partition import RUNNING_STATISTICS, UNUSED_BUFFER
 from ..payload import Number, Payload
 from ..settings import setting
 from ..training.phase import L1, Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything
 
-RUNNING_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+BUFFERS = (*RUNNING_STATISTICS, UNUSED_BUFFER)
 TRAINED = "trained"  # the model's child that remembers the shared arrays as they were trained
 
 
@@ -80,7 +81,7 @@ class FactorizedFL(Method):
     def is_common(self, name: str) -> bool:
         """Say whether an array means the same to all clients."""
         own_classifier = self.settings.classifier == "personal" and name.startswith("head.")
-        return not own_classifier and not name.endswith(RUNNING_STATISTICS) and not name.startswith(f"{TRAINED}.")
+        return not own_classifier and not name.endswith(BUFFERS) and not name.startswith(f"{TRAINED}.")
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train u, v and µ together on cross-entropy + λ·‖µ‖₁ (Equation 6)."""

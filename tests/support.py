@@ -123,6 +123,9 @@ QUICK = {
     "dirichlet-alpha": 0.5, "seed": 3, "run-name": "run", "feddecomp-lora-epochs": 1,
 }  # fmt: skip
 
+# For equalities to the bit, which two steps show as well as fifty: 64 training and 32 test samples a client.
+FEW_SAMPLES = {"partitioner": "dirichlet-client", "train_samples": 64, "test_samples": 32}
+
 
 def federation(tmp_path: Any, num_nodes: int = 4, **settings: Any) -> dict[str, Any]:
     """Return the run config of a small run in ``tmp_path``; underscores in the names stand for dashes."""

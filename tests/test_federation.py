@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import Killed, LocalGrid, federation, simulate
+from support import FEW_SAMPLES, Killed, LocalGrid, federation, simulate
 
 from fedpfl.assembly import assemble
 from fedpfl.config import Config
@@ -57,6 +57,7 @@ def assert_identical(a, b):
 )
 def test_a_killed_and_resumed_run_ends_with_the_same_bits(tmp_path, method, fraction):
     settings = {"method": method, "fraction_train": fraction, "num_server_rounds": 4, **SETTINGS.get(method, {})}
+    settings |= FEW_SAMPLES
     whole = simulate(tmp_path / "whole", 4, **settings)
 
     values = federation(tmp_path / "killed", 4, **settings)
@@ -81,7 +82,7 @@ def test_a_killed_and_resumed_run_ends_with_the_same_bits(tmp_path, method, frac
 
 @pytest.mark.parametrize("method", list(methods()))
 def test_the_order_of_arrival_changes_no_bit(tmp_path, method):
-    settings = {"method": method, "num_server_rounds": 2, **SETTINGS.get(method, {})}
+    settings = {"method": method, "num_server_rounds": 2, **SETTINGS.get(method, {}), **FEW_SAMPLES}
     a = simulate(tmp_path / "a", 4, **settings)
     b = simulate(tmp_path / "b", 4, grid=lambda n, v: LocalGrid(n, v, shuffle=True), **settings)
     assert_identical(arrays(a, tmp_path / "a"), arrays(b, tmp_path / "b"))
@@ -89,7 +90,7 @@ def test_the_order_of_arrival_changes_no_bit(tmp_path, method):
 
 @pytest.mark.parametrize("method", [method for method in methods() if method not in SERVER_SEES_ALL])
 def test_nothing_personal_leaves_a_client(tmp_path, method):
-    values = federation(tmp_path, 3, method=method, num_server_rounds=2, **SETTINGS.get(method, {}))
+    values = federation(tmp_path, 3, method=method, num_server_rounds=2, **SETTINGS.get(method, {}), **FEW_SAMPLES)
     grid = LocalGrid(3, values)
     folder = run_federation(grid, values)
     config, task = Config.parse(values), folder.task()

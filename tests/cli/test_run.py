@@ -11,6 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
+from support import LocalGrid
+
+from fedpfl.config import Config
+from fedpfl.export import export_personal
+from fedpfl.results import RunFolder
+from fedpfl.server import run_federation
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
 
@@ -49,29 +55,44 @@ def marked(mark):
     return found
 
 
-def test_a_run_and_its_continuation(started, tmp_path):
-    settings = 'run-name="real" num-server-rounds=2 local-epochs=1 feddecomp-lora-epochs=1'
-    run = started("--json", "--keep-log", "--num-supernodes", "3", "-c", settings)
+def test_an_interrupted_run_leaves_no_process_and_goes_on_to_the_same_bits(started, tmp_path):
+    settings = {"local-epochs": 1, "feddecomp-lora-epochs": 1, "threads": 1}
+    given = " ".join(f"{key}={value}" for key, value in settings.items())
+    run = started("--json", "--num-supernodes", "3", "-c", f'run-name="real" num-server-rounds=10000 {given}')
+    folder = RunFolder(tmp_path / "runs" / "real")
+    deadline = time.monotonic() + SECONDS
+    while not (folder.path / "metrics.jsonl").is_file() and run.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    run.send_signal(signal.SIGTERM)
+    out, err = run.communicate(timeout=60)
+    assert run.returncode == 130, err
+    assert json.loads(out)["status"] == "interrupted"
+    assert "--resume" in err
+    assert marked(f"FEDPFL_TEST_MARK={tmp_path}") == []
+
+    rounds = folder.metrics()[-1]["round"] + 1
+    run = started("--json", "--keep-log", "--resume", "real", "-c", f"num-server-rounds={rounds}")
     out, err = run.communicate(timeout=SECONDS)
     assert run.returncode == 0, err
     answer = json.loads(out.splitlines()[-1])
-    folder = tmp_path / "runs" / "real"
     assert (answer["run"], answer["status"], answer["error"]) == ("real", "finished:completed", None)
-    assert (answer["folder"], answer["rounds"]) == (str(folder), 2)
+    assert (answer["folder"], answer["rounds"]) == (str(folder.path), rounds)
     assert 0 < answer["personalised_accuracy"] <= 1
     assert answer["bytes_up"] > 0
-    assert "round 2/2" in err
-    names = {path.name for path in folder.iterdir()}
+    assert f"round {rounds}/{rounds}" in err
+    names = {path.name for path in folder.path.iterdir()}
     assert names >= {"config.toml", "task.json", "metrics.jsonl", "summary.md", "global.safetensors", "flower.log"}
-    assert len(list((folder / "personal").iterdir())) == 3
-    port = int(re.search(r"127\.0\.0\.1:(\d+)", (folder / "flower.log").read_text()).group(1))
+    port = int(re.search(r"127\.0\.0\.1:(\d+)", (folder.path / "flower.log").read_text()).group(1))
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
-    run = started("--json", "--quiet", "--resume", "real", "-c", "num-server-rounds=3")
-    out, err = run.communicate(timeout=SECONDS)
-    assert (run.returncode, err) == (0, "")
-    assert json.loads(out)["rounds"] == 3
+    # Nobody interrupted this one, and no Flower is under it.
+    places = {"output-dir": str(tmp_path / "whole"), "state-dir": str(tmp_path / "other"), "run-name": "real"}
+    values = Config.parse({**settings, **places, "num-server-rounds": rounds}).flat()
+    whole = run_federation(LocalGrid(3, values), values)
+    export_personal(whole)
+    for name in ("global.safetensors", *(f"personal/client-{client:05d}.safetensors" for client in range(3))):
+        assert (folder.path / name).read_bytes() == (whole.path / name).read_bytes(), name
 
 
 def test_a_run_that_fails_says_why(started, tmp_path):
@@ -85,16 +106,3 @@ def test_a_run_that_fails_says_why(started, tmp_path):
     assert err.splitlines()[-1] == f"error: {answer['error']}"
     log = Path(re.search(r"\(log: (.*)\)", answer["error"]).group(1))
     assert "broken.npz" in log.read_text()
-
-
-def test_an_interrupted_run_leaves_no_process(started, tmp_path):
-    run = started("--json", "--num-supernodes", "2", "-c", 'run-name="long" num-server-rounds=10000')
-    metrics = tmp_path / "runs" / "long" / "metrics.jsonl"
-    deadline = time.monotonic() + SECONDS
-    while not metrics.is_file() and run.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.1)
-    run.send_signal(signal.SIGTERM)
-    out, err = run.communicate(timeout=60)
-    assert run.returncode == 130, err
-    assert json.loads(out)["status"] == "interrupted"
-    assert "--resume" in err

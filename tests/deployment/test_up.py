@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import stat
+import tomllib
 from pathlib import Path
 
 import pytest
-from deployment_parts import SECONDS, SETTINGS, Home, needs_mosquitto, wait_for
+from deployment_parts import SECONDS, SETTINGS, needs_mosquitto, wait_for
+from support import LocalGrid
+
+from fedpfl.config import Config
+from fedpfl.export import export_personal
+from fedpfl.server import run_federation
 
 pytestmark = [
     pytest.mark.slow,
@@ -22,9 +28,13 @@ FIRST = f"{SETTINGS} num-server-rounds=2"
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory):
-    home = Home(tmp_path_factory.mktemp("simulated"))
-    home.carry_out("run", "--num-supernodes", "3", "-c", f'{FIRST} run-name="simulated"')
-    return home.runs / "simulated"
+    """The same run in this process; that Flower's simulation gives these bits, too, is tested with `fedpfl run`."""
+    folder = tmp_path_factory.mktemp("simulated")
+    places = {"output-dir": str(folder), "state-dir": str(folder / "state"), "run-name": "simulated"}
+    values = Config.parse({**tomllib.loads(FIRST.replace(" ", "\n")), **places}).flat()
+    run = run_federation(LocalGrid(3, values), values)
+    export_personal(run)
+    return run.path
 
 
 @pytest.mark.parametrize("transport", ["http", pytest.param("mqtt", marks=needs_mosquitto)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import LocalGrid, federation, simulate
+from support import FEW_SAMPLES, LocalGrid, federation, simulate
 
 from fedpfl.assembly import assemble
 from fedpfl.client import engine_for, handle
@@ -23,7 +23,7 @@ def same(a, b):
 
 @pytest.mark.parametrize("model", ["small-cnn", "resnet8"])
 def test_without_tau_epochs_it_is_fedavg_with_uniform_weights_to_the_bit(tmp_path, model):
-    settings = {"model": model, "learning_rate": 0.02, "num_server_rounds": 2, "local_epochs": 1}
+    settings = {"model": model, "learning_rate": 0.02, "num_server_rounds": 2, "local_epochs": 1, **FEW_SAMPLES}
     ours = simulate(tmp_path / "a", 2, method="feddecomp", feddecomp_lora_epochs=0, **settings)
     fedavg = simulate(tmp_path / "b", 2, method="fedavg", fedavg_weights="uniform", **settings)
     assert same(shared(ours), shared(fedavg))
@@ -32,14 +32,14 @@ def test_without_tau_epochs_it_is_fedavg_with_uniform_weights_to_the_bit(tmp_pat
 
 @pytest.mark.parametrize("init", ["paper", "code"])
 def test_without_sigma_epochs_sigma_never_changes(tmp_path, init):
-    settings = {"method": "feddecomp", "model": "resnet8", "local_epochs": 1, "feddecomp_lora_epochs": 1}
+    settings = {"method": "feddecomp", "model": "resnet8", "local_epochs": 1, "feddecomp_lora_epochs": 1, **FEW_SAMPLES}
     run = simulate(tmp_path, 2, feddecomp_init=init, num_server_rounds=2, learning_rate=0.02, **settings)
     first = _initial(tmp_path, 2, feddecomp_init=init, **settings)
     assert same(shared(run), first)
 
 
 def test_running_statistics_follow_the_authors_code_on_request(tmp_path):
-    settings = {"method": "feddecomp", "model": "resnet8", "local_epochs": 1, "feddecomp_lora_epochs": 1}
+    settings = {"method": "feddecomp", "model": "resnet8", "local_epochs": 1, "feddecomp_lora_epochs": 1, **FEW_SAMPLES}
     run = simulate(
         tmp_path, 2, feddecomp_lora_moves_statistics=True, num_server_rounds=1, learning_rate=0.02, **settings
     )

@@ -21,7 +21,7 @@ from .data.federation import FederatedData, Samples, federated_data, own_data
 from .errors import ConfigError, TrainingDiverged
 from .methods.base import LocalRound
 from .payload import EVALUATION_ONLY, Payload
-from .privacy import noise_key, private_update
+from .privacy import noise_key, private_reply
 from .rng import generator, torch_seed
 from .settings import Value
 from .state import ClientState
@@ -99,7 +99,8 @@ class Engine:
         movement = self._movement(first)
         state.save({**personal, **first}, local.round, int(message.config["personal-round"]))
         if self.config.privacy.on:
-            shared = self._private(state, local, shared)
+            shared, besides = self._private(state, local, shared, extra.arrays)
+            extra = Payload(extra.config, extra.metrics, besides)
         sent = {**extra.arrays, **self._for_evaluation(local.round)}
         reply = Payload(
             metrics={
@@ -147,11 +148,23 @@ class Engine:
         score = evaluate(self.config.method.personalised(self.model), self.test_samples(local.client))
         return _metrics("trained", score)
 
-    def _private(self, state: ClientState, local: LocalRound, shared: np.ndarray) -> np.ndarray:
-        """Return what is sent instead of the trained shared arrays; what the client keeps is as it was trained."""
-        privacy, layout = self.config.privacy, self.partition.layout
-        key = noise_key(privacy, state.folder, local.seed, local.client)
-        return private_update(layout.unpack(local.message.arrays), shared, privacy, key, local.round, layout)
+    def _private(
+        self, state: ClientState, local: LocalRound, shared: np.ndarray, besides: Mapping[str, np.ndarray]
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return what is sent instead of the trained arrays; what the client keeps is as it was trained."""
+        key = noise_key(self.config.privacy, state.folder, local.seed, local.client)
+        return self.private(local, shared, besides, key)
+
+    def private(
+        self, local: LocalRound, shared: np.ndarray, besides: Mapping[str, np.ndarray], key: bytes
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Clip and disturb the trained shared arrays and those that the method sends besides; see ``privacy.py``."""
+        layout = self.partition.layout
+        # All clients know the first arrays, from the seed; the client's last ones are its secret.
+        copied = self.config.method.copied(self.model).items()
+        starts = {name: self._first_personal[own].reshape(-1) for name, own in copied}
+        received = layout.unpack(local.message.arrays)
+        return private_reply(received, shared, starts, besides, self.config.privacy, key, local.round, layout)
 
     def _for_evaluation(self, server_round: int) -> dict[str, np.ndarray]:
         if not self._mean_model.size or not self.config.run.evaluates_in(server_round):

@@ -10,6 +10,7 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Mapping
 
 import numpy as np
 
@@ -86,7 +87,7 @@ def private_update(
     Parameters
     ----------
     received, trained : ndarray of float32, shape (layout.size,)
-        The shared arrays before and after training.
+        The shared arrays before and after training; more values may follow them.
     settings : PrivacySettings
         With ``dp-where = "server"`` the update is only clipped here.
     key : bytes
@@ -98,7 +99,7 @@ def private_update(
 
     Returns
     -------
-    ndarray of float32, shape (layout.size,)
+    ndarray of float32, of the same shape
     """
     update = clipped(received, trained, settings.dp_clip_norm)
     if settings.dp_where == "client":
@@ -106,6 +107,44 @@ def private_update(
         context = b"%d/" % server_round + received.tobytes() + update.tobytes()
         update += settings.deviation * gaussian(key, context, len(update))
     return without_negative_variances(layout, (received + update).astype(np.float32))
+
+
+def private_reply(
+    received: np.ndarray,
+    trained: np.ndarray,
+    starts: Mapping[str, np.ndarray],
+    besides: Mapping[str, np.ndarray],
+    settings: PrivacySettings,
+    key: bytes,
+    server_round: int,
+    layout: Layout,
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return what a client sends instead of its shared arrays and of those that its method sends besides.
+
+    All of them are one vector to :func:`private_update`: one clip norm bounds them together.
+
+    Parameters
+    ----------
+    received, trained : ndarray of float32, shape (layout.size,)
+        The shared arrays before and after training.
+    starts : mapping of str to ndarray
+        From where the arrays of these names are bounded, of the same sizes; nothing of any client's data may be in
+        them. Others are bounded from 0.
+    besides : mapping of str to ndarray of float32, shape (values,)
+        What else would be sent.
+    settings, key, server_round, layout
+        As for :func:`private_update`.
+
+    Returns
+    -------
+    tuple of (ndarray of float32, dict of str to ndarray)
+        In place of ``trained`` and ``besides``.
+    """
+    origin = [starts[name] if name in starts else np.zeros_like(array) for name, array in besides.items()]
+    start, end = np.concatenate([received, *origin]), np.concatenate([trained, *besides.values()])
+    sent = private_update(start, end, settings, key, server_round, layout)
+    shared, *others = np.split(sent, np.cumsum([len(trained), *map(len, besides.values())])[:-1])
+    return shared, dict(zip(besides, others))
 
 
 def gaussian(key: bytes, context: bytes, size: int) -> np.ndarray:
@@ -182,7 +221,7 @@ def require_covered(settings: PrivacySettings, method: str, also_sent: tuple[str
     method : str
         The method's name.
     also_sent : tuple of str
-        Arrays that its replies carry beside the shared ones.
+        Arrays that its replies carry beside the shared ones: no sum, so clients have to disturb them.
     **switches : bool
         Settings that make clients send more about their arrays, by name with underscores.
 
@@ -194,11 +233,9 @@ def require_covered(settings: PrivacySettings, method: str, also_sent: tuple[str
     if not settings.on:
         return
     value = settings.dp_noise_multiplier
-    if also_sent:
+    if also_sent and settings.dp_where == "server":
         arrays = " and ".join(map(repr, also_sent))
-        raise ConfigError(
-            "dp-noise-multiplier", value, f"must be 0 with {method}: its clients also send {arrays}, without noise"
-        )
+        raise ConfigError("dp-where", "server", f"must be client with {method}: its clients also send {arrays}")
     for name, on in switches.items():
         if on:
             key = name.replace("_", "-")

@@ -11,12 +11,13 @@ from scipy import stats
 from support import LocalGrid, federation, play, rule, simulate
 from typer.testing import CliRunner
 
+from fedpfl import client as client_module
 from fedpfl.cli import app
 from fedpfl.config import Config
 from fedpfl.errors import ConfigError, StateError
 from fedpfl.messages import from_content
 from fedpfl.methods import methods
-from fedpfl.privacy import KEY_FILE, PrivacySettings, clipped, gaussian, noise_key, private_update
+from fedpfl.privacy import KEY_FILE, PrivacySettings, clipped, gaussian, noise_key, private_reply, private_update
 from fedpfl.results import RunFolder, outcome
 from fedpfl.server import run_federation
 from fedpfl.strategies import strategies
@@ -173,7 +174,7 @@ def test_nothing_shared_costs_nothing(tmp_path):
 
 # -- runs ------------------------------------------------------------------------------------------------------------
 
-REFUSED = {"factorized-fl": "'compared'", "fedfomo": "'weights'"}
+BESIDES = {"factorized-fl": {"compared"}, "fedfomo": {"weights"}}
 MEANS = {"ditto", "fedavg", "fedbabu", "fedbn", "feddecomp", "feddyn", "fedem", "fedper", "fedprox", "fedrep", "fedrod",
          "fedsplit", "gpfl", "lg-fedavg", "local", "per-fedavg", "pfedgate", "pfedpara", "pfedsd"}  # fmt: skip
 
@@ -183,12 +184,8 @@ def shared_of(folder):
 
 
 @pytest.mark.parametrize("method", sorted(methods()))
-def test_every_method_runs_or_is_refused(tmp_path, method):
+def test_every_method_runs_and_nothing_passes_by_the_noise(tmp_path, method):
     quick = {"num_server_rounds": 1, "local_epochs": 1, "learning_rate": 0.005, "method": method, **DP}
-    if method in REFUSED:
-        with pytest.raises(ConfigError, match=f"also send {REFUSED[method]}, without noise"):
-            federation(tmp_path, 2, **quick)
-        return
     values = federation(tmp_path, 2, **quick)
     grid = LocalGrid(2, values)
     folder = run_federation(grid, values)
@@ -198,7 +195,7 @@ def test_every_method_runs_or_is_refused(tmp_path, method):
         reply = from_content(answered)
         if kind != "train" or not reply.arrays:
             continue
-        assert not set(reply.arrays) - {"shared", "shared-kept"}, client
+        assert set(reply.arrays) - {"shared", "shared-kept"} == BESIDES.get(method, set()), client
         if "shared-kept" in reply.arrays:
             continue
         start = from_content(asked).arrays["shared"].astype(np.float64)
@@ -237,7 +234,8 @@ def test_with_noise_at_the_server_clients_clip(tmp_path, method):
     [
         ({"method": "feddecomp", "evaluate_global": True}, "evaluate-global = true"),
         ({"method": "fedavg", "diagnostics": True}, "diagnostics = true"),
-        ({"method": "fedfac", "fedfac_update": "difference"}, "also send 'difference'"),
+        ({"method": "fedfac", "fedfac_update": "difference", "dp_where": "server"}, "also send 'difference'"),
+        ({"method": "factorized-fl", "dp_where": "server"}, "also send 'compared'"),
         ({"method": "fedavg", "dp_where": "moon"}, "one of client, server"),
         ({"method": "fedavg", "dp_clip_norm": 0.0}, "dp-clip-norm = 0.0"),
     ],
@@ -245,6 +243,62 @@ def test_with_noise_at_the_server_clients_clip(tmp_path, method):
 def test_what_is_not_covered_is_refused(tmp_path, settings, words):
     with pytest.raises(ConfigError, match=words):
         federation(tmp_path, 2, **{**DP, **settings})
+
+
+def test_one_norm_bounds_the_shared_arrays_and_what_is_sent_besides():
+    rng = np.random.default_rng(0)
+    received, trained = rng.normal(size=(2, 60_000)).astype(np.float32)
+    v, first = rng.normal(size=(2, 30_000)).astype(np.float32)
+    besides, starts = {"v": v, "weights": rng.random(10_000).astype(np.float32)}, {"v": first}
+
+    def sent(**settings):
+        given = PrivacySettings(dp_clip_norm=2.0, **settings)
+        return private_reply(received, trained, starts, besides, given, KEY, 1, layout_of(60_000))
+
+    origin = np.concatenate([received, first, np.zeros(10_000, np.float32)]).astype(np.float64)
+    shared, others = sent(dp_noise_multiplier=0.3, dp_where="server")
+    bounded = np.concatenate([shared, *others.values()]) - origin
+    update = np.concatenate([trained, *besides.values()]) - origin
+    assert np.linalg.norm(bounded) == pytest.approx(2.0, rel=1e-4)
+    assert bounded == pytest.approx(update * 2.0 / np.linalg.norm(update), abs=1e-6)
+    shared, others = sent(dp_noise_multiplier=0.3)
+    noise = np.concatenate([shared, *others.values()]) - origin - bounded
+    for part in np.split(noise, [60_000, 90_000]):
+        assert part.std() == pytest.approx(0.6, rel=0.03)
+        assert abs(part.mean()) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "name"),
+    [
+        ("factorized-fl", {}, "compared"),
+        ("fedfomo", {}, "weights"),
+        ("fedfac", {"fedfac_update": "difference"}, "difference"),
+    ],
+)
+def test_what_is_sent_besides_is_clipped_and_has_noise(tmp_path, monkeypatch, method, settings, name):
+    given = {"num_server_rounds": 2, "local_epochs": 1, "learning_rate": 0.005, "method": method, **DP, **settings}
+    values = federation(tmp_path, 2, **given)
+    made = []
+
+    def spied(received, trained, starts, besides, privacy, *rest):
+        sent = private_reply(received, trained, starts, besides, privacy, *rest)
+        made.append((besides, starts, sent))
+        return sent
+
+    monkeypatch.setattr(client_module, "private_reply", spied)
+    grid = LocalGrid(2, values)
+    folder = run_federation(grid, values)
+    assert len(folder.metrics()) == 2
+    replies = [from_content(answered) for kind, _, _, answered in grid.log if kind == "train"]
+    for reply, (besides, _, (shared, others)) in zip(replies, made, strict=True):
+        assert set(besides) == set(reply.arrays) - {"shared"} == {name}
+        np.testing.assert_array_equal(reply.arrays["shared"], shared)
+        np.testing.assert_array_equal(reply.arrays[name], others[name])
+        assert len(others[name]) == 0 or (others[name] != besides[name]).all()
+    first = [starts["compared"] for _, starts, _ in made if starts]
+    assert len(first) == (4 if method == "factorized-fl" else 0)
+    assert all((start == first[0]).all() for start in first), "nothing of a client's own is where its v is bounded from"
 
 
 def outcomes(folder: RunFolder) -> list[dict]:

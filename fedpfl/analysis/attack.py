@@ -17,7 +17,6 @@ from ..errors import ConfigError, FedpflError
 from ..methods.base import LocalRound
 from ..new_clients import Simulation
 from ..payload import Payload
-from ..privacy import private_update
 from ..results import RunFolder
 from ..rng import generator, torch_seed
 from ..settings import setting
@@ -265,10 +264,13 @@ def observe(left: Simulation, client: int, place: int, learning_rate: float) -> 
         run_phase(model, phase, image, settings, np.random.default_rng(0))
     privacy, partition = left.engine.config.privacy, left.engine.partition
     if privacy.on:  # as the client does before it sends; with a key that is no client's
-        received, key = partition.layout.unpack(local.message.arrays), f"attack {client} {place}".encode()
-        partition.set_shared(
-            private_update(received, partition.get_shared(), privacy, key, local.round, partition.layout)
-        )
+        own = left.engine.config.method.copied(model)
+        state, key = model.state_dict(), f"attack {client} {place}".encode()
+        besides = {name: state[of].cpu().numpy().reshape(-1) for name, of in own.items()}
+        shared, besides = left.engine.private(local, partition.get_shared(), besides, key)
+        partition.set_shared(shared)
+        for name, of in own.items():
+            state[of].copy_(torch.from_numpy(besides[name]).reshape(state[of].shape))
     moved = {name: (before[name] - parameter.detach()) / learning_rate for name, parameter in model.named_parameters()}
     names = [name for name in moved if sent[name].any() and any(phase.train(name) for phase in phases)]
     if not names:
@@ -316,13 +318,19 @@ def _first(local: LocalRound, place: int) -> LocalRound:
 
 
 def _sent(left: Simulation) -> dict[str, Tensor]:
-    """Return which entries of each array of the loaded model travel: those that a message would overwrite."""
+    """Return which entries of each array of the loaded model travel.
+
+    Those that a message would overwrite, and of what a reply carries besides the copies of the model's own arrays: the
+    server has had them before, too, with the reply of an earlier round.
+    """
     partition, model = left.engine.partition, left.engine.model
     received, personal = partition.get_shared(), partition.get_personal()
     partition.set_shared(np.full_like(received, math.nan))
     found = {name: torch.isnan(array) for name, array in model.state_dict().items()}
     partition.set_shared(received)
     partition.set_personal(personal)
+    for name in left.engine.config.method.copied(model).values():
+        found[name] = torch.ones_like(found[name])
     return found
 
 

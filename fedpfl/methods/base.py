@@ -215,6 +215,10 @@ class Method:
         """Those of :attr:`also_sends` that these settings send."""
         return self.also_sends
 
+    def copied(self, model: nn.Module) -> dict[str, str]:
+        """Return which of :attr:`also_sends` are arrays of the model, laid flat: their names there, by those here."""
+        return {}
+
     # -- aggregation -------------------------------------------------------------------------------------------------
 
     @property

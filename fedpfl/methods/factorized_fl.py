@@ -90,8 +90,12 @@ class FactorizedFL(Method):
     def conclude(self, local: LocalRound) -> Payload:
         """Send v of the layer before the classifier, by which clients are compared (Section 4.2)."""
         arrays = local.model.state_dict()
-        v = arrays[penultimate_v(arrays)]
-        return Payload(metrics=self.finish(local.model), arrays={"compared": v.cpu().numpy().reshape(-1)})
+        sent = {name: arrays[own].cpu().numpy().reshape(-1) for name, own in self.copied(local.model).items()}
+        return Payload(metrics=self.finish(local.model), arrays=sent)
+
+    def copied(self, model: nn.Module) -> dict[str, str]:
+        """Name the v that is sent."""
+        return {"compared": penultimate_v(model.state_dict())}
 
     def finish(self, model: nn.Module) -> dict[str, Number]:
         """Remember the trained arrays, if those are to be tested; return the sizes that the paper counts."""

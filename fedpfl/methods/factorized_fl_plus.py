@@ -35,6 +35,10 @@ class FactorizedFLPlus(FactorizedFL):
         """Send nothing besides: v is among the shared arrays."""
         return Payload(metrics=self.finish(local.model))
 
+    def copied(self, model: nn.Module) -> dict[str, str]:
+        """Nothing is sent besides."""
+        return {}
+
     def rule_options(self) -> dict[str, Any]:
         """Compare the clients by the shared v of the layer before the classifier."""
         return {**super().rule_options(), "compared": penultimate_v}

@@ -61,7 +61,7 @@ class Candidates(PerClientStrategy):
 
     def check(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Expect a weight for each model that was sent."""
-        weights, count = _weights(reply), len(self._chosen[client.id])
+        weights, count = self._weights(reply), len(self._chosen[client.id])
         if len(weights) != count:
             raise LayoutError(f"{len(weights)} weights arrived for {count} models")
         if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() <= 1 + 1e-3):
@@ -70,7 +70,7 @@ class Candidates(PerClientStrategy):
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Keep the client's newest model, and what it found of the others'."""
         self._arrived[client.id] = shared
-        self.preferences[client.id, self._chosen[client.id]] += _weights(reply)
+        self.preferences[client.id, self._chosen[client.id]] += self._weights(reply)
 
     def finish(self) -> None:
         """Let every client go on from its own model: nothing is combined."""
@@ -95,6 +95,10 @@ class Candidates(PerClientStrategy):
         places = min(self.models, len(left))
         return [left.pop(int(rng.integers(len(left))) if rng.random() < self.epsilon else 0) for _ in range(places)]
 
-
-def _weights(reply: Payload) -> np.ndarray:
-    return decode(reply.arrays.get("weights", np.empty((0, 0))))
+    def _weights(self, reply: Payload) -> np.ndarray:
+        weights = decode(reply.arrays.get("weights", np.empty((0, 0))))
+        if self.privacy is None:
+            return weights
+        proper: np.ndarray = np.maximum(weights, 0)  # the clients' noise has made some of them negative
+        proper /= max(1.0, float(proper.sum()))
+        return proper

@@ -69,6 +69,20 @@ def test_only_the_part_of_a_weight_that_travels_is_seen(tmp_path):
     assert seen.gradients[seen.names.index("base.conv2.weight")].numel() == split.sum() * weight[0].numel()
 
 
+def test_what_a_reply_carries_besides_is_seen_as_well(tmp_path):
+    run = simulate(tmp_path, 2, method="factorized-fl", **QUICK)
+    left = Simulation.of(run)
+    seen, _ = observe(left, 0, 0, 0.01)
+    (v,) = [name for name in seen.names if name.endswith(".v")]
+    assert v == left.engine.config.method.copied(left.engine.model)["compared"]
+    assert seen.sent[v].all()
+    assert seen.gradients[seen.names.index(v)].abs().max() > 0
+    left.engine.config.privacy.__dict__.update(dp_noise_multiplier=2.0, dp_clip_norm=0.5)
+    noisy, _ = observe(left, 0, 0, 0.01)
+    noise = 0.01 * (noisy.gradients[noisy.names.index(v)] - seen.gradients[seen.names.index(v)])
+    assert float(noise.std()) == pytest.approx(1.0, rel=0.4)
+
+
 def test_the_attacker_does_not_have_the_client_s_personal_arrays(tmp_path):
     run = simulate(tmp_path, 2, method="fedper", model="mlp-200", **QUICK)
     options = {"clients": 1, "kind": "dlg", "iterations": 60}

@@ -65,10 +65,12 @@ class RunFolder:
     ----------
     path : Path
         The folder.
+    row, column : str
+        What an experiment calls it; empty: tables and figures call it by its settings.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path, row: str = "", column: str = "") -> None:
+        self.path, self.row, self.column = Path(path), row, column
         self._events: Any = None
 
     # -- writing -----------------------------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ class Group:
     Parameters
     ----------
     label : str
-        The method, and where there are several groups of it the settings in which they differ, or the first run's name
-        where these are many.
+        What the experiment calls the runs: row and, where there are several, column. Without: the method, and where
+        there are several groups of it the settings in which they differ, or the first run's name where these are many.
     method : str
         Its name.
     runs : tuple of RunFolder
@@ -76,7 +76,7 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[Group]:
     StateError
         A run has no settings or has not got as far as its first round.
     """
-    settings = []
+    settings: list[dict[str, Any]] = []
     for run in runs:
         task, stored = run.task(), run.config()
         # A setting that is younger than the run counts as its default.
@@ -85,6 +85,18 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[Group]:
             raise StateError(f"{run.path}: the run has not got as far as its first round")
         kept = {key: value for key, value in values.items() if key not in _OF_NO_MATTER}
         settings.append({**kept, "method": find(values["method"]).name, "clients": task["clients"]})
+    if _is_named(runs, settings, axis):
+        with_columns = not axis and len({run.column for run in runs}) > 1
+        cells: dict[tuple[str, str], list[int]] = {}
+        for at, run in enumerate(runs):
+            cells.setdefault((run.row, run.column), []).append(at)
+        return [
+            Group(
+                f"{row}, {column}" if with_columns else row, settings[places[0]]["method"],
+                tuple(runs[at] for at in places), settings[places[0]]["clients"],
+            )
+            for (row, column), places in cells.items()
+        ]  # fmt: skip
     differing = {method: _differing([s for s in settings if s["method"] == method]) - {axis, "method"}
                  for method in {s["method"] for s in settings}}  # fmt: skip
     found: dict[tuple[tuple[str, Any], ...], list[RunFolder]] = {}
@@ -167,6 +179,14 @@ def require(found: Collection[object], what: str, how: str) -> None:
     """
     if not found:
         raise NotRecorded(f"none of the runs has {what}: {how}")
+
+
+def _is_named(runs: Sequence[RunFolder], settings: Sequence[dict[str, Any]], axis: str) -> bool:
+    """Say whether an experiment names all runs, and its rows alone tell apart those at one place of the axis."""
+    places: dict[tuple[str, Any], set[str]] = {}
+    for run, values in zip(runs, settings, strict=True):
+        places.setdefault((run.row, values[axis] if axis else run.column), set()).add(run.column)
+    return all(run.row for run in runs) and all(len(columns) == 1 for columns in places.values())
 
 
 def _differing(settings: Sequence[dict[str, Any]]) -> set[str]:

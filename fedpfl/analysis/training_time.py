@@ -9,30 +9,39 @@ from ..results import RunFolder
 from ..tables import Table
 from .figure import Bars
 from .registry import NoOptions, Result, analysis
-from .runs import grouped, require
+from .runs import Group, grouped, require
 
 BASELINE = "fedavg"
 
 
 @analysis("training-time", "Time of a round relative to FedAvg's on the same machine (FedFac, table 7)")
 def training_time(runs: Sequence[RunFolder], options: NoOptions) -> Result:
-    """Divide the median seconds of a round's training by those of the first group of runs of FedAvg.
+    """Divide the median seconds of a round's training by those of the first group of runs of FedAvg of its kind.
+
+    Of its kind are runs in the same column of an experiment, with the same data set, model and number of clients.
 
     The first round, in which processes start and data are loaded, does not count where there are others.
     """
-    timed = [
-        (g.label, g.method, spread) for g in grouped(runs) for spread in [g.spread(_seconds)] if spread is not None
-    ]
+    timed = [(group, spread) for group in grouped(runs) for spread in [group.spread(_seconds)] if spread is not None]
     require(timed, "a finished round", "nothing was trained")
-    base = next((spread.mean for _, name, spread in timed if name == BASELINE), None)
-    relative = [None if base is None else spread.mean / base for _, _, spread in timed]
+    base: dict[tuple[object, ...], float] = {}
+    for group, spread in timed:
+        if group.method == BASELINE:
+            base.setdefault(_kind(group), spread.mean)
+    relative = [spread.mean / base[_kind(group)] if _kind(group) in base else None for group, spread in timed]
     note = "Seconds are what the machine took, whatever else it did: compare runs of one machine that ran alone."
-    if base is None:
-        note += " No run of fedavg was given, so there is nothing to relate them to."
-    rows = [[label, seconds, ratio] for (label, _, seconds), ratio in zip(timed, relative, strict=True)]
+    if len({_kind(group) for group, _ in timed}) > 1:
+        note += " Each is related to fedavg with its own data set, model and number of clients."
+    if None in relative:
+        note += " No run of fedavg was given for those without a ratio, so there is nothing to relate them to."
+    rows = [[group.label, seconds, ratio] for (group, seconds), ratio in zip(timed, relative, strict=True)]
     table = Table("Training time", ["run", "seconds a round", "relative to FedAvg"], rows, note=note)
-    bars = Bars("Training time", "FedAvg = 1", [label for label, _, _ in timed], {"relative to FedAvg": relative})
-    return Result([table], [] if base is None else [bars])
+    bars = Bars("Training time", "FedAvg = 1", [group.label for group, _ in timed], {"relative to FedAvg": relative})
+    return Result([table], [bars] if base else [])
+
+
+def _kind(group: Group) -> tuple[object, ...]:
+    return group.runs[0].column, group.setting("dataset"), group.setting("model"), group.clients
 
 
 def _seconds(run: RunFolder) -> float | None:

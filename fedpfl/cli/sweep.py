@@ -24,14 +24,14 @@ def sweep_command(
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="How often random settings are drawn.")] = 10,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 … N for each point.")] = 1,
-    name: Annotated[str, typer.Option(help="Folder of the table.")] = "sweep",
+    name: Annotated[str, typer.Option(help="Folder of the tables; another sweep needs another.")] = "sweep",
     jobs: Jobs = 1,
     output_dir: OutputDir = None,
     form: Annotated[str, typer.Option("--format", help="markdown, csv or latex.")] = "markdown",
     discard_models: DiscardModels = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run what is not yet done of a sweep over settings, then print a line for each point, the best first."""
+    """Run what is not yet done of a sweep over settings, then print a line for each run, the best first."""
     from ..errors import ConfigError
     from ..experiments.grid import Grid
     from ..experiments.sweep import Sweep
@@ -42,7 +42,10 @@ def sweep_command(
         raise ConfigError("name", name, "must be the name of a folder")
     sweep = Sweep({"num-clients": DEFAULT_CLIENTS, **overrides(run_config)}, grid or (), random or (), samples, seeds)
     place = store(output_dir)
+    folder = place.tables("sweeps", name)
+    sweep.require_own(folder, name)  # before anything is run
     states = conduct(Grid(sweep.runs, place), jobs, discard_models, quiet)
-    table = sweep.table(place, f"Sweep {name}: {len(sweep.points)} points over {', '.join(sweep.keys)}")
-    write([table], place.tables("sweeps", name))
-    finish([table], states, form)
+    tables = sweep.tables(place, f"Sweep {name}: {len(sweep.points)} points over {', '.join(sweep.keys)}")
+    sweep.own(folder)
+    write(tables, folder)
+    finish(tables, states, form)

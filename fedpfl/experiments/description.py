@@ -21,6 +21,10 @@
     [[not-covered]]
     rows = ["FedAvg"]                              # all without; likewise columns
     reason = "why these cells are not run"
+    [[no-number]]
+    metrics = ["global-best"]                      # all without; likewise rows, columns
+    rows = ["FedAMP"]
+    reason = "why these cells are run and yet have no such number"
 
     [scale.smoke]                                  # smoke and small; the scale paper is what stands above
     like = "scales/feddecomp-smoke.toml"           # remarks and settings that several files share; come first
@@ -54,12 +58,13 @@ from . import metrics
 
 SCALES = ("smoke", "small", "paper")
 DASH = "–"
+AS_PUBLISHED = "As published, but for what the remarks here and those in the files of configs/ list."
 ALL, BY_COLUMN = "all", "column"
 
 _TOP = {
     "title": str, "paper": str, "base": str, "metrics": list, "seeds": int, "remarks": str, "analyses": dict,
     "curves": list, "relative-to": str, "fractions": bool, "settings": dict, "rows": dict, "columns": dict,
-    "cells": dict, "not-covered": list, "scale": dict, "paper-values": dict,
+    "cells": dict, "not-covered": list, "no-number": list, "scale": dict, "paper-values": dict,
 }  # fmt: skip
 _NEEDED = ("title", "paper", "metrics", "seeds", "rows", "columns", "scale")
 _SCALE = {
@@ -68,6 +73,7 @@ _SCALE = {
 }  # fmt: skip
 _OF_COLUMN = {"base": str, "clients": list, "generate": list}
 _NOT_COVERED = {"rows": list, "columns": list, "reason": str}
+_NO_NUMBER = {"metrics": list, **_NOT_COVERED}
 _LIKE = {"remarks": str, "settings": dict}
 
 
@@ -151,6 +157,8 @@ class Experiment:
         By the names of ``SCALES``.
     not_covered : dict of (str, str) to str
         Why a cell is not run, by row and column.
+    no_number : dict of (str, str, str) to str
+        Why a cell that is run has no number, by metric, row and column.
     paper_values : dict of str to dict of str to tuple
         The paper's values by metric and row, in the order of all columns; None where the paper has none.
     missing : str
@@ -170,6 +178,7 @@ class Experiment:
     columns: Mapping[str, Mapping[str, Any]]
     scales: Mapping[str, Scale]
     not_covered: Mapping[tuple[str, str], str]
+    no_number: Mapping[tuple[str, str, str], str]
     paper_values: Mapping[str, Mapping[str, tuple[str | float | None, ...]]]
     missing: str
     _folder: Path
@@ -258,6 +267,12 @@ def load(path: Path) -> Experiment:
         _known(f"{path.name}: cells", [row], rows)
         _each(f"{path.name}: cells.{row}", cells, dict)
         _known(f"{path.name}: cells.{row}", cells, columns)
+    lacking = {
+        (metric, *cell): reason
+        for part in values.get("no-number", [])
+        for metric in _metrics_of(path.name, part, values["metrics"])
+        for cell, reason in _cells_of(path.name, "no-number", _NO_NUMBER, [part], rows, columns)
+    }
     published = dict(values.get("paper-values", {}))
     missing = str(published.pop("missing", ""))
     return Experiment(
@@ -273,7 +288,10 @@ def load(path: Path) -> Experiment:
         rows=rows,
         columns=columns,
         scales=_scales(path, values),
-        not_covered=dict(_not_covered(path.name, values.get("not-covered", []), rows, columns)),
+        not_covered=dict(
+            _cells_of(path.name, "not-covered", _NOT_COVERED, values.get("not-covered", []), rows, columns)
+        ),
+        no_number=lacking,
         paper_values=_published(path.name, published, missing, values["metrics"], rows, columns),
         missing=missing,
         _folder=path.resolve().parent,
@@ -291,7 +309,7 @@ def _check_parts(file: str, values: Mapping[str, Any]) -> None:
             raise ConfigError(key, values[key], f"{file}: needs at least one")
     for key in ("metrics", "curves"):
         _each(f"{file}: {key}", values.get(key, []), str)
-    for key in ("rows", "columns", "cells", "not-covered", "scale"):
+    for key in ("rows", "columns", "cells", "not-covered", "no-number", "scale"):
         _each(f"{file}: {key}", values.get(key, {}), dict)
     for name, row in values["rows"].items():
         _typed(f"{file}: rows.{name}", {key: row[key] for key in row if key == "metric"}, {"metric": str})
@@ -325,7 +343,7 @@ def _scales(path: Path, values: Mapping[str, Any]) -> dict[str, Scale]:
             raise ConfigError("remarks", None, f"{where}: has to say what differs from the paper")
         found[name] = Scale(
             seeds=given.get("seeds", values["seeds"] if name == "paper" else 1),
-            remarks=" ".join(given.get("remarks", "As published.").split()),
+            remarks=" ".join(given.get("remarks", AS_PUBLISHED).split()),
             rows=tuple(given.get("rows", values["rows"])),
             columns=tuple(given.get("columns", values["columns"])),
             settings=given.get("settings", {}),
@@ -349,16 +367,29 @@ def _like(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, "remarks": remarks, "settings": {**shared.get("settings", {}), **given.get("settings", {})}}
 
 
-def _not_covered(
-    file: str, given: Sequence[Mapping[str, Any]], rows: Mapping[str, Any], columns: Mapping[str, Any]
+def _metrics_of(file: str, part: Mapping[str, Any], measured: Sequence[str]) -> Sequence[str]:
+    chosen: Sequence[str] = part.get("metrics", measured)
+    _each(f"{file}: no-number: metrics", chosen, str)
+    _known(f"{file}: no-number: metrics", chosen, dict.fromkeys(measured))
+    return chosen
+
+
+def _cells_of(
+    file: str,
+    key: str,
+    kinds: Mapping[str, type],
+    given: Sequence[Mapping[str, Any]],
+    rows: Mapping[str, Any],
+    columns: Mapping[str, Any],
 ) -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield the cells that parts of a file name, each with its reason."""
+    where = f"{file}: {key}"
     for part in given:
-        where = f"{file}: not-covered"
-        _typed(where, part, _NOT_COVERED)
+        _typed(where, part, kinds)
         if not part.get("reason"):
             raise ConfigError("reason", None, f"{where}: has to be given")
-        for key in ("rows", "columns"):
-            _each(f"{where}: {key}", part.get(key, []), str)
+        for axis in ("rows", "columns"):
+            _each(f"{where}: {axis}", part.get(axis, []), str)
         _known(f"{where}: rows", part.get("rows", []), rows)
         _known(f"{where}: columns", part.get("columns", []), columns)
         for row in part.get("rows", rows):

@@ -6,15 +6,18 @@ import itertools
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
+from ..files import write_atomically
 from ..rng import generator
 from ..tables import Cell, Spread, Table
 from . import metrics
 from .store import INDIFFERENT, PlannedRun, State, Store, plan
 
 COLUMNS = ("personalised-best", "personalised-last", "global-best", "gigabytes", "seconds")
+RUNS = "runs.txt"
 SIGNIFICANT = 4
 LARGEST_INT = 2**53  # up to here floats, as bounds are read, are exact
 RANGES = "key=log:LOW:HIGH, key=uniform:LOW:HIGH, key=int:LOW:HIGH or key=choice:A:B:…"
@@ -71,23 +74,64 @@ class Sweep:
         """All runs, those of the first seed first."""
         return [runs[at] for at in range(len(self.seeds)) for runs in self._runs]
 
-    def table(self, store: Store, title: str) -> Table:
-        """Return a line for each point, the best personalised accuracy first."""
+    def tables(self, store: Store, title: str) -> list[Table]:
+        """Return a table with a line for each run and, with several seeds, one with a line for each point.
+
+        In both the best personalised accuracy comes first.
+        """
+        return [self._of_runs(store, title), *([self._of_points(store, title)] if len(self.seeds) > 1 else [])]
+
+    def require_own(self, folder: Path, name: str) -> None:
+        """Raise :class:`ConfigError` if the folder has the tables of runs that this sweep does not have."""
+        left = folder / RUNS
+        before = set(left.read_text(encoding="utf-8").split()) if left.is_file() else None
+        if before is None and (folder / "table.md").is_file():
+            raise ConfigError("name", name, f"{folder} has tables of which runs is not known; give another name")
+        if (before or set()) - {run.name for run in self.runs}:
+            raise ConfigError("name", name, f"{folder} has the tables of another sweep; give another name")
+
+    def own(self, folder: Path) -> None:
+        """Note in the folder of the tables which runs they are of."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / RUNS, "".join(f"{run.name}\n" for run in self.runs).encode())
+
+    def _of_runs(self, store: Store, title: str) -> Table:
         rows: list[tuple[float, list[Cell]]] = []
-        failures = []
+        failures: list[str] = []
+        for point, runs in zip(self.points, self._runs, strict=True):
+            for run in runs:
+                state = store.state(run)
+                failures += [f"{run.name}: {store.reason(run)}"] if state is State.FAILED else []
+                spreads = [_spread(name, [run] if state is State.FINISHED else [], store) for name in COLUMNS]
+                numbers = [None if spread is None else spread.mean for spread in spreads]
+                cells: list[Cell] = [*(_text(point[key]) for key in self.keys), run.settings["seed"]]
+                order = -math.inf if numbers[0] is None else numbers[0]
+                rows.append((order, [*cells, *numbers, state.value, run.name]))
+        rows.sort(key=lambda row: -row[0])
+        note = " ".join(["A dash: not run yet, failed, or no such number.", *(f"Failed: {text}" for text in failures)])
+        heads = [*self.keys, "seed", *_heads(), "state", "run"]
+        return Table(f"{title}, each run", heads, [cells for _, cells in rows], 3, note=note)
+
+    def _of_points(self, store: Store, title: str) -> Table:
+        """Return a line for each point, its seeds put together."""
+        rows: list[tuple[float, list[Cell]]] = []
         for point, runs in zip(self.points, self._runs, strict=True):
             done = [run for run in runs if store.state(run) is State.FINISHED]
-            failures += [f"{run.name}: {store.reason(run)}" for run in runs if store.state(run) is State.FAILED]
             measured = [_spread(name, done, store) for name in COLUMNS]
             first = measured[0]
             order = first.mean if isinstance(first, Spread) else -math.inf
             cells: list[Cell] = [_text(point[key]) for key in self.keys]
             rows.append((order, [*cells, *measured, f"{len(done)}/{len(runs)}"]))
         rows.sort(key=lambda row: -row[0])
-        heads = [f"{m.heading}, %" if m.share else m.heading for m in map(metrics.find, COLUMNS)]
-        note = f"Mean ± standard deviation over {len(self.seeds)} seeds. " if len(self.seeds) > 1 else "Seed 1. "
-        note += "A dash: not run yet, failed, or no such number. " + " ".join(f"Failed: {text}" for text in failures)
-        return Table(title, [*self.keys, *heads, "runs done"], [cells for _, cells in rows], 3, note=note.strip())
+        note = (
+            f"Mean ± standard deviation over {len(self.seeds)} seeds. A dash: not run yet, failed, or no such number."
+        )
+        heads = [*self.keys, *_heads(), "runs done"]
+        return Table(f"{title}, each point", heads, [cells for _, cells in rows], 3, note=note)
+
+
+def _heads() -> list[str]:
+    return [f"{m.heading}, %" if m.share else m.heading for m in map(metrics.find, COLUMNS)]
 
 
 def _spread(name: str, done: Sequence[PlannedRun], store: Store) -> Spread | None:

@@ -82,10 +82,18 @@ class Measured:
         return {run.name: self.store.state(run) for run in self.runs.values()}
 
     def finished(self, column: str | None = None) -> list[RunFolder]:
-        """Return the folders of the finished runs, or of those of one column, each once."""
-        runs = (run for (_, other, _), run in self.runs.items() if column in (None, other))
-        done = {run.name: run for run in runs if self.store.state(run) is State.FINISHED}
-        return [self.store.folder(run) for run in done.values()]
+        """Return the folders of the finished runs, or of those of one column, each once and with its names."""
+        places: dict[str, list[tuple[str, str]]] = {}
+        for (row, other, _), run in self.runs.items():
+            if column in (None, other) and self.store.state(run) is State.FINISHED:
+                places.setdefault(run.name, []).append((row, other))
+        runs = {run.name: run for run in self.runs.values()}
+        return [
+            RunFolder(
+                self.store.folder(runs[name]).path, *(" / ".join(dict.fromkeys(of)) for of in zip(*at, strict=True))
+            )
+            for name, at in places.items()
+        ]
 
     def failures(self) -> Iterator[str]:
         """Yield a sentence for each run that failed."""
@@ -170,13 +178,13 @@ def _note(measured: Measured, metric: str) -> str:
     ]
     if thin:
         parts.append(f"Fewer seeds than that: {'; '.join(thin)}.")
-    without = [
-        f"{row}, {column}"
-        for row, column in measured.cells
-        if _cell(measured, metric, metrics.find(metric), row, column) is None
-    ]
-    if without:
-        parts.append(f"These runs have no such number: {'; '.join(without)}.")
+    without: dict[str, list[str]] = {}
+    for row, column in measured.cells:
+        if _cell(measured, metric, metrics.find(metric), row, column) is None:
+            reason = experiment.no_number.get((metric, row, column), "")
+            without.setdefault(reason, []).append(f"{row}, {column}")
+    for reason, cells in without.items():
+        parts.append(_sentence(f"These runs have no such number: {'; '.join(cells)}{': ' if reason else ''}{reason}"))
     reasons: dict[str, list[str]] = {}
     for (row, column), reason in experiment.not_covered.items():
         if row in at.rows and column in at.columns:

@@ -22,7 +22,7 @@ from ..data.plot import AXIS, GRID, bubbles
 
 COLOURS = ("#197cd4", "#d07d0e", "#329b83", "#8e592d", "#4b5cf9", "#1b9ab7")
 MARKERS = "osD^vPX"
-DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
+DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)), (0, (9, 1.5, 1.2, 1.5, 1.2, 1.5)))
 # For bars and lines that stand for no run: their colours must not be taken for those of runs.
 NEUTRAL = ("#5f6b7a", "#8592a3", "#3f6d8f", "#7f6a8f", "#6f7f5a", "#8f7a5f")
 TEXT = "#1f2328"
@@ -32,6 +32,9 @@ FORMATS = ("svg", "png")
 # Cells of a heat map up to which each is drawn as a shape of its own, and each has its number written into it.
 MOST_SHAPES, MOST_NUMBERS = 4000, 144
 MOST_MARKERS = 25
+# More series than these have their names beside the axes: those of lines at the lines' ends.
+MOST_IN_LEGEND = 8
+NEAR_MARGIN = 0.85
 LONGEST_NAME = 44
 # A drawing in a page takes the colours of the page, which may be dark.
 IN_PAGE = {TEXT: "currentColor", GRID: "var(--grid)", AXIS: "var(--axis)"}
@@ -109,9 +112,11 @@ class Pen:
         return self._place[max(known, key=len)] if known else None
 
     def _lines(self, figure: Lines) -> Canvas:
-        canvas, axes = _axes(figure)
-        for (name, (xs, ys)), look in zip(figure.series.items(), self._looks(list(figure.series)), strict=True):
-            markers = {"marker": look["marker"], "markersize": 4} if len(xs) <= MOST_MARKERS else {}
+        many = len(figure.series) > MOST_IN_LEGEND
+        canvas, axes = _axes(figure, *_size(len(figure.series)))
+        looks = self._looks(list(figure.series))
+        for (name, (xs, ys)), look in zip(figure.series.items(), looks, strict=True):
+            markers = {"marker": look["marker"], "markersize": 4} if len(xs) <= MOST_MARKERS and not many else {}
             axes.plot(xs, ys, color=look["color"], linestyle=look["dashes"], linewidth=1.6, label=name, **markers)
             if name in figure.bands:
                 band = np.asarray(figure.bands[name])
@@ -122,11 +127,14 @@ class Pen:
             axes.xaxis.set_minor_formatter(NullFormatter())
         elif all(float(x).is_integer() for xs, _ in figure.series.values() for x in xs):
             axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-        _legend(canvas, axes)
+        if many:
+            _name_ends(axes, figure, looks)
+        else:
+            _legend(canvas, axes)
         return canvas
 
     def _points(self, figure: Points) -> Canvas:
-        canvas, axes = _axes(figure)
+        canvas, axes = _axes(figure, *_size(len(figure.series)))
         largest = max((size for sizes in figure.sizes.values() for size in sizes), default=1.0) or 1.0
         for (name, (xs, ys)), look in zip(figure.series.items(), self._looks(list(figure.series)), strict=True):
             sizes = figure.sizes.get(name)
@@ -143,7 +151,7 @@ class Pen:
 
     def _bars(self, figure: Bars) -> Canvas:
         count, series = len(figure.groups), len(figure.values)
-        canvas, axes = _axes(figure, width=min(max(INCHES[0], 0.09 * count * (series + 1)), 14.0))
+        canvas, axes = _axes(figure, width=min(max(INCHES[0], 0.09 * count * (series + 1), 0.21 * count), 14.0))
         thick = 0.8 / max(series, 1)
         looks = self._looks(list(figure.values))
         for place, ((name, heights), look) in enumerate(zip(figure.values.items(), looks, strict=True)):
@@ -230,11 +238,53 @@ def _legend(canvas: Canvas, axes: Axes) -> list[Any]:
     handles, names = axes.get_legend_handles_labels()
     if not handles:
         return []
+    if len(names) > MOST_IN_LEGEND:
+        legend = canvas.legend(handles, [_short(name) for name in names], loc="outside right center", frameon=False,
+                               handlelength=2.8)  # fmt: skip
+        return list(legend.legend_handles)
     longest = max(len(_short(name)) for name in names)
     columns = max(1, min(len(names), 4, int(62 / (longest + 6))))
     legend = canvas.legend(handles, [_short(name) for name in names], loc="outside lower center", ncols=columns,
                            frameon=False, handlelength=2.4)  # fmt: skip
     return list(legend.legend_handles)
+
+
+def _size(series: int) -> tuple[float, float]:
+    """Return width and height of axes with so many names beside them."""
+    return INCHES if series <= MOST_IN_LEGEND else (INCHES[0] + 1.8, max(INCHES[1], 0.155 * series + 0.7))
+
+
+def _name_ends(axes: Axes, figure: Lines, looks: Sequence[dict[str, Any]]) -> None:
+    """Write each line's name at its end, from top to bottom as the ends are, and lead to it with the line's dashes."""
+    series = zip(figure.series.items(), looks, strict=True)
+    ends = [(xs[-1], ys[-1], name, look) for (name, (xs, ys)), look in series if len(xs)]
+    ends.sort(key=lambda end: (math.isfinite(end[1]), end[1]))
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high)
+    axes.set_xlim(axes.get_xlim())
+    step = 1 / len(ends)
+    # As near to the ends as names that are a step apart can be: each at least a step above the one below it.
+    at: list[float] = []
+    for _, y, _, _ in ends:
+        wanted = (y - low) / (high - low) if math.isfinite(y) else 0.0
+        at.append(max(wanted, at[-1] + step if at else step / 2))
+    for i in range(len(at) - 1, -1, -1):
+        at[i] = min(at[i], at[i + 1] - step if i + 1 < len(at) else 1 - step / 2)
+    for (x, y, name, look), place in zip(ends, at, strict=True):
+        # A line that ends far from the margin would be crossed out by the others' leads.
+        if math.isfinite(y) and (axes.transScale + axes.transLimits).transform((x, y))[0] > NEAR_MARGIN:
+            lead = {
+                "arrowstyle": "-",
+                "color": look["color"],
+                "linewidth": 0.5,
+                "alpha": 0.6,
+                "shrinkA": 0,
+                "shrinkB": 0,
+            }
+            axes.annotate("", (x, y), (1.02, place), textcoords="axes fraction", annotation_clip=False, arrowprops=lead)
+        piece = axes.plot([1.02, 1.09], [place, place], transform=axes.transAxes, clip_on=False, linewidth=1.6)
+        piece[0].set(color=look["color"], linestyle=look["dashes"])
+        axes.text(1.105, place, _short(name), transform=axes.transAxes, va="center", fontsize=8)
 
 
 def _look(place: int, colours: Sequence[str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -20,7 +21,7 @@ from .draw import Pen
 from .sections import Section
 
 # Tables with more rows are closed at first; plots wider than this, in points, get a row of their own.
-LONG, WIDE = 25, 600.0
+LONG, WIDE = 40, 600.0
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section], names: Sequence[str]) -> None:
@@ -44,8 +45,9 @@ def write_page(path: Path, title: str, sections: Sequence[Section], names: Seque
     pen = Pen(names)
     style = Markup((Path(__file__).parent / "page.css").read_text(encoding="utf-8"))
     # What is drawn as SVG is text of this program's own making: matplotlib escapes the names in it.
+    parts = [(part, list(of)) for part, of in groupby(enumerate(sections, 1), lambda section: section[1].part)]
     page = environment.get_template("page.html").render(
-        title=title, style=style, version=__version__, sections=sections, LONG=LONG, numeric=_numeric,
+        title=title, style=style, version=__version__, parts=parts, LONG=LONG, numeric=_numeric,
         describe=_describe, svg=lambda figure: Markup(_embedded(pen.svg(figure, page=True))),
     )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,8 +69,8 @@ def write_plots(folder: Path, form: str, sections: Sequence[Section], names: Seq
     pen = Pen(names)
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
-    for figure in (figure for section in sections for figure in section.figures):
-        name = file_name(figure.title)
+    for part, figure in ((section.part, figure) for section in sections for figure in section.figures):
+        name = file_name(f"{part} {figure.title}")
         same = sum(path.stem == name or path.stem.startswith(f"{name}--") for path in paths)
         path = folder / f"{name}{f'--{same + 1}' if same else ''}.{form}"
         write_atomically(path, pen.svg(figure).encode() if form == "svg" else pen.png(figure))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
@@ -46,37 +46,56 @@ class Section:
         Numbers.
     figures : list of Figure
         Plain data of figures.
+    part : str
+        Sections with the same words stand under a heading of their own: a column of an experiment.
     """
 
     title: str
     notes: list[str] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
+    part: str = ""
 
 
 def sections(runs: Sequence[RunFolder], more: Sequence[Section] = ()) -> tuple[list[Section], list[str]]:
     """Return the sections of a report, and the labels of the runs in it, repetitions put together.
+
+    The columns of an experiment are parts of the report: what differs in its data is not drawn in the same axes.
 
     Parameters
     ----------
     runs : sequence of RunFolder
         In the order in which they are to appear.
     more : sequence of Section
-        Further sections, to stand after the overview.
+        Further sections, to stand after the overview, or before the parts.
 
     Raises
     ------
     ConfigError, StateError
         Something is no run, or a file of a run is missing or damaged.
     """
+    columns = list(dict.fromkeys(run.column for run in runs))
+    if len(columns) < 2:
+        first, rest, labels = _sections(runs)
+        return [*first, *more, *rest, *([_further()] if rest else [])], labels
+    made, names = [*more], []
+    for column in columns:
+        first, rest, labels = _sections([run for run in runs if run.column == column])
+        made += [replace(section, part=column or "Other runs") for section in (*first, *rest)]
+        names += labels
+    return [*made, _further()], list(dict.fromkeys(names))
+
+
+def _sections(runs: Sequence[RunFolder]) -> tuple[list[Section], list[Section], list[str]]:
+    """Return the overview, the other sections and the labels of runs that are compared with each other."""
     started = [run for run in runs if "clients" in run.task()]
     groups = grouped(started) if started else []
-    made = [*([_overview(runs, groups)] if runs else []), *more]
+    made = []
     if groups:
-        made += [*_curves(groups), *_clients(groups), *_divisions(groups)]
+        made = [*_curves(groups), *_clients(groups), *_divisions(groups)]
         shown = {figure.title for section in made for figure in section.figures}
         made += [*_analyses(started, shown), _settings(groups)]
-    return made, [group.label for group in groups]
+    return [_overview(runs, groups)] if runs else [], made, [group.label for group in groups]
 
 
 def _overview(runs: Sequence[RunFolder], groups: Sequence[Group]) -> Section:
@@ -118,8 +137,12 @@ def _row(group: Group) -> list[Cell]:
     ]  # fmt: skip
 
 
+def _name(run: RunFolder) -> str:
+    return f"{run.row}, seed {run.config()['seed']}" if run.row else run.path.name
+
+
 def _state(run: RunFolder) -> Iterator[str]:
-    name, lines, wanted = run.path.name, run.metrics(), run.config().get("num-server-rounds")
+    name, lines, wanted = _name(run), run.metrics(), run.config().get("num-server-rounds")
     if not (run.path / "summary.md").is_file():
         done = lines[-1]["round"] if lines else 0
         yield f"{name} is not finished: {done} of {wanted} rounds are recorded. It is still going on, or was stopped."
@@ -133,7 +156,7 @@ def _failures(runs: Sequence[RunFolder]) -> Iterator[list[Cell]]:
     for run in runs:
         for line in run.metrics():
             for client, reason in line.get("failed", {}).items():
-                yield [run.path.name, line["round"], int(client), reason]
+                yield [_name(run), line["round"], int(client), reason]
 
 
 def _worst_tenth(run: RunFolder) -> float | None:
@@ -262,7 +285,7 @@ def _divisions(groups: Sequence[Group]) -> Iterator[Section]:
     for run in (group.runs[0] for group in groups):
         task = run.task()
         if task.get("division", 0) is None:
-            note = f"{run.path.name}: the clients hold data of their own, whose classes never reach the server."
+            note = f"{_name(run)}: the clients hold data of their own, whose classes never reach the server."
             section.notes.append(note)
             continue
         try:
@@ -275,7 +298,7 @@ def _divisions(groups: Sequence[Group]) -> Iterator[Section]:
                 data = federated_data(*key)
             _require_division(data, task)
         except FedpflError as error:
-            section.notes.append(f"{run.path.name}: its division cannot be shown on this machine: {error}")
+            section.notes.append(f"{_name(run)}: its division cannot be shown on this machine: {error}")
             continue
         title = f"{config.data.dataset}, {config.data.partitioner}, {task['clients']} clients, seed {config.run.seed}"
         section.figures.append(Division(title, partition_counts(data)))
@@ -294,10 +317,7 @@ def _require_division(data: FederatedData, task: dict[str, Any]) -> None:
 
 
 def _analyses(runs: Sequence[RunFolder], shown: Set[str]) -> Iterator[Section]:
-    """Yield what the analyses find, without figures of a title that is shown already: curves over traffic.
-
-    Those that compute with models and data, for minutes, are named instead.
-    """
+    """Yield what the analyses find, without figures of a title that is shown already: curves over traffic."""
     for analysis in analyses().values():
         if analysis.computes:
             continue
@@ -312,8 +332,12 @@ def _analyses(runs: Sequence[RunFolder], shown: Set[str]) -> Iterator[Section]:
         if not _is_one_point(result):
             figures = [figure for figure in result.figures if figure.title not in shown]
             yield Section(title, [f"{analysis.shows}."], list(result.tables), figures)
+
+
+def _further() -> Section:
+    """Name the analyses that compute with models and data, for minutes, instead of making them."""
     others = ", ".join(name for name, analysis in analyses().items() if analysis.computes)
-    yield Section("Further analyses", [f"By `fedpfl analyse NAME RUN…`, from the clients' models and data: {others}."])
+    return Section("Further analyses", [f"By `fedpfl analyse NAME RUN…`, from the clients' models and data: {others}."])
 
 
 def _is_one_point(result: Result) -> bool:

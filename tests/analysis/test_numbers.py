@@ -12,6 +12,7 @@ from fedpfl.analysis import NotRecorded, analyses
 from fedpfl.analysis.overall import product, ratio
 from fedpfl.analysis.runs import grouped
 from fedpfl.errors import ConfigError
+from fedpfl.results import RunFolder
 from fedpfl.tables import Spread
 
 
@@ -118,6 +119,30 @@ def test_training_time_leaves_out_the_first_round(make_run):
     assert rows(alone)[0][2] is None
     assert "No run of fedavg" in alone.tables[0].note
     assert alone.figures == []
+
+
+def test_training_time_is_related_to_fedavg_on_the_same_data(make_run):
+    times = {
+        ("fedavg", "cifar10"): 2.0,
+        ("fedper", "cifar10"): 3.0,
+        ("fedavg", "digits"): 10.0,
+        ("fedper", "digits"): 5.0,
+    }
+    runs = [make_run(method, [{"seconds_train": s}], dataset=data) for (method, data), s in times.items()]
+    result = analyses()["training-time"].make([*runs, make_run("local", [{"seconds_train": 1.0}], dataset="mnist")])
+    assert [row[2] for row in rows(result)] == [1, 1.5, 1, 0.5, None]
+    named = [RunFolder(run.path, "row", column) for run, column in zip(runs, "AABB", strict=True)]
+    assert [group.label for group in grouped(named)] == ["row, A", "row, B"]
+
+
+def test_the_rows_of_an_experiment_are_one_curve_over_its_columns(make_run, tested):
+    runs = [make_run("fedavg", [tested(0.1, weighted=w)], clients=n) for n, w in ((30, 0.8), (50, 0.6))]
+    named = [RunFolder(run.path, "Mean", f"{n} clients") for run, n in zip(runs, (30, 50), strict=True)]
+    assert analyses()["scalability"].make(named).figures[0].series == {"Mean": ([30, 50], [80, 60])}
+    # Two columns with as many clients would be one point of one curve: settings tell them apart then.
+    other = make_run("fedavg", [tested(0.1, weighted=0.5)], clients=50, dataset="cifar10")
+    series = analyses()["scalability"].make([*named, RunFolder(other.path, "Mean", "C")]).figures[0].series
+    assert sorted(map(len, (xs for xs, _ in series.values()))) == [1, 2]
 
 
 def test_accuracy_over_the_number_of_clients(make_run, tested):

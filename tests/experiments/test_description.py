@@ -92,6 +92,8 @@ def test_a_missing_value_of_the_paper_is_none(tmp_path: Path) -> None:
         ('"FedAvg" = ["60.39 ± 1.46", 61.5]', '"FedAvg" = 61.5', "personalised-best: must be of type list"),
         ('"gigabytes"]', '"joules"]', "metrics = 'joules': must be one of personalised-best"),
         ('rows = ["Local"]', 'rows = ["Ditto"]', "not-covered: rows: must be one of FedAvg, Local"),
+        ("[scale.smoke]", '[[no-number]]\nmetrics = ["x"]\nreason = "y"\n[scale.smoke]', "no-number: metrics: must be"),
+        ("[scale.smoke]", "[[no-number]]\n[scale.smoke]", "no-number: has to be given"),
         ('reason = "there is no such data"', "", "not-covered: has to be given"),
         ('[cells."FedAvg"."B"]', '[cells."FedAvg"."C"]', "must be one of A, B"),
         ('columns = ["A"]', 'columns = ["C"]', "scale.small.columns: must be one of A, B"),

@@ -103,11 +103,22 @@ def test_a_sweep(fake: Fake, tmp_path: Path) -> None:
     command = ["sweep", "-c", "base.toml", "--grid", "learning-rate=0.01,0.05", "--random", "fedprox-mu=log:0.001:1"]
     done = fedpfl(*command, "--samples", 2, "--seeds", 2, "--name", "mine", "--format", "csv")
     assert done.exit_code == 0, done.output
-    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    left = tmp_path / ".fedpfl/experiments/tables/sweeps/mine"
+    each, merged = ((left / name).read_text() for name in ("table.csv", "table-2.csv"))
+    assert done.stdout == f"{each}\n{merged}"
+    assert sorted(row["seed"] for row in csv.DictReader(io.StringIO(each))) == ["1"] * 4 + ["2"] * 4
+    rows = list(csv.DictReader(io.StringIO(merged)))
     assert len(rows) == 4
     assert {row["runs done"] for row in rows} == {"2/2"}
     assert len(fake.started) == 8
-    assert (tmp_path / ".fedpfl/experiments/tables/sweeps/mine/table.csv").read_text() == done.stdout
+    # Other settings would take the place of these tables; more samples of the same keep what there is.
+    other = fedpfl(*command, "-c", "batch-size=7", "--samples", 2, "--seeds", 2, "--name", "mine")
+    assert (other.exit_code, "has the tables of another sweep; give another name" in other.stderr) == (2, True)
+    assert len(fake.started) == 8, "it is refused before anything is run"
+    assert (left / "table.csv").read_text() == each
+    assert fedpfl(*command, "--samples", 3, "--seeds", 2, "--name", "mine").exit_code == 0
+    (left / "runs.txt").unlink()
+    assert "of which runs is not known" in fedpfl(*command, "--name", "mine").stderr
     assert "must be the name of a folder" in fedpfl(*command, "--name", "a/b").stderr
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from grids import write
+from grids import FILE, write
 from in_process import InProcess
+from PIL import Image
+from report.browser import PROGRAM, Browser
 from typer.testing import CliRunner
 
 from fedpfl.cli import app
@@ -35,3 +37,38 @@ def test_the_paper_s_numbers_stand_beside_the_measured_ones(tmp_path: Path, monk
     assert "81.91 ± 3.09" in after
     assert "Accuracy of the clients" in after
     assert after.count("<svg") > 5
+
+
+PHONE = 390
+WIDTH = "document.documentElement.scrollWidth"
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="needs Chromium (apt-get install chromium)")
+@pytest.mark.xdist_group("chromium")
+def test_the_page_of_an_experiment_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedpfl.experiments.grid.Process", InProcess)
+    analyses = "[analyses]\nattack = { of = 'all', clients = 1, images = 2, iterations = 2 }\n[rows]"
+    file, page, picture = (
+        write(tmp_path, FILE.replace("[rows]", analyses)),
+        tmp_path / "report.html",
+        tmp_path / "a.png",
+    )
+    for command in (["experiment", "run", str(file), "-q"], ["report", "--experiment", str(file), "-o", str(page)]):
+        settings = ["--seeds", "1", "--output-dir", str(tmp_path / "runs"), "-c", "local-epochs=1"]
+        done = CliRunner().invoke(app, [*command, *settings], prog_name="fedpfl")
+        assert done.exit_code == 0, done.output
+    with Browser(tmp_path / "profile") as browser:
+        for width, height in ((1280, 800), (PHONE, 844)):
+            assert browser.open(page, width, height) == []
+            assert browser.evaluate(WIDTH) <= width
+            browser.picture(picture)
+            with Image.open(picture) as seen:
+                assert seen.width == browser.evaluate("innerWidth")
+                assert seen.height > 3 * height, "all of the page, not only what is in view"
+                assert len(seen.convert("RGB").getcolors(1 << 24)) > 500, "plots and images"
+        titles = "[...document.querySelectorAll('h2')].map(head => head.textContent)"
+        assert browser.evaluate(titles) == ["Against the paper", "A", "B", "Further analyses"]
+        assert "81.91 ± 3.09" in browser.evaluate("document.querySelector('table').textContent")
+        assert browser.evaluate("document.querySelectorAll('svg image').length") >= 8, "recovered images"
+        names = "[...document.querySelectorAll('table th[scope=row]')].map(cell => cell.textContent)"
+        assert not [name for name in browser.evaluate(names) if "-digits-" in name], "runs are called by their rows"

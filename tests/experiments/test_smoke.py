@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from grids import Silent
+from grids import FILE as DESCRIPTION
+from grids import Fake, Silent, write
 from in_process import InProcess
 
 from fedpfl.experiments.description import load
@@ -15,7 +16,7 @@ from fedpfl.experiments.tables import Measured, analysed, tables
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
 FILES = sorted(FOLDER.glob("*.toml"))
-QUICK = ("fedreg-figure-7",)
+QUICK = ("fedreg-figure-7", "feddecomp-figure-6")
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +34,35 @@ def check(path: Path, store: Store) -> None:
         assert table.rows
         assert not {"", "failed", "not run yet"} & {cell for row in table.rows for cell in row if isinstance(cell, str)}
         assert "why it is not there" not in table.columns, table.rows
+    check_numbers(measured)
+
+
+def check_numbers(measured: Measured) -> None:
+    """Every cell that is run has a number of every seed, or its file says why not, and that is true."""
     for metric in measured.experiment.metrics:
-        assert any(measured.values(metric, row, column) for row, column in measured.cells), metric
+        for row, column in measured.cells:
+            declared = (metric, row, column) in measured.experiment.no_number
+            found = len(measured.values(metric, row, column))
+            assert found == (0 if declared else len(measured.seeds)), (metric, row, column)
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_quick_one(name: str, store: Store) -> None:
     check(FOLDER / f"{name}.toml", store)
+
+
+def test_a_cell_without_a_number_is_noticed(tmp_path: Path) -> None:
+    text = DESCRIPTION.replace('"gigabytes"]', '"gigabytes", "global-best"]')
+    declared = '[[no-number]]\nmetrics = ["global-best"]\nreason = "nobody tests it"\n[scale.smoke]'
+    found = {}
+    for kind, content in {"open": text, "declared": text.replace("[scale.smoke]", declared)}.items():
+        found[kind] = Measured(load(write(tmp_path, content)), "smoke", Store(tmp_path / "runs"), seeds=1)
+        Grid(found[kind].runs.values(), found[kind].store, Fake()).run(Silent())
+    with pytest.raises(AssertionError, match="global-best"):
+        check_numbers(found["open"])
+    check_numbers(found["declared"])
+    note = tables(found["declared"])[2].note
+    assert "no such number: FedAvg, A; Local, A; FedAvg, B: nobody tests it." in note
 
 
 @pytest.mark.experiments

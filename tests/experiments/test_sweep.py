@@ -75,12 +75,16 @@ def test_a_mistake_is_one_line(grid: list[str], random: list[str], words: str) -
     assert words in str(error.value)
 
 
-def test_the_table_has_a_line_for_each_point_the_best_first(tmp_path: Path) -> None:
+def test_there_is_a_line_for_each_run_and_one_for_each_point_the_best_first(tmp_path: Path) -> None:
     found, store = sweep(["learning-rate=0.01,0.05", "method=fedprox,local"], [], seeds=2), Store(tmp_path)
     Grid(found.runs[:-1], store, Fake(fail={"local": "no memory"})).run(Silent())
-    table = found.table(store, "A sweep")
-    assert [row[:2] for row in table.rows][:2] == [["0.01", "fedprox"], ["0.05", "fedprox"]]
-    text = table.markdown()
+    runs, points = found.tables(store, "A sweep")
+    # The second seed is 1 % better, whichever its point; the run that was left out is the last one's.
+    assert [row[:4] for row in runs.rows[:2]] == [["0.01", "fedprox", 2, 52.0], ["0.05", "fedprox", 2, 52.0]]
+    assert len(runs.rows) == len({row[-1] for row in runs.rows}) == 8
+    assert [row[-2] for row in runs.rows] == ["finished"] * 4 + ["failed"] * 3 + ["missing"]
+    assert "no memory" in runs.note
+    assert len(sweep(["learning-rate=0.01"], []).tables(store, "One seed")) == 1
+    text = points.markdown()
     assert "| 0.01 | fedprox | 51.500 ± 0.707 | 51.500 ± 0.707 | – | 2.000 ± 0.000 | 1.000 ± 0.000 | 2/2 |" in text
     assert "| 0.01 | local | – | – | – | – | – | 0/2 |" in text
-    assert "no memory" in table.note

@@ -172,3 +172,21 @@ def test_runs_are_not_written_to(folders):
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     sections([RunFolder(run.path)])
     assert before == {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+
+
+def test_the_columns_of_an_experiment_are_parts_and_its_rows_the_names(folders):
+    first = RunFolder(folders["fedavg-1"].path, "Mean of all", "A")
+    second = RunFolder(folders["factorized-1"].path, "Matched", "A")
+    third = RunFolder(folders["fedavg-2"].path, "Mean of all", "B")
+    found, labels = sections([first, second, third])
+    assert labels == ["Mean of all", "Matched"], "a row looks the same in all columns"
+    parts = {(section.part, section.title): section for section in found}
+    assert {part for part, _ in parts} == {"A", "B", ""}
+    series = {part: figure(parts[part, "Accuracy"], "Personalised accuracy over rounds").series for part in "AB"}
+    assert [list(names) for names in series.values()] == [["Mean of all", "Matched"], ["Mean of all"]]
+    assert [title for part, title in parts if not part] == ["Further analyses"]
+    for part, seed in (("A", 1), ("B", 2)):
+        assert parts[part, "Training time"].tables[0].rows[0][2] == 1, "FedAvg of the same column"
+        assert parts[part, "Overview"].tables[0].rows[0][1] == str(seed)
+    one, _ = by_title([first, second])
+    assert not any(section.part for section in one.values())

@@ -26,6 +26,7 @@ from ..training.phase import Batch, Phase
 from .feature_maps import picture
 from .figure import Bars, Figure, Images
 from .inversion import ATTACKS, cosine_distance, label_from_bias
+from .kept import kept
 from .left import fresh_arrays, overwrite
 from .registry import NotRecorded, Result, analysis
 from .runs import grouped
@@ -114,7 +115,7 @@ def attack(runs: Sequence[RunFolder], options: AttackOptions) -> Result:
     without = []
     for group in grouped(runs):
         try:
-            attempts = [attempt for run in group.runs for attempt in attack_run(run, options)]
+            attempts = [attempt for run in group.runs for attempt in attempts_of(run, options)]
         except NotRecorded as error:
             without.append(str(error))
             continue
@@ -134,6 +135,23 @@ def attack(runs: Sequence[RunFolder], options: AttackOptions) -> Result:
     table = Table("Images recovered from what a client sends", columns, rows, note=note)
     bars = Bars("PSNR of recovered images", "dB", [str(row[0]) for row in rows], heights)
     return Result([table], [bars, *figures])
+
+
+def attempts_of(run: RunFolder, options: AttackOptions) -> list[Attempt]:
+    """Return what :func:`attack_run` returns, where possible without attacking again."""
+
+    def compute() -> dict[str, np.ndarray]:
+        made = attack_run(run, options)
+        pictures = {key: torch.stack([getattr(a, key) for a in made]).numpy() for key in ("original", "recovered")}
+        return {**pictures, "psnr": np.array([a.psnr for a in made]), "distance": np.array([a.distance for a in made])}
+
+    found = kept(run, "attack", options, compute)
+    return [
+        Attempt(torch.from_numpy(original), torch.from_numpy(recovered), float(in_db), float(distance))
+        for original, recovered, in_db, distance in zip(
+            found["original"], found["recovered"], found["psnr"], found["distance"], strict=True
+        )
+    ]
 
 
 def attack_run(run: RunFolder, options: AttackOptions) -> list[Attempt]:

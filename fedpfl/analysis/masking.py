@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from ..results import RunFolder
 from ..rng import generator
 from ..settings import setting
 from ..tables import Cell, Spread, Table
+from .kept import kept
 from .left import fresh_arrays, overwrite
 from .registry import Result, analysis
 from .runs import bars, grouped, require
@@ -47,9 +49,7 @@ def masking(runs: Sequence[RunFolder], options: MaskingOptions) -> Result:
     """
     rows: list[list[Cell]] = []
     for group in grouped(runs):
-        found = [
-            accuracies for run in group.runs for accuracies in [masked_accuracies(run, options.draws)] if accuracies
-        ]
+        found = [accuracies for run in group.runs for accuracies in [_kept_accuracies(run, options)] if accuracies]
         if found:
             spreads = [Spread.of([100 * of[kind] for of in found]) for kind in KINDS]
             rows.append([group.label, *spreads])
@@ -59,6 +59,14 @@ def masking(runs: Sequence[RunFolder], options: MaskingOptions) -> Result:
 
 
 KINDS = ("unmasked", "mask-shared", "mask-personalised")
+
+
+def _kept_accuracies(run: RunFolder, options: MaskingOptions) -> dict[str, float]:
+    def compute() -> dict[str, np.ndarray]:
+        found = masked_accuracies(run, options.draws) or {}
+        return {kind: np.array(accuracy) for kind, accuracy in found.items()}
+
+    return {kind: float(accuracy) for kind, accuracy in kept(run, "masking", options, compute).items()}
 
 
 def masked_accuracies(run: RunFolder, draws: int) -> dict[str, float] | None:

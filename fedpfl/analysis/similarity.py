@@ -13,10 +13,12 @@ from .figure import Heatmap
 from .registry import NoOptions, Result, analysis
 from .runs import array, grouped, require
 
+MOST_ROUNDS = 5
+
 
 @analysis("similarity", "Heat maps of the clients' similarity in v and in u, match counts (Factorized-FL, figure 8)")
 def similarity(runs: Sequence[RunFolder], options: NoOptions) -> Result:
-    """Show what the server compared clients by, in the first and the last round, and how often each was matched.
+    """Show what the server compared clients by, in five rounds spread evenly, and how often each was matched.
 
     Of the shared vectors themselves (u of all layers) a run keeps the newest alone, in its checkpoint; where the
     strategy keeps none they are left out. The first run of each group is shown.
@@ -29,7 +31,9 @@ def similarity(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         if not maps:
             continue
         first, last = min(maps), max(maps)
-        for number in sorted({first, last}):
+        recorded = sorted(maps)
+        shown = {recorded[round(i * (len(recorded) - 1) / (MOST_ROUNDS - 1))] for i in range(MOST_ROUNDS)}
+        for number in sorted(shown):
             figures.append(_square(f"{group.label}: similarity, round {number}", maps[number]))
         shared = _of_shared(run, last, group.clients)
         if shared is not None:

@@ -89,11 +89,12 @@ class Measured:
                 places.setdefault(run.name, []).append((row, other))
         runs = {run.name: run for run in self.runs.values()}
         return [
-            RunFolder(
-                self.store.folder(runs[name]).path, *(" / ".join(dict.fromkeys(of)) for of in zip(*at, strict=True))
-            )
+            self._named(runs[name], *(" / ".join(dict.fromkeys(of)) for of in zip(*at, strict=True)))
             for name, at in places.items()
         ]
+
+    def _named(self, run: PlannedRun, row: str, column: str) -> RunFolder:
+        return RunFolder(self.store.folder(run).path, row, column, self.store.beside(run))
 
     def failures(self) -> Iterator[str]:
         """Yield a sentence for each run that failed."""

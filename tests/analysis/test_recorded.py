@@ -82,6 +82,16 @@ def test_similarity_of_a_run(tmp_path):
     assert result.tables[0].rows[0][2] == pytest.approx(mean_of_others(stored))
 
 
+def test_similarity_is_shown_in_five_rounds_from_the_first_to_the_last(tmp_path):
+    run = simulate(tmp_path, 2, method="factorized-fl", **SMALL)
+    folder = run.path / "arrays" / "similarity"
+    for number in range(3, 12):
+        np.save(folder / f"round-{number:06d}.npy", np.full((2, 2), number / 100))
+    titles = [figure.title for figure in analyses()["similarity"].make([run]).figures]
+    shown = [title.rsplit(" ", 1)[1] for title in titles if ": similarity, round" in title]
+    assert shown == ["1", "3", "6", "9", "11"]
+
+
 def values_of(run):
     """Return the number of float values of the run's plain model."""
     task, config = run.task(), run.config()

@@ -1,0 +1,53 @@
+"""Numbers of analyses that compute for minutes, kept beside the runs of experiments."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from .. import __version__
+from ..files import write_atomically
+from ..results import RunFolder
+
+
+def kept(
+    run: RunFolder, name: str, options: Any, compute: Callable[[], dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """Return what an analysis computes of a run, from the file of the last time where nothing has changed since.
+
+    Parameters
+    ----------
+    run : RunFolder
+        Where it says nowhere to keep anything, all is computed.
+    name : str
+        Of the analysis.
+    options : dataclass
+        Its options; with others, or after another run of the same name, the file is another.
+    compute : callable
+        Returns the arrays to keep.
+    """
+    if run.beside is None:
+        return compute()
+    digest = hashlib.sha256(json.dumps([__version__, name, asdict(options)]).encode())
+    for file in ("config.toml", "task.json", "metrics.jsonl"):  # the last has the times of each round
+        path = run.path / file
+        digest.update(path.read_bytes() if path.is_file() else b"")
+    path = run.beside / f"{name}-{digest.hexdigest()[:16]}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {key: stored[key] for key in stored.files}
+    except (OSError, ValueError, EOFError, BadZipFile):  # not there, or damaged
+        pass
+    found = compute()
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, **found)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, content.getvalue())
+    return found

@@ -107,8 +107,6 @@ def attack(runs: Sequence[RunFolder], options: AttackOptions) -> Result:
     paper divides by width · height only, which for colour images is 4.8 dB less. A PSNR says little without that of
     an image that tells nothing: a uniform one as bright as the attacked images are on average stands beside it.
     """
-    if find_spec("torchmetrics") is None:
-        raise FedpflError("the attack needs torchmetrics: pip install torchmetrics")
     rows: list[list[Cell]] = []
     figures: list[Figure] = []
     heights: dict[str, list[float]] = {"average": [], "maximum": []}
@@ -166,6 +164,8 @@ def attack_run(run: RunFolder, options: AttackOptions) -> list[Attempt]:
     StateError
         A file of the run is missing or damaged.
     """
+    if find_spec("torchmetrics") is None:
+        raise FedpflError("the attack needs torchmetrics: pip install torchmetrics")
     left = Simulation.of(run)
     if left.engine.data.vocabulary or len(left.engine.data.input_shape) != 3:
         raise ConfigError("dataset", left.engine.config.data.dataset, "holds no images, so there are none to recover")

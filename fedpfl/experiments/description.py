@@ -42,7 +42,8 @@
 Of two settings the later wins: base, settings, column, row, cell, then the scale's settings, column and row.
 A column can also have ``clients``, the clients over which accuracies are averaged, and ``generate``, a script beside
 the file with its arguments: it is run with ``--seed SEED --write FOLDER`` first, and ``{generated}`` in a text of the
-settings is that folder. A row can have ``metric``, measured instead of the experiment's only one.
+settings is that folder. A column with ``pool = ["COLUMN", …]`` is not run: it has the mean, or the maximum where the
+metric is one, of the cells beside it. A row can have ``metric``, measured instead of the experiment's only one.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ _SCALE = {
     "remarks": str, "seeds": int, "rows": list, "columns": list, "settings": dict, "row": dict, "column": dict,
     "like": str, "generate": dict, "analyses": dict,
 }  # fmt: skip
-_OF_COLUMN = {"base": str, "clients": list, "generate": list}
+_OF_COLUMN = {"base": str, "clients": list, "generate": list, "pool": list}
 _NOT_COVERED = {"rows": list, "columns": list, "reason": str}
 _NO_NUMBER = {"metrics": list, **_NOT_COVERED}
 _LIKE = {"remarks": str, "settings": dict}
@@ -214,8 +215,12 @@ class Experiment:
             self._cell(row, column, at, more or {})
             for column in at.columns
             for row in at.rows
-            if (row, column) not in self.not_covered
+            if not self.pooled(column) and (row, column) not in self.not_covered
         ]
+
+    def pooled(self, column: str) -> tuple[str, ...]:
+        """Return the columns whose cells a column puts together; none for a column that is run."""
+        return tuple(self.columns[column].get("pool", ()))
 
     def metric(self, row: str, metric: str) -> str:
         """Return what is measured in a row, in the table of a metric."""
@@ -318,6 +323,9 @@ def _check_parts(file: str, values: Mapping[str, Any]) -> None:
         _typed(where, {key: column[key] for key in column if key in _OF_COLUMN}, _OF_COLUMN)
         _each(f"{where}.clients", column.get("clients", []), int)
         _each(f"{where}.generate", column.get("generate", []), str)
+        _each(f"{where}.pool", column.get("pool", []), str)
+        run = [other for other, given in values["columns"].items() if "pool" not in given]
+        _known(f"{where}.pool", column.get("pool", []), dict.fromkeys(run))
 
 
 def _scales(path: Path, values: Mapping[str, Any]) -> dict[str, Scale]:

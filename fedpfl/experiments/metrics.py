@@ -15,6 +15,8 @@ from ..results import RunFolder
 WINDOW = 10
 NEW_CLIENTS = "new-clients"
 DETAIL = "detail"
+ATTACK = "attack"
+POOLS: dict[str, Callable[[Sequence[float]], float]] = {"average": statistics.fmean, "maximum": max}
 
 Lines = Sequence[Mapping[str, Any]]
 Curve = Callable[[Mapping[str, Any], Collection[int]], "float | None"]
@@ -35,12 +37,15 @@ class Metric:
         Whether it is an accuracy between 0 and 1, which is written as a percentage or a fraction.
     digits : int
         Decimal places, where it is no share.
+    pool : callable
+        Makes one number of those of several columns.
     """
 
     heading: str
     value: Callable[[Lines, Collection[int]], float | None]
     share: bool = False
     digits: int = 2
+    pool: Callable[[Sequence[float]], float] = statistics.fmean
 
 
 def find(name: str) -> Metric:
@@ -59,8 +64,11 @@ def find(name: str) -> Metric:
     if kind == NEW_CLIENTS and argument:
         # Measured by a command of its own, after the run.
         return Metric("accuracy of new clients, of all their test samples", lambda lines, clients: None, share=True)
+    if kind == ATTACK and argument in POOLS:
+        # Of the analysis `attack` with the options that the experiment gives it.
+        return Metric(f"PSNR of recovered images, {argument}, dB", lambda lines, clients: None, pool=POOLS[argument])
     if name not in METRICS:
-        known = ", ".join([*METRICS, f"{DETAIL}:NAME", f"{NEW_CLIENTS}:MODE"])
+        known = ", ".join([*METRICS, f"{DETAIL}:NAME", f"{NEW_CLIENTS}:MODE", *(f"{ATTACK}:{pool}" for pool in POOLS)])
         raise ConfigError("metrics", name, f"must be one of {known}")
     return METRICS[name]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..analysis import Result, analyses
 from ..errors import ConfigError, FedpflError
 from ..results import RunFolder
+from ..settings import parse
 from ..tables import Cell as TableCell
 from ..tables import Spread, Table
 from . import metrics
@@ -103,6 +104,10 @@ class Measured:
                 yield f"{row}, {column}, seed {seed}: {self.store.reason(run)}"
 
     def _value(self, metric: str, row: str, column: str, seed: int) -> float | None:
+        if others := self.pooled(row, column):
+            values = [self._value(metric, row, other, seed) for other in others]
+            known = [value for value in values if value is not None]
+            return metrics.find(metric).pool(known) if len(known) == len(others) else None
         value = self._plain(self.experiment.metric(row, metric), row, column, seed)
         base = self.experiment.relative_to
         if not base or value is None:
@@ -110,10 +115,30 @@ class Measured:
         other = self._plain(self.experiment.metric(base, metric), base, column, seed)
         return None if other is None else value / other
 
+    def pooled(self, row: str, column: str) -> list[str]:
+        """Return the columns of this scale that a column puts together, for a row; none for a column that is run."""
+        return [other for other in self.experiment.pooled(column) if (row, other) in self.cells]
+
+    def _attacked(self, run: PlannedRun, pool: Callable[[Sequence[float]], float]) -> float | None:
+        from ..analysis.attack import AttackOptions, attempts_of
+
+        given = {**self.experiment.analyses.get(metrics.ATTACK, {})}
+        given.update(self.experiment.scale(self.scale).analyses.get(metrics.ATTACK, {}))
+        given.pop("of", None)
+        try:
+            return pool(
+                [attempt.psnr for attempt in attempts_of(self._named(run, "", ""), parse(AttackOptions, given))]
+            )
+        except FedpflError:  # why it is not there stands in the table of the analysis
+            return None
+
     def _plain(self, metric: str, row: str, column: str, seed: int) -> float | None:
         run = self.runs.get((row, column, seed))
         if run is None or self.store.state(run) is not State.FINISHED:
             return None
+        kind, _, which = metric.partition(":")
+        if kind == metrics.ATTACK:
+            return self._attacked(run, metrics.POOLS[which])
         clients = self.cells[row, column].clients
         return metrics.measure(metric, self.store.folder(run), self.store.beside(run), clients)
 
@@ -155,7 +180,8 @@ def _cell(measured: Measured, metric: str, found: metrics.Metric, row: str, colu
     if values:
         percent = found.share and not measured.experiment.fractions and not measured.experiment.relative_to
         return Spread.of([100 * value if percent else value for value in values])
-    states = {measured.store.state(measured.runs[row, column, seed]) for seed in measured.seeds}
+    of = measured.pooled(row, column) or [column]
+    states = {measured.store.state(measured.runs[row, other, seed]) for seed in measured.seeds for other in of}
     if states == {State.FINISHED}:
         return None  # the method has no such number
     return "failed" if State.FAILED in states else "not run yet"

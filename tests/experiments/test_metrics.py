@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from grids import FILE, Fake, Silent, write
 
+from fedpfl.analysis.attack import AttackOptions, Attempt
 from fedpfl.errors import ConfigError
 from fedpfl.experiments import metrics
+from fedpfl.experiments.description import load
+from fedpfl.experiments.grid import Grid
+from fedpfl.experiments.store import Store
+from fedpfl.experiments.tables import Measured, tables
+from fedpfl.results import RunFolder
 
 
 def line(number: int, accuracy: float, weighted: float, shared: float | None = None) -> dict:
@@ -69,3 +77,25 @@ def test_an_unknown_name_is_told_what_there_is() -> None:
         metrics.find("accuracy")
     with pytest.raises(ConfigError, match="must be one of personalised, global, train-loss, detail:NAME"):
         metrics.find_curve("accuracy")
+
+
+def test_the_attack_s_average_and_maximum_and_those_over_columns(tmp_path, monkeypatch) -> None:
+    text = FILE.replace('["personalised-best", "gigabytes"]', '["attack:average", "attack:maximum"]')
+    text = text.replace(
+        '"B" = { dirichlet-alpha = 1.0 }', '"B" = { dirichlet-alpha = 1.0 }\n"both" = { pool = ["A", "B"] }'
+    )
+    text = text.replace("[rows]", '[analyses]\nattack = { of = "all", clients = 3 }\n[rows]', 1)
+    text = text[: text.index("[paper-values]")] + '[paper-values]\nmissing = "none"\n'
+    measured = Measured(load(write(tmp_path, text)), "smoke", Store(tmp_path / "runs"), seeds=1)
+    assert {column for _, column in measured.cells} == {"A", "B"}, "a column that is put together is not run"
+    Grid(measured.runs.values(), measured.store, Fake()).run(Silent())
+
+    def attempts(run: RunFolder, options: AttackOptions) -> list[Attempt]:
+        alpha, white = run.config()["dirichlet-alpha"], torch.ones(1, 2, 2)
+        return [Attempt(white, white, 10 * alpha + client, 0.0) for client in range(options.clients)]
+
+    monkeypatch.setattr("fedpfl.analysis.attack.attempts_of", attempts)
+    average, maximum = (table.rows for table in tables(measured))
+    assert [cell.mean for cell in average[0][1:]] == [2, 11, 6.5]
+    assert [cell.mean for cell in maximum[0][1:]] == [3, 12, 12]
+    assert (average[1][1].mean, average[1][2], average[1][3].mean) == (2, None, 2), "one cell of two is not covered"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -121,6 +123,7 @@ def conduct(
         # The SuperLink takes as long to start as the checks with their import of torch, and so they run side by side.
         with ending_signals(), link:
             plan = make()
+            _fetch_data(plan, quiet)
             _carry_out(link, plan, begin, quiet, keep_log)
     except (FedpflError, OSError) as error:
         if as_json:
@@ -145,6 +148,14 @@ def conduct(
 
         stdout().print(outcome_table(outcome(plan.folder)))
         typer.echo(plan.folder.path)
+
+
+def _fetch_data(plan: Plan, quiet: bool) -> None:
+    # Here the progress is seen, and no client, for which the server waits only so long, has to do it.
+    from ..data import fetch
+
+    with contextlib.redirect_stderr(io.StringIO()) if quiet else contextlib.nullcontext():
+        fetch(plan.config.data)
 
 
 def _carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet: bool, keep_log: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .datasets import Dataset, DatasetInfo, dataset, load, no_downloads, table
+from .datasets import Dataset, DatasetInfo, dataset, fetch, load, no_downloads, table
 from .federation import FederatedData, Samples, federated_data, own_data
 from .partition import Pool, Share, label_permutation, partition, partitioner
 from .plot import as_text, bubble_chart, partition_counts
@@ -20,6 +20,7 @@ __all__ = [
     "bubble_chart",
     "dataset",
     "federated_data",
+    "fetch",
     "label_permutation",
     "load",
     "no_downloads",

@@ -185,6 +185,21 @@ def load(settings: DataSettings) -> Dataset:
     return loader(settings)
 
 
+def fetch(settings: DataSettings) -> None:
+    """Download the data set if it is one of torchvision's and not in ``data_dir``; progress goes to standard error.
+
+    Raises
+    ------
+    DataError
+        It cannot be downloaded.
+    """
+    folder, parts = data_dir(settings), _TORCHVISION.get(settings.dataset, ())
+    shortcut = folder / (settings.dataset.replace("-", "_") + ".npz")
+    # A look at the names only: torchvision would read all of the files.
+    if not shortcut.is_file() and not all((folder / part).exists() for part in parts):
+        load(settings)
+
+
 def data_dir(settings: DataSettings) -> Path:
     """Return the folder in which published data sets lie."""
     return Path(settings.data_dir).expanduser()
@@ -542,6 +557,19 @@ def _digits(settings: DataSettings) -> Dataset:
     return Dataset("digits", pixels, labels.astype(np.int64), num_classes=10)
 
 
+_CONTENTS = ("images-idx3-ubyte", "labels-idx1-ubyte")
+_IDX = tuple(f"{part}-{content}" for part in ("train", "t10k") for content in _CONTENTS)
+# What torchvision downloads, and where in ``data_dir`` it is then.
+_TORCHVISION = {
+    "mnist": tuple(f"MNIST/raw/{name}" for name in _IDX),
+    "fashion-mnist": tuple(f"FashionMNIST/raw/{name}" for name in _IDX),
+    "emnist": tuple(f"EMNIST/raw/emnist-balanced-{name.replace('t10k', 'test')}" for name in _IDX),
+    "cifar10": ("cifar-10-batches-py",),
+    "cifar100": ("cifar-100-python",),
+    "svhn": ("train_32x32.mat", "test_32x32.mat"),
+}
+
+
 def _numbered(n: int) -> tuple[str, ...]:
     return tuple(str(c) for c in range(n))
 
@@ -610,7 +638,7 @@ def _idx_set(
     # The files are read here, not by torchvision: importing that takes longer than reading them, in every process,
     # and a device that has the files then does not need it.
     raw = data_dir(settings) / kind / "raw"
-    paths = [raw / f"{part}-{content}" for part in files for content in ("images-idx3-ubyte", "labels-idx1-ubyte")]
+    paths = [raw / f"{part}-{content}" for part in files for content in _CONTENTS]
     if not all(path.is_file() for path in paths):
         by_hand = f"{', '.join(path.name for path in paths)} in {raw.parent.name}/raw"
         _torchvision(settings, by_hand, [{"train": True, **extra}, {"train": False, **extra}], kind)

@@ -2,13 +2,15 @@
 
 import json
 import os
+import sys
 
 import pytest
 import typer
 
 from fedpfl.cli import start
 from fedpfl.cli.plan import prepare
-from fedpfl.errors import FedpflError
+from fedpfl.data import datasets
+from fedpfl.errors import DataError, FedpflError
 from fedpfl.results import RunFolder
 
 ROUND = {"round": 1, "seconds": 1.0, "bytes_up": 1, "bytes_down": 1}
@@ -64,6 +66,25 @@ def run(link, as_json=False, keep_log=False):
         return prepare(None, ['run-name="r" num-server-rounds=1'], 2, None)
 
     start.conduct("run", link, make, begin, as_json, quiet=True, keep_log=keep_log)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_data_are_fetched_before_the_run_starts(monkeypatch, tmp_path, capsys, quiet):
+    def load(settings):
+        print(f"{settings.dataset}: 7 %", file=sys.stderr)
+        raise DataError("mnist: not to be downloaded (no network)")
+
+    monkeypatch.setattr(datasets, "load", load)
+    texts = [f'dataset="mnist" data-dir="{tmp_path}"']
+
+    def begin(plan):
+        raise AssertionError("it has started")
+
+    with pytest.raises(DataError, match="no network"):
+        start.conduct("run", Link(), lambda: prepare(None, texts, 2, None), begin, True, quiet, False)
+    out, err = capsys.readouterr()
+    assert json.loads(out)["error"] == "mnist: not to be downloaded (no network)"
+    assert err == ("" if quiet else "mnist: 7 %\n")
 
 
 def finish(link):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from real_data import real_data_dir
 
-from fedpfl.data import Dataset, DataSettings, dataset, load, table
-from fedpfl.data.datasets import _REGISTRY, EMNIST_BALANCED, names, read_image_folder, read_npz
+from fedpfl.data import Dataset, DataSettings, dataset, fetch, load, table
+from fedpfl.data.datasets import _REGISTRY, _TORCHVISION, EMNIST_BALANCED, names, read_image_folder, read_npz
 from fedpfl.errors import ConfigError, DataError
 
 
@@ -280,6 +280,36 @@ def test_no_network_is_one_line(tmp_path: Path, name: str, monkeypatch: pytest.M
     with pytest.raises(DataError, match=rf"{name}: not in .* and not to be downloaded .*{name}.npz with") as caught:
         load(DataSettings(dataset=name, data_dir=str(tmp_path)))
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_missing_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torchvision = pytest.importorskip("torchvision")
+    downloads = []
+
+    def mnist(root: str, train: bool, download: bool) -> None:
+        if not download:
+            raise RuntimeError("Dataset not found.")
+        downloads.append(train)
+        raw = Path(root) / "MNIST" / "raw"
+        raw.mkdir(parents=True, exist_ok=True)
+        part = "train" if train else "t10k"
+        for content, shape in (("images-idx3-ubyte", (10, 2, 2)), ("labels-idx1-ubyte", (10,))):
+            head = bytes([0, 0, 8, len(shape)]) + np.array(shape, ">u4").tobytes()
+            (raw / f"{part}-{content}").write_bytes(head + bytes(np.prod(shape)))
+
+    monkeypatch.setattr(torchvision.datasets, "MNIST", mnist)
+    settings = DataSettings(dataset="mnist", data_dir=str(tmp_path))
+    fetch(settings)
+    assert downloads == [True, False]
+    monkeypatch.setattr(torchvision.datasets, "MNIST", None)
+    fetch(settings)
+    fetch(DataSettings(dataset="digits"))
+    (tmp_path / "cifar10.npz").write_bytes(b"the clients read it")
+    fetch(DataSettings(dataset="cifar10", data_dir=str(tmp_path)))
+
+
+def test_fetch_knows_all_that_torchvision_downloads() -> None:
+    assert set(_TORCHVISION) == {row.name for row in table() if row.download and "torchvision" in row.source}
 
 
 def test_folder_that_cannot_be_made(tmp_path: Path) -> None:

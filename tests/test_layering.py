@@ -72,6 +72,17 @@ def test_dependencies_point_downwards(path):
             assert name != "flwr", f"{part} imports flwr"
 
 
+def test_what_runs_on_devices_uses_nothing_newer_than_python_3_8():
+    pytest.importorskip("vermin")
+    paths = [str(path) for path in sorted(PACKAGE.rglob("*.py")) if part_of(path) in DEVICE - {"mqtt", "tables"}]
+    assert len(paths) > 60
+    # Syntax, modules, functions and their arguments.
+    code = "from vermin.main import main; main()"
+    options = ["-t=3.8-", "--violations", "--no-tips", "--processes=1"]
+    done = subprocess.run([sys.executable, "-c", code, *options, *paths], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_training_core_loads_without_flower():
     found = "{m.split('.')[0] for m in sys.modules}"
     # And what it loads is what a worker compares with the app's.

@@ -81,7 +81,7 @@ def test_shares_are_disjoint_sorted_and_large_enough(
     everything = np.concatenate([part for share in shares for part in share])
     assert len(np.unique(everything)) == len(everything)
     assert len(shares) == clients
-    for share, twin in zip(shares, again, strict=True):
+    for share, twin in zip(shares, again):
         assert np.array_equal(share.train, twin.train) and np.array_equal(share.test, twin.test)
         assert (np.diff(share.train) > 0).all() and (np.diff(share.test) > 0).all()
         assert len(share.test) >= 1
@@ -141,7 +141,7 @@ def test_client_draws_have_fixed_sizes_and_do_not_use_the_pool_up() -> None:
         assert np.abs(train / 500 - test / 100).max() < 0.011, "both are drawn by the same class mix"
     assert len(np.unique(np.concatenate([share.train for share in shares]))) < sum(len(x.train) for x in shares)
     few = partition(data, s, 3, 1)
-    assert all(np.array_equal(a.train, b.train) for a, b in zip(few, shares[:3], strict=True))
+    assert all(np.array_equal(a.train, b.train) for a, b in zip(few, shares[:3]))
 
 
 def test_client_draws_take_all_of_a_small_class() -> None:
@@ -359,7 +359,7 @@ def test_domains_are_those_of_the_paper(clients: int) -> None:
 def test_domains_follow_from_the_seed() -> None:
     data, domains = cifar100(), DataSettings(partitioner="domains")
     a, b, c = (partition(data, domains, 10, seed) for seed in (1, 1, 2))
-    assert all(np.array_equal(x.train, y.train) and np.array_equal(x.test, y.test) for x, y in zip(a, b, strict=True))
+    assert all(np.array_equal(x.train, y.train) and np.array_equal(x.test, y.test) for x, y in zip(a, b))
     assert not np.array_equal(a[0].train, c[0].train)
 
 
@@ -374,8 +374,8 @@ def test_in_a_domain_labels_are_places_in_its_list_and_permuted_as_in_the_paper(
     chosen = DataSettings(dataset="npz", data=str(tmp_path / "c.npz"), partitioner="domains", permute_labels=permuted)
     data = FederatedData(chosen, 20, 0)
     assert data.num_classes == 10
-    for i, (classes, numbers) in zip(range(0, 20, 4), TABLE.values(), strict=True):
-        own = dict(zip(classes, numbers if permuted else range(10), strict=True))
+    for i, (classes, numbers) in zip(range(0, 20, 4), TABLE.values()):
+        own = dict(zip(classes, numbers if permuted else range(10)))
         for x, y in (data.train(i), data.test(i)):
             assert y.tolist() == [own[int(label)] for label in x[:, 0]]
         assert data.labels(i).tolist() == data.train(i).y.tolist()

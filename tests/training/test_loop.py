@@ -48,7 +48,7 @@ def test_a_phase_does_the_steps_of_a_plain_loop(norm):
     ours, reference, samples = convnet(norm), convnet(norm), images()
     run_phase(ours, Phase(everything, epochs=3), samples, SETTINGS, np.random.default_rng(5))
     straight(reference, samples, 3, np.random.default_rng(5))
-    for a, b in zip(ours.state_dict().values(), reference.state_dict().values(), strict=True):
+    for a, b in zip(ours.state_dict().values(), reference.state_dict().values()):
         # 1e-5: the plain loop gathers batches in another memory order, so convolutions round differently.
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
@@ -74,7 +74,7 @@ def test_nothing_happens_without_epochs_or_parameters(phase):
     model = convnet()
     before = [p.clone() for p in model.parameters()]
     assert run_phase(model, phase, images(), SETTINGS, np.random.default_rng(0)) == 0.0
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
 
 
 def test_a_proximal_term_has_its_real_gradient():
@@ -89,7 +89,7 @@ def test_a_proximal_term_has_its_real_gradient():
         np.random.default_rng(5),
         lambda m: 0.15 * sum(((p - anchor[n]) ** 2).sum() for n, p in m.named_parameters()),
     )
-    for a, b in zip(ours.parameters(), reference.parameters(), strict=True):
+    for a, b in zip(ours.parameters(), reference.parameters()):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
@@ -100,7 +100,7 @@ def test_a_proximal_term_of_weight_zero_changes_no_bit():
         with_term, Phase(everything, 2, penalty=Proximal(0.0, anchor)), samples, SETTINGS, np.random.default_rng(5)
     )
     run_phase(without, Phase(everything, 2), samples, SETTINGS, np.random.default_rng(5))
-    assert all(torch.equal(a, b) for a, b in zip(with_term.parameters(), without.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(with_term.parameters(), without.parameters()))
 
 
 def test_an_l1_term_has_its_real_gradient_and_is_0_at_0():
@@ -115,7 +115,7 @@ def test_an_l1_term_has_its_real_gradient_and_is_0_at_0():
         optimizer.zero_grad()
         (F.cross_entropy(plain(samples.x[at]), samples.y[at]) + 0.3 * plain[0].weight.abs().sum()).backward()
         optimizer.step()
-    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+    for ours, theirs in zip(model.parameters(), plain.parameters()):
         torch.testing.assert_close(ours, theirs)
     params = [torch.tensor([-2.0, 0.0, 0.5]), torch.ones(2)]
     grads = [torch.zeros(3), torch.zeros(2)]

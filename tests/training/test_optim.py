@@ -14,7 +14,7 @@ def run(ours, reference, steps=6):
     ours, reference = ours(a), reference(b)
     for _ in range(steps):
         grads = [torch.randn_like(p) for p in a]
-        for p, g in zip(b, grads, strict=True):
+        for p, g in zip(b, grads):
             p.grad = g.clone()
         ours.step(grads)
         reference.step()
@@ -28,7 +28,7 @@ def test_sgd_is_torch_s_to_the_bit(momentum, weight_decay):
         lambda p: SGD(p, 0.1, momentum, weight_decay),
         lambda p: torch.optim.SGD(p, 0.1, momentum, weight_decay=weight_decay, foreach=True),
     )
-    assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    assert all(torch.equal(x, y) for x, y in zip(a, b))
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
@@ -38,5 +38,5 @@ def test_adam_is_torch_s_but_for_rounding(weight_decay):
         lambda p: Adam(p, 0.01, 0.9, weight_decay),
         lambda p: torch.optim.Adam(p, 0.01, (0.9, 0.999), weight_decay=weight_decay),
     )
-    for x, y in zip(a, b, strict=True):
+    for x, y in zip(a, b):
         torch.testing.assert_close(x, y.detach(), rtol=1e-6, atol=1e-7)

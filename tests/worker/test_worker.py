@@ -16,31 +16,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import federation
+from old_python import old_python
+from support import LocalGrid, federation, simulate
 
 from fedpfl import forward as forwarding
 from fedpfl import frames
 from fedpfl.client import MOST_ENGINES, _engines, engine_for, handle
 from fedpfl.errors import FedpflError
 from fedpfl.forward import WorkerError, forward
+from fedpfl.methods import methods
 from fedpfl.payload import Payload
 from fedpfl.worker import listening
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 60
-
-
-def old_python():
-    """Return an interpreter of the worker's oldest Python with torch, or skip."""
-    for name in (os.environ.get("FEDPFL_TEST_PYTHON38"), shutil.which("python3.8")):
-        if name:
-            code = "import sys, torch, safetensors, sklearn; assert sys.version_info[:2] == (3, 8)"
-            done = subprocess.run([name, "-c", code], capture_output=True, text=True, timeout=120)
-            if done.returncode == 0:
-                return name
-            if name == os.environ.get("FEDPFL_TEST_PYTHON38"):
-                pytest.fail(f"FEDPFL_TEST_PYTHON38 = {name}: {done.stderr.strip().splitlines()[-1]}")
-    pytest.skip("no Python 3.8 with torch, safetensors and scikit-learn: set FEDPFL_TEST_PYTHON38 to one")
 
 
 @pytest.fixture
@@ -64,6 +53,13 @@ def running(shared_worker, monkeypatch):
     """One worker for all tests that must leave it running."""
     monkeypatch.setenv(frames.SOCKET_VARIABLE, str(shared_worker.path))
     return shared_worker
+
+
+@pytest.fixture(scope="module")
+def old_worker():
+    with workers() as start:
+        start(old_python())
+        yield start
 
 
 @contextlib.contextmanager
@@ -258,6 +254,26 @@ def test_a_worker_in_an_old_python_takes_part(worker, tmp_path):
     assert theirs.metrics["train-samples"] == mine.metrics["train-samples"]
     np.testing.assert_allclose(theirs.arrays["shared"], mine.arrays["shared"], atol=1e-3)
     assert list((tmp_path / "state").rglob("round-000001.safetensors"))
+
+
+class ForwardingGrid(LocalGrid):
+    """Has the worker answer."""
+
+    def answer(self, kind, payload, node_config):
+        answer = forward(kind, payload, self.run_config, node_config)
+        assert answer is not None, "the worker is not there"
+        return answer
+
+
+@pytest.mark.parametrize("method", list(methods()))
+def test_clients_of_each_method_take_part_from_an_old_python(old_worker, method, tmp_path, monkeypatch):
+    monkeypatch.setenv(frames.SOCKET_VARIABLE, str(old_worker.path))
+    settings = {"method": method, "threads": 1, "num_server_rounds": 2}
+    theirs = simulate(tmp_path / "theirs", 3, grid=ForwardingGrid, **settings).metrics()
+    mine = simulate(tmp_path / "mine", 3, **settings).metrics()
+    assert [line.get("failed") for line in theirs] == [None] * 2
+    for a, b in zip(theirs, mine, strict=True):
+        assert a["personalised"]["accuracy"] == pytest.approx(b["personalised"]["accuracy"], abs=0.1)
 
 
 def test_a_device_keeps_an_engine_for_each_of_its_own_clients_and_only_of_one_run(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,6 +69,7 @@ def run_command(
     folder = measured.store.tables(measured.experiment.name, scale)
     write(tables, folder)
     write_figures(figures, folder)
+    draw(figures, measured, folder)
     finish(tables, states, "markdown")
 
 
@@ -158,11 +160,23 @@ def store(output_dir: Path | None) -> Store:
 
 
 def made(measured: Measured) -> tuple[list[Table], list[Figure]]:
-    """Return the tables of an experiment, those of its analyses included, and the analyses' figures."""
-    from ..experiments.tables import analysed, tables
+    """Return the tables of an experiment, those of its analyses included, and its and the analyses' figures."""
+    from ..experiments.tables import analysed, figures, tables
 
     found = analysed(measured)
-    return [*tables(measured), *found.tables], found.figures
+    return [*tables(measured), *found.tables], [*figures(measured), *found.figures]
+
+
+def draw(figures: list[Figure], measured: Measured, folder: Path) -> None:
+    """Leave figures as SVG beside their data, where matplotlib is installed; say so where it is not."""
+    if not figures:
+        return
+    if any(find_spec(module) is None for module in ("matplotlib", "jinja2")):
+        typer.echo("the figures' data are written, but not drawn: pip install matplotlib jinja2", err=True)
+        return
+    from ..report import Section, write_plots
+
+    write_plots(folder, "svg", [Section("", figures=figures)], measured.experiment.scale(measured.scale).rows)
 
 
 def conduct(grid: Grid, jobs: int, discard_models: bool, quiet: bool) -> dict[str, State]:

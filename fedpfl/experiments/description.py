@@ -7,6 +7,7 @@
     base = "../configs/feddecomp-cifar10.toml"     # relative to this file; its settings come first
     metrics = ["personalised-best"]                # one table each (`metrics.py`)
     seeds = 3                                      # as published: seeds 1, 2, 3
+    x = "α"                                        # rows or columns called "…, α 0.4" are places on an axis
     remarks = "…"                                  # what a reader of the table has to know
     [analyses]                                     # of `fedpfl analyse`
     per-client = { of = "column" }                 # of the runs of each column, or of "all"
@@ -63,7 +64,7 @@ AS_PUBLISHED = "As published, but for what the remarks here and those in the fil
 ALL, BY_COLUMN = "all", "column"
 
 _TOP = {
-    "title": str, "paper": str, "base": str, "metrics": list, "seeds": int, "remarks": str, "analyses": dict,
+    "title": str, "paper": str, "base": str, "metrics": list, "seeds": int, "remarks": str, "x": str, "analyses": dict,
     "curves": list, "relative-to": str, "fractions": bool, "settings": dict, "rows": dict, "columns": dict,
     "cells": dict, "not-covered": list, "no-number": list, "scale": dict, "paper-values": dict,
 }  # fmt: skip
@@ -154,6 +155,8 @@ class Experiment:
         Options of the analyses that are made of the runs as well, and ``of``: "all" runs, or those of each "column".
     curves : tuple of str
         What is shown by round.
+    x : str
+        Word before the numbers in the names of rows or columns over which values are drawn; empty: none are.
     scales : dict of str to Scale
         By the names of ``SCALES``.
     not_covered : dict of (str, str) to str
@@ -175,6 +178,7 @@ class Experiment:
     fractions: bool
     analyses: Mapping[str, Mapping[str, Any]]
     curves: tuple[str, ...]
+    x: str
     rows: Mapping[str, Mapping[str, Any]]
     columns: Mapping[str, Mapping[str, Any]]
     scales: Mapping[str, Scale]
@@ -290,6 +294,7 @@ def load(path: Path) -> Experiment:
         fractions=values.get("fractions", False),
         analyses=_analyses(path.name, values.get("analyses", {})),
         curves=tuple(values.get("curves", ())),
+        x=values.get("x", ""),
         rows=rows,
         columns=columns,
         scales=_scales(path, values),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..analysis import Result, analyses
+from ..analysis.figure import Figure, Lines
 from ..errors import ConfigError, FedpflError
 from ..results import RunFolder
 from ..settings import parse
@@ -189,6 +191,44 @@ def _cell(measured: Measured, metric: str, found: metrics.Metric, row: str, colu
 
 def _published(value: str | float | None) -> TableCell:
     return None if value is None else str(value)
+
+
+def figures(measured: Measured) -> list[Figure]:
+    """Return a figure for each metric, where the experiment names an x axis: values over the numbers in its names.
+
+    What else is in a cell's names is the name of the curve; the paper's values are curves of their own.
+    """
+    experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
+    place = re.compile(rf"(?:^|, ){re.escape(experiment.x)} (-?[\d.]+(?:e-?\d+)?)(?=,|$)")
+    out: list[Figure] = []
+    for metric in experiment.metrics if experiment.x else ():
+        table = _table(measured, metric)
+        points: dict[str, list[tuple[float, Spread]]] = {}
+        step = (len(table.columns) - 1) // len(at.columns)  # a column of the paper's beside each
+        for line in table.rows:
+            for i, cell in enumerate(line[1:]):
+                name = f"{line[0]}, {at.columns[i // step]}"
+                found, value = place.search(name), _number(cell)
+                if found and value:
+                    rest = place.sub("", name, count=1).removeprefix(", ")
+                    curve = f"{rest}, published" if i % step else rest
+                    points.setdefault(curve, []).append((float(found.group(1)), value))
+        series = {name: sorted(of, key=lambda point: point[0]) for name, of in points.items()}
+        if series:
+            lines = {name: ([x for x, _ in of], [value.mean for _, value in of]) for name, of in series.items()}
+            bands = {name: [value.std or 0.0 for _, value in of] for name, of in series.items()
+                     if any(value.std for _, value in of)}  # fmt: skip
+            heading = table.title.removeprefix(f"{experiment.title}: ")
+            out.append(Lines(table.title, experiment.x, heading, lines, bands))
+    return out
+
+
+def _number(cell: TableCell) -> Spread | None:
+    """Return a cell's number; the paper's are texts."""
+    if isinstance(cell, Spread):
+        return cell
+    found = re.match(r"-?\d+(?:\.\d+)?", cell) if isinstance(cell, str) else None
+    return Spread(float(found.group()), None, 1) if found else None
 
 
 def _note(measured: Measured, metric: str) -> str:

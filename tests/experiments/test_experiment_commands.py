@@ -54,6 +54,21 @@ def test_an_experiment_is_run_and_its_tables_left(fake: Fake, tmp_path: Path) ->
     assert len(fake.started) == 6
 
 
+def test_values_are_drawn_over_the_numbers_in_the_names(fake: Fake, tmp_path: Path, monkeypatch) -> None:
+    text = (
+        FILE.replace('"A"', '"α 0.1, few"').replace('"B"', '"α 1, few"').replace("seeds = 3", 'seeds = 3\nx = "α"', 1)
+    )
+    path, left = write(tmp_path, text), tmp_path / ".fedpfl/experiments/tables/table/smoke"
+    assert fedpfl("experiment", "run", path, "--seeds", 2, "-q").exit_code == 0
+    name = "a-table-personalised-accuracy-mean-over-clients-best-round"
+    rows = list(csv.reader(io.StringIO((left / f"{name}.csv").read_text())))[1:]
+    assert [row[:2] for row in rows if row[0] == "FedAvg, few"] == [["FedAvg, few", "0.1"], ["FedAvg, few", "1.0"]]
+    assert [row[:3] for row in rows if row[0] == "Local, few, published"] == [["Local, few, published", "0.1", "81.91"]]
+    assert "<svg" in (left / f"{name}.svg").read_text()
+    monkeypatch.setattr("fedpfl.cli.experiment.find_spec", lambda module: None)
+    assert "but not drawn: pip install matplotlib" in fedpfl("experiment", "run", path, "--seeds", 2, "-q").stderr
+
+
 def test_a_failure_shows_in_the_table_and_in_the_exit_code(fake: Fake, tmp_path: Path) -> None:
     fake.fail["local"] = "no memory"
     done = fedpfl("experiment", "run", write(tmp_path))

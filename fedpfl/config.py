@@ -76,7 +76,7 @@ class RunSettings:
     node_timeout: float = setting(600.0, "Seconds to wait until all clients are connected.", above=0)
     round_timeout: float = setting(
         600.0,
-        "Seconds to wait for the replies of a round, training and tests together; tests get at least a quarter of it.",
+        "Seconds to wait for the replies of a round, training and tests together; the tests have a quarter of it or more.",
         above=0,
     )
     check_after: float = setting(

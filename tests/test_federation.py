@@ -287,7 +287,7 @@ def test_a_round_without_any_reply_ends_the_run_with_the_clients_words(tmp_path)
 
 
 def test_a_silent_client_costs_a_round_no_more_than_the_timeout(tmp_path):
-    values = federation(tmp_path, 3, method="fedavg", num_server_rounds=1, round_timeout=0.5)
+    values = federation(tmp_path, 3, method="fedavg", num_server_rounds=1, round_timeout=0.5, **FEW_SAMPLES)
 
     class Deaf(LocalGrid):
         def pull_messages(self, message_ids):
@@ -297,7 +297,7 @@ def test_a_silent_client_costs_a_round_no_more_than_the_timeout(tmp_path):
 
     folder = run_federation(Deaf(3, values), values)
     line = folder.metrics()[0]
-    assert line["failed"] == {"1": "no reply within 0.5 s"}
+    assert line["failed"] == {"1": "no reply within 0.4 s"}  # of 0.5; the tests have a quarter
     assert line["clients"] == [0, 2]
     assert line["seconds_train"] < 2
 
@@ -312,9 +312,9 @@ def test_both_halves_of_a_round_share_the_timeout(tmp_path, silent):
             return [m for m in replies if m.metadata.src_node_id != 101 or m.metadata.message_type not in silent]
 
     line = run_federation(Dead(2, values), values).metrics()[0]
-    left = float(line["failed"]["1"].removeprefix("no reply within ").removesuffix(" s"))
-    assert left == pytest.approx(max(0.6 - line["seconds_train"], 0.15), abs=0.06)
-    assert line["seconds_evaluate"] >= left - 0.06
+    waited = float(line["failed"]["1"].removeprefix("no reply within ").removesuffix(" s"))
+    assert waited == pytest.approx(max(0.6 - line["seconds_train"], 0.15), abs=0.06)
+    assert line["seconds_train"] >= 0.45 if "train" in silent else line["seconds_evaluate"] >= waited - 0.06
 
 
 def test_an_error_that_the_superlink_makes_for_a_dead_node_is_the_client_s(tmp_path):

@@ -44,7 +44,7 @@ REQUIRED = {
 }
 # Models that a reply may have the scores of: all three numbers, or none.
 TESTED = ("trained", "personalised", "global")
-# Both halves of a round share round-timeout; a training that used it up leaves the tests this share more.
+# Of round-timeout, in rounds with tests: training waits no longer than leaves them this share.
 LEAST_FOR_TESTS = 0.25
 
 
@@ -328,9 +328,11 @@ class PersonalisedStrategy(Strategy):
             begun = time.perf_counter()
             self.find_moved(grid)
             messages = self.configure_train(number, ArrayRecord(), nothing, grid)
-            self.aggregate_train(number, self._exchange(grid, messages, number, MessageType.TRAIN, timeout))
+            limit = timeout * (1 - LEAST_FOR_TESTS) if self.settings.evaluates_in(number) else timeout
+            self.aggregate_train(number, self._exchange(grid, messages, number, MessageType.TRAIN, limit))
             trained = time.perf_counter()
             messages = self.configure_evaluate(number, ArrayRecord(), nothing, grid)
+            # What sending took is not the tests' loss.
             left = max(timeout - (trained - begun), timeout * LEAST_FOR_TESTS)
             self.aggregate_evaluate(number, self._exchange(grid, messages, number, MessageType.EVALUATE, left))
             self._round.seconds_train = trained - begun

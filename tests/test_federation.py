@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +81,39 @@ def test_a_killed_and_resumed_run_ends_with_the_same_bits(tmp_path, method, frac
     lines = [[{k: v for k, v in line.items() if k not in strip} for line in f.metrics()] for f in (whole, resumed)]
     assert lines[0] == lines[1]
     assert [line["round"] for line in lines[1]] == [1, 2, 3, 4]
+
+
+# A process that is killed in round 3, when the second client's personal arrays are written but not yet in their place.
+KILLED = """
+import os, pathlib, signal, sys
+import torch  # before the patch
+from support import LocalGrid, federation
+from fedpfl.server import run_federation
+trained, replace = [], pathlib.Path.replace
+def intercept(kind, client, payload):
+    trained.extend([payload.config["round"]] if kind == "train" else [])
+def dying(self, target):
+    if trained.count(3) == 2 and "state" in self.parts:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return replace(self, target)
+pathlib.Path.replace = dying
+values = federation(pathlib.Path(sys.argv[1]), 3, method="feddecomp", threads=1, num_server_rounds=4)
+run_federation(LocalGrid(3, values, intercept=intercept), values)
+"""
+
+
+def test_a_process_that_is_killed_for_real_leaves_what_a_resumed_run_needs(tmp_path):
+    settings = {"method": "feddecomp", "threads": 1, "num_server_rounds": 4}
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    killed = subprocess.Popen(
+        [sys.executable, "-c", KILLED, tmp_path / "killed"], env={**os.environ, "PYTHONPATH": path}
+    )
+    whole = simulate(tmp_path / "whole", 3, **settings)
+    assert killed.wait(60) == -signal.SIGKILL
+    assert list((tmp_path / "killed" / "state").rglob("*.part"))
+    resumed = simulate(tmp_path / "killed", 3, **settings, resume=True)
+    assert_identical(arrays(whole, tmp_path / "whole"), arrays(resumed, tmp_path / "killed"))
+    assert (whole.path / "global.safetensors").read_bytes() == (resumed.path / "global.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("method", list(methods()))

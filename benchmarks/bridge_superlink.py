@@ -4,9 +4,10 @@ A SuperLink runs an app whose ServerApp sends a random array to each of two node
 that fetch it and return another one by Flower's own functions for this (`flwr.supernode`), one over HTTP, the other
 through the bridge; nothing is trained, and no process is started for a message. Two spans are measured: from the
 message's arrival until its array is there and confirmed (*pull*), and from the reply until the SuperLink has all of it
-(*push*).
+(*push*). With `--bytes` a proxy between device side and broker counts bytes instead, of Flower's messages with all
+that is around them.
 
-    python benchmarks/bridge_superlink.py
+    python benchmarks/bridge_superlink.py [--bytes]
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def measure(args: argparse.Namespace) -> None:
         for file, text in files.items():
             (app / file).write_text(text, encoding="utf-8")
         run_id = superlink.submit(app, values)
-        bridge = stack.enter_context(Bridge(Path(name, "bridge"), superlink.port, counted=False))
+        bridge = stack.enter_context(Bridge(Path(name, "bridge"), superlink.port, counted=args.bytes))
         direct = Node.connect(stack, f"127.0.0.1:{superlink.port}")
         through = Node.connect(stack, bridge.url.removeprefix("http://"))
         note(f"run {run_id}: {args.repeats} times {args.megabytes} MB each way, in turns")
@@ -172,6 +173,12 @@ def measure(args: argparse.Namespace) -> None:
 
         with ThreadPoolExecutor() as pool:
             list(pool.map(turns, (direct, through), np.random.default_rng(args.seed).spawn(2)))
+        if bridge.proxy is not None:
+            arrays = 2 * (args.repeats + 1) * args.megabytes * 10**6
+            ratio = (bridge.proxy.up + bridge.proxy.down) / arrays
+            print(table(["what", "value", "goal"], [["bytes on the wire / arrays", f"{ratio:.4f}", "≤ 1.05"]]))
+            print(footer(args.seed))
+            return
     rows = [
         [what, *(_median(getattr(node, spans)[1:]) for node in (direct, through)), _ratio(direct, through, spans), goal]
         for what, spans, goal in (("pull", "pulls", ""), ("push", "pushes", ""), ("both", "trips", "≤ 1.5"))
@@ -195,6 +202,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("--megabytes", type=count, default=5, help="size of the model (%(default)s)")
     parser.add_argument("--repeats", type=count, default=10, help="messages for each node (%(default)s)")
+    parser.add_argument("--bytes", action="store_true", help="count bytes at the broker instead of measuring times")
     parser.add_argument("--seed", type=int, default=1, help="the arrays follow from it (%(default)s)")
     sys.path.insert(0, str(Path(__file__).parent))
     main(measure, parser)

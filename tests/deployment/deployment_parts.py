@@ -40,7 +40,10 @@ class Home:
 
     def carry_out(self, *arguments: str, **environment: str) -> dict[str, object]:
         """Run a command to its end and return its outcome, which must be good."""
-        process = self.start(*arguments, "--json", **environment)
+        return self.outcome(self.start(*arguments, "--json", **environment))
+
+    def outcome(self, process: subprocess.Popen[str]) -> dict[str, object]:
+        """Wait for the end of a command with ``--json`` and return its outcome, which must be good."""
         out, err = process.communicate(timeout=SECONDS)
         assert process.returncode == 0, out + err
         return dict(json.loads(out.splitlines()[-1]))
@@ -61,10 +64,13 @@ class Home:
                 continue
         return found
 
+    def find(self, *words: str) -> list[int]:
+        """Return the processes whose command line has these words."""
+        return [pid for pid, line in self.processes().items() if all(word in line for word in words)]
+
     def kill(self, *words: str, number: int = signal.SIGKILL) -> None:
         """Send a signal to the first process whose command line has these words; those that it forked have the same."""
-        found = [pid for pid, line in self.processes().items() if all(word in line for word in words)]
-        os.kill(min(found), number)
+        os.kill(min(self.find(*words)), number)
 
     def log(self, name: str) -> str:
         """Return what the testbed's part of this name has logged; nothing if it is not there yet."""

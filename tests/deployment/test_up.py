@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import stat
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -13,7 +16,9 @@ from deployment_parts import SECONDS, SETTINGS, needs_mosquitto, wait_for
 from support import LocalGrid
 
 from fedpfl.config import Config
+from fedpfl.credentials import prepare
 from fedpfl.export import export_personal
+from fedpfl.launch import free_port
 from fedpfl.server import run_federation
 
 pytestmark = [
@@ -24,6 +29,7 @@ pytestmark = [
 
 
 FIRST = f"{SETTINGS} num-server-rounds=2"
+REFUSED = "Failed to activate SuperNode."
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +46,10 @@ def simulated(tmp_path_factory):
 @pytest.mark.parametrize("transport", ["http", pytest.param("mqtt", marks=needs_mosquitto)])
 def test_simulation_and_devices_give_the_same_bits(home, simulated, transport):
     arguments = ("--transport", transport, "--num-supernodes", "3", "--keep-log")
-    outcome = home.carry_out("up", *arguments, "-c", f'{FIRST} run-name="devices"')
+    process = home.start("up", *arguments, "-c", f'{FIRST} run-name="devices"', "--json")
+    if transport == "http":
+        intruder_is_refused(home, process)
+    outcome = home.outcome(process)
     assert (outcome["status"], outcome["rounds"]) == ("finished:completed", 2)
     devices = home.runs / "devices"
     for name in ("global.safetensors", *(f"personal/client-{client:05d}.safetensors" for client in range(3))):
@@ -52,6 +61,25 @@ def test_simulation_and_devices_give_the_same_bits(home, simulated, transport):
     keys = home.path / ".fedpfl" / "testbed"
     assert stat.S_IMODE(keys.stat().st_mode) == 0o700
     assert all(stat.S_IMODE((keys / "nodes" / f"node-00{n}").stat().st_mode) == 0o600 for n in range(3))
+
+
+def intruder_is_refused(home, process):
+    """Start a SuperNode like one of the testbed's, but with a key that the SuperLink does not know."""
+    wait_for(lambda: home.find("flower-supernode", "partition-id=1"), process)
+    about = Path(f"/proc/{min(home.find('flower-supernode', 'partition-id=1'))}")
+    command, environment = ((about / name).read_text().split("\0")[:-1] for name in ("cmdline", "environ"))
+    command[command.index("--auth-supernode-private-key") + 1] = str(prepare(home.path / "own", 1).node_keys[0])
+    command[command.index("--port") + 1] = str(free_port())
+    environment = dict(line.split("=", 1) for line in environment) | {"FLWR_HOME": str(home.path / "own" / "flwr")}
+    log = home.path / "intruder.log"
+    with log.open("wb") as out:
+        intruder = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
+    try:
+        assert intruder.wait(60) != 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(intruder.pid, signal.SIGKILL)  # its SuperExec
+    assert REFUSED in log.read_text()
 
 
 @pytest.mark.faults

@@ -76,6 +76,7 @@ def test_balanced_data_stay_as_they_are(augmentation: str) -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("augmentation", ["simple", "auto"])
 def test_only_copies_are_augmented_and_the_same_numbers_give_the_same_copies(augmentation: str, channels: int) -> None:
+    pytest.importorskip("torchvision")
     samples = images([12, 3], channels, side=16)
     made = rebalanced(samples, 8, augmentation)
     assert made.x.shape == (16, channels, 16, 16)
@@ -92,6 +93,7 @@ def test_only_copies_are_augmented_and_the_same_numbers_give_the_same_copies(aug
 
 @pytest.mark.parametrize(("channels", "seen"), [(1, False), (3, True), (4, False)])
 def test_only_colour_images_see_colour_jitter(monkeypatch: pytest.MonkeyPatch, channels: int, seen: bool) -> None:
+    pytest.importorskip("torchvision")
     from torchvision.transforms import v2
 
     calls: list[Any] = []
@@ -122,5 +124,6 @@ def test_without_torchvision_there_is_one_clear_line(monkeypatch: pytest.MonkeyP
 
 
 def test_autoaugment_names_the_images_that_it_cannot_take() -> None:
+    pytest.importorskip("torchvision")
     with pytest.raises(ConfigError, match=r"augmentation = 'auto'.*these have 4 channels"):
         rebalanced(images([1, 3], channels=4), 2, "auto")

@@ -76,7 +76,7 @@ class RunSettings:
     node_timeout: float = setting(600.0, "Seconds to wait until all clients are connected.", above=0)
     round_timeout: float = setting(
         600.0,
-        "Seconds to wait for the replies of a round, training and tests together; the tests have a quarter of it or more.",
+        "Seconds to wait for a round's replies, training and tests together; the tests have at least a quarter of it.",
         above=0,
     )
     check_after: float = setting(

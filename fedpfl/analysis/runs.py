@@ -78,11 +78,9 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[Group]:
     """
     settings: list[dict[str, Any]] = []
     for run in runs:
-        task, stored = run.task(), run.config()
+        task, stored = run.described(), run.config()
         # A setting that is younger than the run counts as its default.
         values = {**Config.parse({"method": stored["method"]}).flat(), **stored}
-        if "clients" not in task:
-            raise StateError(f"{run.path}: the run has not got as far as its first round")
         kept = {key: value for key, value in values.items() if key not in _OF_NO_MATTER}
         settings.append({**kept, "method": find(values["method"]).name, "clients": task["clients"]})
     if _is_named(runs, settings, axis):

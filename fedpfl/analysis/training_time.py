@@ -24,11 +24,10 @@ def training_time(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     """
     timed = [(group, spread) for group in grouped(runs) for spread in [group.spread(_seconds)] if spread is not None]
     require(timed, "a finished round", "nothing was trained")
-    base: dict[tuple[object, ...], float] = {}
-    for group, spread in timed:
-        if group.method == BASELINE:
-            base.setdefault(_kind(group), spread.mean)
-    relative = [spread.mean / base[_kind(group)] if _kind(group) in base else None for group, spread in timed]
+    # Of several runs of a method the first counts; in the reversed order it comes last.
+    means = {(group.method, _kind(group)): spread.mean for group, spread in reversed(timed)}
+    bases = [means.get((BASELINE, _kind(group))) for group, _ in timed]
+    relative = [base and spread.mean / base for base, (_, spread) in zip(bases, timed, strict=True)]
     note = "Seconds are what the machine took, whatever else it did: compare runs of one machine that ran alone."
     if len({_kind(group) for group, _ in timed}) > 1:
         note += " Each is related to fedavg with its own data set, model and number of clients."
@@ -37,7 +36,7 @@ def training_time(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     rows = [[group.label, seconds, ratio] for (group, seconds), ratio in zip(timed, relative, strict=True)]
     table = Table("Training time", ["run", "seconds a round", "relative to FedAvg"], rows, note=note)
     bars = Bars("Training time", "FedAvg = 1", [group.label for group, _ in timed], {"relative to FedAvg": relative})
-    return Result([table], [bars] if base else [])
+    return Result([table], [bars] if any(bases) else [])
 
 
 def _kind(group: Group) -> tuple[object, ...]:

@@ -99,12 +99,14 @@ def player(engine: Engine) -> Callable[[], None]:
     def play() -> None:
         nonlocal played
         client, layout = strategy.clients[0], strategy.layout
+        extra = strategy.attachments(client, "train")
         message = Payload(
             config={
+                **extra.config,
                 "round": played + 1, "personal-round": played, "state-key": "benchmark", "layout": layout.to_text(),
             },
             arrays={
-                **strategy.attachments(client, "train").arrays,
+                **extra.arrays,
                 **layout.pack(strategy.outgoing(client), config.run.wire_dtype),
             },
         )  # fmt: skip

@@ -16,7 +16,7 @@ from fedpfl.experiments.tables import Measured, analysed, tables
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
 FILES = sorted(FOLDER.glob("*.toml"))
-QUICK = ("fedreg-figure-7", "feddecomp-figure-6")
+QUICK = ("fedreg-figure-7",)
 
 
 @pytest.fixture(scope="module")

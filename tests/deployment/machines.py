@@ -26,6 +26,8 @@ BRIDGE, PREFIX = "fedpfl-lan", "fpl"
 BOOT_SECONDS = 120
 # Folders of a machine in which it sees nothing of this computer's.
 OWN = ("root", "home", "opt", "srv")
+# Of the machines' root user, who applies the playbooks.
+HOME = Path("~root").expanduser()
 
 _BOOT = r"""
 set -eu
@@ -152,7 +154,7 @@ class Machine:
             "env",
             "-i",
             "--chdir=/",
-            "HOME=/root",
+            f"HOME={HOME}",
             "LANG=C.UTF-8",
             "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         ]

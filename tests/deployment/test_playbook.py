@@ -28,7 +28,6 @@ ROOT = Path(__file__).parents[2]
 CLIENTS, SECONDS = 6, 900
 BOARDS = {"nano-1": ("10.87.0.11", [0, 1, 2]), "nano-2": ("10.87.0.12", [3, 4, 5])}
 LAPTOP = "10.87.0.10"
-HOME = Path("~root").expanduser()  # of who applies the playbooks
 CONTROL = "/opt/control/bin"
 UNCHANGED = dict.fromkeys(["laptop", *BOARDS], 0)
 SETTINGS = (
@@ -90,7 +89,7 @@ def make_bundle(folder: Path, source: Path) -> None:
 
 
 def inventory() -> dict[str, object]:
-    ssh = f"-o StrictHostKeyChecking=accept-new -o UserKnownHostsFile={HOME}/.ssh/known_hosts"
+    ssh = f"-o StrictHostKeyChecking=accept-new -o UserKnownHostsFile={machines.HOME}/.ssh/known_hosts"
     return {"testbed": {
         "vars": {
             "fedpfl_address": LAPTOP, "fedpfl_network": "10.87.0.0/24", "fedpfl_bundle": "/srv/bundle",
@@ -141,8 +140,8 @@ class Bench:
         install = ["-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall", f"/srv/bundle/{fedpfl.name}"]
         laptop.do(f"{CONTROL}/python", *install)
         laptop.do(f"{CONTROL}/fedpfl", "partition", "-c", "num-clients=6 seed=3", "--export", "/srv/partitions")
-        laptop.do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{HOME}/.ssh/id_ed25519")
-        public = laptop.path(f"{HOME}/.ssh/id_ed25519.pub").read_text()
+        laptop.do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{machines.HOME}/.ssh/id_ed25519")
+        public = laptop.path(f"{machines.HOME}/.ssh/id_ed25519.pub").read_text()
         for board in self.boards.values():
             board.do("install", "-d", "-m", "0700", "-o", "nano", "/home/nano/.ssh")
             board.do("sh", "-c", f"echo '{public}' > /home/nano/.ssh/authorized_keys")
@@ -245,7 +244,7 @@ def test_secrets_are_where_they_belong_and_nowhere_else(bench):
         others = board.do("find", "/etc", "/var/lib/fedpfl", "-name", "ca.key", "-o", "-name", "superexec.secret")
         assert sorted(others.split()) == ["/etc/fedpfl/local/ca.key", "/etc/fedpfl/local/superexec.secret"]
         password = board.path("/etc/fedpfl/keys/broker.password").read_text()
-        assert password == bench.laptop.path(f"{HOME}/.fedpfl/testbed-keys/passwords/{name}").read_text()
+        assert password == bench.laptop.path(f"{machines.HOME}/.fedpfl/testbed-keys/passwords/{name}").read_text()
 
 
 def test_a_second_run_changes_nothing(bench):
@@ -254,7 +253,7 @@ def test_a_second_run_changes_nothing(bench):
 
 def test_secrets_may_be_in_a_vault(bench):
     bench.laptop.path("/srv/vault").write_text("a password\n")
-    keys = f"{HOME}/.fedpfl/testbed-keys"
+    keys = f"{machines.HOME}/.fedpfl/testbed-keys"
     private = bench.laptop.do("find", keys, "-type", "f", "-perm", "600", "-not", "-name", ".lock").split()
     assert len(private) == CLIENTS + 3 + len(BOARDS) + 2
     vault = [f"{CONTROL}/python", "-m", "ansible", "vault"]
@@ -304,7 +303,7 @@ def test_an_update_goes_one_device_at_a_time_and_loses_no_state(bench, tmp_path)
 
 def test_keys_are_replaced_everywhere(bench):
     def secrets():
-        found = {"laptop": bench.laptop.path(f"{HOME}/.fedpfl/testbed-keys/ca.pem").read_bytes()}
+        found = {"laptop": bench.laptop.path(f"{machines.HOME}/.fedpfl/testbed-keys/ca.pem").read_bytes()}
         for name, (_, clients) in BOARDS.items():
             for path in ("keys/ca.pem", "keys/broker.password", "local/server.key", f"keys/node-{clients[0]}"):
                 found[f"{name}:{path}"] = bench.boards[name].path(f"/etc/fedpfl/{path}").read_bytes()

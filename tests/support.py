@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedpfl.client import handle
 from fedpfl.config import Config, RunSettings
 from fedpfl.data import Samples
 from fedpfl.errors import FedpflError
+from fedpfl.export import export_personal
 from fedpfl.messages import from_content, to_content
 from fedpfl.methods.base import LocalRound
 from fedpfl.models.registry import SplitModel
@@ -139,6 +141,15 @@ def simulate(tmp_path: Any, num_nodes: int = 4, grid: Callable[..., Grid] = Loca
     """Run a small federation in this process and return its folder."""
     values = federation(tmp_path, num_nodes, **settings)
     return run_federation(grid(num_nodes, values), values)
+
+
+def exported(folder: Path, num_nodes: int, settings: dict[str, Any]) -> RunFolder:
+    """Run a federation in this process, with the settings' defaults, and export its models, as `fedpfl run` does."""
+    places = {"output-dir": str(folder / "runs"), "state-dir": str(folder / "state"), "run-name": "run"}
+    values = Config.parse({**settings, **places}).flat()
+    run = run_federation(LocalGrid(num_nodes, values), values)
+    export_personal(run)
+    return run
 
 
 def linear_round(

@@ -11,12 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from support import LocalGrid
+from support import exported
 
-from fedpfl.config import Config
-from fedpfl.export import export_personal
 from fedpfl.results import RunFolder
-from fedpfl.server import run_federation
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower")]
 
@@ -74,12 +71,12 @@ def test_an_interrupted_run_leaves_no_process_and_goes_on_to_the_same_bits(start
     run = started("--json", "--keep-log", "--resume", "real", "-c", f"num-server-rounds={rounds}")
     out, err = run.communicate(timeout=SECONDS)
     assert run.returncode == 0, err
-    answer = json.loads(out.splitlines()[-1])
+    assert f"round {rounds}/{rounds}" in err
+    answer = json.loads(out)
     assert (answer["run"], answer["status"], answer["error"]) == ("real", "finished:completed", None)
     assert (answer["folder"], answer["rounds"]) == (str(folder.path), rounds)
     assert 0 < answer["personalised_accuracy"] <= 1
     assert answer["bytes_up"] > 0
-    assert f"round {rounds}/{rounds}" in err
     names = {path.name for path in folder.path.iterdir()}
     assert names >= {"config.toml", "task.json", "metrics.jsonl", "summary.md", "global.safetensors", "flower.log"}
     port = int(re.search(r"127\.0\.0\.1:(\d+)", (folder.path / "flower.log").read_text()).group(1))
@@ -87,10 +84,8 @@ def test_an_interrupted_run_leaves_no_process_and_goes_on_to_the_same_bits(start
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
     # Nobody interrupted this one, and no Flower is under it.
-    places = {"output-dir": str(tmp_path / "whole"), "state-dir": str(tmp_path / "other"), "run-name": "real"}
-    values = Config.parse({**settings, **places, "num-server-rounds": rounds}).flat()
-    whole = run_federation(LocalGrid(3, values), values)
-    export_personal(whole)
+    whole = exported(tmp_path / "whole", 3, {**settings, "num-server-rounds": rounds})
+    assert len(list((folder.path / "personal").iterdir())) == 3
     for name in ("global.safetensors", *(f"personal/client-{client:05d}.safetensors" for client in range(3))):
         assert (folder.path / name).read_bytes() == (whole.path / name).read_bytes(), name
 

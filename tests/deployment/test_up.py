@@ -13,13 +13,10 @@ from pathlib import Path
 
 import pytest
 from deployment_parts import SECONDS, SETTINGS, needs_mosquitto, wait_for
-from support import LocalGrid
+from support import exported
 
-from fedpfl.config import Config
 from fedpfl.credentials import prepare
-from fedpfl.export import export_personal
 from fedpfl.launch import free_port
-from fedpfl.server import run_federation
 
 pytestmark = [
     pytest.mark.slow,
@@ -35,12 +32,7 @@ REFUSED = "Failed to activate SuperNode."
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory):
     """The same run in this process; that Flower's simulation gives these bits, too, is tested with `fedpfl run`."""
-    folder = tmp_path_factory.mktemp("simulated")
-    places = {"output-dir": str(folder), "state-dir": str(folder / "state"), "run-name": "simulated"}
-    values = Config.parse({**tomllib.loads(FIRST.replace(" ", "\n")), **places}).flat()
-    run = run_federation(LocalGrid(3, values), values)
-    export_personal(run)
-    return run.path
+    return exported(tmp_path_factory.mktemp("simulated"), 3, tomllib.loads(FIRST.replace(" ", "\n"))).path
 
 
 @pytest.mark.parametrize("transport", ["http", pytest.param("mqtt", marks=needs_mosquitto)])

@@ -7,6 +7,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,6 +36,11 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run in ou
 
 # As in flwr.common.config.parse_config_args, which would take a second to import and overlooks what does not match.
 _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
+
+
+def can_draw() -> bool:
+    """Say whether what reports and figures are made with is installed."""
+    return all(find_spec(module) is not None for module in ("matplotlib", "jinja2"))
 
 
 def app_settings(app: Path) -> dict[str, Any] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ import typer
 
 from ..errors import ConfigError
 from . import app
-from .common import RunConfig, overrides, print_tables, require_one_of, stdout, write_figures
+from .common import RunConfig, can_draw, overrides, print_tables, require_one_of, stdout, write_figures
 
 if TYPE_CHECKING:
     from ..analysis.figure import Figure
@@ -171,7 +170,7 @@ def draw(figures: list[Figure], measured: Measured, folder: Path) -> None:
     """Leave figures as SVG beside their data, where matplotlib is installed; say so where it is not."""
     if not figures:
         return
-    if any(find_spec(module) is None for module in ("matplotlib", "jinja2")):
+    if not can_draw():
         typer.echo("the figures' data are written, but not drawn: pip install matplotlib jinja2", err=True)
         return
     from ..report import Section, write_plots

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from ..errors import ConfigError, FedpflError
 from . import app
-from .common import RunConfig, require_one_of, run_folder
+from .common import RunConfig, can_draw, require_one_of, run_folder
 from .experiment import OutputDir, Seeds, made, plan
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def report(
 ) -> None:
     """Write a page about runs: accuracy over rounds and bytes, clients, data, comparisons. It needs no network."""
     require_one_of("format", form, PLOT_FORMATS)
-    if any(find_spec(module) is None for module in ("matplotlib", "jinja2")):
+    if not can_draw():
         raise FedpflError("a report needs matplotlib and jinja2: pip install matplotlib jinja2")
     if not runs and not experiment:
         raise ConfigError("run", "", "must be the name of at least one run; or give an experiment by --experiment")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from ..analysis import Result, analyses
@@ -121,16 +122,19 @@ class Measured:
         """Return the columns of this scale that a column puts together, for a row; none for a column that is run."""
         return [other for other in self.experiment.pooled(column) if (row, other) in self.cells]
 
+    def options(self, analysis: str) -> dict[str, Any]:
+        """Return what the experiment and this scale give an analysis: its options, and ``of``."""
+        at = self.experiment.scale(self.scale)
+        return {**self.experiment.analyses.get(analysis, {}), **at.analyses.get(analysis, {})}
+
     def _attacked(self, run: PlannedRun, pool: Callable[[Sequence[float]], float]) -> float | None:
         from ..analysis.attack import AttackOptions, attempts_of
 
-        given = {**self.experiment.analyses.get(metrics.ATTACK, {})}
-        given.update(self.experiment.scale(self.scale).analyses.get(metrics.ATTACK, {}))
+        given = self.options(metrics.ATTACK)
         given.pop("of", None)
         try:
-            return pool(
-                [attempt.psnr for attempt in attempts_of(self._named(run, "", ""), parse(AttackOptions, given))]
-            )
+            options = parse(AttackOptions, given)
+            return pool([attempt.psnr for attempt in attempts_of(self._named(run, "", ""), options)])
         except FedpflError:  # why it is not there stands in the table of the analysis
             return None
 
@@ -166,13 +170,17 @@ def _table(measured: Measured, metric: str) -> Table:
             if published:
                 cells.append(_published(published[row][order.index(column)]))
         rows.append(cells)
-    if experiment.relative_to:
-        what, digits = f"{found.heading}, relative to {experiment.relative_to}", 4
-    elif found.share:
-        what, digits = (found.heading, 4) if experiment.fractions else (f"{found.heading}, %", 2)
-    else:
-        what, digits = found.heading, found.digits
+    what, digits = _heading(experiment, found)
     return Table(f"{experiment.title}: {what}", ["", *heads], rows, digits, note=_note(measured, metric))
+
+
+def _heading(experiment: Experiment, found: metrics.Metric) -> tuple[str, int]:
+    """Return what the numbers of a table are, and their decimal places."""
+    if experiment.relative_to:
+        return f"{found.heading}, relative to {experiment.relative_to}", 4
+    if found.share:
+        return (found.heading, 4) if experiment.fractions else (f"{found.heading}, %", 2)
+    return found.heading, found.digits
 
 
 def _cell(measured: Measured, metric: str, found: metrics.Metric, row: str, column: str) -> TableCell:
@@ -201,25 +209,29 @@ def figures(measured: Measured) -> list[Figure]:
     experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
     place = re.compile(rf"(?:^|, ){re.escape(experiment.x)} (-?[\d.]+(?:e-?\d+)?)(?=,|$)")
     out: list[Figure] = []
+    order = list(experiment.columns)
     for metric in experiment.metrics if experiment.x else ():
-        table = _table(measured, metric)
+        found, published = metrics.find(metric), experiment.paper_values.get(metric)
         points: dict[str, list[tuple[float, Spread]]] = {}
-        step = (len(table.columns) - 1) // len(at.columns)  # a column of the paper's beside each
-        for line in table.rows:
-            for i, cell in enumerate(line[1:]):
-                name = f"{line[0]}, {at.columns[i // step]}"
-                found, value = place.search(name), _number(cell)
-                if found and value:
-                    rest = place.sub("", name, count=1).removeprefix(", ")
-                    curve = f"{rest}, published" if i % step else rest
-                    points.setdefault(curve, []).append((float(found.group(1)), value))
+        for row, column in product(at.rows, at.columns):
+            name = f"{row}, {column}"
+            where = place.search(name)
+            if not where:
+                continue
+            curve = place.sub("", name, count=1).removeprefix(", ")
+            cells = {curve: _cell(measured, metric, found, row, column)}
+            if published:
+                cells[f"{curve}, published"] = _published(published[row][order.index(column)])
+            for of, cell in cells.items():
+                if value := _number(cell):
+                    points.setdefault(of, []).append((float(where.group(1)), value))
         series = {name: sorted(of, key=lambda point: point[0]) for name, of in points.items()}
         if series:
             lines = {name: ([x for x, _ in of], [value.mean for _, value in of]) for name, of in series.items()}
             bands = {name: [value.std or 0.0 for _, value in of] for name, of in series.items()
                      if any(value.std for _, value in of)}  # fmt: skip
-            heading = table.title.removeprefix(f"{experiment.title}: ")
-            out.append(Lines(table.title, experiment.x, heading, lines, bands))
+            heading, _ = _heading(experiment, found)
+            out.append(Lines(f"{experiment.title}: {heading}", experiment.x, heading, lines, bands))
     return out
 
 
@@ -296,8 +308,8 @@ def analysed(measured: Measured) -> Result:
     """Return what the experiment's analyses find in the runs that have finished."""
     out = Result()
     at = measured.experiment.scale(measured.scale)
-    for name, given in measured.experiment.analyses.items():
-        options = {**given, **at.analyses.get(name, {})}
+    for name in measured.experiment.analyses:
+        options = measured.options(name)
         columns = at.columns if options.pop("of") == BY_COLUMN else (None,)
         options = {key.replace("-", "_"): value for key, value in options.items()}
         for column in columns:

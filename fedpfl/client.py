@@ -61,7 +61,6 @@ class Engine:
         )
         self._first_personal = self.partition.get_personal()
         self._mean_model = mean_model_layout(config, self.model, self.partition)
-        self._has_personal_part = bool(config.method.personal_part(self.model))
 
     def query(self, client: int, message: Payload) -> Payload:
         """Describe the client's task; no array of the client leaves it."""
@@ -99,7 +98,9 @@ class Engine:
         movement = self._movement(first)
         state.save({**personal, **first}, local.round, int(message.config["personal-round"]))
         if self.config.privacy.on:
-            shared, besides = self._private(state, local, shared, extra.arrays)
+            key = noise_key(self.config.privacy, state.folder, local.seed, local.client)
+            # What the client keeps is as it was trained.
+            shared, besides = self.private(local, shared, extra.arrays, key)
             extra = Payload(extra.config, extra.metrics, besides)
         sent = {**extra.arrays, **self._for_evaluation(local.round)}
         reply = Payload(
@@ -148,13 +149,6 @@ class Engine:
         score = evaluate(self.config.method.personalised(self.model), self.test_samples(local.client))
         return _metrics("trained", score)
 
-    def _private(
-        self, state: ClientState, local: LocalRound, shared: np.ndarray, besides: Mapping[str, np.ndarray]
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return what is sent instead of the trained arrays; what the client keeps is as it was trained."""
-        key = noise_key(self.config.privacy, state.folder, local.seed, local.client)
-        return self.private(local, shared, besides, key)
-
     def private(
         self, local: LocalRound, shared: np.ndarray, besides: Mapping[str, np.ndarray], key: bytes
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -179,7 +173,7 @@ class Engine:
     def _first_personal_part(self, state: ClientState, local: LocalRound) -> dict[str, np.ndarray]:
         """Return, for ``diagnostics``, the personal part before the client's first round, which stays with it."""
         # Asked before the file is: a client that keeps nothing has none.
-        if not (self.config.run.diagnostics and self._has_personal_part):
+        if not (self.config.run.diagnostics and self.config.method.personal_part(self.model)):
             return {}
         if local.never_trained:
             return self._personal_part()

@@ -179,9 +179,8 @@ def load(settings: DataSettings) -> Dataset:
     if settings.dataset not in _REGISTRY:
         raise ConfigError("dataset", settings.dataset, "must be one of " + ", ".join(names()))
     info, loader = _REGISTRY[settings.dataset]
-    shortcut = data_dir(settings) / (info.name.replace("-", "_") + ".npz")
-    if info.download and shortcut.is_file():
-        return read_npz(shortcut, info.name)
+    if info.download and _shortcut(settings).is_file():
+        return read_npz(_shortcut(settings), info.name)
     return loader(settings)
 
 
@@ -193,16 +192,24 @@ def fetch(settings: DataSettings) -> None:
     DataError
         It cannot be downloaded.
     """
-    folder, parts = data_dir(settings), _TORCHVISION.get(settings.dataset, ())
-    shortcut = folder / (settings.dataset.replace("-", "_") + ".npz")
     # A look at the names only: torchvision would read all of the files.
-    if not shortcut.is_file() and not all((folder / part).exists() for part in parts):
+    if not _shortcut(settings).is_file() and not all(path.exists() for path in _downloaded(settings)):
         load(settings)
 
 
 def data_dir(settings: DataSettings) -> Path:
     """Return the folder in which published data sets lie."""
     return Path(settings.data_dir).expanduser()
+
+
+def _shortcut(settings: DataSettings) -> Path:
+    """Return the file that takes the place of a published data set, where it is there."""
+    return data_dir(settings) / (settings.dataset.replace("-", "_") + ".npz")
+
+
+def _downloaded(settings: DataSettings) -> list[Path]:
+    """Return where torchvision puts what it downloads; empty for what it does not."""
+    return [data_dir(settings) / part for part in _TORCHVISION.get(settings.dataset, ())]
 
 
 def _own_path(settings: DataSettings, what: str) -> Path:
@@ -557,8 +564,7 @@ def _digits(settings: DataSettings) -> Dataset:
     return Dataset("digits", pixels, labels.astype(np.int64), num_classes=10)
 
 
-_CONTENTS = ("images-idx3-ubyte", "labels-idx1-ubyte")
-_IDX = tuple(f"{part}-{content}" for part in ("train", "t10k") for content in _CONTENTS)
+_IDX = tuple(f"{part}-{of}" for part in ("train", "t10k") for of in ("images-idx3-ubyte", "labels-idx1-ubyte"))
 # What torchvision downloads, and where in ``data_dir`` it is then.
 _TORCHVISION = {
     "mnist": tuple(f"MNIST/raw/{name}" for name in _IDX),
@@ -613,11 +619,10 @@ def _torchvision(settings: DataSettings, by_hand: str, parts: Iterable[dict[str,
             print(f"{name}: not in {folder}, downloading it (once)", file=sys.stderr, flush=True)
             return [make(str(folder), download=True, **part) for part in parts]
     except (RuntimeError, OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-        shortcut = folder / (name.replace("-", "_") + ".npz")
         reason = " ".join(str(error).split())[:160]
         raise DataError(
             f"{name}: not in {folder} and not to be downloaded ({reason}); "
-            f"put {by_hand} there, or {shortcut.name} with x_train, y_train, x_test, y_test"
+            f"put {by_hand} there, or {_shortcut(settings).name} with x_train, y_train, x_test, y_test"
         ) from error
 
 
@@ -632,15 +637,12 @@ def _read_idx(path: Path) -> np.ndarray:
     return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
 
 
-def _idx_set(
-    settings: DataSettings, kind: str, files: tuple[str, str], classes: tuple[str, ...], **extra: str
-) -> Dataset:
+def _idx_set(settings: DataSettings, kind: str, classes: tuple[str, ...], **extra: str) -> Dataset:
     # The files are read here, not by torchvision: importing that takes longer than reading them, in every process,
     # and a device that has the files then does not need it.
-    raw = data_dir(settings) / kind / "raw"
-    paths = [raw / f"{part}-{content}" for part in files for content in _CONTENTS]
+    paths = _downloaded(settings)
     if not all(path.is_file() for path in paths):
-        by_hand = f"{', '.join(path.name for path in paths)} in {raw.parent.name}/raw"
+        by_hand = f"{', '.join(path.name for path in paths)} in {kind}/raw"
         _torchvision(settings, by_hand, [{"train": True, **extra}, {"train": False, **extra}], kind)
     x_train, y_train, x_test, y_test = (_read_idx(path) for path in paths)
     if kind == "EMNIST":  # stored transposed
@@ -666,7 +668,7 @@ def _idx_set(
     download=True,
 )
 def _mnist(settings: DataSettings) -> Dataset:
-    return _idx_set(settings, "MNIST", ("train", "t10k"), _numbered(10))
+    return _idx_set(settings, "MNIST", _numbered(10))
 
 
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
@@ -682,7 +684,7 @@ FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shi
     download=True,
 )
 def _fashion_mnist(settings: DataSettings) -> Dataset:
-    return _idx_set(settings, "FashionMNIST", ("train", "t10k"), FASHION)
+    return _idx_set(settings, "FashionMNIST", FASHION)
 
 
 # Lower-case letters that look like their capital share its class in the balanced split.
@@ -699,13 +701,12 @@ EMNIST_BALANCED = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt")
     download=True,
 )
 def _emnist(settings: DataSettings) -> Dataset:
-    return _idx_set(
-        settings, "EMNIST", ("emnist-balanced-train", "emnist-balanced-test"), EMNIST_BALANCED, split="balanced"
-    )
+    return _idx_set(settings, "EMNIST", EMNIST_BALANCED, split="balanced")
 
 
-def _cifar(settings: DataSettings, kind: str, folder: str) -> Dataset:
-    train, test = _torchvision(settings, f"the folder {folder}", [{"train": True}, {"train": False}], kind)
+def _cifar(settings: DataSettings, kind: str) -> Dataset:
+    (folder,) = _downloaded(settings)
+    train, test = _torchvision(settings, f"the folder {folder.name}", [{"train": True}, {"train": False}], kind)
     return Dataset(
         settings.dataset,
         train.data,
@@ -727,7 +728,7 @@ def _cifar(settings: DataSettings, kind: str, folder: str) -> Dataset:
     download=True,
 )
 def _cifar10(settings: DataSettings) -> Dataset:
-    return _cifar(settings, "CIFAR10", "cifar-10-batches-py")
+    return _cifar(settings, "CIFAR10")
 
 
 @dataset(
@@ -740,7 +741,7 @@ def _cifar10(settings: DataSettings) -> Dataset:
     download=True,
 )
 def _cifar100(settings: DataSettings) -> Dataset:
-    return _cifar(settings, "CIFAR100", "cifar-100-python")
+    return _cifar(settings, "CIFAR100")
 
 
 @dataset(
@@ -755,7 +756,7 @@ def _cifar100(settings: DataSettings) -> Dataset:
 def _svhn(settings: DataSettings) -> Dataset:
     _need("scipy.io", "scipy", 'dataset = "svhn"')  # torchvision reads the files with it
     parts = [{"split": "train"}, {"split": "test"}]
-    train, test = _torchvision(settings, "train_32x32.mat and test_32x32.mat", parts, "SVHN")
+    train, test = _torchvision(settings, " and ".join(_TORCHVISION["svhn"]), parts, "SVHN")
     pixels = [np.ascontiguousarray(part.data.transpose(0, 2, 3, 1)) for part in (train, test)]
     return Dataset(
         "svhn",

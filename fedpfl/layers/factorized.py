@@ -40,7 +40,7 @@ class _Factorized(nn.Module):
     @staticmethod
     def _factor_shapes(weight: Tensor) -> tuple[torch.Size, torch.Size]:
         """Return the shapes of u and v: v's axes are the weight's first ones, u's are the rest."""
-        raise NotImplementedError
+        raise NotImplementedError  # each layer has its own; an abstract class could not be given to `layers_of`
 
     def dense_weight(self) -> Tensor:
         """Return u ⊗ v + µ, of the plain weight's shape; outside training an entry of µ below the threshold is 0."""

@@ -40,7 +40,7 @@ class _LowRank(nn.Module):
 
     def tau(self) -> Tensor:
         """Return the personal part, of the weight's shape."""
-        raise NotImplementedError
+        raise NotImplementedError  # each layer has its own; an abstract class could not be given to `layers_of`
 
     def merged_weight(self) -> Tensor:
         """Return sigma + tau, of the weight's shape and in its memory format."""

@@ -80,7 +80,7 @@ class FactorizedFL(Method):
 
     def is_common(self, name: str) -> bool:
         """Say whether an array means the same to all clients."""
-        own_classifier = self.settings.classifier == "personal" and name.startswith("head.")
+        own_classifier = self.settings.classifier == "personal" and self.in_classifier(name)
         return not own_classifier and not name.endswith(BUFFERS) and not name.startswith(f"{TRAINED}.")
 
     def schedule(self, local: LocalRound) -> list[Phase]:

@@ -53,7 +53,7 @@ class FedEM(Method):
 
     def in_classifier(self, name: str) -> bool:
         """Each component has a classifier."""
-        return name.startswith("head.") or name.split(".")[:1] + name.split(".")[2:3] == ["others", "head"]
+        return super().in_classifier(name) or name.split(".")[:1] + name.split(".")[2:3] == ["others", "head"]
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """E-step with the received components, then E epochs of M-step."""

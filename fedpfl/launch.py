@@ -31,9 +31,11 @@ from typing import Any
 
 from . import guard
 from .errors import FedpflError
+from .forks import folder_of_commands
 from .results import to_toml
 
 SUPERLINK = "Flower's SuperLink"
+ACTOR = "ray-worker"  # as what Ray's workers are known to the process that forks them
 START_SECONDS = 60.0
 COMMAND_SECONDS = 120.0
 PORT_TRIES = 3
@@ -83,7 +85,8 @@ class SuperLink:
         self._read = 0
         self._port = 0
         self._ray_port = free_port()
-        self._environment = _environment(self.folder, self._ray_port)
+        self._forks = self.folder / "forks" / "socket"
+        self._environment = _environment(self.folder, self._ray_port, str(folder_of_commands(self._forks)))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> SuperLink:
@@ -115,6 +118,13 @@ class SuperLink:
             for process in (self._guard, *self._processes.values()):
                 process.wait()
 
+    def start_forks(self) -> None:
+        """Begin to import what the simulation's processes need, so that each can be forked."""
+        if sys.platform != "linux":
+            return  # macOS's own libraries may not be used in a fork: each process imports for itself
+        command = [sys.executable, "-P", "-m", "fedpfl.simulation_forks", str(self._forks)]
+        self._spawn("the process that forks the simulation's", command, self._environment)
+
     def start_ray(self, actors: int) -> None:
         """Begin to start Ray, with as many actors; Flower's simulation finds it, and waits for it."""
         token = self.folder / "ray-token"
@@ -129,8 +139,8 @@ class SuperLink:
             "RAY_worker_niceness": "0",
         }
         del environment["RAY_ADDRESS"]
-        head = Path(__file__).with_name("ray_head.py")
-        self._spawn("Ray", [sys.executable, "-P", str(head), str(actors)], environment)
+        head, worker = Path(__file__).with_name("ray_head.py"), folder_of_commands(self._forks) / f"{ACTOR}.py"
+        self._spawn("Ray", [sys.executable, "-P", str(head), str(actors), str(worker)], environment)
 
     def submit(
         self, app: Path | None, run_config: Mapping[str, Any], federation: Mapping[str, int | float] | None = None
@@ -311,14 +321,14 @@ def _belongs(path: Path) -> bool:
     return path.suffix in APP_SUFFIXES or path.name in APP_NAMES
 
 
-def _environment(folder: Path, ray_port: int) -> dict[str, str]:
+def _environment(folder: Path, ray_port: int, *first: str) -> dict[str, str]:
     here = {"127.0.0.1", "localhost"}
     given = ",".join(os.environ.get(name, "") for name in ("NO_PROXY", "no_proxy"))
     no_proxy = ",".join(sorted({*filter(None, given.split(",")), *here}))
     return {
         **os.environ,
         # The SuperLink starts its helpers by name.
-        "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join([*first, sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
         "FLWR_HOME": str(guard.home(folder)),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",

@@ -25,9 +25,9 @@ LAYERS = [
     ["server", "export", "new_clients"],
     ["analysis"],
     ["report"],
-    ["client_app", "server_app", "credentials", "guard"],
+    ["client_app", "server_app", "credentials", "guard", "forks"],
     ["launch"],
-    ["forkserver", "testbed", "experiments"],
+    ["forkserver", "simulation_forks", "testbed", "experiments"],
     ["cli"],
 ]
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}

@@ -85,6 +85,7 @@ def run_command(
         return link.submit(plan.app, plan.run_config(), plan.federation(clients_per_gpu))
 
     def make() -> Plan:
+        link.start_forks()
         from .plan import prepare
 
         return prepare(app_dir, run_config, num_supernodes, resume)

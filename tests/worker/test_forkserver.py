@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from fedpfl.forks import Command, entry_point, write_command
+from fedpfl.forkserver import load
+
 ROOT = Path(__file__).parents[2]
 
 # Stands for flwr-clientapp: says what it sees, and ends with the exit code it is told.
@@ -39,15 +42,14 @@ SERVER = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 import fedpfl.forkserver as f, spy
-f._load = lambda: spy.run
+f.load = lambda: spy.run
 fork = os.fork
 def fork_or_not():
     if os.path.exists(sys.path[0] + "/full"):
         raise BlockingIOError(11, "no process to be had")
     return fork()
-f.os.fork = fork_or_not
+os.fork = fork_or_not
 sys.argv = ["fedpfl-forkserver", "--socket", sys.argv[2]]
-f.script = lambda name: sys.argv[3]
 f.main()
 """
 
@@ -126,8 +128,14 @@ def test_its_files_are_the_user_s_alone(server):
     assert modes == {"run": 0o700, "f.sock": 0o600, "bin": 0o700}
 
 
+def request(*words):
+    content = b"\0".join(words)
+    return struct.pack(">I", len(content)) + content
+
+
 @pytest.mark.parametrize("content", [
-    b"", b"abc", b"\0\0\0\5hello", struct.pack(">I", 2**31), struct.pack(">I", 9) + b"/\0" + b"99\0word",
+    b"", b"abc", b"\0\0\0\5hello", struct.pack(">I", 2**31), request(b"/", b"flwr-clientapp", b"99", b"word"),
+    request(b"/", b"rm", b"0"),
 ])  # fmt: skip
 def test_bytes_that_are_no_request_start_nothing(server, content):
     before = (server.folder / "log").read_text().count("a request was dropped")
@@ -147,8 +155,9 @@ def begin(server):
     """Send a request; return the connection."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(str(server.folder / "run" / "f.sock"))
-    socket.send_fds(connection, [struct.pack(">I", 5)], [1, 2])
-    connection.sendall(b"/\0001\0000")
+    content = request(b"/", b"flwr-clientapp", b"1", b"0")
+    socket.send_fds(connection, [content[:4]], [1, 2])
+    connection.sendall(content[4:])
     return connection
 
 
@@ -160,7 +169,7 @@ def test_a_client_that_does_not_wait_leaves_the_server_running(server):
         server.send_signal(signal.SIGCONT)
     assert call(server, "0")[1] == "trouble\n"
     log = (server.folder / "log").read_text()
-    assert "a ClientApp was started, but who asked for it is gone: [Errno 32]" in log
+    assert "flwr-clientapp was started, but who asked for it is gone: [Errno 32]" in log
     assert "a request was dropped: [Errno 32]" not in log
 
 
@@ -177,13 +186,14 @@ def test_without_room_for_a_process_nothing_is_taken(server):
 
 
 def test_a_command_that_is_being_started_is_not_written_to(tmp_path):
-    from fedpfl.forkserver import _write_command
+    def write(real):
+        write_command(tmp_path / "f.sock", Command("flwr-clientapp", [real], entry_point))
 
-    _write_command(tmp_path / "f.sock", "first")
-    paths = [tmp_path / "bin" / name for name in ("flwr-clientapp", "hand_over.py")]
+    write("first")
+    paths = [tmp_path / "bin" / name for name in ("flwr-clientapp", "flwr-clientapp.py")]
     texts = [path.read_text() for path in paths]
     with paths[0].open() as command, paths[1].open() as hand_over:
-        _write_command(tmp_path / "f.sock", "second")
+        write("second")
         assert [command.read(), hand_over.read()] == texts
     assert "'second'" in paths[1].read_text()
     assert [stat.S_IMODE(path.stat().st_mode) for path in paths] == [0o700, 0o600]
@@ -191,20 +201,16 @@ def test_a_command_that_is_being_started_is_not_written_to(tmp_path):
 
 
 def test_without_the_server_flower_s_own_command_runs(tmp_path):
-    from fedpfl.forkserver import _write_command
-
     real = tmp_path / "real"
-    real.write_text('#!/bin/sh\necho "real $1"\n')
+    real.write_text('#!/bin/sh\necho "real $1 $2"\n')
     real.chmod(0o700)
-    _write_command(tmp_path / "nobody.sock", str(real))
+    write_command(tmp_path / "nobody.sock", Command("flwr-clientapp", [str(real), "first"], entry_point))
     done = subprocess.run([tmp_path / "bin" / "flwr-clientapp", "here"], capture_output=True, text=True, timeout=30)
-    assert done.stdout == "real here\n"
+    assert done.stdout == "real first here\n"
 
 
 def test_it_finds_flower_s_command():
-    from fedpfl.forkserver import _load
-
-    assert _load().__name__ == "flwr_clientapp"
+    assert load().__name__ == "flwr_clientapp"
 
 
 def test_it_goes_when_it_is_told(server):

@@ -1,0 +1,242 @@
+"""Starts commands without importing what they need each time.
+
+A process that has their modules imported forks for every start. For each command it puts a small one of the same name
+into ``bin`` beside its socket, to stand first in the ``PATH`` of whoever starts it. That one hands its arguments, its
+environment and its outputs over the socket, which is its own user's, or becomes the real command where nobody listens.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import random
+import shlex
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from .errors import FedpflError
+from .files import write_atomically
+from .frames import require_own_peer
+from .worker import listening
+
+logger = logging.getLogger("fedpfl.forks")
+
+MAX_REQUEST_BYTES = 1_000_000
+STALLED_SECONDS = 10.0
+FILES = 2  # standard output and standard error
+
+_SHELL = '#!/bin/sh\nexec {python} -IS {hand_over} "$@"\n'
+_HAND_OVER = '''\
+"""Hands a start of {name} over to the process that forks; written by it."""
+import array, os, socket, struct, sys
+words = [os.getcwdb(), {name!r}.encode(), b"%d" % len(sys.argv[1:]), *map(os.fsencode, sys.argv[1:])]
+words += [key + b"=" + value for key, value in os.environb.items()]
+request = b"\\0".join(words)
+try:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect({socket!r})
+        files = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [1, 2]))
+        connection.sendmsg([struct.pack(">I", len(request))], [files])
+        connection.sendall(request)
+        taken = connection.recv(1)
+except OSError:
+    taken = b""
+if not taken:
+    os.execv({real[0]!r}, [*{real!r}, *sys.argv[1:]])
+'''
+
+
+@dataclass(frozen=True)
+class Command:
+    """What can be started.
+
+    Attributes
+    ----------
+    name : str
+        Its name in ``bin``.
+    real : sequence of str
+        What is executed instead, the arguments behind it, where nobody listens.
+    load : callable
+        Imports everything, once; returns what a fork calls, with ``sys.argv`` as the command finds it.
+    """
+
+    name: str
+    real: Sequence[str]
+    load: Callable[[], Callable[[], Any]]
+
+
+def run(path: Path, commands: Sequence[Command]) -> NoReturn:
+    """Be a program that serves (:func:`serve`): with a log on standard error, until a signal ends it."""
+    # Not the root logger: what is forked inherits it.
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _end)
+    try:
+        serve(path, commands)
+    except FedpflError as error:
+        sys.exit(f"error: {error}")
+
+
+def serve(path: Path, commands: Sequence[Command]) -> NoReturn:
+    """Fork for every request until the process is told to end.
+
+    Whoever asks while the modules are imported waits for that.
+
+    Parameters
+    ----------
+    path : Path
+        The socket.
+    commands : sequence of Command
+        What can be asked for.
+
+    Raises
+    ------
+    FedpflError
+        Another process has the socket, or a command cannot be loaded.
+    """
+    signal.signal(signal.SIGCHLD, _reap)
+    with listening(path) as listener:
+        for command in commands:
+            write_command(path, command)
+        runs = {command.name: command.load() for command in commands}
+        logger.info("ready at %s, process %d; put %s first into PATH", path, os.getpid(), folder_of_commands(path))
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                files: list[int] = []
+                try:
+                    require_own_peer(connection)
+                    connection.settimeout(STALLED_SECONDS)
+                    request, files = _receive(connection)
+                    name = os.fsdecode(request[1])
+                    if name not in runs:
+                        raise FedpflError(f"{name} is not among {', '.join(runs)}")
+                    process = os.fork()
+                    if process == 0:
+                        listener.close()
+                        connection.close()
+                        _become(runs[name], request, files)
+                    logger.info("%s is process %d", name, process)
+                    try:
+                        connection.send(b"\1")
+                    except OSError as error:
+                        logger.warning("%s was started, but who asked for it is gone: %s", name, error)
+                except (FedpflError, OSError) as error:  # also: no process to be had, or nobody waits any more
+                    logger.warning("a request was dropped: %s", error)
+                finally:
+                    for file in files:
+                        os.close(file)
+
+
+def entry_point(name: str) -> Callable[[], Any]:
+    """Import a console script, without running it.
+
+    Raises
+    ------
+    FedpflError
+        No installed package has it.
+    """
+    found = importlib.metadata.entry_points(group="console_scripts", name=name)
+    if not found:
+        raise FedpflError(f"the command {name} is not installed; install flwr")
+    run: Callable[[], Any] = next(iter(found)).load()
+    return run
+
+
+def folder_of_commands(path: Path) -> Path:
+    """Return the folder, to be the first of a ``PATH``, whose commands go to the socket ``path``."""
+    return path.parent / "bin"
+
+
+def write_command(path: Path, command: Command) -> None:
+    """Write what hands a command over to the socket ``path``: ``NAME`` and, for Python, ``NAME.py``."""
+    folder = folder_of_commands(path)
+    folder.mkdir(exist_ok=True, mode=0o700)
+    hand_over = folder / f"{command.name}.py"
+    # It may just be started by someone, who must find the old file or the new one.
+    text = _HAND_OVER.format(name=command.name, socket=str(path), real=list(command.real))
+    write_atomically(hand_over, text.encode(), private=True)
+    shell = _SHELL.format(python=shlex.quote(sys.executable), hand_over=shlex.quote(str(hand_over)))
+    write_atomically(folder / command.name, shell.encode(), private=True, executable=True)
+
+
+def _receive(connection: socket.socket) -> tuple[list[bytes], list[int]]:
+    prefix, files, _, _ = socket.recv_fds(connection, 4, FILES)
+    try:
+        if len(prefix) != 4 or len(files) != FILES:
+            raise FedpflError("it does not begin as a request does")
+        (length,) = struct.unpack(">I", prefix)
+        if length > MAX_REQUEST_BYTES:
+            raise FedpflError(f"it has {length} bytes; at most {MAX_REQUEST_BYTES} are allowed")
+        content = b""
+        while len(content) < length:
+            more = connection.recv(length - len(content))
+            if not more:
+                raise FedpflError("it is not complete")
+            content += more
+        words = content.split(b"\0")
+        if len(words) < 3 or not words[2].isdigit() or len(words) < 3 + int(words[2]):
+            raise FedpflError("it is not a list of a folder, a command, arguments and an environment")
+    except (FedpflError, OSError):
+        for file in files:
+            os.close(file)
+        raise
+    return words, files
+
+
+def _become(run: Callable[[], Any], request: list[bytes], files: list[int]) -> NoReturn:
+    """Be the command, in the process that was forked."""
+    status: object = 1
+    try:
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for place, file in enumerate(files, 1):
+            os.dup2(file, place)
+            os.close(file)
+        folder, name, count, words = request[0], request[1], int(request[2]), request[3:]
+        sys.argv = [*map(os.fsdecode, (name, *words[:count]))]
+        os.environ.clear()
+        for key, equals, value in (word.partition(b"=") for word in words[count:]):
+            if key and equals:
+                os.environb[key] = value
+        random.seed()
+        os.chdir(folder)
+        # What is imported here is the installed package, and the app brings its own, perhaps another one.
+        for module in [module for module in sys.modules if module.partition(".")[0] == "fedpfl"]:
+            del sys.modules[module]
+        status = run()
+    except SystemExit as end:
+        status = end.code
+    except BaseException:
+        logger.exception("%s ended", sys.argv[0])
+    finally:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            # The parent's clean-up, its socket above all, is not for this process.
+            os._exit(status if isinstance(status, int) else int(status is not None))
+
+
+def _reap(number: int, frame: FrameType | None) -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    sys.exit(0)

@@ -1,0 +1,59 @@
+"""Forks a simulation's processes, ``python -m fedpfl.simulation_forks SOCKET``, instead of starting each by itself.
+
+Flower starts a process for the server and Ray one for each actor, and all of them import torch and Flower, which takes
+longer than everything else before a short run's first round. Here that happens once, while the SuperLink and Ray start.
+Flower finds its command in its ``PATH``, and Ray is told of the other by :mod:`fedpfl.ray_head`.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from . import forks
+from .launch import ACTOR, script
+
+SERVER = "flwr-simulation"
+
+
+def load_actor() -> Callable[[], Any]:
+    """Import what an actor needs, but not Ray: that reads, for good, the environment in which it is imported."""
+    import torch  # noqa: F401
+
+    return be_actor
+
+
+def be_actor() -> None:
+    """Be a Ray worker, given the arguments of Ray's ``setup_worker.py``: that sets an environment and executes."""
+    from ray._private.runtime_env.context import RuntimeEnvContext
+    from ray._private.utils import update_envs
+    from ray._private.workers.setup_worker import parser
+
+    own, arguments = parser.parse_known_args(sys.argv[1:])
+    context = RuntimeEnvContext.deserialize(own.serialized_runtime_env_context or "{}")  # type: ignore[no-untyped-call]
+    update_envs(context.env_vars)
+    program = arguments[0]
+    # What Python does when it starts; this one has started before the environment was known.
+    sys.path[:0] = [str(Path(program).parent), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.argv = arguments
+    runpy.run_path(program, run_name="__main__")
+
+
+def main() -> None:
+    """Fork until the end of the run."""
+    ray = find_spec("ray")
+    assert ray is not None and ray.origin is not None
+    setup_worker = Path(ray.origin).parent / "_private" / "workers" / "setup_worker.py"
+    server = forks.Command(SERVER, [script(SERVER)], partial(forks.entry_point, SERVER))
+    actor = forks.Command(ACTOR, [sys.executable, str(setup_worker)], load_actor)
+    forks.run(Path(sys.argv[1]), [server, actor])
+
+
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -75,8 +75,8 @@ class Command:
 
 def run(path: Path, commands: Sequence[Command]) -> NoReturn:
     """Be a program that serves (:func:`serve`): with a log on standard error, until a signal ends it."""
-    # Not the root logger: what is forked inherits it.
-    handler = logging.StreamHandler()
+    # Not the root logger, as what is forked inherits it; and not file 2, which is another's in there.
+    handler = logging.StreamHandler(os.fdopen(os.dup(2), "w"))
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -105,11 +105,14 @@ def serve(path: Path, commands: Sequence[Command]) -> NoReturn:
     FedpflError
         Another process has the socket, or a command cannot be loaded.
     """
-    signal.signal(signal.SIGCHLD, _reap)
     with listening(path) as listener:
         for command in commands:
             write_command(path, command)
+        before = dict(os.environb)
         runs = {command.name: command.load() for command in commands}
+        # What modules set for themselves when they are imported, which happens here.
+        set_by_modules = {key: os.environb[key] for key in os.environb if os.environb[key] != before.get(key)}
+        signal.signal(signal.SIGCHLD, _reap)
         logger.info("ready at %s, process %d; put %s first into PATH", path, os.getpid(), folder_of_commands(path))
         while True:
             connection, _ = listener.accept()
@@ -126,7 +129,7 @@ def serve(path: Path, commands: Sequence[Command]) -> NoReturn:
                     if process == 0:
                         listener.close()
                         connection.close()
-                        _become(runs[name], request, files)
+                        _become(runs[name], request, files, set_by_modules)
                     logger.info("%s is process %d", name, process)
                     try:
                         connection.send(b"\1")
@@ -195,7 +198,9 @@ def _receive(connection: socket.socket) -> tuple[list[bytes], list[int]]:
     return words, files
 
 
-def _become(run: Callable[[], Any], request: list[bytes], files: list[int]) -> NoReturn:
+def _become(
+    run: Callable[[], Any], request: list[bytes], files: list[int], set_by_modules: Mapping[bytes, bytes]
+) -> NoReturn:
     """Be the command, in the process that was forked."""
     status: object = 1
     try:
@@ -207,11 +212,16 @@ def _become(run: Callable[[], Any], request: list[bytes], files: list[int]) -> N
             os.close(file)
         folder, name, count, words = request[0], request[1], int(request[2]), request[3:]
         sys.argv = [*map(os.fsdecode, (name, *words[:count]))]
-        os.environ.clear()
-        for key, equals, value in (word.partition(b"=") for word in words[count:]):
-            if key and equals:
-                os.environb[key] = value
+        # What is the same stays where it is in memory: a process that renames itself finds its name beside it.
+        given = {**set_by_modules, **dict(word.split(b"=", 1) for word in words[count:] if word.find(b"=") > 0)}
+        for key in os.environb.keys() - given.keys():
+            del os.environb[key]
+        for key in given:
+            if os.environb.get(key) != given[key]:
+                os.environb[key] = given[key]
         random.seed()
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed()
         os.chdir(folder)
         # What is imported here is the installed package, and the app brings its own, perhaps another one.
         for module in [module for module in sys.modules if module.partition(".")[0] == "fedpfl"]:

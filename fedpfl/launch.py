@@ -35,7 +35,9 @@ from .forks import folder_of_commands
 from .results import to_toml
 
 SUPERLINK = "Flower's SuperLink"
-ACTOR = "ray-worker"  # as what Ray's workers are known to the process that forks them
+FORKS = "the process that forks the simulation's"
+# Under this name Ray's workers are known to it. Ray leaves an argument out where it sees the name of its own program.
+ACTOR = "setup_worker"
 START_SECONDS = 60.0
 COMMAND_SECONDS = 120.0
 PORT_TRIES = 3
@@ -119,11 +121,11 @@ class SuperLink:
                 process.wait()
 
     def start_forks(self) -> None:
-        """Begin to import what the simulation's processes need, so that each can be forked."""
+        """Begin to import what the simulation's processes need, so that each can be forked and need not be started."""
         if sys.platform != "linux":
-            return  # macOS's own libraries may not be used in a fork: each process imports for itself
+            return  # macOS's own libraries may not be used in a fork
         command = [sys.executable, "-P", "-m", "fedpfl.simulation_forks", str(self._forks)]
-        self._spawn("the process that forks the simulation's", command, self._environment)
+        self._spawn(FORKS, command, self._environment)
 
     def start_ray(self, actors: int) -> None:
         """Begin to start Ray, with as many actors; Flower's simulation finds it, and waits for it."""
@@ -184,7 +186,7 @@ class SuperLink:
 
     def log(self, run_id: str | None) -> str:
         """Return what the SuperLink, and with a run's id its ServerApp and clients, have logged."""
-        parts = [text(self._log)]
+        parts = [part for part in (text(self._log), text(self._log_of(FORKS))) if part]
         if run_id is not None and self.ended() is None:
             try:
                 shown = self._command("log", run_id, "--show")
@@ -196,7 +198,7 @@ class SuperLink:
     def ended(self) -> str | None:
         """Say which of the processes that must run has ended; None while they all run."""
         for name, process in self._processes.items():
-            if process.poll() is not None:
+            if name != FORKS and process.poll() is not None:
                 return f"{name} ended with exit code {process.poll()}"
         return None
 
@@ -257,7 +259,7 @@ class SuperLink:
             )  # fmt: skip
 
     def _log_of(self, name: str) -> Path:
-        return self._log
+        return self.folder / "forks.log" if name == FORKS else self._log
 
     def _flwr(self, *arguments: str) -> dict[str, Any]:
         return answer(arguments[0], self._command(*arguments))
@@ -339,6 +341,8 @@ def _environment(folder: Path, ray_port: int, *first: str) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(folder / "ray-token"),
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Under `uv run` Ray would copy the working directory and run its workers with uv, too.
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "NO_PROXY": no_proxy,
         "no_proxy": no_proxy,

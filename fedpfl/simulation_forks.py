@@ -8,6 +8,7 @@ Flower finds its command in its ``PATH``, and Ray is told of the other by :mod:`
 from __future__ import annotations
 
 import os
+import resource
 import runpy
 import sys
 from collections.abc import Callable
@@ -17,13 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from . import forks
+from .errors import FedpflError
 from .launch import ACTOR, script
 
 SERVER = "flwr-simulation"
+# What Ray gives the workers that it starts: files that may be open, and being the first to go when memory is short.
+OPEN_FILES, OOM_SCORE = 65_536, 1000
 
 
 def load_actor() -> Callable[[], Any]:
     """Import what an actor needs, but not Ray: that reads, for good, the environment in which it is imported."""
+    import flwr.clientapp  # noqa: F401
+    import safetensors.numpy  # noqa: F401
     import torch  # noqa: F401
 
     return be_actor
@@ -33,24 +39,35 @@ def be_actor() -> None:
     """Be a Ray worker, given the arguments of Ray's ``setup_worker.py``: that sets an environment and executes."""
     from ray._private.runtime_env.context import RuntimeEnvContext
     from ray._private.utils import update_envs
-    from ray._private.workers.setup_worker import parser
+    from ray._private.workers import setup_worker
 
-    own, arguments = parser.parse_known_args(sys.argv[1:])
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
+    Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
+    own, arguments = setup_worker.parser.parse_known_args(sys.argv[1:])
     context = RuntimeEnvContext.deserialize(own.serialized_runtime_env_context or "{}")  # type: ignore[no-untyped-call]
+    if context.command_prefix or context.py_executable != sys.executable:
+        os.execv(sys.executable, [sys.executable, setup_worker.__file__, *sys.argv[1:]])
     update_envs(context.env_vars)
-    program = arguments[0]
+    # Two are Python's own, and in force here as well.
+    program, *arguments = (argument for argument in arguments if argument not in ("-s", "-S"))
     # What Python does when it starts; this one has started before the environment was known.
     sys.path[:0] = [str(Path(program).parent), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    sys.argv = arguments
+    sys.argv = [program, *arguments]
     runpy.run_path(program, run_name="__main__")
 
 
 def main() -> None:
     """Fork until the end of the run."""
     ray = find_spec("ray")
-    assert ray is not None and ray.origin is not None
+    if ray is None or ray.origin is None:
+        sys.exit("error: ray is not installed; install flwr[simulation] beside fedpfl")
     setup_worker = Path(ray.origin).parent / "_private" / "workers" / "setup_worker.py"
-    server = forks.Command(SERVER, [script(SERVER)], partial(forks.entry_point, SERVER))
+    try:
+        server = forks.Command(SERVER, [script(SERVER)], partial(forks.entry_point, SERVER))
+    except FedpflError as error:
+        sys.exit(f"error: {error}")
     actor = forks.Command(ACTOR, [sys.executable, str(setup_worker)], load_actor)
     forks.run(Path(sys.argv[1]), [server, actor])
 

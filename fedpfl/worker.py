@@ -111,8 +111,8 @@ def listening(path: Path) -> Iterator[socket.socket]:
         raise FedpflError(f"the socket {path} cannot be made: {error.strerror}") from error
     with lock, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which no fork inherits
+        except (BlockingIOError, PermissionError):
             raise FedpflError(f"another process listens at {path}") from None
         before = os.umask(0o177)
         try:

@@ -26,8 +26,11 @@ ROOT = Path(__file__).parents[2]
 SPY = """
 import os, sys
 
+os.environ["SET_BY_IMPORT"] = "set by import"
+
 def run():
-    print(os.getcwd(), sys.argv[1:], os.environ.get("SPY"), os.environ.get("LEFT_OUT"), flush=True)
+    names = ("SPY", "LEFT_OUT", "SET_BY_IMPORT")
+    print(os.getcwd(), sys.argv[1:], *map(os.environ.get, names), flush=True)
     print("trouble", file=sys.stderr, flush=True)
     if sys.argv[1:] == ["fail"]:
         raise ValueError("spied")
@@ -41,8 +44,8 @@ def run():
 SERVER = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-import fedpfl.forkserver as f, spy
-f.load = lambda: spy.run
+import fedpfl.forkserver as f
+f.load = lambda: __import__("spy").run
 fork = os.fork
 def fork_or_not():
     if os.path.exists(sys.path[0] + "/full"):
@@ -95,7 +98,7 @@ def call(server, *arguments, cwd="/"):
 
 def test_the_process_has_folder_arguments_environment_and_outputs_of_who_asked(server, tmp_path):
     out, err = call(server, "0", "two words", "", "ü", cwd=tmp_path)
-    assert out == f"{tmp_path} ['0', 'two words', '', 'ü'] a=b\nc None\n"
+    assert out == f"{tmp_path} ['0', 'two words', '', 'ü'] a=b\nc None set by import\n"
     assert err == "trouble\n"
 
 

@@ -74,7 +74,7 @@ class Command:
 
 
 def run(path: Path, commands: Sequence[Command]) -> NoReturn:
-    """Be a program that serves (:func:`serve`): with a log on standard error, until a signal ends it."""
+    """Be a program that serves: with a log on standard error, until a signal ends it; raises as :func:`serve`."""
     # Not the root logger, as what is forked inherits it; and not file 2, which is another's in there.
     handler = logging.StreamHandler(os.fdopen(os.dup(2), "w"))
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
@@ -82,10 +82,7 @@ def run(path: Path, commands: Sequence[Command]) -> NoReturn:
     logger.setLevel(logging.INFO)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _end)
-    try:
-        serve(path, commands)
-    except FedpflError as error:
-        sys.exit(f"error: {error}")
+    serve(path, commands)
 
 
 def serve(path: Path, commands: Sequence[Command]) -> NoReturn:

@@ -34,10 +34,9 @@ def main() -> None:
     parser.add_argument("--socket", metavar="PATH", required=True, help="where to listen")
     arguments = parser.parse_args()
     try:
-        real = script(COMMAND)
+        forks.run(Path(arguments.socket).absolute(), [forks.Command(COMMAND, [script(COMMAND)], load)])
     except FedpflError as error:
         sys.exit(f"error: {error}")
-    forks.run(Path(arguments.socket).absolute(), [forks.Command(COMMAND, [real], load)])
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ if __name__ == "__main__":
     for start in SPARED:
         if hasattr(Node, start):  # a Ray that calls it otherwise just starts it
             setattr(Node, start, lambda *_, **__: None)
-    # Likewise, and so the workers that start slowly are better than none.
+    # Likewise: a Ray that knows no such program, or a run without it, starts its workers itself.
     if Path(sys.argv[2]).is_file() and "setup_worker_path" in signature(RayParams).parameters:
         RayParams.__init__ = partialmethod(RayParams.__init__, setup_worker_path=sys.argv[2])  # type: ignore[assignment]
     ray.init(num_cpus=int(sys.argv[1]), include_dashboard=False, log_to_driver=False)

@@ -61,15 +61,15 @@ def be_actor() -> None:
 def main() -> None:
     """Fork until the end of the run."""
     ray = find_spec("ray")
-    if ray is None or ray.origin is None:
-        sys.exit("error: ray is not installed; install flwr[simulation] beside fedpfl")
-    setup_worker = Path(ray.origin).parent / "_private" / "workers" / "setup_worker.py"
     try:
+        if ray is None or ray.origin is None:
+            raise FedpflError("ray is not installed; install flwr[simulation] beside fedpfl")
+        setup_worker = Path(ray.origin).parent / "_private" / "workers" / "setup_worker.py"
         server = forks.Command(SERVER, [script(SERVER)], partial(forks.entry_point, SERVER))
+        actor = forks.Command(ACTOR, [sys.executable, str(setup_worker)], load_actor)
+        forks.run(Path(sys.argv[1]), [server, actor])
     except FedpflError as error:
         sys.exit(f"error: {error}")
-    actor = forks.Command(ACTOR, [sys.executable, str(setup_worker)], load_actor)
-    forks.run(Path(sys.argv[1]), [server, actor])
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from . import credentials
 from .errors import FedpflError
+from .forks import folder_of_commands
 from .frames import SOCKET_VARIABLE
 from .launch import START_SECONDS, SUPERLINK, SuperLink, free_port, last_line, script, text
 
@@ -203,7 +204,7 @@ class Testbed(SuperLink):
         ]  # fmt: skip
         environment = {
             **self._environment,
-            "PATH": f"{self._device(device) / 'bin'}:{self._environment['PATH']}",
+            "PATH": f"{folder_of_commands(self._forkserver(device))}:{self._environment['PATH']}",
             # Each its own: ClientApps of several SuperNodes that unpack the app at the same time read half of it.
             "FLWR_HOME": f"{self._environment['FLWR_HOME']}-node-{client}",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(TASK_POLL_SECONDS),
@@ -241,7 +242,7 @@ class Testbed(SuperLink):
     def _socket(self, device: int | None) -> Path:
         return self._device(device) / "worker.sock"
 
-    def _forkserver(self, device: int) -> Path:
+    def _forkserver(self, device: int | None) -> Path:
         return self._device(device) / "forkserver.sock"
 
     def _log_of(self, name: str) -> Path:

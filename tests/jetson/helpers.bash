@@ -1,4 +1,4 @@
-# A pretended board for the scripts: files below $BOARD/root, and commands in $BOARD/bin that write down how they were called.
+# A pretended board for the scripts: files below $BOARD/system, and commands in $BOARD/bin that write down how they were called.
 # shellcheck shell=bash
 # The bodies of pretended commands are not for this shell to expand; bats sets status and output.
 # shellcheck disable=SC2016,SC2154
@@ -14,16 +14,16 @@ calls() { cat "$BOARD/calls"; }
 
 setup_board() {  # a stock Jetson Nano with JetPack 4.6.1, as root
     BOARD=$BATS_TEST_TMPDIR/board
-    mkdir -p "$BOARD/bin" "$BOARD/root/proc/device-tree" "$BOARD/root/etc" "$BOARD/opt" "$BOARD/bundle/wheels"
-    export BOARD FEDPFL_SYSTEM_ROOT=$BOARD/root
+    mkdir -p "$BOARD/bin" "$BOARD/system/proc/device-tree" "$BOARD/system/etc" "$BOARD/opt" "$BOARD/bundle/wheels"
+    export BOARD FEDPFL_SYSTEM_ROOT=$BOARD/system
     PREFIX=$BOARD/opt/fedpfl
     STATE=$BOARD/state
-    printf 'NVIDIA Jetson Nano Developer Kit\0' > "$BOARD/root/proc/device-tree/model"
+    printf 'NVIDIA Jetson Nano Developer Kit\0' > "$BOARD/system/proc/device-tree/model"
     echo '# R32 (release), REVISION: 7.1, GCID: 29818004, BOARD: t210ref, EABI: aarch64, DATE: Sat Feb 19 17:05:08 UTC 2022' \
-        > "$BOARD/root/etc/nv_tegra_release"
-    echo 'MemTotal:        4059424 kB' > "$BOARD/root/proc/meminfo"
-    echo 'Filename Type Size Used Priority' > "$BOARD/root/proc/swaps"
-    echo '/dev/root / ext4 defaults 0 1' > "$BOARD/root/etc/fstab"
+        > "$BOARD/system/etc/nv_tegra_release"
+    echo 'MemTotal:        4059424 kB' > "$BOARD/system/proc/meminfo"
+    echo 'Filename Type Size Used Priority' > "$BOARD/system/proc/swaps"
+    echo '/dev/root / ext4 defaults 0 1' > "$BOARD/system/etc/fstab"
     : > "$BOARD/calls"
 
     command_ uname 'echo "${MACHINE:-aarch64}"'
@@ -52,8 +52,8 @@ setup_board() {  # a stock Jetson Nano with JetPack 4.6.1, as root
     command_ stat 'if [[ $2 == %U ]]; then echo "${OWNER:-fedpfl}"; else exec /usr/bin/stat "$@"; fi'
     command_ fallocate 'truncate -s "$2" "$3"'
     command_ mkswap 'echo mkswap >> "$BOARD/calls"'
-    command_ swapon 'echo "$1 file 1 0 -2" >> "$BOARD/root/proc/swaps"'
-    command_ swapoff 'echo swapoff >> "$BOARD/calls"; sed -i 2d "$BOARD/root/proc/swaps"'
+    command_ swapon 'echo "$1 file 1 0 -2" >> "$BOARD/system/proc/swaps"'
+    command_ swapoff 'echo swapoff >> "$BOARD/calls"; sed -i 2d "$BOARD/system/proc/swaps"'
     # Python: makes environments that hold itself, "installs" by writing it down, and answers as training_step.py does.
     command_ python3.11 'case $* in
         "-c "*) echo 3.11 ;;

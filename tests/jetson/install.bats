@@ -89,7 +89,7 @@ refuses() {  # WORDS OPTION…: nothing changed
 }
 
 @test "refused: another machine, unless --any-machine" {
-    rm "$BOARD/root/proc/device-tree/model"
+    rm "$BOARD/system/proc/device-tree/model"
     refuses 'neither Jetson Nano, Orin Nano nor Raspberry Pi'
     install_fedpfl --any-machine
     status_is 0
@@ -101,9 +101,9 @@ refuses() {  # WORDS OPTION…: nothing changed
 }
 
 @test "refused: an older or unknown JetPack" {
-    sed -i 's/7.1/5.1/' "$BOARD/root/etc/nv_tegra_release"
+    sed -i 's/7.1/5.1/' "$BOARD/system/etc/nv_tegra_release"
     refuses 'L4T: 32.5.1; a Nano needs JetPack 4.6'
-    rm "$BOARD/root/etc/nv_tegra_release"
+    rm "$BOARD/system/etc/nv_tegra_release"
     refuses 'does not name a release'
 }
 
@@ -116,9 +116,9 @@ refuses() {  # WORDS OPTION…: nothing changed
 
 @test "refused: too little memory or disk; little memory is a warning" {
     FREE=1000000 refuses 'needs 2500'
-    echo 'MemTotal: 999424 kB' > "$BOARD/root/proc/meminfo"
+    echo 'MemTotal: 999424 kB' > "$BOARD/system/proc/meminfo"
     refuses 'memory: 976 MiB'
-    echo 'MemTotal: 2027424 kB' > "$BOARD/root/proc/meminfo"
+    echo 'MemTotal: 2027424 kB' > "$BOARD/system/proc/meminfo"
     install_fedpfl
     status_is 0
     says 'warning  memory: 1979 MiB'
@@ -138,7 +138,7 @@ refuses() {  # WORDS OPTION…: nothing changed
     refuses 'no archive of Python 3.11'
     install_fedpfl --python "$BOARD/bin/python3.11"
     status_is 0
-    refuses 'no SHA256SUMS' --offline "$BOARD/root"
+    refuses 'no SHA256SUMS' --offline "$BOARD/system"
 }
 
 @test "refused: what needs root without it, a folder of something else" {
@@ -193,14 +193,14 @@ PYTHON
 }
 
 @test "an Orin Nano and a Raspberry Pi are known" {
-    printf 'NVIDIA Jetson Orin Nano Developer Kit\0' > "$BOARD/root/proc/device-tree/model"
+    printf 'NVIDIA Jetson Orin Nano Developer Kit\0' > "$BOARD/system/proc/device-tree/model"
     refuses 'L4T: 32.7.1; an Orin Nano needs JetPack 6'
-    sed -i 's/R32/R36/; s/7.1/3.0/' "$BOARD/root/etc/nv_tegra_release"
+    sed -i 's/R32/R36/; s/7.1/3.0/' "$BOARD/system/etc/nv_tegra_release"
     install_fedpfl --check
     status_is 0
     says '"target": "orin"'
-    rm "$BOARD/root/etc/nv_tegra_release"
-    printf 'Raspberry Pi 4 Model B Rev 1.4\0' > "$BOARD/root/proc/device-tree/model"
+    rm "$BOARD/system/etc/nv_tegra_release"
+    printf 'Raspberry Pi 4 Model B Rev 1.4\0' > "$BOARD/system/proc/device-tree/model"
     install_fedpfl --check
     status_is 0
     says '"target": "pi"'

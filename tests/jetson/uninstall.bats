@@ -52,12 +52,12 @@ setup() {
 }
 
 @test "refused: while something runs, without root, a folder that install.sh did not make" {
-    mkdir "$BOARD/root/proc/77"
-    printf '%s\0' "$PREFIX/venv/bin/python" "$PREFIX/venv/bin/fedpfl-worker" > "$BOARD/root/proc/77/cmdline"
+    mkdir "$BOARD/system/proc/77"
+    printf '%s\0' "$PREFIX/venv/bin/python" "$PREFIX/venv/bin/fedpfl-worker" > "$BOARD/system/proc/77/cmdline"
     uninstall_fedpfl
     status_is 1
     says "process 77 ($PREFIX/venv/bin/python) still runs; stop the services first"
-    rm -r "$BOARD/root/proc/77"
+    rm -r "$BOARD/system/proc/77"
     UID_HERE=1000 uninstall_fedpfl
     status_is 1
     says 'run as root'

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import marked
 
 from fedpfl import guard
 from fedpfl.errors import FedpflError
@@ -18,15 +19,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 
 
 def belonging(folder):
-    mark = f"FLWR_HOME={guard.home(folder)}".encode()
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if mark in path.read_bytes().split(b"\0"):
-                found.append((path.parent / "cmdline").read_bytes())
-        except OSError:
-            continue
-    return found
+    return marked(f"FLWR_HOME={guard.home(folder)}")
 
 
 def until(condition, seconds=20):
@@ -47,14 +40,14 @@ def test_nothing_outlives_a_killed_program():
     run.wait()
     run.stdout.close()
     assert until(lambda: not folder.exists())
-    assert belonging(folder) == []
+    assert belonging(folder) == {}
 
 
 def test_a_stopped_superlink_is_gone_at_once():
     with SuperLink() as link:
         assert until(lambda: belonging(link.folder))
         assert link.ended() is None
-    assert belonging(link.folder) == []
+    assert belonging(link.folder) == {}
     assert not link.folder.exists()
 
 

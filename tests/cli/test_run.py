@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import marked
 from support import exported
 
 from fedpfl.results import RunFolder
@@ -39,18 +40,6 @@ def started(tmp_path):
     while (left := marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert left == {}
-
-
-def marked(mark):
-    """Return the command lines of the processes with a mark, by process id."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if mark.encode() in path.read_bytes().split(b"\0"):
-                found[int(path.parent.name)] = (path.parent / "cmdline").read_bytes()
-        except OSError:
-            continue
-    return found
 
 
 def forking(mark):

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import marked
 
 SECONDS = 600
 SETTINGS = 'dataset="digits" threads=1 local-epochs=2 batch-size=32 seed=3'
@@ -54,15 +55,8 @@ class Home:
 
     def processes(self) -> dict[int, str]:
         """Return the command lines of what was started from here and runs."""
-        found = {}
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                if f"FEDPFL_TEST_MARK={self.path}".encode() in path.read_bytes().split(b"\0"):
-                    command = (path.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                    found[int(path.parent.name)] = command
-            except OSError:
-                continue
-        return found
+        found = marked(f"FEDPFL_TEST_MARK={self.path}")
+        return {pid: command.replace(b"\0", b" ").decode() for pid, command in found.items()}
 
     def find(self, *words: str) -> list[int]:
         """Return the processes whose command line has these words."""

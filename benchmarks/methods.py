@@ -92,7 +92,7 @@ def player(engine: Engine) -> Callable[[], None]:
     config, partition = engine.config, engine.partition
     aggregation = config.method.aggregation
     strategy = strategies()[aggregation.rule](
-        [Client(0, 0, *engine.data.sizes(0))], partition.layout, partition.get_shared(), config.run, "benchmark",
+        [Client(0, *engine.data.sizes(0))], partition.layout, partition.get_shared(), config.run, "benchmark",
         **aggregation.options, **partition.rule_options,
     )  # fmt: skip
     played = 0

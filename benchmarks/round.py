@@ -140,7 +140,7 @@ def settings(options: argparse.Namespace, evaluate_every: int) -> dict[str, Any]
 def make_strategy(config: Config, data: FederatedData) -> PersonalisedStrategy:
     """Return the strategy of the run, which chooses the clients and holds the initial weights."""
     _, partition = assemble(config, data.input_shape, data.num_classes)
-    clients = [Client(i, i, *data.sizes(i)) for i in range(data.num_clients)]
+    clients = [Client(i, *data.sizes(i)) for i in range(data.num_clients)]
     aggregation = config.method.aggregation
     rule = strategies()[aggregation.rule]
     return rule(clients, partition.layout, partition.get_shared(), config.run, "benchmark", **aggregation.options)

@@ -227,7 +227,9 @@ class Engine:
             The client's arrays cannot be read.
         """
         self.partition.accept(message.arrays)
-        self.partition.layout.require(Layout.from_text(str(message.config["layout"])))
+        layout = str(message.config["layout"])
+        if layout != self.partition.layout.to_text():
+            self.partition.layout.require(Layout.from_text(layout))
         self.partition.set_shared(self.partition.layout.unpack(message.arrays))
         state = ClientState(Path(self.config.run.state_dir), str(message.config["state-key"]), client)
         if self.partition.personal:

@@ -6,8 +6,12 @@ import json
 import os
 import re
 import secrets
+import threading
 from pathlib import Path
 from typing import Any
+
+# Held while a file is written: a process that ends another way than by its main program waits for it.
+writing = threading.RLock()
 
 _PART = re.compile(r"\..+\.(\d{1,9})\.part")
 
@@ -30,6 +34,11 @@ def write_atomically(
     executable : bool
         Whether the user may run it.
     """
+    with writing:
+        _write(path, content, private, durable, executable)
+
+
+def _write(path: Path, content: bytes, private: bool, durable: bool, executable: bool) -> None:
     for other in path.parent.iterdir():
         part = _PART.fullmatch(other.name)
         if part and not _runs(int(part.group(1))):

@@ -9,7 +9,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from .errors import LayoutError
-from .payload import EVALUATION_ONLY, Payload
+from .payload import Payload
 from .settings import Value
 
 
@@ -55,14 +55,3 @@ def _numpy(name: str, array: Array) -> np.ndarray:
     if not isinstance(found, np.ndarray):  # an archive
         raise LayoutError(f"its array {name!r} is none")
     return found
-
-
-def count_bytes(content: RecordDict) -> int:
-    """Return the bytes of all records of a message: arrays with their headers, settings, numbers and keys."""
-    return sum(record.count_bytes() for record in content.values())
-
-
-def count_evaluation_bytes(content: RecordDict) -> int:
-    """Return the bytes, among those of :func:`count_bytes`, that travel for ``evaluate-global`` alone."""
-    arrays = content.array_records.get("arrays", ArrayRecord())
-    return ArrayRecord({EVALUATION_ONLY: arrays[EVALUATION_ONLY]}).count_bytes() if EVALUATION_ONLY in arrays else 0

@@ -91,7 +91,7 @@ class Simulation:
         self.engine = engine
         self.state_key = state_key
         self.last = last
-        clients = [Client(i, i, *engine.data.sizes(i)) for i in range(engine.num_clients)]
+        clients = [Client(i, *engine.data.sizes(i)) for i in range(engine.num_clients)]
         aggregation, partition = engine.config.method.aggregation, engine.partition
         options = {**aggregation.options, **partition.rule_options}
         self.strategy = strategies()[aggregation.rule](

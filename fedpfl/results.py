@@ -195,8 +195,8 @@ class RunFolder:
         with suppress(OSError):  # the reason may well be the same: a full disk
             write_atomically(self.path / "failed.txt", f"{reason}\n".encode())
 
-    def record(self, done: Round, strategy: PersonalisedStrategy) -> None:
-        """Store a round: its metrics first, then the checkpoint that makes it count."""
+    def record(self, done: Round, strategy: PersonalisedStrategy) -> dict[str, Any]:
+        """Store a round: its metrics first, then the checkpoint that makes it count; return its line of metrics."""
         line = summarise(done)
         for name, array in done.arrays.items():
             self._write_array(name, done.number, array)
@@ -209,6 +209,7 @@ class RunFolder:
         for old in self._checkpoints()[:-KEPT_CHECKPOINTS]:
             old[1].unlink()
         self._write_events(line)
+        return line
 
     def finish(self, strategy: PersonalisedStrategy) -> None:
         """Write the final weights and the summary."""

@@ -2,48 +2,53 @@
 
 from __future__ import annotations
 
-import re
-import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
+from typing import Any, Protocol
 
-from flwr.app import Message
 from flwr.serverapp import Grid
 
 from .assembly import assemble, mean_model_layout
-from .config import Config, RunSettings
+from .config import Config
 from .errors import ConfigError, FedpflError, LayoutError
-from .messages import from_content, to_content
 from .partition import Partition
 from .payload import Payload
 from .results import RunFolder
 from .settings import Value
-from .strategies import Client, PersonalisedStrategy, strategies
-from .strategies.exchange import Pace
+from .strategies import PersonalisedStrategy, strategies
+from .strategies.base import Round
 from .strategies.mean_model import MeanModel
 from .strategies.privacy import ServerPrivacy
+from .transports import Client, Transport
+from .transports.flower import FlowerTransport
 from .wire import Layout
 
 logger = getLogger("flwr")
 
-# The number of nodes has to stand still for this long before the first are asked.
-SETTLED_SECONDS = 0.3
-# How long a round waits for nodes that appeared during the run to say which clients they are.
-ASK_SECONDS = 60.0
-# Classes, clients, tokens and samples are fewer than this; larger numbers are no descriptions.
-MOST = 10_000_000
+
+class Watch(Protocol):
+    """Is told how a run goes on, in the server's process."""
+
+    def described(self, remarks: Sequence[str]) -> None:
+        """Hear that the clients are there, and what there is to know before round 1."""
+
+    def round(self, line: dict[str, Any]) -> None:
+        """Hear of a finished round, given its line of ``metrics.jsonl``."""
 
 
-def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
+def run_federation(grid: Grid | Transport, run_config: Mapping[str, Value], watch: Watch | None = None) -> RunFolder:
     """Run a federation from the first message to the summary.
 
     Parameters
     ----------
-    grid : Grid
-        Flower's connection to the nodes.
+    grid : Grid or Transport
+        Flower's connection to the nodes, or another way to reach the clients.
     run_config : mapping
         The settings, as Flower hands them to the ServerApp.
+    watch : Watch, optional
+        Is told of the clients and of each round.
 
     Returns
     -------
@@ -59,16 +64,17 @@ def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
     folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
     with folder.alone():
         try:
-            _run(grid, config, folder)
+            _run(grid, config, folder, watch)
         except Exception as error:  # whatever it is, it goes on its way; the folder says that the run failed
             folder.fail(str(error) if isinstance(error, (FedpflError, OSError)) else f"{type(error).__name__}: {error}")
             raise
     return folder
 
 
-def _run(grid: Grid, config: Config, folder: RunFolder) -> None:
+def _run(grid: Grid | Transport, config: Config, folder: RunFolder, watch: Watch | None) -> None:
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
-    descriptions = _find_clients(grid, config)
+    transport = grid if isinstance(grid, Transport) else FlowerTransport(grid, config.run)
+    descriptions = transport.find_clients(config)
     shape, classes, vocabulary = _task(descriptions)
     division = _division(descriptions)
     model, partition = assemble(config, shape, max(classes), vocabulary=vocabulary)
@@ -76,10 +82,14 @@ def _run(grid: Grid, config: Config, folder: RunFolder) -> None:
         folder.require_task(shape, classes, division)
     else:
         folder.describe(shape, classes, config.method.remarks(model), vocabulary, division)
-    for remark in folder.task().get("remarks", []):
-        logger.log(WARNING, "fedpfl: %s", remark)
+    remarks = folder.task().get("remarks", [])
+    if watch is not None:
+        watch.described(remarks)
+    else:
+        for remark in remarks:
+            logger.log(WARNING, "fedpfl: %s", remark)
     strategy = _strategy(config, descriptions, folder.task()["state_key"], partition)
-    strategy.recorder = folder
+    strategy.recorder = _Recorder(folder, watch)
     if config.privacy.on:
         strategy.privacy = _privacy(config, strategy)
     personal = mean_model_layout(config, model, partition)
@@ -91,7 +101,6 @@ def _run(grid: Grid, config: Config, folder: RunFolder) -> None:
         if len(set(classes)) > 1:
             raise ConfigError("evaluate-global", True, "clients with different numbers of classes have no mean model")
         strategy.mean_model = MeanModel(personal, config.run.wire_dtype)
-    strategy.ask = lambda grid, nodes: _ask(grid, nodes, config.run)
     first_round = 1
     if config.run.resume:
         finished, state = folder.checkpoint()
@@ -99,97 +108,21 @@ def _run(grid: Grid, config: Config, folder: RunFolder) -> None:
         folder.forget_after(finished)
         first_round = finished + 1
         folder.go_on(config)
-    strategy.start(grid, first_round=first_round)
+    strategy.start(transport, first_round=first_round)
     folder.finish(strategy)
 
 
-def _find_clients(grid: Grid, config: Config) -> dict[int, Payload]:
-    """Wait for the nodes and ask each which client it is; return the descriptions by node id."""
-    settings, deadline = config.run, time.monotonic() + config.run.node_timeout
-    descriptions: dict[int, Payload] = {}
-    while True:
-        nodes = _settled_nodes(grid, deadline)
-        descriptions = {node: d for node, d in descriptions.items() if node in nodes}
-        descriptions.update(_query(grid, [n for n in nodes if n not in descriptions], settings, deadline))
-        if descriptions:
-            counts = {int(d.config["num-clients"]) for d in descriptions.values()}
-            if len(counts) > 1:
-                raise ConfigError("num-partitions", sorted(counts), "must be the same on all nodes")
-            expected = counts.pop()
-            if len(descriptions) == expected:
-                break
-            if len(descriptions) > expected:
-                allowed = f"this federation has {len(descriptions)} nodes"
-                raise ConfigError("num-clients", expected, allowed)
-        if time.monotonic() > deadline:
-            seen = sorted(int(d.config["client"]) for d in descriptions.values())
-            raise FedpflError(
-                f"{len(seen)} of {expected if descriptions else config.data.num_clients or 'the'} clients connected "
-                f"within node-timeout = {settings.node_timeout:g} s: {seen}"
-            )
-    by_client: dict[int, int] = {}
-    for node, description in descriptions.items():
-        client = int(description.config["client"])
-        if client in by_client:
-            raise ConfigError("partition-id", client, "two nodes have it; each node needs its own")
-        by_client[client] = node
-    return descriptions
+@dataclass(frozen=True)
+class _Recorder:
+    """Records rounds in the run's folder, then tells of them."""
 
+    folder: RunFolder
+    watch: Watch | None
 
-def _settled_nodes(grid: Grid, deadline: float) -> list[int]:
-    nodes: list[int] = []
-    since, pace = time.monotonic(), Pace()
-    while time.monotonic() < deadline:
-        found = sorted(grid.get_node_ids())
-        new = found != nodes
-        if new:
-            nodes, since = found, time.monotonic()
-        elif nodes and time.monotonic() - since > SETTLED_SECONDS:
-            break
-        pace.pause(new)
-    return nodes
-
-
-def _query(grid: Grid, nodes: list[int], settings: RunSettings, deadline: float) -> dict[int, Payload]:
-    content = to_content(Payload())
-    pending = {i for i in grid.push_messages([Message(content, node, "query") for node in nodes]) if i}
-    out: dict[int, Payload] = {}
-    pace = Pace()
-    deadline = min(deadline, time.monotonic() + settings.round_timeout)
-    while pending and time.monotonic() < deadline:
-        replies = list(grid.pull_messages(pending))
-        for reply in replies:
-            pending.discard(reply.metadata.reply_to_message_id)
-            if reply.metadata.src_node_id not in nodes:
-                continue  # made by the SuperLink for a node that is gone; if it comes back it is asked again
-            if reply.has_error():
-                raise FedpflError(f"a client cannot take part: {reply.error.reason}")
-            out[reply.metadata.src_node_id] = _description(from_content(reply.content))
-        pace.pause(bool(replies))
-    return out
-
-
-def _ask(grid: Grid, nodes: Sequence[int], settings: RunSettings) -> dict[int, int]:
-    """Ask nodes that appeared during the run which clients they are; return the clients' nodes."""
-    try:
-        found = _query(grid, list(nodes), settings, time.monotonic() + ASK_SECONDS)
-    except FedpflError as error:
-        logger.log(WARNING, "fedpfl: %s", error)
-        return {}
-    return {int(description.config["client"]): node for node, description in found.items()}
-
-
-def _description(payload: Payload) -> Payload:
-    """Check what a client says of itself; it comes from the network."""
-    config, metrics = payload.config, payload.metrics
-    numbers = [config.get("client"), config.get("num-clients"), config.get("num-classes")]
-    numbers += [config.get("vocabulary", 0), metrics.get("train-samples"), metrics.get("test-samples")]
-    division = config.get("division", 0)
-    shape = str(config.get("input-shape", ""))
-    proper = all(type(n) is int and 0 <= n < MOST for n in numbers) and re.fullmatch(r"\d{1,6}(x\d{1,6}){0,3}", shape)
-    if not proper or type(division) is not int or "layout" not in config:
-        raise FedpflError("a client described itself in a way that this version does not understand")
-    return payload
+    def record(self, done: Round, strategy: PersonalisedStrategy) -> None:
+        line = self.folder.record(done, strategy)
+        if self.watch is not None:
+            self.watch.round(line)
 
 
 def _division(descriptions: Mapping[int, Payload]) -> int | None:
@@ -251,15 +184,13 @@ def _strategy(
     config: Config, descriptions: Mapping[int, Payload], state_key: str, partition: Partition
 ) -> PersonalisedStrategy:
     clients = []
-    for node, description in descriptions.items():
-        client = int(description.config["client"])
+    for client, description in descriptions.items():
         try:
             partition.layout.require(Layout.from_text(str(description.config["layout"])))
         except LayoutError as error:
             raise LayoutError(f"client {client} has another model: {error}") from error
         metrics = description.metrics
-        in_turn = description.config.get("in-turn") is True
-        clients.append(Client(client, node, int(metrics["train-samples"]), int(metrics["test-samples"]), in_turn))
+        clients.append(Client(client, int(metrics["train-samples"]), int(metrics["test-samples"])))
     aggregation = config.method.aggregation
     options = {**aggregation.options, **partition.rule_options}
     return strategies()[aggregation.rule](

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Mapping, Sequence, Tuple
 
 import numpy as np
@@ -48,13 +49,17 @@ class Layout:
         """Names of the arrays, in order."""
         return [name for name, _ in self.entries]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of values in the flat vector."""
         return sum(_count(shape) for _, shape in self.entries)
 
-    def slices(self) -> dict[str, slice]:
+    def slices(self) -> Mapping[str, slice]:
         """Return where each array lies in the flat vector."""
+        return self._slices
+
+    @cached_property
+    def _slices(self) -> dict[str, slice]:
         out, at = {}, 0
         for name, shape in self.entries:
             out[name] = slice(at, at + _count(shape))
@@ -170,6 +175,10 @@ class Layout:
 
     def to_text(self) -> str:
         """Write the layout as compact JSON."""
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         return json.dumps([[name, *shape] for name, shape in self.entries], separators=(",", ":"))
 
     @classmethod

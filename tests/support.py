@@ -212,7 +212,7 @@ def softmax(z: np.ndarray) -> np.ndarray:
 def rule(name: str, start: Any, sizes: Iterable[int], layout: Layout | None = None, **options: Any) -> Any:
     """Return a strategy that starts from one vector, with clients of these numbers of training samples."""
     start = np.asarray(start, np.float32)
-    clients = [Client(i, 100 + i, n, 5) for i, n in enumerate(sizes)]
+    clients = [Client(i, n, 5) for i, n in enumerate(sizes)]
     layout = layout or Layout.of([("w", start.shape)])
     return strategies()[name](clients, layout, start, RunSettings(), "key", **options)
 

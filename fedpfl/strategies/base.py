@@ -1,9 +1,9 @@
 """The base of all strategies: the round loop, and what every aggregation rule can rely on.
 
 Flower's own loop waits up to 3 s between looks for replies, has no checkpoint, and "completes" when every client
-fails. This one looks often (``exchange.py``), hands replies to the rule in client order as soon as their turn comes
-(sums in a fixed order are the same to the bit, however the replies arrive), records every round so that a run can be
-resumed, and fails with the clients' own words.
+fails. This one leaves it to a transport how clients are reached, hands replies to the rule in client order as soon as
+their turn comes (sums in a fixed order are the same to the bit, however the replies arrive), records every round so that
+a run can be resumed, and fails with the clients' own words.
 """
 
 from __future__ import annotations
@@ -11,25 +11,26 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from logging import INFO, WARNING, getLogger
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord, ConfigRecord, MessageType, MetricRecord
 from flwr.serverapp.strategy import Result, Strategy
 
 from ..config import RunSettings
 from ..errors import ConfigError, FedpflError, LayoutError
-from ..messages import count_bytes, count_evaluation_bytes, from_content, pack_arrays, to_content
-from ..payload import Payload
+from ..payload import EVALUATION_ONLY, Payload
 from ..rng import generator
 from ..settings import Value
+from ..transports import Client, Request, Transport
+from ..transports.base import array_bytes, count_bytes
 from ..wire import Layout
 from .diagnostics import Diagnostics
-from .exchange import Client, Exchange
 from .mean_model import MeanModel
 from .privacy import ServerPrivacy
 
@@ -46,6 +47,10 @@ REQUIRED = {
 TESTED = ("trained", "personalised", "global")
 # Of round-timeout, in rounds with tests: training waits no longer than leaves them this share.
 LEAST_FOR_TESTS = 0.25
+# Vectors that go to several clients are packed once: of this many different ones, the latest.
+KEPT_PACKED = 16
+# Of a round in which nobody trained, the reasons that are told.
+TOLD_REASONS = 3
 
 
 @dataclass
@@ -146,8 +151,6 @@ class PersonalisedStrategy(Strategy):
         self.privacy: ServerPrivacy | None = None
         self._diagnostics = Diagnostics() if settings.diagnostics else None
         self._round = Round(0)
-        # Asks nodes which clients they are; returns the clients' nodes.
-        self.ask: Callable[[Grid, Sequence[int]], Mapping[int, int]] = lambda grid, nodes: {}
 
     # -- the rule ----------------------------------------------------------------------------------------------------
 
@@ -222,19 +225,19 @@ class PersonalisedStrategy(Strategy):
 
     # -- Flower's interface ------------------------------------------------------------------------------------------
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Make the messages to the clients of this round, longest work first."""
+    def configure_train(  # type: ignore[override]
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Transport
+    ) -> list[Request]:
+        """List the requests to the clients of this round, longest work first."""
         chosen = self.choose(server_round)
         if self.privacy is not None and self.layout.size:
             self.privacy.asked(client.id for client in chosen)
             self._round.privacy = self.privacy.spent()
         longest_first = sorted(chosen, key=lambda client: -client.train_samples)
-        return self._messages(longest_first, server_round, MessageType.TRAIN)
+        return self._requests(longest_first, server_round, MessageType.TRAIN)
 
     def aggregate_train(  # type: ignore[override]
-        self, server_round: int, replies: Iterable[tuple[Client, Message]]
+        self, server_round: int, replies: Iterable[tuple[Client, Payload]]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Combine the replies of this round, which come with their clients and in client order."""
         self.begin(server_round)
@@ -243,10 +246,12 @@ class PersonalisedStrategy(Strategy):
             mean_model.begin()
         if self._diagnostics is not None:
             self._diagnostics.begin(self)
-        for client, reply in self._payloads(replies):
+        layout = self.layout.to_text()
+        for client, reply in self._checked(replies, MessageType.TRAIN):
             # Checked before it is added, so that a bad reply leaves nothing behind in the sums.
             try:
-                self.layout.require(Layout.from_text(str(reply.config.get("layout", ""))))
+                if reply.config.get("layout") != layout:
+                    self.layout.require(Layout.from_text(str(reply.config.get("layout", ""))))
                 shared = self.layout.unpack(reply.arrays)
                 self.check(client, shared, reply)
                 personal = None if mean_model is None else mean_model.read(reply)
@@ -276,19 +281,19 @@ class PersonalisedStrategy(Strategy):
             self._round.details.update(self._diagnostics.finish(self))
         return None, MetricRecord({"train-loss": _mean(m["train-loss"] for m in self._round.trained.values())})
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Make the messages to all participants, in the rounds in which they are tested."""
+    def configure_evaluate(  # type: ignore[override]
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Transport
+    ) -> list[Request]:
+        """List the requests to all participants, in the rounds in which they are tested."""
         due = self.settings.evaluates_in(server_round)
         clients = sorted(self.participants, key=lambda client: -client.test_samples) if due else []
-        return self._messages(clients, server_round, MessageType.EVALUATE)
+        return self._requests(clients, server_round, MessageType.EVALUATE)
 
     def aggregate_evaluate(  # type: ignore[override]
-        self, server_round: int, replies: Iterable[tuple[Client, Message]]
+        self, server_round: int, replies: Iterable[tuple[Client, Payload]]
     ) -> MetricRecord | None:
         """Collect the clients' scores."""
-        for client, reply in self._payloads(replies):
+        for client, reply in self._checked(replies, MessageType.EVALUATE):
             self._round.evaluated[client.id] = dict(reply.metrics)
         return None
 
@@ -297,9 +302,9 @@ class PersonalisedStrategy(Strategy):
         logger.log(INFO, "\t├──> %s over %d clients", type(self).__name__, len(self.clients))
         logger.log(INFO, "\t└──> %d shared values in %d arrays", self.layout.size, len(self.layout.entries))
 
-    def start(  # pylint: disable=too-many-arguments
+    def start(  # type: ignore[override]
         self,
-        grid: Grid,
+        grid: Transport,
         initial_arrays: ArrayRecord | None = None,
         num_rounds: int | None = None,
         timeout: float | None = None,
@@ -310,7 +315,8 @@ class PersonalisedStrategy(Strategy):
     ) -> Result:
         """Run the rounds from ``first_round`` to the last and record each.
 
-        The arrays and settings that Flower's signature has here were given to the constructor.
+        Where Flower's signature has a Grid there is a transport, which may be one over a Grid; the arrays and settings
+        that it has here were given to the constructor.
 
         Raises
         ------
@@ -326,15 +332,15 @@ class PersonalisedStrategy(Strategy):
         for number in range(first_round, (num_rounds or self.settings.num_server_rounds) + 1):
             self._round = Round(number)
             begun = time.perf_counter()
-            self.find_moved(grid)
-            messages = self.configure_train(number, ArrayRecord(), nothing, grid)
+            grid.begin_round()
+            requests = self.configure_train(number, ArrayRecord(), nothing, grid)
             limit = timeout * (1 - LEAST_FOR_TESTS) if self.settings.evaluates_in(number) else timeout
-            self.aggregate_train(number, self._exchange(grid, messages, number, MessageType.TRAIN, limit))
+            self.aggregate_train(number, grid.replies(requests, limit, self._fail))
             trained = time.perf_counter()
-            messages = self.configure_evaluate(number, ArrayRecord(), nothing, grid)
+            requests = self.configure_evaluate(number, ArrayRecord(), nothing, grid)
             # What sending took is not the tests' loss.
             left = max(timeout - (trained - begun), timeout * LEAST_FOR_TESTS)
-            self.aggregate_evaluate(number, self._exchange(grid, messages, number, MessageType.EVALUATE, left))
+            self.aggregate_evaluate(number, grid.replies(requests, left, self._fail))
             self._round.seconds_train = trained - begun
             self._round.seconds_evaluate = time.perf_counter() - trained
             for client, reason in self._round.failed.items():
@@ -352,69 +358,49 @@ class PersonalisedStrategy(Strategy):
         rng = generator(self.settings.seed, "clients", server_round)
         return [clients[i] for i in sorted(rng.choice(len(clients), count, replace=False))]
 
-    def find_moved(self, grid: Grid) -> None:
-        """Look for clients whose node is gone among the nodes that are new.
-
-        A SuperNode without a registered key gets another node id each time it starts.
-        """
-        nodes = set(grid.get_node_ids())
-        gone = {client.id for client in self.clients.values() if client.node_id not in nodes}
-        new = nodes - {client.node_id for client in self.clients.values()}
-        if not gone or not new:
-            return
-        for number, node in self.ask(grid, sorted(new)).items():
-            if number in gone:
-                logger.log(INFO, "client %d is back as node %d", number, node)
-                self.clients[number] = replace(self.clients[number], node_id=node)
-
-    def _messages(self, clients: Iterable[Client], server_round: int, kind: str) -> Iterator[Message]:
-        packed: dict[tuple[int, ...], tuple[dict[str, np.ndarray], ArrayRecord]] = {}
+    def _requests(self, clients: Iterable[Client], server_round: int, kind: str) -> list[Request]:
+        packed: OrderedDict[tuple[int, ...], tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = OrderedDict()
         layout = self.layout.to_text()
-        for client in clients:
-            extra = self.attachments(client, kind)
-            arrays = {**extra.arrays, "shared": self.outgoing(client)}
-            if self.mean_model is not None and kind == MessageType.EVALUATE:
-                arrays.update(self.mean_model.sent)
-            # Clients that get the same arrays share one record: serialised once, held once.
-            same = tuple(id(array) for array in arrays.values())
-            if same not in packed:
-                sent = {**arrays, **self.layout.pack(arrays["shared"], self.settings.wire_dtype)}
-                packed[same] = arrays, pack_arrays(sent)
-            config: dict[str, Value] = {
-                **extra.config,
-                "round": server_round,
-                "personal-round": self.personal_round[client.id],
-                "state-key": self.state_key,
-                "layout": layout,
-            }
-            content = to_content(Payload(config), packed[same][1])
-            self._round.bytes_down += self._count(content)
-            yield Message(content, client.node_id, kind, group_id=str(server_round))
+        return [
+            Request(client, kind, partial(self._payload, client, server_round, kind, layout, packed))
+            for client in clients
+        ]
 
-    def _exchange(
-        self, grid: Grid, messages: Iterable[Message], server_round: int, kind: str, timeout: float
-    ) -> Iterator[tuple[Client, Message]]:
-        def make(client: Client) -> Message:
-            return next(self._messages([client], server_round, kind))
+    def _payload(
+        self,
+        client: Client,
+        server_round: int,
+        kind: str,
+        layout: str,
+        packed: OrderedDict[tuple[int, ...], tuple[dict[str, np.ndarray], dict[str, np.ndarray]]],
+    ) -> Payload:
+        extra = self.attachments(client, kind)
+        arrays = {**extra.arrays, "shared": self.outgoing(client)}
+        if self.mean_model is not None and kind == MessageType.EVALUATE:
+            arrays.update(self.mean_model.sent)
+        # Clients that get the same arrays get the same packed ones: made once, and sent once where they share a way.
+        same = tuple(id(array) for array in arrays.values())
+        if same not in packed:
+            packed[same] = arrays, {**arrays, **self.layout.pack(arrays["shared"], self.settings.wire_dtype)}
+            if len(packed) > KEPT_PACKED:
+                packed.popitem(last=False)
+        config: dict[str, Value] = {
+            **extra.config,
+            "round": server_round,
+            "personal-round": self.personal_round[client.id],
+            "state-key": self.state_key,
+            "layout": layout,
+        }
+        payload = Payload(config, {}, packed[same][1])
+        self._round.bytes_down += self._count(payload)
+        return payload
 
-        exchange = Exchange(
-            grid, self.clients, make, lambda: self.find_moved(grid), self._fail, self.settings.check_after
-        )
-        return exchange.replies(messages, timeout)
-
-    def _payloads(self, replies: Iterable[tuple[Client, Message]]) -> Iterator[tuple[Client, Payload]]:
+    def _checked(self, replies: Iterable[tuple[Client, Payload]], kind: str) -> Iterator[tuple[Client, Payload]]:
+        """Yield the replies whose numbers can be computed with; note the others as failed."""
         for client, reply in replies:
-            if reply.has_error():
-                self._fail(client, reply.error.reason or f"error code {reply.error.code}")
-                continue
-            self._round.bytes_up += self._count(reply.content)
-            try:
-                payload = from_content(reply.content)
-            except LayoutError as error:
-                self._fail(client, str(error))
-                continue
-            required = REQUIRED[reply.metadata.message_type]
-            bad = _improper(payload.metrics, required)
+            self._round.bytes_up += self._count(reply)
+            required = REQUIRED[kind]
+            bad = _improper(reply.metrics, required)
             lacking = next((key for key in bad if key in required), None)
             if lacking is not None:
                 self._fail(client, f"its reply lacks a proper {lacking}")
@@ -422,19 +408,32 @@ class PersonalisedStrategy(Strategy):
             if bad:  # a global model may be of no use on one client's data: the client's other numbers count
                 number = self._round.number
                 logger.log(WARNING, "round %d: client %d: no proper %s; left out", number, client.id, ", ".join(bad))
-                _leave_out(payload.metrics, bad)
-            yield client, payload
+                _leave_out(reply.metrics, bad)
+            yield client, reply
 
-    def _count(self, content: RecordDict) -> int:
-        apart = count_evaluation_bytes(content)
+    def _count(self, payload: Payload) -> int:
+        apart = 0
+        if EVALUATION_ONLY in payload.arrays:
+            apart = len(EVALUATION_ONLY) + array_bytes(payload.arrays[EVALUATION_ONLY])
         self._round.bytes_evaluation_only += apart
-        return count_bytes(content) - apart
+        return count_bytes(payload) - apart
 
     def _fail(self, client: Client, reason: str) -> None:
         self._round.failed[client.id] = reason
 
     def _reasons(self) -> str:
-        return "; ".join(f"client {client}: {reason}" for client, reason in self._round.failed.items())
+        """Tell why clients failed, those with the same reason together."""
+        clients: dict[str, list[int]] = {}
+        for client, reason in self._round.failed.items():
+            clients.setdefault(reason, []).append(client)
+        told = [f"{_numbered(same)}: {reason}" for reason, same in list(clients.items())[:TOLD_REASONS]]
+        more = len(clients) - len(told)
+        return "; ".join([*told, *([f"and {more} other reasons"] if more else [])])
+
+
+def _numbered(clients: Sequence[int]) -> str:
+    first = ", ".join(map(str, sorted(clients)[:5]))
+    return f"client{'s' * (len(clients) > 1)} {first}{f' and {len(clients) - 5} more' * (len(clients) > 5)}"
 
 
 def _improper(metrics: Mapping[str, Any], required: Sequence[str]) -> list[str]:

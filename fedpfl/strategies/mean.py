@@ -11,6 +11,9 @@ from ..payload import Payload
 from ..privacy import without_negative_variances
 from .base import Client, PersonalisedStrategy
 
+# Values that are added at a time: they stay in a core's cache, and no copy of a whole vector is made.
+BLOCK = 1 << 14
+
 
 class RunningMean:
     """Σ a_i·w_i / Σ a_i, added up in float64 one vector after the other; the mean of equal vectors is that vector.
@@ -24,10 +27,15 @@ class RunningMean:
     def __init__(self, size: int) -> None:
         self._sum = np.zeros(size, np.float64)
         self._weights = 0.0
+        self._block = np.empty(min(size, BLOCK), np.float64)
 
     def add(self, vector: np.ndarray, weight: float) -> None:
         """Add a vector, shape (size,), with its weight, at least 0."""
-        self._sum += weight * vector.astype(np.float64)
+        for at in range(0, len(vector), BLOCK):
+            values = vector[at : at + BLOCK]
+            product = np.multiply(values, weight, out=self._block[: len(values)], dtype=np.float64)
+            total = self._sum[at : at + BLOCK]
+            np.add(total, product, out=total)
         self._weights += weight
 
     def disturb(self, noise: Callable[[np.ndarray], np.ndarray]) -> None:

@@ -154,7 +154,7 @@ def test_running_statistics_take_no_step():
 def rule(config, partition):
     from fedpfl.strategies import Client, strategies
 
-    clients = [Client(i, 100 + i, 10, 5) for i in range(2)]
+    clients = [Client(i, 10, 5) for i in range(2)]
     aggregation = config.method.aggregation
     return strategies()[aggregation.rule](
         clients, partition.layout, partition.get_shared(), config.run, "key",

@@ -11,7 +11,7 @@ from fedpfl.wire import Layout
 
 LAYOUT = Layout.of([("base.w", (2,)), ("head.w", (1,)), ("base.v", (1,))])
 SIZES = (1, 2, 5)
-CLIENTS = [Client(i, 100 + i, n, 5) for i, n in enumerate(SIZES)]
+CLIENTS = [Client(i, n, 5) for i, n in enumerate(SIZES)]
 START = np.full(4, 10, np.float32)
 
 

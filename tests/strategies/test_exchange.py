@@ -11,7 +11,7 @@ from fedpfl.errors import ConfigError, FedpflError
 from fedpfl.messages import from_content
 from fedpfl.payload import Payload, is_probe
 from fedpfl.server import run_federation
-from fedpfl.strategies import exchange
+from fedpfl.transports import exchange
 
 LOST_NODE, CRASHED = 5, 8
 

@@ -12,7 +12,7 @@ from fedpfl.strategies import Client, strategies
 from fedpfl.wire import Layout
 
 LAYOUT = Layout.of([("fc.weight", (1,)), ("norm.running_mean", (1,)), ("norm.running_var", (1,)), ("norm.bias", (1,))])
-CLIENTS = [Client(i, 100 + i, 1 + i, 5) for i in range(4)]
+CLIENTS = [Client(i, 1 + i, 5) for i in range(4)]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from fedpfl.strategies import Client, strategies
 from fedpfl.wire import Layout
 
 LAYOUT = Layout.of([("w", (3,))])
-CLIENTS = [Client(i, 100 + i, n, 5) for i, n in enumerate((1, 2, 5))]
+CLIENTS = [Client(i, n, 5) for i, n in enumerate((1, 2, 5))]
 
 
 def aggregate(vectors, **options):

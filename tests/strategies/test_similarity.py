@@ -20,7 +20,7 @@ from fedpfl.wire import Layout
 
 LAYOUT = Layout.of([("u", (2,))])
 SAMPLES = (1, 2, 5, 8)
-CLIENTS = [Client(i, 100 + i, n, 5) for i, n in enumerate(SAMPLES)]
+CLIENTS = [Client(i, n, 5) for i, n in enumerate(SAMPLES)]
 # Client 1 is like client 0 to cos 0.8, client 2 to cos 0, client 3 to cos −1; 1 and 2: 0.6, 1 and 3: −0.8.
 V = {0: [1, 0], 1: [4, 3], 2: [0, 7], 3: [-2, 0]}
 U = {0: [1, 10], 1: [2, 20], 2: [4, 40], 3: [8, 80]}
@@ -89,7 +89,7 @@ def test_matches_add_up_over_the_rounds():
 
 def test_epsilon_0_and_tau_minus_1_is_the_plain_mean_to_the_bit():
     rng = np.random.default_rng(0)
-    clients = [Client(i, 100 + i, int(rng.integers(1, 50)), 5) for i in range(7)]
+    clients = [Client(i, int(rng.integers(1, 50)), 5) for i in range(7)]
     layout, start = Layout.of([("u", (5000,))]), np.zeros(5000, np.float32)
     ours = rule(layout, start, clients, threshold=-1.0, scaling=0.0)
     mean = strategies()["mean"](clients, layout, start, RunSettings(), "key", weights="uniform")

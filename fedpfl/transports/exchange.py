@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 
 from ..messages import to_content
 from ..payload import probe
+from .base import Client, Fail
 
 logger = getLogger("flwr")
 
@@ -52,25 +53,21 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Client:
-    """What the server knows of a client.
+class Node:
+    """Where a client is.
 
     Attributes
     ----------
+    client : Client
+        The client.
     id : int
-        Client from 0 (its partition id).
-    node_id : int
         Flower's node.
-    train_samples, test_samples : int
-        Sizes of its data.
     in_turn : bool
         Whether the node works on one message after the other, as a SuperNode does and a simulation does not.
     """
 
+    client: Client
     id: int
-    node_id: int
-    train_samples: int
-    test_samples: int
     in_turn: bool = False
 
 
@@ -81,10 +78,10 @@ class Exchange:
     ----------
     grid : Grid
         Flower's connection to the nodes.
-    clients : mapping of int to Client
-        All clients, as they are now: ``find_moved`` changes it.
+    nodes : mapping of int to Node
+        Where each client is now: ``find_moved`` changes it.
     make : callable
-        Makes a client's message once more.
+        Makes the message to a client; called once more for one that lost it.
     find_moved : callable
         Looks whether clients came back as other nodes.
     fail : callable
@@ -96,13 +93,13 @@ class Exchange:
     def __init__(
         self,
         grid: Grid,
-        clients: Mapping[int, Client],
-        make: Callable[[Client], Message],
+        nodes: Mapping[int, Node],
+        make: Callable[[int], Message],
         find_moved: Callable[[], None],
-        fail: Callable[[Client, str], None],
+        fail: Fail,
         check_after: float,
     ) -> None:
-        self._grid, self._clients, self._make = grid, clients, make
+        self._grid, self._nodes, self._make = grid, nodes, make
         self._find_moved, self._fail, self._check_after = find_moved, fail, check_after
         self._sent_at: dict[int, float] = {}
         self._resends: dict[int, int] = {}
@@ -114,10 +111,10 @@ class Exchange:
         self._away: dict[int, tuple[Message, float]] = {}
         self._present: set[int] = set()
 
-    def replies(self, messages: Iterable[Message], timeout: float) -> Iterator[tuple[Client, Message]]:
-        """Send the messages; yield (client, reply) in client order, each as soon as those before it are in."""
+    def replies(self, clients: Iterable[int], timeout: float) -> Iterator[tuple[Client, Message]]:
+        """Send clients their messages; yield (client, reply) in client order, each as soon as those before it are in."""
         self._present = set(self._grid.get_node_ids())
-        self._send(list(messages))  # the grid may go through them more than once
+        self._send([self._make(client) for client in clients])
         order, arrived = sorted(self._sent_at), dict[int, Message]()
         deadline, pace = time.monotonic() + timeout, Pace()
         while self._sent_at and time.monotonic() < deadline:
@@ -126,19 +123,19 @@ class Exchange:
             while order and order[0] not in self._sent_at:
                 client = order.pop(0)
                 if client in arrived:
-                    yield self._clients[client], arrived.pop(client)
+                    yield self._nodes[client].client, arrived.pop(client)
             if self._sent_at:
                 self._probe_the_silent()
                 pace.pause(bool(found))
         # Whoever is missing will not come: go on with those that are here, still in order.
         for client in order:
             if client in arrived:
-                yield self._clients[client], arrived.pop(client)
+                yield self._nodes[client].client, arrived.pop(client)
             elif client in self._sent_at:
-                self._fail(self._clients[client], f"no reply within {round(timeout, 1):g} s")
+                self._fail(self._nodes[client].client, f"no reply within {round(timeout, 1):g} s")
 
     def _send(self, messages: list[Message]) -> None:
-        by_node = {client.node_id: client for client in self._clients.values()}
+        by_node = {node.id: node.client for node in self._nodes.values()}
         for message, message_id in zip(messages, self._grid.push_messages(messages), strict=True):
             # A reply that the SuperLink makes for a dead node carries the SuperLink's own node id: go by the message.
             client = by_node[message.metadata.dst_node_id]
@@ -184,17 +181,17 @@ class Exchange:
 
     def _send_again(self, client: int, reason: str) -> bool:
         self._find_moved()
-        online = self._clients[client].node_id in set(self._grid.get_node_ids())
+        online = self._nodes[client].id in set(self._grid.get_node_ids())
         if not online or self._resends.get(client, 0) == MOST_RESENDS:
             return False
         self._resends[client] = self._resends.get(client, 0) + 1
         logger.log(WARNING, "client %d lost its message (%s); it is sent again", client, reason)
-        self._send([self._make(self._clients[client])])
+        self._send([self._make(client)])
         return client in self._sent_at
 
     def _may_come_back(self, client: int) -> bool:
         """Say whether its node went away during this exchange; one that was away before is not waited for again."""
-        node = self._clients[client].node_id
+        node = self._nodes[client].id
         return node in self._present and node not in set(self._grid.get_node_ids())
 
     def _probe_the_silent(self) -> None:
@@ -206,18 +203,18 @@ class Exchange:
         asked = set(self._probes.values())
         now = time.monotonic()
         silent = [
-            self._clients[client]
+            self._nodes[client]
             for client, sent_at in self._sent_at.items()
             if max(sent_at, self._probed_at.get(client, sent_at)) < now - self._check_after
-            and self._clients[client].in_turn
+            and self._nodes[client].in_turn
             and client not in asked
             and self._resends.get(client, 0) < MOST_RESENDS
         ]
-        messages = [Message(to_content(probe()), client.node_id, MessageType.QUERY) for client in silent]
-        for client, message_id in zip(silent, self._grid.push_messages(messages) if messages else (), strict=True):
-            self._probed_at[client.id] = now
+        messages = [Message(to_content(probe()), node.id, MessageType.QUERY) for node in silent]
+        for node, message_id in zip(silent, self._grid.push_messages(messages) if messages else (), strict=True):
+            self._probed_at[node.client.id] = now
             if message_id:
-                self._probes[message_id] = client.id
+                self._probes[message_id] = node.client.id
 
     def _close(self, client: int) -> None:
         self._sent_at.pop(client, None)

@@ -1,0 +1,116 @@
+"""What a transport is: it carries requests to clients and brings their replies back, in client order."""
+
+from __future__ import annotations
+
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ..config import Config
+from ..payload import Payload
+from ..settings import Value
+
+
+@dataclass(frozen=True)
+class Client:
+    """What the server knows of a client.
+
+    Attributes
+    ----------
+    id : int
+        Client from 0 (its partition id).
+    train_samples, test_samples : int
+        Sizes of its data.
+    """
+
+    id: int
+    train_samples: int
+    test_samples: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """One message to a client, made when it is sent.
+
+    Attributes
+    ----------
+    client : Client
+        Who gets it.
+    kind : str
+        ``train`` or ``evaluate``.
+    make : callable, () → Payload
+        Makes the content. The transport may call it again, for a client that lost the message. Requests of which the
+        arrays are the same objects may share one copy on the way.
+    """
+
+    client: Client
+    kind: str
+    make: Callable[[], Payload]
+
+
+# Called with a client and the reason why there is no reply from it.
+Fail = Callable[[Client, str], None]
+
+
+class Transport(ABC):
+    """Carries messages between the server and the clients of one federation."""
+
+    @abstractmethod
+    def find_clients(self, config: Config) -> dict[int, Payload]:
+        """Return how each client describes itself, by client: see :meth:`fedpfl.client.Engine.query`.
+
+        Raises
+        ------
+        FedpflError
+            A client cannot take part, or not all of them are there.
+        """
+
+    def begin_round(self) -> None:
+        """Prepare for a round, for example look for clients that have moved to other nodes."""
+
+    @abstractmethod
+    def replies(self, requests: Sequence[Request], timeout: float, fail: Fail) -> Iterator[tuple[Client, Payload]]:
+        """Send requests, one a client, and yield the replies in client order, each as soon as its turn has come.
+
+        Parameters
+        ----------
+        requests : sequence of Request
+            In the order in which they should be worked on.
+        timeout : float
+            Seconds to wait for all of them, where a client may be silent for ever.
+        fail : callable
+            Is told of each client that has no reply, and why.
+        """
+
+
+def count_bytes(payload: Payload) -> int:
+    """Return the bytes that a payload has as Flower's message: arrays with their headers, settings, numbers and keys.
+
+    Equal to what Flower's records count (``count_bytes``), without making them.
+    """
+    arrays = sum(len(name) + array_bytes(array) for name, array in payload.arrays.items())
+    config = sum(len(key) + _value_bytes(value) for key, value in payload.config.items())
+    return arrays + config + sum(len(key) + 8 for key in payload.metrics)
+
+
+def array_bytes(array: np.ndarray) -> int:
+    """Return the bytes of an array on its way: NumPy's file format."""
+    return _header_bytes(array.dtype.str, array.shape) + array.nbytes
+
+
+@lru_cache(maxsize=256)
+def _header_bytes(descr: str, shape: tuple[int, ...]) -> int:
+    header = io.BytesIO()
+    fields: Mapping[str, object] = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, dict(fields))
+    return len(header.getvalue())
+
+
+def _value_bytes(value: Value) -> int:
+    if isinstance(value, bool):
+        return 1
+    return len(value) if isinstance(value, str) else 8

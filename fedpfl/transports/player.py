@@ -1,0 +1,261 @@
+"""What a worker process of the local engine does: play the clients that it is asked for, one after the other.
+
+Between it and the server's process go headers, which are pickled, and behind each the plain bytes of its arrays. Both
+ends belong to one program on one machine; nothing else can reach the pipes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import io
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..client import HANDLERS, Engine
+from ..errors import FedpflError
+from ..files import writing
+from ..payload import Number, Payload
+from ..settings import Value
+
+# Arrays that a worker keeps for the requests that follow, beside those of the last one: some clusters of clients share.
+KEPT_ARRAYS, KEPT_BYTES = 16, 64 * 2**20
+# Of what a client prints, the characters that go out at once.
+PRINTED = 1 << 16
+
+
+class ArrayNote(NamedTuple):
+    """What a header says of an array.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the payload.
+    number : int
+        The same number is the same array; of a reply 0.
+    dtype : str
+    shape : tuple of int
+    follows : bool
+        Whether its bytes come behind the header; else the receiver has it.
+    """
+
+    name: str
+    number: int
+    dtype: str
+    shape: tuple[int, ...]
+    follows: bool
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The header of a request; ``fresh``: all arrays held so far are of the past."""
+
+    fresh: bool
+    client: int
+    kind: str
+    config: Mapping[str, Value]
+    arrays: Sequence[ArrayNote]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The header of a reply."""
+
+    client: int
+    config: Mapping[str, Value]
+    metrics: Mapping[str, Number]
+    arrays: Sequence[ArrayNote]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A client has no reply: why, in one line, and where the program was unless the line says it all."""
+
+    client: int
+    reason: str
+    trace: str = ""
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What a client has printed or logged: whole lines."""
+
+    client: int
+    text: str
+
+
+class Shelf:
+    """The arrays that a worker holds, by number.
+
+    The server's process keeps one for each worker, which goes through the same steps and so is equal to it.
+    """
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[int, np.ndarray] = OrderedDict()
+
+    def __contains__(self, number: int) -> bool:
+        """Say whether an array is held."""
+        return number in self._held
+
+    def clear(self) -> None:
+        """Drop all."""
+        self._held.clear()
+
+    def take(self, listed: Sequence[ArrayNote], array: Callable[[ArrayNote], np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the arrays of a request by name, and hold them; ``array`` brings those that follow.
+
+        What has not been asked for the longest time goes first.
+        """
+        for note in listed:
+            if note.follows:
+                self._held[note.number] = array(note)
+            self._held.move_to_end(note.number)
+        found = {note.name: self._held[note.number] for note in listed}
+        size = sum(held.nbytes for held in self._held.values())
+        while len(self._held) > len(listed) and (len(self._held) > KEPT_ARRAYS or size > KEPT_BYTES):
+            _, dropped = self._held.popitem(last=False)
+            size -= dropped.nbytes
+        return found
+
+
+def send_arrays(pipe: Connection, arrays: Sequence[np.ndarray]) -> None:
+    """Send the bytes of arrays behind a header."""
+    for array in arrays:
+        if array.nbytes:
+            pipe.send_bytes(memoryview(np.ascontiguousarray(array)).cast("B"))
+
+
+def receive_array(pipe: Connection, note: ArrayNote) -> np.ndarray:
+    """Receive the bytes of an array behind a header."""
+    array = np.empty(note.shape, np.dtype(note.dtype))
+    if array.nbytes:
+        pipe.recv_bytes_into(memoryview(array).cast("B"))
+    return array
+
+
+def notes(arrays: Mapping[str, np.ndarray]) -> list[ArrayNote]:
+    """Describe the arrays of a reply."""
+    return [ArrayNote(name, 0, array.dtype.str, array.shape, True) for name, array in arrays.items()]
+
+
+def play(engine: Engine, kind: str, client: int, message: Payload) -> Payload | Failed:
+    """Let a client answer; what goes wrong is its reply."""
+    try:
+        return HANDLERS[kind](engine, client, message)
+    except FedpflError as error:
+        return Failed(client, str(error))
+    except Exception as error:  # of a client: the others go on, and the user gets all there is to know
+        if type(error).__name__ == "BdbQuit":  # who leaves the debugger leaves the run
+            raise
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        words = " ".join(str(error).split())[:500]
+        reason = f"{type(error).__name__}{': ' * bool(words)}{words} ({Path(last.filename).name}, line {last.lineno})"
+        return Failed(client, reason, traceback.format_exc())
+
+
+def serve(
+    make: Callable[[], Engine],
+    requests: Connection,
+    replies: Connection,
+    lifeline: Connection,
+    inherited: Sequence[Connection],
+) -> None:
+    """Play clients until the server's process is gone; the main function of a worker process.
+
+    Parameters
+    ----------
+    make : callable
+        Makes the engine, or returns the one that was there before the fork.
+    requests, replies, lifeline : Connection
+        Where requests come from and replies go; nobody writes to the lifeline, which ends with the server's process.
+    inherited : sequence of Connection
+        The other ends, of this worker and of others, that a fork has taken with it.
+    """
+    for other in inherited:
+        other.close()
+    # A Ctrl-C reaches the whole group of processes; the server's process decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    with contextlib.suppress(io.UnsupportedOperation, AttributeError, ValueError):  # no standard error to write to
+        faulthandler.enable()
+    said = _Said(replies)
+    _redirect(said)
+    engine, shelf = make(), Shelf()
+    while True:
+        try:
+            asked: Asked = requests.recv()
+            if asked.fresh:
+                shelf.clear()
+            arrays = shelf.take(asked.arrays, partial(receive_array, requests))
+        except (EOFError, OSError):  # the server's process is gone
+            return
+        said.client = asked.client
+        answer = play(engine, asked.kind, asked.client, Payload(dict(asked.config), {}, arrays))
+        said.flush()
+        if isinstance(answer, Failed):
+            replies.send(answer)
+        else:
+            with said.lock:
+                replies.send(Answered(asked.client, answer.config, answer.metrics, notes(answer.arrays)))
+                send_arrays(replies, list(answer.arrays.values()))
+
+
+def _end_with(lifeline: Connection) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        lifeline.recv_bytes()
+    # Whatever the client is doing: only a file that is being written is finished, so that no half of one is left.
+    with writing:
+        os._exit(1)
+
+
+class _Said(io.TextIOBase):
+    """Standard output and error of a worker: lines go to the server's process, with the client's number."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe, self._rest = pipe, ""
+        self.lock = threading.RLock()
+        self.client = -1
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        with self.lock:
+            whole, newline, self._rest = (self._rest + text).rpartition("\n")
+            self._send(whole + newline)
+            if len(self._rest) > PRINTED:
+                self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        with self.lock:
+            text, self._rest = self._rest, ""
+            self._send(text)
+
+    def _send(self, text: str) -> None:
+        for at in range(0, len(text), PRINTED):
+            self._pipe.send(Printed(self.client, text[at : at + PRINTED]))
+
+
+def _redirect(said: _Said) -> None:
+    before = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+    sys.stdout = sys.stderr = said
+    loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
+    for handler in (handler for logger in loggers for handler in logger.handlers):
+        # Handlers that were made before hold the old streams.
+        if isinstance(handler, logging.StreamHandler) and handler.stream in before:
+            handler.setStream(said)

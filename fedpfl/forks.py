@@ -1,8 +1,8 @@
-"""Starts commands without importing what they need each time.
+"""Starts a command without importing what it needs each time.
 
-A process that has their modules imported forks for every start. For each command it puts a small one of the same name
-into ``bin`` beside its socket, to stand first in the ``PATH`` of whoever starts it. That one hands its arguments, its
-environment and its outputs over the socket, which is its own user's, or becomes the real command where nobody listens.
+A process that has its modules imported forks for every start. It puts a small command of the same name into ``bin``
+beside its socket, to stand first in the ``PATH`` of whoever starts it. That one hands its arguments, its environment
+and its outputs over the socket, which is its own user's, or becomes the real command where nobody listens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -37,7 +37,7 @@ _SHELL = '#!/bin/sh\nexec {python} -IS {hand_over} "$@"\n'
 _HAND_OVER = '''\
 """Hands a start of {name} over to the process that forks; written by it."""
 import array, os, socket, struct, sys
-words = [os.getcwdb(), {name!r}.encode(), b"%d" % len(sys.argv[1:]), *map(os.fsencode, sys.argv[1:])]
+words = [os.getcwdb(), b"%d" % len(sys.argv[1:]), *map(os.fsencode, sys.argv[1:])]
 words += [key + b"=" + value for key, value in os.environb.items()]
 request = b"\\0".join(words)
 try:
@@ -50,30 +50,30 @@ try:
 except OSError:
     taken = b""
 if not taken:
-    os.execv({real[0]!r}, [*{real!r}, *sys.argv[1:]])
+    os.execv({real!r}, [{real!r}, *sys.argv[1:]])
 '''
 
 
 @dataclass(frozen=True)
 class Command:
-    """What can be started.
+    """What is started.
 
     Attributes
     ----------
     name : str
         Its name in ``bin``.
-    real : sequence of str
-        What is executed instead, the arguments behind it, where nobody listens.
+    real : str
+        What is executed instead where nobody listens.
     load : callable
         Imports everything, once; returns what a fork calls, with ``sys.argv`` as the command finds it.
     """
 
     name: str
-    real: Sequence[str]
+    real: str
     load: Callable[[], Callable[[], Any]]
 
 
-def run(path: Path, commands: Sequence[Command]) -> NoReturn:
+def run(path: Path, command: Command) -> NoReturn:
     """Be a program that serves: with a log on standard error, until a signal ends it; raises as :func:`serve`."""
     # Not the root logger, as what is forked inherits it; and not file 2, which is another's in there.
     handler = logging.StreamHandler(os.fdopen(os.dup(2), "w"))
@@ -82,10 +82,10 @@ def run(path: Path, commands: Sequence[Command]) -> NoReturn:
     logger.setLevel(logging.INFO)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _end)
-    serve(path, commands)
+    serve(path, command)
 
 
-def serve(path: Path, commands: Sequence[Command]) -> NoReturn:
+def serve(path: Path, command: Command) -> NoReturn:
     """Fork for every request until the process is told to end.
 
     Whoever asks while the modules are imported waits for that.
@@ -94,19 +94,18 @@ def serve(path: Path, commands: Sequence[Command]) -> NoReturn:
     ----------
     path : Path
         The socket.
-    commands : sequence of Command
-        What can be asked for.
+    command : Command
+        What is forked.
 
     Raises
     ------
     FedpflError
-        Another process has the socket, or a command cannot be loaded.
+        Another process has the socket, or the command cannot be loaded.
     """
     with listening(path) as listener:
-        for command in commands:
-            write_command(path, command)
+        write_command(path, command)
         before = dict(os.environb)
-        runs = {command.name: command.load() for command in commands}
+        begin = command.load()
         # What modules set for themselves when they are imported, which happens here.
         set_by_modules = {key: os.environb[key] for key in os.environb if os.environb[key] != before.get(key)}
         signal.signal(signal.SIGCHLD, _reap)
@@ -119,19 +118,16 @@ def serve(path: Path, commands: Sequence[Command]) -> NoReturn:
                     require_own_peer(connection)
                     connection.settimeout(STALLED_SECONDS)
                     request, files = _receive(connection)
-                    name = os.fsdecode(request[1])
-                    if name not in runs:
-                        raise FedpflError(f"{name} is not among {', '.join(runs)}")
                     process = os.fork()
                     if process == 0:
                         listener.close()
                         connection.close()
-                        _become(runs[name], request, files, set_by_modules)
-                    logger.info("%s is process %d", name, process)
+                        _become(command.name, begin, request, files, set_by_modules)
+                    logger.info("%s is process %d", command.name, process)
                     try:
                         connection.send(b"\1")
                     except OSError as error:
-                        logger.warning("%s was started, but who asked for it is gone: %s", name, error)
+                        logger.warning("%s was started, but who asked for it is gone: %s", command.name, error)
                 except (FedpflError, OSError) as error:  # also: no process to be had, or nobody waits any more
                     logger.warning("a request was dropped: %s", error)
                 finally:
@@ -155,17 +151,17 @@ def entry_point(name: str) -> Callable[[], Any]:
 
 
 def folder_of_commands(path: Path) -> Path:
-    """Return the folder, to be the first of a ``PATH``, whose commands go to the socket ``path``."""
+    """Return the folder, to be the first of a ``PATH``, whose command goes to the socket ``path``."""
     return path.parent / "bin"
 
 
 def write_command(path: Path, command: Command) -> None:
-    """Write what hands a command over to the socket ``path``: ``NAME`` and, for Python, ``NAME.py``."""
+    """Write what hands a command over to the socket ``path``."""
     folder = folder_of_commands(path)
     folder.mkdir(exist_ok=True, mode=0o700)
     hand_over = folder / f"{command.name}.py"
     # It may just be started by someone, who must find the old file or the new one.
-    text = _HAND_OVER.format(name=command.name, socket=str(path), real=list(command.real))
+    text = _HAND_OVER.format(name=command.name, socket=str(path), real=command.real)
     write_atomically(hand_over, text.encode(), private=True)
     shell = _SHELL.format(python=shlex.quote(sys.executable), hand_over=shlex.quote(str(hand_over)))
     write_atomically(folder / command.name, shell.encode(), private=True, executable=True)
@@ -186,8 +182,8 @@ def _receive(connection: socket.socket) -> tuple[list[bytes], list[int]]:
                 raise FedpflError("it is not complete")
             content += more
         words = content.split(b"\0")
-        if len(words) < 3 or not words[2].isdigit() or len(words) < 3 + int(words[2]):
-            raise FedpflError("it is not a list of a folder, a command, arguments and an environment")
+        if len(words) < 2 or not words[1].isdigit() or len(words) < 2 + int(words[1]):
+            raise FedpflError("it is not a list of a folder, arguments and an environment")
     except (FedpflError, OSError):
         for file in files:
             os.close(file)
@@ -196,7 +192,11 @@ def _receive(connection: socket.socket) -> tuple[list[bytes], list[int]]:
 
 
 def _become(
-    run: Callable[[], Any], request: list[bytes], files: list[int], set_by_modules: Mapping[bytes, bytes]
+    name: str,
+    begin: Callable[[], Any],
+    request: list[bytes],
+    files: list[int],
+    set_by_modules: Mapping[bytes, bytes],
 ) -> NoReturn:
     """Be the command, in the process that was forked."""
     status: object = 1
@@ -207,15 +207,11 @@ def _become(
         for place, file in enumerate(files, 1):
             os.dup2(file, place)
             os.close(file)
-        folder, name, count, words = request[0], request[1], int(request[2]), request[3:]
-        sys.argv = [*map(os.fsdecode, (name, *words[:count]))]
-        # What is the same stays where it is in memory: a process that renames itself finds its name beside it.
-        given = {**set_by_modules, **dict(word.split(b"=", 1) for word in words[count:] if word.find(b"=") > 0)}
-        for key in os.environb.keys() - given.keys():
-            del os.environb[key]
-        for key in given:
-            if os.environb.get(key) != given[key]:
-                os.environb[key] = given[key]
+        folder, count, words = request[0], int(request[1]), request[2:]
+        sys.argv = [name, *map(os.fsdecode, words[:count])]
+        os.environ.clear()
+        os.environb.update(set_by_modules)
+        os.environb.update(dict(word.split(b"=", 1) for word in words[count:] if word.find(b"=") > 0))
         random.seed()
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()
@@ -223,7 +219,7 @@ def _become(
         # What is imported here is the installed package, and the app brings its own, perhaps another one.
         for module in [module for module in sys.modules if module.partition(".")[0] == "fedpfl"]:
             del sys.modules[module]
-        status = run()
+        status = begin()
     except SystemExit as end:
         status = end.code
     except BaseException:

@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--socket", metavar="PATH", required=True, help="where to listen")
     arguments = parser.parse_args()
     try:
-        forks.run(Path(arguments.socket).absolute(), [forks.Command(COMMAND, [script(COMMAND)], load)])
+        forks.run(Path(arguments.socket).absolute(), forks.Command(COMMAND, script(COMMAND), load))
     except FedpflError as error:
         sys.exit(f"error: {error}")
 

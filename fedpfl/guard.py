@@ -29,7 +29,7 @@ def home(folder: Path) -> Path:
 def end_all(folder: Path, spared: set[int]) -> None:
     """Kill all process groups in which a process belongs to ``folder``, then remove the folder.
 
-    Nothing of theirs is kept, results are written atomically, and Ray takes five seconds to end when it is asked to.
+    They are not asked to end first: nothing of theirs is kept, and results are written atomically.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def end_all(folder: Path, spared: set[int]) -> None:
         Process groups to leave alone.
     """
     deadline = time.monotonic() + STOP_SECONDS
-    # By group: a process that renames itself, as Ray's do, overwrites its environment.
+    # By group: what a process starts just now goes with it.
     while (groups := _groups(f"FLWR_HOME={home(folder)}") - spared) and time.monotonic() < deadline:
         for group in groups:
             with suppress(ProcessLookupError):

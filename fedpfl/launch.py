@@ -1,8 +1,8 @@
 """A private Flower SuperLink: start it, submit a run, watch it, and leave nothing behind.
 
 ``flwr run .`` alone uses one SuperLink for all of a user's runs: it goes on running afterwards, in the working
-directory and with the environment of whoever started it first. A run of ``fedpfl run`` brings its own instead, on a
-free port, with its own ``FLWR_HOME``, in an empty folder, and its own Ray. Everything is said through the commands
+directory and with the environment of whoever started it first. A run of ``fedpfl up`` (:mod:`fedpfl.testbed`) brings
+its own instead, on a free port, with its own ``FLWR_HOME``, in an empty folder. Everything is said through the commands
 ``flower-superlink`` and ``flwr``, which Flower documents, rather than through the modules behind them, which change.
 
 Nothing here needs torch: a run's settings are checked, which does, while the SuperLink is starting.
@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import shutil
 import signal
 import socket
@@ -31,13 +30,9 @@ from typing import Any
 
 from . import guard
 from .errors import FedpflError
-from .forks import folder_of_commands
 from .results import to_toml
 
 SUPERLINK = "Flower's SuperLink"
-FORKS = "the process that forks the simulation's"
-# Under this name Ray's workers are known to it. Ray leaves an argument out where it sees the name of its own program.
-ACTOR = "setup_worker"
 START_SECONDS = 60.0
 COMMAND_SECONDS = 120.0
 PORT_TRIES = 3
@@ -70,15 +65,11 @@ class SuperLink:
     Attributes
     ----------
     folder : Path
-        Temporary folder of the SuperLink: its ``FLWR_HOME``, the app, Ray's files. Removed at the end.
-    starting : str
-        What happens between submission and the server's first sign of life.
+        Temporary folder of the SuperLink: its ``FLWR_HOME``, the app, logs. Removed at the end.
     """
 
-    starting = "starting the server and Ray"
-
     def __init__(self) -> None:
-        # Ray puts sockets below it, whose paths are limited to about 100 characters.
+        # Sockets lie below it, whose paths are limited to about 100 characters.
         base = tempfile.gettempdir()
         self.folder = Path(tempfile.mkdtemp(prefix="fedpfl-", dir=base if len(base) < 24 else "/tmp"))
         self._home = guard.home(self.folder)
@@ -86,9 +77,7 @@ class SuperLink:
         self._log = self.folder / "superlink.log"
         self._read = 0
         self._port = 0
-        self._ray_port = free_port()
-        self._forks = self.folder / "forks" / "socket"
-        self._environment = _environment(self.folder, self._ray_port, str(folder_of_commands(self._forks)))
+        self._environment = _environment(self.folder)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> SuperLink:
@@ -120,33 +109,7 @@ class SuperLink:
             for process in (self._guard, *self._processes.values()):
                 process.wait()
 
-    def start_forks(self) -> None:
-        """Begin to import what the simulation's processes need, so that each can be forked and need not be started."""
-        if sys.platform != "linux":
-            return  # macOS's own libraries may not be used in a fork
-        command = [sys.executable, "-P", "-m", "fedpfl.simulation_forks", str(self._forks)]
-        self._spawn(FORKS, command, self._environment)
-
-    def start_ray(self, actors: int) -> None:
-        """Begin to start Ray, with as many actors; Flower's simulation finds it, and waits for it."""
-        token = self.folder / "ray-token"
-        token.touch(0o600)
-        token.write_text(secrets.token_hex(32), encoding="utf-8")
-        environment = {
-            **self._environment,
-            "RAY_GCS_SERVER_PORT": str(self._ray_port),
-            # No idle workers from the start: Flower's actors need workers with an environment of their own.
-            "RAY_prestart_worker_first_driver": "0",
-            # Ray would train with niceness 15, behind everything else that runs, its own and Flower's helpers included.
-            "RAY_worker_niceness": "0",
-        }
-        del environment["RAY_ADDRESS"]
-        head, worker = Path(__file__).with_name("ray_head.py"), folder_of_commands(self._forks) / f"{ACTOR}.py"
-        self._spawn("Ray", [sys.executable, "-P", str(head), str(actors), str(worker)], environment)
-
-    def submit(
-        self, app: Path | None, run_config: Mapping[str, Any], federation: Mapping[str, int | float] | None = None
-    ) -> str:
+    def submit(self, app: Path | None, run_config: Mapping[str, Any]) -> str:
         """Submit a run.
 
         Parameters
@@ -155,8 +118,6 @@ class SuperLink:
             Folder of the app; None means the installed package.
         run_config : mapping
             Settings by key.
-        federation : mapping, optional
-            Flower's ``--federation-config``, of a simulation.
 
         Returns
         -------
@@ -173,10 +134,7 @@ class SuperLink:
         copy_app(app, copy)
         settings = self.folder / "run-config.toml"
         settings.write_text(to_toml(dict(run_config)), encoding="utf-8")
-        more = []
-        if federation:
-            more = ["--federation-config", " ".join(f"{key}={value}" for key, value in federation.items())]
-        answer = self._flwr("run", str(copy), "--run-config", str(settings), *more, "--format", "json")
+        answer = self._flwr("run", str(copy), "--run-config", str(settings), "--format", "json")
         return str(answer["run-id"])
 
     def status(self, run_id: str) -> tuple[str, str]:
@@ -186,7 +144,7 @@ class SuperLink:
 
     def log(self, run_id: str | None) -> str:
         """Return what the SuperLink, and with a run's id its ServerApp and clients, have logged."""
-        parts = [part for part in (text(self._log), text(self._log_of(FORKS))) if part]
+        parts = [text(self._log)]
         if run_id is not None and self.ended() is None:
             try:
                 shown = self._command("log", run_id, "--show")
@@ -198,7 +156,7 @@ class SuperLink:
     def ended(self) -> str | None:
         """Say which of the processes that must run has ended; None while they all run."""
         for name, process in self._processes.items():
-            if name != FORKS and process.poll() is not None:
+            if process.poll() is not None:
                 return f"{name} ended with exit code {process.poll()}"
         return None
 
@@ -216,7 +174,7 @@ class SuperLink:
         self._spawn(SUPERLINK, [script("flower-superlink"), *self._flags(), *address], self._environment)
 
     def _flags(self) -> list[str]:
-        return ["--insecure", "--simulation", "--isolation", "subprocess"]
+        return ["--insecure", "--isolation", "subprocess"]
 
     def _trust(self) -> str:
         """Return what Flower's configuration says of the SuperLink's certificate."""
@@ -259,7 +217,7 @@ class SuperLink:
             )  # fmt: skip
 
     def _log_of(self, name: str) -> Path:
-        return self.folder / "forks.log" if name == FORKS else self._log
+        return self._log
 
     def _flwr(self, *arguments: str) -> dict[str, Any]:
         return answer(arguments[0], self._command(*arguments))
@@ -323,27 +281,18 @@ def _belongs(path: Path) -> bool:
     return path.suffix in APP_SUFFIXES or path.name in APP_NAMES
 
 
-def _environment(folder: Path, ray_port: int, *first: str) -> dict[str, str]:
+def _environment(folder: Path) -> dict[str, str]:
     here = {"127.0.0.1", "localhost"}
     given = ",".join(os.environ.get(name, "") for name in ("NO_PROXY", "no_proxy"))
     no_proxy = ",".join(sorted({*filter(None, given.split(",")), *here}))
     return {
         **os.environ,
         # The SuperLink starts its helpers by name.
-        "PATH": os.pathsep.join([*first, sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
         "FLWR_HOME": str(guard.home(folder)),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
-        "RAY_TMPDIR": str(folder),
-        "RAY_ADDRESS": f"127.0.0.1:{ray_port}",
-        # Ray listens on every interface and runs what it is sent; with a token, only what this run sends.
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(folder / "ray-token"),
-        "RAY_USAGE_STATS_ENABLED": "0",
-        # Under `uv run` Ray would copy the working directory and run its workers with uv, too.
-        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "NO_PROXY": no_proxy,
         "no_proxy": no_proxy,
     }

@@ -49,8 +49,6 @@ class Testbed(SuperLink):
         With MQTT, once the nodes have started: the command that shows them live.
     """
 
-    starting = "starting the server"
-
     def __init__(self, keys: Path, mqtt: bool = False) -> None:
         super().__init__()
         self._mqtt = mqtt

@@ -27,7 +27,7 @@ LAYERS = [
     ["report"],
     ["client_app", "server_app", "credentials", "guard", "forks"],
     ["launch"],
-    ["forkserver", "simulation_forks", "testbed", "experiments"],
+    ["forkserver", "testbed", "experiments"],
     ["cli"],
 ]
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}

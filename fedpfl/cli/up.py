@@ -11,7 +11,7 @@ import typer
 
 from . import app
 from .common import RunConfig
-from .start import AppDir, KeepLog, Outcome, Quiet, Resume, conduct
+from .watched import AppDir, KeepLog, Outcome, Quiet, Resume, conduct
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -69,4 +69,4 @@ def up_command(
             typer.echo(f"to watch it in another terminal: {shlex.join(bed.watch)}", err=True)
         return bed.submit(plan.app, plan.run_config())
 
-    conduct("up", bed, make, begin, as_json, quiet, keep_log)
+    conduct(bed, make, begin, as_json, quiet, keep_log)

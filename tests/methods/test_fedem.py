@@ -10,7 +10,7 @@ import torch
 from support import head, linear_round, simulate, softmax, train
 
 from fedpfl import models
-from fedpfl.cli.start import _export
+from fedpfl.cli.watched import _export
 from fedpfl.errors import NoPlainModel
 from fedpfl.export import export_personal
 from fedpfl.methods.fedem import FedEM, FedEMSettings, components

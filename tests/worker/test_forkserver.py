@@ -137,8 +137,7 @@ def request(*words):
 
 
 @pytest.mark.parametrize("content", [
-    b"", b"abc", b"\0\0\0\5hello", struct.pack(">I", 2**31), request(b"/", b"flwr-clientapp", b"99", b"word"),
-    request(b"/", b"rm", b"0"),
+    b"", b"abc", b"\0\0\0\5hello", struct.pack(">I", 2**31), request(b"/", b"99", b"word"), request(b"/", b"no number"),
 ])  # fmt: skip
 def test_bytes_that_are_no_request_start_nothing(server, content):
     before = (server.folder / "log").read_text().count("a request was dropped")
@@ -158,7 +157,7 @@ def begin(server):
     """Send a request; return the connection."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(str(server.folder / "run" / "f.sock"))
-    content = request(b"/", b"flwr-clientapp", b"1", b"0")
+    content = request(b"/", b"1", b"0")
     socket.send_fds(connection, [content[:4]], [1, 2])
     connection.sendall(content[4:])
     return connection
@@ -190,7 +189,7 @@ def test_without_room_for_a_process_nothing_is_taken(server):
 
 def test_a_command_that_is_being_started_is_not_written_to(tmp_path):
     def write(real):
-        write_command(tmp_path / "f.sock", Command("flwr-clientapp", [real], entry_point))
+        write_command(tmp_path / "f.sock", Command("flwr-clientapp", real, entry_point))
 
     write("first")
     paths = [tmp_path / "bin" / name for name in ("flwr-clientapp", "flwr-clientapp.py")]
@@ -205,11 +204,11 @@ def test_a_command_that_is_being_started_is_not_written_to(tmp_path):
 
 def test_without_the_server_flower_s_own_command_runs(tmp_path):
     real = tmp_path / "real"
-    real.write_text('#!/bin/sh\necho "real $1 $2"\n')
+    real.write_text('#!/bin/sh\necho "real $1"\n')
     real.chmod(0o700)
-    write_command(tmp_path / "nobody.sock", Command("flwr-clientapp", [str(real), "first"], entry_point))
+    write_command(tmp_path / "nobody.sock", Command("flwr-clientapp", str(real), entry_point))
     done = subprocess.run([tmp_path / "bin" / "flwr-clientapp", "here"], capture_output=True, text=True, timeout=30)
-    assert done.stdout == "real first here\n"
+    assert done.stdout == "real here\n"
 
 
 def test_it_finds_flower_s_command():

@@ -1,4 +1,4 @@
-"""How `fedpfl run` goes on, ends and speaks, with a SuperLink that only pretends."""
+"""How `fedpfl up` goes on, ends and speaks, with a SuperLink that only pretends."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import sys
 import pytest
 import typer
 
-from fedpfl.cli import start
+from fedpfl.cli import watched
 from fedpfl.cli.plan import prepare
 from fedpfl.data import datasets
 from fedpfl.errors import DataError, FedpflError
@@ -21,14 +21,12 @@ def quick(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for name in ("LOOK_SECONDS", "FIRST_ASK_SECONDS", "ASK_SECONDS_AT_END", "ASK_SECONDS_UNANSWERED"):
-        monkeypatch.setattr(start, name, 0.0)
-    monkeypatch.setattr(start, "_export", lambda plan, shown: None)
+        monkeypatch.setattr(watched, name, 0.0)
+    monkeypatch.setattr(watched, "_export", lambda plan, shown: None)
 
 
 class Link:
     """A SuperLink whose run does one thing at each question for its status."""
-
-    starting = "starting"
 
     def __init__(self, *steps):
         self.steps = list(steps)
@@ -65,7 +63,7 @@ def run(link, as_json=False, keep_log=False):
     def make():
         return prepare(None, ['run-name="r" num-server-rounds=1'], 2, None)
 
-    start.conduct("run", link, make, begin, as_json, quiet=True, keep_log=keep_log)
+    watched.conduct(link, make, begin, as_json, quiet=True, keep_log=keep_log)
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -81,7 +79,7 @@ def test_data_are_fetched_before_the_run_starts(monkeypatch, tmp_path, capsys, q
         raise AssertionError("it has started")
 
     with pytest.raises(DataError, match="no network"):
-        start.conduct("run", Link(), lambda: prepare(None, texts, 2, None), begin, True, quiet, False)
+        watched.conduct(Link(), lambda: prepare(None, texts, 2, None), begin, True, quiet, False)
     out, err = capsys.readouterr()
     assert json.loads(out)["error"] == "mnist: not to be downloaded (no network)"
     assert err == ("" if quiet else "mnist: 7 %\n")
@@ -90,7 +88,7 @@ def test_data_are_fetched_before_the_run_starts(monkeypatch, tmp_path, capsys, q
 def finish(link):
     (link.folder.path / "metrics.jsonl").write_text(json.dumps(ROUND) + "\n")
     (link.folder.path / "summary.md").write_text("")
-    return start.COMPLETED, "N/A"
+    return watched.COMPLETED, "N/A"
 
 
 def fail():
@@ -104,13 +102,13 @@ def silent():
 def test_a_superlink_that_is_being_restarted_is_asked_again(capsys):
     link = Link(silent, silent, lambda: None, silent, lambda: finish(link))
     run(link, as_json=True)
-    assert json.loads(capsys.readouterr().out)["status"] == start.COMPLETED
+    assert json.loads(capsys.readouterr().out)["status"] == watched.COMPLETED
 
 
 def test_a_superlink_that_stays_silent_is_given_up(monkeypatch):
-    monkeypatch.setattr(start, "UNANSWERED_SECONDS", 0.05)
+    monkeypatch.setattr(watched, "UNANSWERED_SECONDS", 0.05)
     link = Link(*[silent] * 10**6)
-    with pytest.raises(start.RunFailedError, match="the disk is full"):
+    with pytest.raises(watched.RunFailedError, match="the disk is full"):
         run(link)
     assert len(link.steps) <= 10**6 - 2
 
@@ -144,7 +142,7 @@ def test_a_log_that_cannot_be_kept_hides_nothing(keep_log, capsys):
     if keep_log:
         run(link, keep_log=True)
     else:
-        with pytest.raises(start.RunFailedError, match=r"^the disk is full$"):
+        with pytest.raises(watched.RunFailedError, match=r"^the disk is full$"):
             run(link)
     assert capsys.readouterr().err == f"note: {link.folder.path / 'flower.log'}: Is a directory\n"
 
@@ -163,7 +161,7 @@ def test_an_interrupted_export_is_not_gone_on_with_by_resume(monkeypatch, capsys
     def interrupted(plan, shown):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(start, "_export", interrupted)
+    monkeypatch.setattr(watched, "_export", interrupted)
     link = Link(lambda: finish(link))
     with pytest.raises(typer.Exit):
         run(link)

@@ -1,0 +1,246 @@
+"""Watches a run that Flower carries out in processes of its own, for ``fedpfl up``: from its plan to its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import ConfigError, FedpflError, NoPlainModel
+from . import in_words
+from .common import print_json, stdout
+
+if TYPE_CHECKING:
+    from ..launch import SuperLink
+    from .plan import Plan
+    from .progress import Display
+
+COMPLETED = "finished:completed"
+LOOK_SECONDS = 0.2
+# A question to Flower costs a process and more than a second of one core, taken from the training. Only a server that
+# was killed ends without a hint, and so the questions become rarer the longer the run goes on.
+FIRST_ASK_SECONDS, LONGEST_ASK_SECONDS = 20.0, 600.0
+ASK_SECONDS_AT_END = 1.0
+# The SuperLink may just be started again when it is asked.
+ASK_SECONDS_UNANSWERED, UNANSWERED_SECONDS = 1.0, 60.0
+FILES_WATCHED = ("summary.md", "task.json")
+# After the results are written the server winds down. Only if Flower does not log the end by then, ask for it.
+WIND_DOWN_SECONDS = 8.0
+
+
+class RunFailedError(FedpflError):
+    """The run ended without its results.
+
+    Parameters
+    ----------
+    status : str
+        Flower's last word.
+    reason : str
+        Why, in one line.
+    """
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+AppDir = Annotated[
+    Path | None, typer.Argument(metavar="[APP_DIR]", help="Folder of the app; the working directory by default.")
+]
+Resume = Annotated[
+    str | None, typer.Option(metavar="RUN", help="Go on with this run (name or folder), with its settings.")
+]
+Outcome = Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+KeepLog = Annotated[bool, typer.Option("--keep-log", help="Keep Flower's log also when all went well.")]
+
+
+def conduct(
+    link: SuperLink,
+    make: Callable[[], Plan],
+    begin: Callable[[Plan], str],
+    as_json: bool,
+    quiet: bool,
+    keep_log: bool,
+) -> None:
+    """Carry a run out from its plan to the report, and leave the program with its exit code.
+
+    Parameters
+    ----------
+    link : SuperLink
+        What runs it, not yet started.
+    make : callable
+        Makes the plan.
+    begin : callable
+        Submits the plan to ``link``; returns the run's id.
+    as_json, quiet, keep_log : bool
+        The options of these names.
+    """
+    plan: Plan | None = None
+    try:
+        from ..launch import ending_signals
+
+        # The SuperLink takes as long to start as the checks with their import of torch, and so they run side by side.
+        with ending_signals(), link:
+            plan = make()
+            _fetch_data(plan, quiet)
+            _carry_out(link, plan, begin, quiet, keep_log)
+    except (FedpflError, OSError) as error:
+        if as_json:
+            before = "invalid" if isinstance(error, ConfigError) and plan is None else "failed"
+            _report(plan, error.status if isinstance(error, RunFailedError) else before, in_words(error))
+        raise
+    except KeyboardInterrupt:
+        message = "interrupted"
+        if plan is not None and plan.has_finished():
+            message += f"; the run has finished; its models, if the method has any: fedpfl export {plan.folder.path}"
+        elif plan is not None and any((plan.folder.path / "checkpoint").glob("round-*.safetensors")):
+            message += f"; go on with: fedpfl up --resume {plan.folder.path}"
+        if as_json:
+            _report(plan, "interrupted", message)
+        typer.echo(message, err=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        _report(plan, COMPLETED, None)
+    else:
+        from ..results import outcome
+        from .runs import outcome_table
+
+        stdout().print(outcome_table(outcome(plan.folder)))
+        typer.echo(plan.folder.path)
+
+
+def _fetch_data(plan: Plan, quiet: bool) -> None:
+    # Here the progress is seen, and no client, for which the server waits only so long, has to do it.
+    from ..data import fetch
+
+    with contextlib.redirect_stderr(io.StringIO()) if quiet else contextlib.nullcontext():
+        fetch(plan.config.data)
+
+
+def _carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet: bool, keep_log: bool) -> None:
+    from ..launch import reason_in
+    from .progress import display
+
+    run_id, status, details = None, "failed", ""
+    with display(plan.config.run.num_server_rounds, quiet) as shown:
+        shown.stage("starting Flower")
+        log = ""
+        try:
+            # A resumed run has files of its earlier part.
+            old = [_version(plan.folder.path / name) for name in FILES_WATCHED]
+            run_id = begin(plan)
+            status, details = _watch(link, run_id, plan, shown, old)
+            # A resumed run removes the summary of its earlier part before its first round.
+            finished = status == COMPLETED and (plan.folder.path / "summary.md").is_file()
+            if keep_log or not finished:
+                log = link.log(run_id)
+        except FedpflError as error:
+            finished, details, log = False, str(error), link.log(None)
+        shown.stage("stopping Flower")
+        link.stop()
+        if finished:
+            _export(plan, shown)
+    where = _keep(log, plan) if log else None
+    if not finished:
+        reason = reason_in(log) or (details if details not in ("", "N/A") else "the run ended without results")
+        raise RunFailedError(status, f"{reason} (log: {where})" if where else reason)
+    if where:
+        typer.echo(f"log: {where}", err=True)
+
+
+def _watch(
+    link: SuperLink, run_id: str, plan: Plan, shown: Display, old: Sequence[tuple[int, int] | None]
+) -> tuple[str, str]:
+    """Show the run's progress until Flower says that it has finished; return Flower's status and details."""
+    from ..files import Rounds
+
+    rounds = Rounds(plan.folder.path / "metrics.jsonl")
+    summary, task = (plan.folder.path / name for name in FILES_WATCHED)
+    old_summary, old_task = old
+    shown.stage("starting the server")
+    folder_seen = clients_seen = ending = False
+    pause, unanswered_since = FIRST_ASK_SECONDS, 0.0
+    ask_at = time.monotonic() + pause
+    while True:
+        if not folder_seen and (plan.folder.path / "config.toml").is_file():
+            folder_seen = True
+            shown.stage("waiting for the clients")
+        # The folder of a new run begins with a task that lacks everything that the clients say.
+        if not clients_seen and _version(task) not in (None, old_task) and "remarks" in (known := plan.folder.task()):
+            clients_seen = True
+            for remark in known["remarks"]:
+                typer.echo(f"note: {remark}", err=True)
+            shown.stage("first round")
+        for line in rounds.new():
+            shown.round(line)
+        if link.hints_end():
+            ending, ask_at = True, 0.0
+        elif not ending and _version(summary) not in (None, old_summary):
+            ending, ask_at = True, time.monotonic() + WIND_DOWN_SECONDS
+        if ended := link.ended():
+            raise FedpflError(ended)
+        if time.monotonic() >= ask_at:
+            try:
+                status, details = link.status(run_id)
+            except FedpflError:
+                unanswered_since = unanswered_since or time.monotonic()
+                if time.monotonic() - unanswered_since > UNANSWERED_SECONDS:
+                    raise
+                ask_at = time.monotonic() + ASK_SECONDS_UNANSWERED
+            else:
+                if status.startswith("finished"):
+                    for line in rounds.new():
+                        shown.round(line)
+                    return status, details
+                unanswered_since = 0.0
+                pause = ASK_SECONDS_AT_END if ending else min(2 * pause, LONGEST_ASK_SECONDS)
+                ask_at = time.monotonic() + pause
+        time.sleep(LOOK_SECONDS)
+
+
+def _export(plan: Plan, shown: Display) -> None:
+    from ..export import export_personal
+
+    shown.stage("writing the personalised models")
+    try:
+        export_personal(plan.folder)
+    except NoPlainModel as reason:
+        typer.echo(f"note: no personalised models are written: {reason}", err=True)
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Return what differs between a file and the one that replaces it; None if there is none.
+
+    No clock is asked: the one of the folder's file server may be another.
+    """
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _keep(log: str, plan: Plan) -> Path | None:
+    folder = plan.folder.path
+    path = folder / "flower.log" if folder.is_dir() else folder.with_name(folder.name + ".flower.log")
+    try:
+        path.write_text(log, encoding="utf-8")
+    except OSError as error:  # why the run failed is still to be said, and may well be the same: a full disk
+        typer.echo(f"note: {path}: {error.strerror}", err=True)
+        return None
+    return path
+
+
+def _report(plan: Plan | None, status: str, error: str | None) -> None:
+    from ..results import OUTCOME_KEYS, outcome
+
+    result: dict[str, Any] = {"run": plan.folder.path.name if plan else None, "status": status, "error": error}
+    # The same keys in every case: whoever reads the object need not ask which are there.
+    result.update(outcome(plan.folder) if plan is not None else dict.fromkeys(OUTCOME_KEYS))
+    print_json(result)

@@ -22,7 +22,7 @@ from .errors import ConfigError, TrainingDiverged
 from .methods.base import LocalRound
 from .payload import EVALUATION_ONLY, Payload
 from .privacy import noise_key, private_reply
-from .rng import generator, torch_seed
+from .rng import generator, seed_torch, torch_seed
 from .settings import Value
 from .state import ClientState
 from .training.loop import Score, evaluate, run_phase
@@ -202,7 +202,8 @@ class Engine:
         phases = [phase for phase in phases if phase.epochs]
         if phases:
             # Dropout draws from torch's own generator; the batches have theirs.
-            torch.manual_seed(torch_seed(local.seed, f"torch {purpose}", local.client, local.round))
+            seed = torch_seed(local.seed, f"torch {purpose}", local.client, local.round)
+            seed_torch(seed, self.config.training.device)
         return [
             run_phase(
                 self.model, phase, local.samples, self.config.training,
@@ -230,7 +231,8 @@ class Engine:
         layout = str(message.config["layout"])
         if layout != self.partition.layout.to_text():
             self.partition.layout.require(Layout.from_text(layout))
-        self.partition.set_shared(self.partition.layout.unpack(message.arrays))
+        vector = self.partition.layout.unpack(message.arrays)
+        self.partition.set_shared(vector)
         state = ClientState(Path(self.config.run.state_dir), str(message.config["state-key"]), client)
         if self.partition.personal:
             stored = int(message.config["personal-round"])
@@ -238,7 +240,7 @@ class Engine:
         place = self._place(client)
         local = LocalRound(
             client, int(message.config["round"]), self.config.run.seed, self.data.num_classes, self.model,
-            self.partition.received(), message,
+            self.partition.received(vector), message,
             train_data=lambda: self._on_device(self.data.train(place)),
             train_labels=lambda: self.data.labels(place),
         )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -88,9 +88,15 @@ class Partition:
         for name, array in self.layout.unflatten(flat).items():
             self._arrays[name].copy_(torch.from_numpy(array))
 
-    def received(self) -> dict[str, Tensor]:
-        """Return copies of the shared arrays as tensors, by name."""
-        return {name: self._arrays[name].detach().clone() for name in self.shared}
+    def received(self, flat: np.ndarray | None = None) -> Mapping[str, Tensor]:
+        """Return copies of the shared arrays as tensors, by name.
+
+        Given the vector from which they were loaded, each copy is made from it when somebody asks for it: most methods
+        never do.
+        """
+        if flat is None:
+            return {name: self._arrays[name].detach().clone() for name in self.shared}
+        return Received(self.layout.unflatten(flat), self._arrays)
 
     def get_personal(self) -> dict[str, np.ndarray]:
         """Copy the personal arrays, by name."""
@@ -116,6 +122,37 @@ class Partition:
     def personal_elements(self) -> dict[str, Tensor]:
         """Return, for each array with anything personal in it, where that is: bool, shape of the array."""
         return {name: torch.ones_like(self._arrays[name], dtype=torch.bool) for name in self.personal}
+
+
+class Received(Mapping[str, Tensor]):
+    """Arrays of a vector as tensors, made when they are asked for.
+
+    Parameters
+    ----------
+    arrays : mapping of str to ndarray
+        The arrays; nobody writes to them.
+    like : mapping of str to Tensor
+        Tensors of whose type, device and memory format the copies are.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], like: Mapping[str, Tensor]) -> None:
+        self._arrays, self._like = arrays, like
+        self._made: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return an array's copy, the same each time."""
+        if name not in self._made:
+            with torch.no_grad():
+                self._made[name] = torch.empty_like(self._like[name]).copy_(torch.from_numpy(self._arrays[name]))
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        """Return the number of arrays."""
+        return len(self._arrays)
 
 
 @dataclass(frozen=True)
@@ -237,6 +274,10 @@ class ChannelPartition(Partition):
         vector[self._travels] = flat
         for name, array in self.channels.layout.unflatten(vector).items():
             self._arrays[name].copy_(torch.from_numpy(array))
+
+    def received(self, flat: np.ndarray | None = None) -> Mapping[str, Tensor]:
+        """Return copies of the arrays as they are loaded, with the client's own channels."""
+        return super().received()
 
     def get_personal(self) -> dict[str, np.ndarray]:
         """Copy the personal arrays; of those that are split the personal channels, or all while that can change."""

@@ -40,20 +40,6 @@ class Plan:
         """Return the settings to hand to Flower."""
         return self.config.flat()
 
-    def actors(self) -> int:
-        """Return the number of processes that play clients: one for each core, none idle."""
-        return min(_cores(), self.config.data.num_clients)
-
-    def federation(self, clients_per_gpu: int) -> dict[str, int | float]:
-        """Return Flower's ``--federation-config``: actors with one thread, as many as Ray has CPUs."""
-        out: dict[str, int | float] = {
-            "num-supernodes": self.config.data.num_clients,
-            "client-resources-num-cpus": 1,
-        }
-        if self.config.training.device == "cuda":
-            out["client-resources-num-gpus"] = 1 / clients_per_gpu
-        return out
-
     def has_finished(self) -> bool:
         """Say whether the run has done all its rounds and written its results, so that there is no going on."""
         last = max((line["round"] for line in self.folder.metrics()), default=0)
@@ -161,7 +147,3 @@ def _check_resumable(plan: Plan) -> None:
             f"{plan.config.run.run_name} has finished its {last} rounds; "
             f"ask for more: --run-config 'num-server-rounds={2 * last}'"
         )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

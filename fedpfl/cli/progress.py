@@ -28,8 +28,27 @@ class Display(Protocol):
     def round(self, line: dict[str, Any]) -> None:
         """Show a finished round, given its line of ``metrics.jsonl``."""
 
+    def line(self, words: str) -> None:
+        """Show a line of text, such as a warning, also where no progress is shown."""
 
-class Lines:
+    def printed(self, client: int, text: str) -> None:
+        """Show what a client has printed."""
+
+
+class _Spoken:
+    """Lines on standard error, in whole ones."""
+
+    def line(self, words: str) -> None:
+        """Print a line."""
+        print(words, file=sys.stderr, flush=True)
+
+    def printed(self, client: int, text: str) -> None:
+        """Print each line with the client's number before it."""
+        for words in text.splitlines():
+            self.line(f"client {client}: {words}")
+
+
+class Lines(_Spoken):
     """Plain lines with the seconds since the start.
 
     Parameters
@@ -79,8 +98,8 @@ class _Drawn:
         self._progress.stop()
 
 
-class Bar(_Drawn):
-    """A progress bar.
+class Bar(_Drawn, _Spoken):
+    """A progress bar, below the lines of what is said meanwhile.
 
     Parameters
     ----------
@@ -105,6 +124,10 @@ class Bar(_Drawn):
     def stage(self, words: str) -> None:
         """Put the stage before the bar."""
         self._progress.update(self._task, description=words)
+
+    def line(self, words: str) -> None:
+        """Print a line above the bar, as it is."""
+        self._progress.console.print(words, markup=False, highlight=False, soft_wrap=True)
 
     def round(self, line: dict[str, Any]) -> None:
         """Move the bar."""

@@ -11,7 +11,7 @@ import typer
 
 from . import app
 from .common import RunConfig
-from .watched import AppDir, KeepLog, Outcome, Quiet, Resume, conduct
+from .conduct import AppDir, Outcome, Quiet, Resume, conduct
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -39,7 +39,7 @@ def up_command(
     resume: Resume = None,
     as_json: Outcome = False,
     quiet: Quiet = False,
-    keep_log: KeepLog = False,
+    keep_log: Annotated[bool, typer.Option("--keep-log", help="Keep Flower's log also when all went well.")] = False,
     worker: Annotated[
         bool, typer.Option(help="One warm worker for each device; else every message starts a process with torch.")
     ] = True,
@@ -69,4 +69,10 @@ def up_command(
             typer.echo(f"to watch it in another terminal: {shlex.join(bed.watch)}", err=True)
         return bed.submit(plan.app, plan.run_config())
 
-    conduct(bed, make, begin, as_json, quiet, keep_log)
+    def run(plan: Plan) -> None:
+        from .watched import carry_out
+
+        carry_out(bed, plan, begin, quiet, keep_log)
+
+    # The SuperLink takes as long to start as the checks with their import of torch, and so they run side by side.
+    conduct("up", make, run, as_json, quiet, bed)

@@ -1,26 +1,22 @@
-"""Watches a run that Flower carries out in processes of its own, for ``fedpfl up``: from its plan to its exit code."""
+"""Watches a run that Flower carries out in processes of its own, for ``fedpfl up``, until it has finished."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from ..errors import ConfigError, FedpflError, NoPlainModel
-from . import in_words
-from .common import print_json, stdout
+from ..errors import FedpflError
+from .conduct import COMPLETED, RunFailedError, export
 
 if TYPE_CHECKING:
     from ..launch import SuperLink
     from .plan import Plan
     from .progress import Display
 
-COMPLETED = "finished:completed"
 LOOK_SECONDS = 0.2
 # A question to Flower costs a process and more than a second of one core, taken from the training. Only a server that
 # was killed ends without a hint, and so the questions become rarer the longer the run goes on.
@@ -33,97 +29,25 @@ FILES_WATCHED = ("summary.md", "task.json")
 WIND_DOWN_SECONDS = 8.0
 
 
-class RunFailedError(FedpflError):
-    """The run ended without its results.
-
-    Parameters
-    ----------
-    status : str
-        Flower's last word.
-    reason : str
-        Why, in one line.
-    """
-
-    def __init__(self, status: str, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-
-
-AppDir = Annotated[
-    Path | None, typer.Argument(metavar="[APP_DIR]", help="Folder of the app; the working directory by default.")
-]
-Resume = Annotated[
-    str | None, typer.Option(metavar="RUN", help="Go on with this run (name or folder), with its settings.")
-]
-Outcome = Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-KeepLog = Annotated[bool, typer.Option("--keep-log", help="Keep Flower's log also when all went well.")]
-
-
-def conduct(
-    link: SuperLink,
-    make: Callable[[], Plan],
-    begin: Callable[[Plan], str],
-    as_json: bool,
-    quiet: bool,
-    keep_log: bool,
-) -> None:
-    """Carry a run out from its plan to the report, and leave the program with its exit code.
+def carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet: bool, keep_log: bool) -> None:
+    """Submit a run, show its progress, and stop Flower when it has ended.
 
     Parameters
     ----------
     link : SuperLink
-        What runs it, not yet started.
-    make : callable
-        Makes the plan.
+        What runs it, started.
+    plan : Plan
+        The run.
     begin : callable
         Submits the plan to ``link``; returns the run's id.
-    as_json, quiet, keep_log : bool
+    quiet, keep_log : bool
         The options of these names.
+
+    Raises
+    ------
+    RunFailedError
+        The run ended without its results.
     """
-    plan: Plan | None = None
-    try:
-        from ..launch import ending_signals
-
-        # The SuperLink takes as long to start as the checks with their import of torch, and so they run side by side.
-        with ending_signals(), link:
-            plan = make()
-            _fetch_data(plan, quiet)
-            _carry_out(link, plan, begin, quiet, keep_log)
-    except (FedpflError, OSError) as error:
-        if as_json:
-            before = "invalid" if isinstance(error, ConfigError) and plan is None else "failed"
-            _report(plan, error.status if isinstance(error, RunFailedError) else before, in_words(error))
-        raise
-    except KeyboardInterrupt:
-        message = "interrupted"
-        if plan is not None and plan.has_finished():
-            message += f"; the run has finished; its models, if the method has any: fedpfl export {plan.folder.path}"
-        elif plan is not None and any((plan.folder.path / "checkpoint").glob("round-*.safetensors")):
-            message += f"; go on with: fedpfl up --resume {plan.folder.path}"
-        if as_json:
-            _report(plan, "interrupted", message)
-        typer.echo(message, err=True)
-        raise typer.Exit(130) from None
-    if as_json:
-        _report(plan, COMPLETED, None)
-    else:
-        from ..results import outcome
-        from .runs import outcome_table
-
-        stdout().print(outcome_table(outcome(plan.folder)))
-        typer.echo(plan.folder.path)
-
-
-def _fetch_data(plan: Plan, quiet: bool) -> None:
-    # Here the progress is seen, and no client, for which the server waits only so long, has to do it.
-    from ..data import fetch
-
-    with contextlib.redirect_stderr(io.StringIO()) if quiet else contextlib.nullcontext():
-        fetch(plan.config.data)
-
-
-def _carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet: bool, keep_log: bool) -> None:
     from ..launch import reason_in
     from .progress import display
 
@@ -145,7 +69,7 @@ def _carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet:
         shown.stage("stopping Flower")
         link.stop()
         if finished:
-            _export(plan, shown)
+            export(plan, shown)
     where = _keep(log, plan) if log else None
     if not finished:
         reason = reason_in(log) or (details if details not in ("", "N/A") else "the run ended without results")
@@ -204,16 +128,6 @@ def _watch(
         time.sleep(LOOK_SECONDS)
 
 
-def _export(plan: Plan, shown: Display) -> None:
-    from ..export import export_personal
-
-    shown.stage("writing the personalised models")
-    try:
-        export_personal(plan.folder)
-    except NoPlainModel as reason:
-        typer.echo(f"note: no personalised models are written: {reason}", err=True)
-
-
 def _version(path: Path) -> tuple[int, int] | None:
     """Return what differs between a file and the one that replaces it; None if there is none.
 
@@ -235,12 +149,3 @@ def _keep(log: str, plan: Plan) -> Path | None:
         typer.echo(f"note: {path}: {error.strerror}", err=True)
         return None
     return path
-
-
-def _report(plan: Plan | None, status: str, error: str | None) -> None:
-    from ..results import OUTCOME_KEYS, outcome
-
-    result: dict[str, Any] = {"run": plan.folder.path.name if plan else None, "status": status, "error": error}
-    # The same keys in every case: whoever reads the object need not ask which are there.
-    result.update(outcome(plan.folder) if plan is not None else dict.fromkeys(OUTCOME_KEYS))
-    print_json(result)

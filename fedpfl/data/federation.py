@@ -163,7 +163,7 @@ class FederatedData:
         """Number of clients."""
         return len(self._shares)
 
-    @property
+    @cached_property
     def num_classes(self) -> int:
         """Number of classes that a client has to tell apart, whether or not it has samples of all of them."""
         return max(self._data.num_classes if task is None else len(task) for task in self._tasks)

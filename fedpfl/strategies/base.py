@@ -1,9 +1,9 @@
 """The base of all strategies: the round loop, and what every aggregation rule can rely on.
 
 Flower's own loop waits up to 3 s between looks for replies, has no checkpoint, and "completes" when every client
-fails. This one leaves it to a transport how clients are reached, hands replies to the rule in client order as soon as
-their turn comes (sums in a fixed order are the same to the bit, however the replies arrive), records every round so that
-a run can be resumed, and fails with the clients' own words.
+fails. This one leaves it to a transport how clients are reached. It hands replies to the rule in client order, each as
+soon as its turn comes: sums in a fixed order are the same to the bit, however the replies arrive. It records every
+round, so that a run can be resumed, and fails with the clients' own words.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""How the server reaches the clients: over Flower, or in worker processes of this machine. The strategies see neither."""
+"""How the server reaches the clients: over Flower, or in worker processes of this machine.
+
+The strategies see neither.
+"""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Transport(ABC):
             A client cannot take part, or not all of them are there.
         """
 
-    def begin_round(self) -> None:
+    def begin_round(self) -> None:  # noqa: B027  most transports have nothing to prepare
         """Prepare for a round, for example look for clients that have moved to other nodes."""
 
     @abstractmethod

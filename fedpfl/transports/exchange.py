@@ -112,7 +112,7 @@ class Exchange:
         self._present: set[int] = set()
 
     def replies(self, clients: Iterable[int], timeout: float) -> Iterator[tuple[Client, Message]]:
-        """Send clients their messages; yield (client, reply) in client order, each as soon as those before it are in."""
+        """Send clients their messages; yield (client, reply) in client order, each as soon as its turn has come."""
         self._present = set(self._grid.get_node_ids())
         self._send([self._make(client) for client in clients])
         order, arrived = sorted(self._sent_at), dict[int, Message]()

@@ -1,13 +1,14 @@
 """The local engine: the server's code runs in the calling process, the clients in worker processes of this machine.
 
-No Flower, no sockets: a request goes to a worker through a pipe, the vector that all clients share once a round and not
-once a client, and the worker keeps data and model. What is summed is the same to the bit however many workers there are.
+Requests go to the workers through pipes, the vector that all clients share once a round and not once a client. A worker
+keeps data and model. The sums are the same to the bit, however many workers there are.
 """
 
 from __future__ import annotations
 
 import heapq
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -69,13 +70,11 @@ class LocalTransport(Transport):
         self._config, self._printed, self._traces = config, printed, traces
         gpu = config.training.device == "cuda"
         self.workers = most_workers(config, clients_per_gpu) if workers is None else workers
-        self._fork = (
-            start or ("fork" if os.name == "posix" and os.uname().sysname == "Linux" and not gpu else "spawn")
-        ) == "fork"
-        # On a GPU this process only checks; the workers have engines of their own there.
-        here = (
-            config if not gpu or self.workers == 0 else replace(config, training=replace(config.training, device="cpu"))
-        )
+        # A process that has used a GPU cannot be forked, and macOS's own libraries may not be used in a fork.
+        self._fork = (start or ("fork" if sys.platform == "linux" and not gpu else "spawn")) == "fork"
+        here = config
+        if gpu and self.workers:  # this process only checks; the workers have engines of their own on the GPU
+            here = replace(config, training=replace(config.training, device="cpu"))
         self._engine = _engine(here)
         self._pool: Pool | None = None
         self._largest: dict[str, int] = {}

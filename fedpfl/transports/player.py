@@ -135,14 +135,14 @@ def send_arrays(pipe: Connection, arrays: Sequence[np.ndarray]) -> None:
     """Send the bytes of arrays behind a header."""
     for array in arrays:
         if array.nbytes:
-            pipe.send_bytes(memoryview(np.ascontiguousarray(array)).cast("B"))
+            pipe.send_bytes(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def receive_array(pipe: Connection, note: ArrayNote) -> np.ndarray:
     """Receive the bytes of an array behind a header."""
     array = np.empty(note.shape, np.dtype(note.dtype))
     if array.nbytes:
-        pipe.recv_bytes_into(memoryview(array).cast("B"))
+        pipe.recv_bytes_into(array.reshape(-1).view(np.uint8).data)
     return array
 
 

@@ -128,7 +128,7 @@ class Pool:
         return True
 
     def look(self) -> Iterator[tuple[int, Payload] | Failed | Died]:
-        """Wait until something happens; yield clients with their replies, clients without, or those whose worker died."""
+        """Wait until something happens; yield clients with their replies, without one, or with a worker that died."""
         places = {worker.replies: number for number, worker in enumerate(self._workers)}
         for ready in wait(list(places)):
             number = places[ready]  # type: ignore[index]

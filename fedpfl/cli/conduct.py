@@ -1,0 +1,136 @@
+"""What ``fedpfl run`` and ``fedpfl up`` have in common: options, and a run from its plan to its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import ConfigError, FedpflError, NoPlainModel
+from . import in_words
+from .common import print_json, stdout
+
+if TYPE_CHECKING:
+    from .plan import Plan
+    from .progress import Display
+
+COMPLETED, FAILED = "finished:completed", "finished:failed"
+
+
+class RunFailedError(FedpflError):
+    """The run ended without its results.
+
+    Parameters
+    ----------
+    status : str
+        Flower's last word, or what it would have been.
+    reason : str
+        Why, in one line.
+    """
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+AppDir = Annotated[
+    Path | None, typer.Argument(metavar="[APP_DIR]", help="Folder of the app; the working directory by default.")
+]
+Resume = Annotated[
+    str | None, typer.Option(metavar="RUN", help="Go on with this run (name or folder), with its settings.")
+]
+Outcome = Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+def conduct(
+    command: str,
+    make: Callable[[], Plan],
+    carry_out: Callable[[Plan], None],
+    as_json: bool,
+    quiet: bool,
+    around: AbstractContextManager[Any] | None = None,
+) -> None:
+    """Carry a run out from its plan to the report, and leave the program with its exit code.
+
+    Parameters
+    ----------
+    command : str
+        The command that goes on with an interrupted run.
+    make : callable
+        Makes the plan.
+    carry_out : callable
+        Runs it; raises an error if the run failed.
+    as_json, quiet : bool
+        The options of these names.
+    around : context manager, optional
+        Entered before the plan is made, and left when the run has ended.
+    """
+    plan: Plan | None = None
+    try:
+        from ..launch import ending_signals
+
+        with ending_signals(), around or nullcontext():
+            plan = make()
+            _fetch_data(plan, quiet)
+            carry_out(plan)
+    except (FedpflError, OSError) as error:
+        if as_json:
+            before = "invalid" if isinstance(error, ConfigError) and not _began(plan) else FAILED
+            _report(plan, error.status if isinstance(error, RunFailedError) else before, in_words(error))
+        raise
+    except KeyboardInterrupt:
+        message = "interrupted"
+        if plan is not None and plan.has_finished():
+            message += f"; the run has finished; its models, if the method has any: fedpfl export {plan.folder.path}"
+        elif plan is not None and any((plan.folder.path / "checkpoint").glob("round-*.safetensors")):
+            message += f"; go on with: fedpfl {command} --resume {plan.folder.path}"
+        if as_json:
+            _report(plan, "interrupted", message)
+        typer.echo(message, err=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        _report(plan, COMPLETED, None)
+    else:
+        from ..results import outcome
+        from .runs import outcome_table
+
+        stdout().print(outcome_table(outcome(plan.folder)))
+        typer.echo(plan.folder.path)
+
+
+def export(plan: Plan, shown: Display) -> None:
+    """Write the personalised models of a run that has finished."""
+    from ..export import export_personal
+
+    shown.stage("writing the personalised models")
+    try:
+        export_personal(plan.folder)
+    except NoPlainModel as reason:
+        typer.echo(f"note: no personalised models are written: {reason}", err=True)
+
+
+def _fetch_data(plan: Plan, quiet: bool) -> None:
+    # Here the progress is seen, and no client, for which the server waits only so long, has to do it.
+    from ..data import fetch
+
+    with contextlib.redirect_stderr(io.StringIO()) if quiet else contextlib.nullcontext():
+        fetch(plan.config.data)
+
+
+def _began(plan: Plan | None) -> bool:
+    return plan is not None and (plan.folder.path / "config.toml").is_file()
+
+
+def _report(plan: Plan | None, status: str, error: str | None) -> None:
+    from ..results import OUTCOME_KEYS, outcome
+
+    result: dict[str, Any] = {"run": plan.folder.path.name if plan else None, "status": status, "error": error}
+    # The same keys in every case: whoever reads the object need not ask which are there.
+    result.update(outcome(plan.folder) if plan is not None else dict.fromkeys(OUTCOME_KEYS))
+    print_json(result)

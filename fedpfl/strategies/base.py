@@ -186,6 +186,9 @@ class PersonalisedStrategy(Strategy):
     def attachments(self, client: Client, kind: str) -> Payload:
         """Return settings and arrays to send to ``client`` beside its shared vector.
 
+        Called after :meth:`begin`, when the message is made. That may be before or after the replies of others: it must
+        not depend on what :meth:`add` has taken in this round from anyone but ``client``.
+
         Parameters
         ----------
         client : Client
@@ -269,7 +272,8 @@ class PersonalisedStrategy(Strategy):
             if self._diagnostics is not None:
                 self._diagnostics.add(client.id, shared)
             self._round.trained[client.id] = dict(reply.metrics)
-            self.personal_round[client.id] = server_round
+        # Not before the last: a transport makes messages while replies come in, and all are of one moment.
+        self.personal_round.update(dict.fromkeys(self._round.trained, server_round))
         trained, wanted = len(self._round.trained), self.settings.min_replies
         if trained < wanted:
             found = f"{trained} of at least {wanted} clients" if trained else "no client"

@@ -111,7 +111,11 @@ class LocalTransport(Transport):
     def _played_here(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
         for request in sorted(requests, key=lambda request: request.client.id):
             message = request.make()
-            yield request.client, play(self._engine, request.kind, request.client.id, message)
+            answer = play(self._engine, request.kind, request.client.id, message)
+            if isinstance(answer, Payload):
+                # The next client trains in the same model, of which these may be views.
+                answer.arrays = {name: array.copy() for name, array in answer.arrays.items()}
+            yield request.client, answer
 
     def _played_by_workers(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
         if not requests:

@@ -74,7 +74,7 @@ class Partition:
 
     def get_shared(self) -> np.ndarray:
         """Copy the shared arrays into one flat float32 vector, shape (layout.size,)."""
-        return self.layout.flatten(self.copies(self.shared))
+        return self.layout.flatten({name: self._arrays[name].detach().cpu().numpy() for name in self.shared})
 
     @torch.no_grad()
     def set_shared(self, flat: np.ndarray) -> None:

@@ -28,6 +28,7 @@ from fedpfl.server import run_federation
 from fedpfl.strategies import Client, strategies
 from fedpfl.strategies.base import Round
 from fedpfl.training.loop import run_phase
+from fedpfl.transports.local import LocalTransport
 from fedpfl.wire import Layout
 
 # Flower sets these when it starts a process; a message cannot be made without.
@@ -137,17 +138,22 @@ def federation(tmp_path: Any, num_nodes: int = 4, **settings: Any) -> dict[str, 
     return config.flat()
 
 
-def simulate(tmp_path: Any, num_nodes: int = 4, grid: Callable[..., Grid] = LocalGrid, **settings: Any) -> RunFolder:
-    """Run a small federation in this process and return its folder."""
+def simulate(tmp_path: Any, num_nodes: int = 4, grid: Callable[..., Grid] | None = None, **settings: Any) -> RunFolder:
+    """Run a small federation in this process, by the local engine or over a grid, and return its folder."""
     values = federation(tmp_path, num_nodes, **settings)
-    return run_federation(grid(num_nodes, values), values)
+    return run_federation(engine(num_nodes, values) if grid is None else grid(num_nodes, values), values)
+
+
+def engine(num_nodes: int, values: dict[str, Any]) -> LocalTransport:
+    """Return the local engine that plays all clients in this process."""
+    return LocalTransport(Config.parse({**values, "num-clients": num_nodes}), workers=0)
 
 
 def exported(folder: Path, num_nodes: int, settings: dict[str, Any]) -> RunFolder:
     """Run a federation in this process, with the settings' defaults, and export its models, as `fedpfl run` does."""
     places = {"output-dir": str(folder / "runs"), "state-dir": str(folder / "state"), "run-name": "run"}
     values = Config.parse({**settings, **places}).flat()
-    run = run_federation(LocalGrid(num_nodes, values), values)
+    run = run_federation(engine(num_nodes, values), values)
     export_personal(run)
     return run
 

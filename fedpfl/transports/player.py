@@ -7,6 +7,7 @@ ends belong to one program on one machine; nothing else can reach the pipes.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import io
 import logging
@@ -35,6 +36,9 @@ from ..settings import Value
 KEPT_ARRAYS, KEPT_BYTES = 16, 64 * 2**20
 # Of what a client prints, the characters that go out at once.
 PRINTED = 1 << 16
+# glibc's mallopt: from which size on a block is the system's own, and how much free memory goes back to it.
+M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
+KEPT_BLOCK, KEPT_FREE = 64 * 2**20, 256 * 2**20
 
 
 class ArrayNote(NamedTuple):
@@ -146,6 +150,18 @@ def receive_array(pipe: Connection, note: ArrayNote) -> np.ndarray:
     return array
 
 
+def keep_freed_memory() -> None:
+    """Let this process use memory again that it has freed, instead of giving it back to the system.
+
+    A vector of a megabyte would otherwise get new pages for every reply and every step, each of which the system clears:
+    a fifth of a round with a thousand light clients. Does nothing where the C library is not glibc.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, KEPT_BLOCK)
+        mallopt(M_TRIM_THRESHOLD, KEPT_FREE)
+
+
 def notes(arrays: Mapping[str, np.ndarray]) -> list[ArrayNote]:
     """Describe the arrays of a reply."""
     return [ArrayNote(name, 0, array.dtype.str, array.shape, True) for name, array in arrays.items()]
@@ -194,6 +210,7 @@ def serve(
         faulthandler.enable()
     said = _Said(replies)
     _redirect(said)
+    keep_freed_memory()
     engine, shelf = make(), Shelf()
     while True:
         try:

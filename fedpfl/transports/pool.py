@@ -19,7 +19,18 @@ from typing import NamedTuple
 
 from ..client import Engine
 from ..payload import Payload
-from .player import Answered, ArrayNote, Asked, Failed, Printed, Shelf, receive_array, send_arrays, serve
+from .player import (
+    Answered,
+    ArrayNote,
+    Asked,
+    Failed,
+    Printed,
+    Shelf,
+    keep_freed_memory,
+    receive_array,
+    send_arrays,
+    serve,
+)
 
 # Linux gives a pipe 64 KiB unless asked for more: a reply then leaves a worker in one go, and it works on at once.
 PIPE_BYTES = 1 << 20
@@ -86,6 +97,7 @@ class Pool:
         self._make, self._printed = make, printed
         self._ends, self._lifeline = self._context.Pipe(duplex=False)
         self._workers: list[_Worker] = []
+        keep_freed_memory()
         for number in range(workers):
             self._workers.append(self._start(number))
 

@@ -27,7 +27,7 @@ QUICK = "local-epochs=1 feddecomp-lora-epochs=1 threads=1"
 
 @pytest.fixture
 def command(tmp_path):
-    """Return what starts `fedpfl run` in an empty folder, with a mark in its environment; it must be gone at the end."""
+    """Return what starts `fedpfl run` in an empty folder, with a mark in its environment that must go."""
     (tmp_path / "work").mkdir()
     environment = {**os.environ, "HOME": str(tmp_path), "FEDPFL_TEST_MARK": str(tmp_path), "PYTHONNOUSERSITE": "1"}
     folders = f'output-dir="{tmp_path / "runs"}" state-dir="{tmp_path / "state"}"'

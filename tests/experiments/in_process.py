@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Sequence
 from typing import Any
 
-from support import LocalGrid
+from support import engine
 
 from fedpfl.errors import FedpflError
 from fedpfl.experiments.store import PlannedRun, Store
@@ -28,7 +28,7 @@ class InProcess:
             subprocess.run([sys.executable, *run.generate, "--write", str(place)], check=True)
         try:
             if not store.trained(run):
-                run_federation(LocalGrid(values["num-clients"], values), {**values, "resume": again})
+                run_federation(engine(values["num-clients"], values), {**values, "resume": again})
             for mode in run.modes:
                 result = try_new_clients(store.folder(run), mode)
                 store.measured(run, mode).write_text(json.dumps(result), encoding="utf-8")

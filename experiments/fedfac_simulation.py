@@ -192,7 +192,7 @@ def recover(
     rng = np.random.default_rng([seed, 2])
     layout = Layout.of([("weight", planted.weights.shape[1:])])
     count = len(planted.weights)
-    clients = [Client(i, i, SAMPLES, SAMPLES) for i in range(count)]
+    clients = [Client(i, SAMPLES, SAMPLES) for i in range(count)]
     rule = FactorSplit(
         clients, layout, np.zeros(layout.size, np.float32), RunSettings(), "simulation",
         channels=Channels(layout, (("weight",),)), dynamic=dynamic, kappas=[KAPPA], taus=[1 - planted.split.mean()],

@@ -153,7 +153,7 @@ def receive_array(pipe: Connection, note: ArrayNote) -> np.ndarray:
 def keep_freed_memory() -> None:
     """Let this process use memory again that it has freed, instead of giving it back to the system.
 
-    A vector of a megabyte would otherwise get new pages for every reply and every step, each of which the system clears:
+    A vector of a megabyte would otherwise get new pages, cleared by the system, for every reply and every step:
     a fifth of a round with a thousand light clients. Does nothing where the C library is not glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None

@@ -8,6 +8,7 @@ import pytest
 import typer
 
 from fedpfl.cli import watched
+from fedpfl.cli.conduct import conduct as conduct_run
 from fedpfl.cli.plan import prepare
 from fedpfl.data import datasets
 from fedpfl.errors import DataError, FedpflError
@@ -22,7 +23,7 @@ def quick(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("LOOK_SECONDS", "FIRST_ASK_SECONDS", "ASK_SECONDS_AT_END", "ASK_SECONDS_UNANSWERED"):
         monkeypatch.setattr(watched, name, 0.0)
-    monkeypatch.setattr(watched, "_export", lambda plan, shown: None)
+    monkeypatch.setattr(watched, "export", lambda plan, shown: None)
 
 
 class Link:
@@ -53,6 +54,11 @@ class Link:
         return self.steps.pop(0)() or ("running", "N/A")
 
 
+def conduct(link, make, begin, as_json, quiet, keep_log):
+    """As `fedpfl up` does."""
+    conduct_run("up", make, lambda plan: watched.carry_out(link, plan, begin, quiet, keep_log), as_json, quiet, link)
+
+
 def run(link, as_json=False, keep_log=False):
     """Run one round with a pretended SuperLink; its steps find the run's folder as ``link.folder``."""
 
@@ -63,7 +69,7 @@ def run(link, as_json=False, keep_log=False):
     def make():
         return prepare(None, ['run-name="r" num-server-rounds=1'], 2, None)
 
-    watched.conduct(link, make, begin, as_json, quiet=True, keep_log=keep_log)
+    conduct(link, make, begin, as_json, quiet=True, keep_log=keep_log)
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -79,7 +85,7 @@ def test_data_are_fetched_before_the_run_starts(monkeypatch, tmp_path, capsys, q
         raise AssertionError("it has started")
 
     with pytest.raises(DataError, match="no network"):
-        watched.conduct(Link(), lambda: prepare(None, texts, 2, None), begin, True, quiet, False)
+        conduct(Link(), lambda: prepare(None, texts, 2, None), begin, True, quiet, False)
     out, err = capsys.readouterr()
     assert json.loads(out)["error"] == "mnist: not to be downloaded (no network)"
     assert err == ("" if quiet else "mnist: 7 %\n")
@@ -154,14 +160,14 @@ def test_a_full_disk_is_in_the_outcome_too(capsys):
     with pytest.raises(OSError, match="No space"):
         run(Link(full), as_json=True)
     answer = json.loads(capsys.readouterr().out)
-    assert (answer["status"], answer["error"]) == ("failed", "/tmp/x: No space left on device")
+    assert (answer["status"], answer["error"]) == ("finished:failed", "/tmp/x: No space left on device")
 
 
 def test_an_interrupted_export_is_not_gone_on_with_by_resume(monkeypatch, capsys):
     def interrupted(plan, shown):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(watched, "_export", interrupted)
+    monkeypatch.setattr(watched, "export", interrupted)
     link = Link(lambda: finish(link))
     with pytest.raises(typer.Exit):
         run(link)

@@ -10,7 +10,7 @@ import torch
 from support import head, linear_round, simulate, softmax, train
 
 from fedpfl import models
-from fedpfl.cli.watched import _export
+from fedpfl.cli.conduct import export
 from fedpfl.errors import NoPlainModel
 from fedpfl.export import export_personal
 from fedpfl.methods.fedem import FedEM, FedEMSettings, components
@@ -83,7 +83,7 @@ def test_there_is_no_plain_model_to_export(tmp_path, capsys):
     run = simulate(tmp_path, 2, method="fedem", num_server_rounds=1, local_epochs=1)
     with pytest.raises(NoPlainModel, match="fedem predicts with a mixture of 3 models"):
         export_personal(run)
-    _export(SimpleNamespace(folder=run), SimpleNamespace(stage=str))  # as `fedpfl run` does at its end
+    export(SimpleNamespace(folder=run), SimpleNamespace(stage=str))  # as `fedpfl run` does at its end
     assert "note: no personalised models are written: fedem predicts with" in capsys.readouterr().err
     assert not (run.path / "personal").exists()
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from support import federation, simulate
+from support import LocalGrid, federation, simulate
 from torch import nn
 from torch.nn import functional as F
 
@@ -82,7 +82,7 @@ def test_a_model_without_a_head_is_refused_by_server_and_clients(tmp_path, monke
     with pytest.raises(ConfigError, match="model = 'Sequential': has no head"):
         assemble(Config.parse(federation(tmp_path, method=name, model="headless")), (1, 8, 8), 10)
     with pytest.raises(FedpflError, match="a client cannot take part: model = 'Sequential': has no head"):
-        simulate(tmp_path, 2, method=name, model="headless")
+        simulate(tmp_path, 2, LocalGrid, method=name, model="headless")
 
 
 @pytest.mark.parametrize("name", ["fedbabu", "fedper", "fedrep", "lg-fedavg"])

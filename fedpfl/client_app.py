@@ -8,12 +8,10 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from .errors import FedpflError
+from .flower_private import CLIENT_APP_RAISED_EXCEPTION
 from .forward import forward
 from .payload import Payload, is_probe
 from .settings import require_absolute
-
-# Flower's code for "the ClientApp raised an exception"; its enumeration is not part of the public API.
-CLIENT_APP_RAISED_EXCEPTION = 2
 
 app = ClientApp()
 

@@ -30,6 +30,7 @@ from typing import Any
 
 from . import guard
 from .errors import FedpflError
+from .flower_private import HEALTH, RUN_REFUSED, TASK_ENDED
 from .results import to_toml
 
 SUPERLINK = "Flower's SuperLink"
@@ -56,7 +57,7 @@ serverapp = "server_app:app"
 clientapp = "client_app:app"
 """  # and the settings, because Flower refuses a --run-config key that the app does not list
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_REASON = re.compile(r"ERROR\W+(?:fedpfl|Could not start run): (.*)")
+_REASON = re.compile(rf"ERROR\W+(?:fedpfl|{RUN_REFUSED}): (.*)")
 
 
 class SuperLink:
@@ -166,7 +167,7 @@ class SuperLink:
             file.seek(self._read)
             new = file.read()
         self._read += len(new)
-        return b"Finished task" in new
+        return TASK_ENDED.encode() in new
 
     def _start(self) -> None:
         self._port = free_port()
@@ -201,7 +202,7 @@ class SuperLink:
         while self.ended() is None and time.monotonic() < deadline:
             connection = self._connection()
             try:
-                connection.request("GET", "/health")
+                connection.request("GET", HEALTH)
                 return connection.getresponse().status == 200
             except (OSError, HTTPException):
                 time.sleep(0.05)

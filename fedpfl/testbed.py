@@ -20,6 +20,7 @@ from pathlib import Path
 
 from . import credentials
 from .errors import FedpflError
+from .flower_private import TASK_POLL_INTERVAL
 from .forks import folder_of_commands
 from .frames import SOCKET_VARIABLE
 from .launch import START_SECONDS, SUPERLINK, SuperLink, free_port, last_line, script, text
@@ -205,7 +206,7 @@ class Testbed(SuperLink):
             "PATH": f"{folder_of_commands(self._forkserver(device))}:{self._environment['PATH']}",
             # Each its own: ClientApps of several SuperNodes that unpack the app at the same time read half of it.
             "FLWR_HOME": f"{self._environment['FLWR_HOME']}-node-{client}",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(TASK_POLL_SECONDS),
+            TASK_POLL_INTERVAL: str(TASK_POLL_SECONDS),
             SOCKET_VARIABLE: str(self._socket(device)),
         }
         self._spawn(f"SuperNode {client}", command, environment)

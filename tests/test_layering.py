@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "fedpfl"
 
 # Lowest first; a part may import what stands before it, and files of its own group.
 LAYERS = [
-    ["errors", "files", "rng", "tables"],
+    ["errors", "files", "flower_private", "rng", "tables"],
     ["settings", "wire", "mqtt"],
     ["payload", "data", "layers", "models", "partition", "privacy", "state"],
     ["training", "frames"],
@@ -33,7 +33,7 @@ LAYERS = [
     ["cli"],
 ]
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
-DEVICE = {part for parts in LAYERS[:8] for part in parts} - {"messages", "reference"} | {"worker"}
+DEVICE = {part for parts in LAYERS[:8] for part in parts} - {"flower_private", "messages", "reference"} | {"worker"}
 
 
 def part_of(path):

@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ..flower_private import FLEET_API, PULL_MESSAGES
 from .frames import FrameError
 
 # The SuperLink serves its other interfaces, with which one can run code, on the same port: only this one is carried.
-_PATH = re.compile(r"/v1/fleet/[A-Za-z0-9_-]{1,100}")
-_HELD = "/pull-messages"
+_PATH = re.compile(re.escape(FLEET_API) + r"[A-Za-z0-9_-]{1,100}")
 MAX_HEAD_BYTES = 65_536
 MAX_HEADERS = 100
 _LENGTH = struct.Struct("!I")
@@ -165,7 +165,7 @@ def carried(headers: Iterable[tuple[str, str]]) -> Headers:
 
 def is_held(path: str) -> bool:
     """Say whether the answer to a request to this path is awaited when there is none yet."""
-    return path.endswith(_HELD)
+    return path.endswith(PULL_MESSAGES)
 
 
 def _head(fields: dict[str, Any]) -> bytes:

@@ -1,0 +1,161 @@
+"""Private names of Flower's and Ray's: the package has them in one file, and who else uses some is listed here."""
+
+from __future__ import annotations
+
+import ast
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from fedpfl import flower_private
+from fedpfl.strategies import exchange
+
+ROOT = Path(__file__).parents[1]
+# Flower's documented interface (its reference of the Python API), in the modules' __all__.
+PUBLIC = {
+    "flwr.app", "flwr.clientapp", "flwr.clientapp.mod", "flwr.serverapp", "flwr.serverapp.strategy", "flwr.simulation",
+}  # fmt: skip
+# Variables in Flower's and Ray's documentation, or named by Flower's own messages (the last one).
+VARIABLES = {
+    "FLWR_HOME", "FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION",
+    "FLWR_LOCAL_CONTROL_API_PORT", "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", "RAY_ADDRESS", "RAY_TMPDIR", "RAY_AUTH_MODE",
+    "RAY_AUTH_TOKEN_PATH", "RAY_USAGE_STATS_ENABLED", "FLWR_DISABLE_UPDATE_CHECK",
+}  # fmt: skip
+# Outside the package: what compares with Flower's own code, or stands for one of its processes.
+ELSEWHERE = {
+    "benchmarks/bridge_superlink.py": {
+        "flwr.supercore.inflatable.inflatable_object.get_all_nested_objects",
+        "flwr.supercore.inflatable.inflatable_object.get_object_tree",
+        "flwr.supercore.inflatable.inflatable_object.iterate_object_tree",
+        "flwr.supercore.inflatable.inflatable_utils.pull_objects",
+        "flwr.supercore.inflatable.inflatable_utils.push_objects",
+        "flwr.supernode.fleet_http_connection.http_request_response",
+    },
+    "tests/cli/test_plan.py": {"flwr.cli.config_utils.load_and_validate", "flwr.common.config.parse_config_args"},
+    "tests/support.py": {"flwr.supercore.task_identity.TaskIdentity"},
+}
+
+_VARIABLE = re.compile(r"\b(?:FLWR|RAY)_\w+")
+_IN_CODE = re.compile(r"\b(?:from|import) +((?:flwr|ray)(?:\.\w+)+)(?: +import +(\w+))?")
+_DOTTED = re.compile(r"(?:flwr|ray)(?:\.\w+)+")
+_HIDDEN = re.compile(r"_[a-z]\w*")
+
+
+def private(module, name=None):
+    """Return the dotted name if it is private, or else None."""
+    dotted = f"{module}.{name}" if name else module
+    if any(part.startswith("_") for part in dotted.split(".")):
+        return dotted
+    if not dotted.startswith("flwr.") or dotted in PUBLIC:
+        return None
+    return None if module in PUBLIC and name in import_module(module).__all__ else dotted
+
+
+def used(text, objects=True):
+    """Return the private names of Flower's and Ray's that a Python file uses, also in code that it has as a text.
+
+    With ``objects`` also attributes that begin with an underscore, where they may belong to an object of theirs.
+    """
+    tree = ast.parse(text)
+    found, attributes, imports, roots = set(), set(), False, set()
+    documentation = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] in ("flwr", "ray"):
+                    imports = True
+                    found.add(private(alias.name))
+                    roots.add(alias.asname or alias.name.split(".")[0])
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module.split(".")[0] in ("flwr", "ray"):
+            imports = True
+            found.update(private(node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Attribute) and _DOTTED.fullmatch(dotted := ast.unparse(node)):
+            module, _, name = dotted.rpartition(".")
+            attributes.add(private(module, name))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
+            found.update(private(*match.groups()) for match in _IN_CODE.finditer(node.value))
+            if _DOTTED.fullmatch(node.value):
+                found.add(private(node.value))
+            found.update(set(_VARIABLE.findall(node.value)) - VARIABLES)
+    found |= attributes if roots & {"flwr", "ray"} else set()
+    return found - {None} | (of_objects(tree) if imports and objects else set())
+
+
+def of_objects(tree):
+    """Return the attributes of others than self that begin with an underscore."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _HIDDEN.fullmatch(node.attr) and ast.unparse(node.value) != "self":
+            found.add(f".{node.attr}")
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith(".__dict__"):
+            found.add(f".{ast.literal_eval(node.slice)}")
+    return found
+
+
+@pytest.mark.parametrize(("text", "names"), [
+    ("import ray\nfrom flwr.app import Message\nfrom flwr.serverapp.strategy import Strategy\nray.init()", set()),
+    ("from flwr.supercore.task_identity import TaskIdentity", {"flwr.supercore.task_identity.TaskIdentity"}),
+    ("from flwr.app import metadata", {"flwr.app.metadata"}),
+    ("def f():\n    from ray._private.node import Node", {"ray._private.node.Node"}),
+    ("import ray\nray._private.init()", {"ray._private", "ray._private.init", "._private"}),
+    ("import flwr_datasets.partitioner as flwr\nflwr.IidPartitioner(3)", set()),
+    ("import flwr.proto.run_pb2", {"flwr.proto.run_pb2"}),
+    ("import importlib\nimportlib.import_module('flwr.server.app')", {"flwr.server.app"}),
+    ("code = 'import sys; from flwr.common import log'", {"flwr.common.log"}),
+    ("environment = {'FLWR_PRIVATE_MAX_THREADS': '1', 'FLWR_HOME': 'x'}", {"FLWR_PRIVATE_MAX_THREADS"}),
+    ("x = {'RAY_worker_niceness': '0'}", {"RAY_worker_niceness"}),
+    ("from flwr.app import Message\ndef f(m: Message): return m._x, m.__dict__['_y']", {"._x", "._y"}),
+    ('"""As flwr.common.config does it, by FLWR_PRIVATE_X."""', set()),
+])  # fmt: skip
+def test_private_names_are_found(text, names):
+    assert used(text) == names
+
+
+def python_files(*folders):
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def test_the_package_has_private_names_in_one_file_only():
+    paths = [*python_files("fedpfl", "experiments", "jetson"), ROOT / "client_app.py", ROOT / "server_app.py"]
+    assert len(paths) > 150
+    found = {str(path.relative_to(ROOT)): names for path in paths if (names := used(path.read_text()))}
+    assert found == {"fedpfl/flower_private.py": {flower_private.TASK_POLL_INTERVAL}}
+
+
+def test_what_is_imported_outside_the_package_is_listed():
+    paths = [path for path in python_files("benchmarks", "tests") if path != Path(__file__)]
+    found = {str(path.relative_to(ROOT)): names for path in paths if (names := used(path.read_text(), objects=False))}
+    assert found == ELSEWHERE
+
+
+def test_scripts_units_and_docs_set_no_other_variables():
+    paths = [ROOT / "README.md", ROOT / "Makefile"]
+    paths += [path for folder in ("deploy", "docs", "jetson") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    texts = {path: path.read_text(errors="ignore") for path in paths}
+    found = {name: path for path, text in texts.items() for name in _VARIABLE.findall(text)}
+    assert found.keys() - VARIABLES == {flower_private.TASK_POLL_INTERVAL}
+
+
+def test_the_private_names_are_those_of_the_flower_that_is_installed():
+    folder = Path(import_module("flwr").__file__).parent
+    sources = "".join(path.read_text() for path in folder.rglob("*.py"))
+    codes = import_module("flwr.common.constant").ErrorCode
+    assert codes.CLIENT_APP_RAISED_EXCEPTION == flower_private.CLIENT_APP_RAISED_EXCEPTION
+    lost = {
+        codes.MESSAGE_UNAVAILABLE,
+        codes.REPLY_MESSAGE_UNAVAILABLE,
+        codes.NODE_UNAVAILABLE,
+        codes.CLIENT_APP_CRASHED,
+    }
+    assert lost == exchange.LOST
+    assert f'"{flower_private.FLEET_API.rstrip("/")}{flower_private.PULL_MESSAGES}"' in sources
+    assert f'get("{flower_private.HEALTH}"' in sources
+    assert f'"{flower_private.TASK_POLL_INTERVAL}"' in sources
+    assert f'log(INFO, "{flower_private.TASK_ENDED} ' in sources
+    assert f'log(ERROR, "{flower_private.RUN_REFUSED}: ' in sources

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 
+from fedpfl import server
 from fedpfl.client import handle
 from fedpfl.config import Config, RunSettings
 from fedpfl.data import Samples
@@ -33,6 +35,34 @@ from fedpfl.wire import Layout
 
 # Flower sets these when it starts a process; a message cannot be made without.
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+
+# Nodes in this process are all there from the beginning.
+server.SETTLED_SECONDS = 0.0
+
+
+class Clock:
+    """Takes the place of the server's clocks: whoever sleeps has slept at once, and nothing else takes any time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    perf_counter = monotonic
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    @classmethod
+    def of_the_server(cls, monkeypatch: pytest.MonkeyPatch) -> Clock:
+        """Return one by which servers go for the time of a test."""
+        clock = cls()
+        for module in ("server", "strategies.base", "strategies.exchange"):
+            monkeypatch.setattr(f"fedpfl.{module}.time", clock)
+        return clock
 
 
 class Killed(BaseException):

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import FEW_SAMPLES, Killed, LocalGrid, federation, simulate
+from support import FEW_SAMPLES, Clock, Killed, LocalGrid, federation, simulate
+from waiting import HANG_SECONDS
 
 from fedpfl.assembly import assemble
 from fedpfl.config import Config
@@ -109,7 +110,7 @@ def test_a_process_that_is_killed_for_real_leaves_what_a_resumed_run_needs(tmp_p
         [sys.executable, "-c", KILLED, tmp_path / "killed"], env={**os.environ, "PYTHONPATH": path}
     )
     whole = simulate(tmp_path / "whole", 3, **settings)
-    assert killed.wait(60) == -signal.SIGKILL
+    assert killed.wait(HANG_SECONDS) == -signal.SIGKILL
     assert list((tmp_path / "killed" / "state").rglob("*.part"))
     resumed = simulate(tmp_path / "killed", 3, **settings, resume=True)
     assert_identical(arrays(whole, tmp_path / "whole"), arrays(resumed, tmp_path / "killed"))
@@ -320,7 +321,8 @@ def test_a_round_without_any_reply_ends_the_run_with_the_clients_words(tmp_path)
     assert (tmp_path / "runs" / "run" / "failed.txt").read_text() == f"{failed.value}\n"
 
 
-def test_a_silent_client_costs_a_round_no_more_than_the_timeout(tmp_path):
+def test_a_silent_client_costs_a_round_no_more_than_the_timeout(tmp_path, monkeypatch):
+    Clock.of_the_server(monkeypatch)
     values = federation(tmp_path, 3, method="fedavg", num_server_rounds=1, round_timeout=0.5, **FEW_SAMPLES)
 
     class Deaf(LocalGrid):
@@ -333,11 +335,12 @@ def test_a_silent_client_costs_a_round_no_more_than_the_timeout(tmp_path):
     line = folder.metrics()[0]
     assert line["failed"] == {"1": "no reply within 0.4 s"}  # of 0.5; the tests have a quarter
     assert line["clients"] == [0, 2]
-    assert line["seconds_train"] < 10  # the other two train meanwhile, on a busy machine
+    assert line["seconds_train"] == pytest.approx(0.375, abs=0.01)
 
 
 @pytest.mark.parametrize("silent", [{"train", "evaluate"}, {"evaluate"}])
-def test_both_halves_of_a_round_share_the_timeout(tmp_path, silent):
+def test_both_halves_of_a_round_share_the_timeout(tmp_path, silent, monkeypatch):
+    Clock.of_the_server(monkeypatch)
     values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1, round_timeout=0.6)
 
     class Dead(LocalGrid):
@@ -496,10 +499,11 @@ def test_two_nodes_with_one_partition_are_refused(tmp_path):
         run_federation(LocalGrid(2, values, node_config={1: {"partition-id": 0}}), values)
 
 
-def test_missing_clients_are_counted_when_the_wait_is_over(tmp_path):
-    values = federation(tmp_path, 2, node_timeout=0.6)
+def test_missing_clients_are_counted_when_the_wait_is_over(tmp_path, monkeypatch):
+    Clock.of_the_server(monkeypatch)
+    values = federation(tmp_path, 2, node_timeout=2.0)
     nodes = {i: {"num-partitions": 3} for i in range(2)}
-    with pytest.raises(FedpflError, match=r"2 of 3 clients connected within node-timeout = 0.6 s: \[0, 1\]"):
+    with pytest.raises(FedpflError, match=r"2 of 3 clients connected within node-timeout = 2 s: \[0, 1\]"):
         run_federation(LocalGrid(2, values, node_config=nodes), values)
 
 

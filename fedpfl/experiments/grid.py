@@ -214,10 +214,10 @@ class Process:
         return self._ended
 
     def interrupt(self) -> None:
-        """Ask it to end as Ctrl-C would."""
+        """Ask it to end."""
         self._steps.clear()
         if self._child.poll() is None:
-            self._child.send_signal(signal.SIGINT)
+            self._child.send_signal(signal.SIGTERM)  # SIGINT is ignored by all that a shell started in the background
 
     @property
     def _answer(self) -> Path:
@@ -240,7 +240,7 @@ class Process:
         if code == 0:
             return {"status": "finished:completed", "error": None}
         trained = self._training not in (self._step, *self._steps)  # the summary alone does not say it
-        if code in (130, -signal.SIGINT):
+        if code in (130, -signal.SIGINT, -signal.SIGTERM):
             return {"status": "interrupted", "error": "interrupted", "trained": trained}
         log = (self._store.beside(self._run) / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
         last = log[-1].removeprefix("error: ") if log else f"{NO_OUTCOME}, exit code {code}"

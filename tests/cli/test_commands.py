@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -46,13 +45,11 @@ def stored_run(elsewhere):
     return folder
 
 
-def test_help_is_quick():
-    started = time.perf_counter()
+def test_help_imports_nothing_slow():
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", "import fedpfl.cli"], capture_output=True, text=True
     )
     assert done.returncode == 0
-    assert time.perf_counter() - started < 5
     imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
     assert not {"torch", "flwr", "numpy", "rich.table"} & imported
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -181,13 +180,11 @@ def test_femnist_by_writer() -> None:
 
 def test_a_thousand_clients_of_fashion_mnist() -> None:
     settings = DataSettings(dataset="fashion-mnist", data_dir=str(real_data_dir()))
-    start = time.perf_counter()
     data = FederatedData(settings, 1000, 0)
     counts = partition_counts(data)
-    seconds = time.perf_counter() - start
+    assert not data._cache.keys(), "nobody's pictures are prepared for it"
     assert counts.shape == (1000, 10) and 52000 < counts.sum() < 53000
     assert sum(sum(data.sizes(i)) for i in range(1000)) == 70000
-    assert seconds < 5, "0.3 s on an idle core; a busy one gets slack"
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from grids import FILE, Fake, Silent, leave, write
+from waiting import HANG_SECONDS, LOOK_SECONDS
 
 from fedpfl.errors import ConfigError
 from fedpfl.experiments.description import load
@@ -18,6 +22,14 @@ from fedpfl.experiments.store import PlannedRun, State, Store, plan
 from fedpfl.experiments.tables import Measured, analysed, tables
 
 QUICK = {"method": "fedavg", "dataset": "digits", "num-clients": 4, "num-server-rounds": 2}
+
+
+@pytest.fixture
+def in_the_background() -> Iterator[None]:
+    """As if a shell had started the grid, and with it its runs, with ``&``: Ctrl-C does not reach them."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def measured(tmp_path: Path, scale: str = "smoke", **options: int) -> Measured:
@@ -165,7 +177,7 @@ class TestRunning:
                     fcntl.flock(lock, fcntl.LOCK_UN)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("fedpfl.experiments.grid.time.sleep", patience)
+                patch.setattr("fedpfl.experiments.grid.time", SimpleNamespace(sleep=patience))
                 states = grid.run(heard)
         assert fake.started == []
         assert states == {run.name: State.FINISHED}
@@ -208,7 +220,7 @@ class TestRunning:
 
     @pytest.mark.parametrize("killed", [False, True])
     def test_training_that_has_ended_is_not_forgotten(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_the_background: None, killed: bool
     ) -> None:
         store, run = Store(tmp_path), plan(QUICK, 1, ["new-clients:ensemble"])
         ran, measuring = store.folder(run).path / "summary.md", tmp_path / "measuring"
@@ -217,22 +229,22 @@ class TestRunning:
             if first == "run":
                 code = f"import pathlib; pathlib.Path({str(ran)!r}).touch()"
             else:
-                code = f"import pathlib, time; pathlib.Path({str(measuring)!r}).touch(); time.sleep(60)"
+                code = f"import pathlib, time; pathlib.Path({str(measuring)!r}).touch(); time.sleep({HANG_SECONDS})"
             return [sys.executable, "-S", "-c", code]
 
         def until_measuring(seconds: float) -> None:
-            sleep(0.02)
+            time.sleep(LOOK_SECONDS)
             if measuring.exists() and not seen:
                 seen.append(True)
                 if killed:  # as if nothing after it ran
                     patch.setattr(Store, "note", lambda self, run, outcome: None)
                 raise KeyboardInterrupt
 
-        sleep, seen = time.sleep, []
+        seen: list[bool] = []
         leave(store.folder(run).path, run, 2)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(Process, "_fedpfl", command)
-            patch.setattr("fedpfl.experiments.grid.time.sleep", until_measuring)
+            patch.setattr("fedpfl.experiments.grid.time", SimpleNamespace(sleep=until_measuring))
             Grid([run], store).run(Silent())
         assert store.trained(run)
         assert store.state(run) is State.INTERRUPTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ipaddress
 import os
@@ -12,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from cryptography.x509.oid import NameOID
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from waiting import HANG_SECONDS, wait_until
 
 from fedpfl.mqtt.broker import BrokerTls, write_broker_files
 
@@ -36,15 +38,6 @@ def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
-
-
-def wait_until(condition, seconds=10.0):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if condition():
-            return
-        time.sleep(0.02)
-    raise AssertionError("it did not happen in time")
 
 
 def certificates(folder):
@@ -92,8 +85,11 @@ class Process:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         if self.ready:
-            wait_until(lambda: self.ready in self.text(at) or self.process.poll() is not None, 20)
-            assert self.process.poll() is None, self.text(at)
+            self.wait_for(self.ready, at)
+
+    def wait_for(self, words, at=0):
+        """Wait until its log says something, after its first ``at`` bytes."""
+        wait_until(lambda: words in self.text(at), lambda: self.process.poll() is None, lambda: self.text(at))
 
     def text(self, at=0):
         return self.log.read_bytes()[at:].decode(errors="replace")
@@ -102,7 +98,7 @@ class Process:
         """End it; return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(15)
+        return self.process.wait(HANG_SECONDS)
 
     def restart(self, number=signal.SIGKILL):
         self.end(number)
@@ -116,6 +112,14 @@ class Broker(Process):
         pair = BrokerTls(self.certificates / "server.pem", self.certificates / "server.key") if tls else None
         self.files = write_broker_files(folder / "broker", "127.0.0.1", self.port, DEVICES, pair, max_chunk=max_chunk)
         super().__init__([MOSQUITTO, "-c", self.files.config], folder / "broker.log", " running")
+
+    def start(self):
+        super().start()
+        # mosquitto 2.0.11 says that it runs before it does, and forgets a SIGTERM that comes in between.
+        with socket.create_connection(("127.0.0.1", self.port), HANG_SECONDS) as connection:
+            connection.sendall(bytes(64))  # neither MQTT nor TLS: it hangs up
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
 
     def options(self, account):
         """Options of `fedpfl-bridge` and `fedpfl watch` for this broker."""
@@ -145,7 +149,7 @@ def publish(client, topic, payload, **properties):
     for name, value in properties.items():
         setattr(p, name, value)
     client.publish(topic, payload, 1, False, p)
-    return client.reasons.get(timeout=5)
+    return client.reasons.get(timeout=HANG_SECONDS)
 
 
 def fedpfl_bridge(*arguments):
@@ -178,7 +182,9 @@ class SuperLink:
 
     def __init__(self, tls=None):
         self.messages: dict[bytes, list[bytes]] = {}
-        self.seen, self.pulls, self.statuses, self.delay = [], 0, {}, 0.0
+        self.seen, self.pulls, self.statuses = [], Counter(), {}
+        self.goes_on = threading.Event()  # while it is not set, nothing but pull-messages is answered
+        self.goes_on.set()
         self.lock = threading.Lock()
         outer = self
 
@@ -208,13 +214,17 @@ class SuperLink:
     def answer(self, path, headers, body):
         if path == PULL:
             with self.lock:
-                self.pulls += 1
+                self.pulls[body] += 1
                 waiting = self.messages.get(body)
                 return 200, waiting.pop(0) if waiting else b""
         with self.lock:
             self.seen.append((path, headers, body))
-        time.sleep(self.delay)
+        self.goes_on.wait(HANG_SECONDS)
         return self.statuses.get(path, 200), body[::-1]
+
+    def wait_for_pull(self, node):
+        """Wait until a node has asked for its messages."""
+        wait_until(lambda: self.pulls[node])
 
     def give(self, node, message):
         """Have a message for a node, which names itself by the body of its pull-messages."""

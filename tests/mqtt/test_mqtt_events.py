@@ -5,12 +5,13 @@ import io
 import json
 import logging
 import queue
+import signal
 import stat
-import threading
-import time
+import sys
+from types import SimpleNamespace
 
 import pytest
-from mqtt_parts import MOSQUITTO, Broker, publish
+from mqtt_parts import MOSQUITTO, Broker, Process, publish
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -120,13 +121,14 @@ def test_a_run_that_ends_without_results_is_not_running_for_ever(tmp_path):
     assert states == [running, ("stopped", None), running, ("failed", "no space left"), running, ("finished", None)]
 
 
-def test_a_look_at_a_run_does_not_keep_it_from_going_on(tmp_path):
+def test_a_look_at_a_run_does_not_keep_it_from_going_on(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path)
     with folder.alone():
         pass
     with (tmp_path / ".lock").open("rb") as looked_at:
         fcntl.flock(looked_at, fcntl.LOCK_SH)
-        threading.Timer(0.03, fcntl.flock, (looked_at, fcntl.LOCK_UN)).start()
+        looked = SimpleNamespace(sleep=lambda seconds: fcntl.flock(looked_at, fcntl.LOCK_UN))
+        monkeypatch.setattr("fedpfl.results.time", looked)
         with folder.alone():
             pass
 
@@ -187,9 +189,18 @@ def test_a_watcher_keeps_few_messages_and_none_that_is_too_long():
 
 
 def test_a_payload_cannot_pretend_to_be_of_another_topic(capsys):
-    arrived = queue.Queue()
+    class Arrivals(queue.Queue):
+        def get(self, block=True, timeout=None):
+            if self.empty():
+                raise KeyboardInterrupt
+            return super().get()
+
+    arrived = Arrivals()
     arrived.put(Arrived("fedpfl/log/nano-1", b'{"topic": "fedpfl/run/state", "level": "warning"}'))
-    _lines(arrived, time.monotonic() + 1)
+    _lines(arrived, until=0.0)  # the time is over
+    assert capsys.readouterr().out == ""
+    with pytest.raises(KeyboardInterrupt):
+        _lines(arrived, until=None)
     assert json.loads(capsys.readouterr().out) == {"topic": "fedpfl/log/nano-1", "level": "warning"}
 
 
@@ -210,12 +221,17 @@ def test_fedpfl_watch_prints_what_the_broker_has(tmp_path):
     try:
         node = broker.client("nano-1")
         node.publish(topics.node_presence("nano-1"), b'{"state": "online"}', 1, True)
-        publish(node, topics.request("nano-1"), b"a request")
         options = [str(option) for option in broker.options("watch")]
-        done = CliRunner().invoke(app, ["watch", *options, "--json", "--seconds", "1.5"])
-        assert done.exit_code == 0, done.output
-        assert json.loads(done.stdout.splitlines()[0]) == {"topic": "fedpfl/node/nano-1/presence", "state": "online"}
-        assert "request" not in done.stdout
+        command = [sys.executable, "-c", "from fedpfl.cli import main; main()", "watch", *options, "--json"]
+        watch = Process(command, tmp_path / "watch.log", "presence")
+        publish(node, topics.request("nano-1"), b"a request")
+        publish(node, topics.telemetry("nano-1"), b'{"power_mw": {}}')
+        watch.wait_for("telemetry")
+        assert watch.end(signal.SIGINT) == 0
+        assert [json.loads(line) for line in watch.text().splitlines()] == [
+            {"topic": "fedpfl/node/nano-1/presence", "state": "online"},
+            {"topic": "fedpfl/node/nano-1/telemetry", "power_mw": {}},
+        ]
         node.disconnect()
         node.loop_stop()
     finally:

@@ -8,6 +8,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from waiting import HANG_SECONDS, InThread, wait_until
 
 from fedpfl.mqtt import device as device_side
 from fedpfl.mqtt import frames, topics
@@ -24,11 +25,15 @@ PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
 NAME, NODE = "nano-1", b"node 7"
 
 
+AS_IN_USE = {name: getattr(server_side, name) for name in ("LOOK_SECONDS", "LOOK_SECONDS_IDLE")}
+
+
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(device_side, "PROBE_SECONDS", 0.05)
     monkeypatch.setattr(device_side, "PROBE_ANYWAY_SECONDS", 0.05)
     monkeypatch.setattr(device_side, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(device_side, "ANSWER_SECONDS", HANG_SECONDS)
     monkeypatch.setattr(server_side, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(server_side, "LOOK_SECONDS_IDLE", 0.02)
 
@@ -39,7 +44,7 @@ class Network:
     def __init__(self, fate=lambda frame: [0.0]):
         self.fate, self.handlers, self.log = fate, {}, []
         self._due, self._count, self._wake = [], itertools.count(), threading.Condition()
-        self._open = True
+        self._open, self._delivering = True, False
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -51,15 +56,22 @@ class Network:
                 heapq.heappush(self._due, (time.monotonic() + delay, next(self._count), message))
             self._wake.notify()
 
+    @property
+    def quiet(self):
+        """Whether nothing is on its way."""
+        with self._wake:
+            return not self._due and not self._delivering
+
     def close(self):
         with self._wake:
             self._open = False
             self._wake.notify()
-        self._thread.join(5)
+        self._thread.join(HANG_SECONDS)
 
     def _run(self):
         while True:
             with self._wake:
+                self._delivering = False
                 if not self._open:
                     return
                 wait = self._due[0][0] - time.monotonic() if self._due else 1.0
@@ -68,6 +80,7 @@ class Network:
                     continue
                 message = heapq.heappop(self._due)[2]
                 handler = self.handlers.get(message.topic)
+                self._delivering = True
             if handler is not None:
                 handler(message)
 
@@ -109,14 +122,14 @@ class FakeSuperLink:
 
 
 class Bridge:
-    def __init__(self, folder, fate=lambda frame: [0.0]):
-        self.folder, self.network, self.superlink = folder, Network(fate), FakeSuperLink()
+    def __init__(self, folder, fate=lambda frame: [0.0], clock=time.monotonic):
+        self.folder, self.network, self.superlink, self.clock = folder, Network(fate), FakeSuperLink(), clock
         self.start_server()
         self.start_device()
 
     def start_server(self):
         """A new process of the server's side, with the same folder."""
-        self.server = ServerBridge(FakeLink(self.network), self.superlink, self.folder)
+        self.server = ServerBridge(FakeLink(self.network), self.superlink, self.folder, self.clock)
         self.network.handlers[topics.request(NAME)] = self.server.arrived
 
     def start_device(self):
@@ -143,6 +156,14 @@ class Bridge:
     def pull(self, **how):
         return self.ask(PULL, NODE, **how)
 
+    def holds(self):
+        """Return how many SuperNodes' requests the server's side holds."""
+        return sum(len(device.holds) for device in self.server._devices.values())
+
+    def at_rest(self):
+        """Say whether nothing is on its way and nothing is worked on."""
+        return self.network.quiet and not self.server._threads
+
     def close(self):
         self.server.stop()
         self.network.close()
@@ -152,8 +173,8 @@ class Bridge:
 def make(tmp_path):
     made = []
 
-    def make(*args):
-        made.append(Bridge(tmp_path, *args))
+    def make(*args, **options):
+        made.append(Bridge(tmp_path, *args, **options))
         return made[-1]
 
     yield make
@@ -222,7 +243,7 @@ def test_a_repeated_request_is_answered_from_the_store(make):
     copies = {Kind.REQUEST: 3}
     bridge = make(lambda frame: [0.0, 0.01, 0.02][: copies.get(frame.kind, 1)])
     assert bridge.ask(PUSH, b"once").body == b"ecno"
-    time.sleep(0.1)
+    wait_until(bridge.at_rest)
     assert bridge.superlink.done == [b"once"]
 
 
@@ -261,17 +282,14 @@ def test_it_is_not_given_to_another_supernode(make):
 def test_the_server_side_is_killed_after_it_took_the_message_out(make):
     bridge = make(lambda frame: [] if frame.kind is Kind.RESPONSE else [0.0])
     bridge.superlink.messages = [b"precious", b"next"]
-    thread = threading.Thread(target=lambda: answers.append(bridge.pull()))
-    answers = []
-    thread.start()
-    wait_for(lambda: len(bridge.superlink.messages) == 1)
+    pull = InThread(bridge.pull)
+    wait_until(lambda: len(bridge.superlink.messages) == 1)
     bridge.network.handlers.clear()
-    wait_for(lambda: list(bridge.folder.glob("answers/*")))
+    wait_until(lambda: list(bridge.folder.glob("answers/*")))
     bridge.network.fate = lambda frame: [0.0]
     bridge.start_server()
     bridge.network.handlers[topics.response(NAME)] = bridge.device.arrived
-    thread.join(5)
-    assert [a.body for a in answers] == [b"precious"]
+    assert pull.result().body == b"precious"
     assert bridge.pull().body == b"next"
 
 
@@ -280,11 +298,10 @@ def test_the_device_side_is_killed_before_it_hands_the_answer_over(make):
     bridge.superlink.messages = [b"precious"]
     bridge.network.handlers[topics.response(NAME)] = lambda message: None  # it dies: nobody hears the answer
     gone = threading.Event()
-    thread = threading.Thread(target=lambda: bridge.pull(waits=lambda: not gone.is_set()))
-    thread.start()
-    wait_for(lambda: list(bridge.folder.glob("answers/*")))
+    pull = InThread(bridge.pull, waits=lambda: not gone.is_set())
+    wait_until(lambda: list(bridge.folder.glob("answers/*")))
     gone.set()
-    thread.join(5)
+    assert pull.result() is None
     bridge.start_device()
     assert bridge.pull().body == b"precious"
 
@@ -295,51 +312,103 @@ def test_a_confirmed_answer_is_not_given_again_though_the_confirmation_is_lost(m
     assert [bridge.pull().body, bridge.pull().body] == [b"first", b"second"]
 
 
-def test_a_held_request_is_answered_when_there_is_a_message(make):
-    bridge, answers = make(), []
-    thread = threading.Thread(target=lambda: answers.append((bridge.pull(), time.monotonic())))
-    thread.start()
-    time.sleep(0.3)
-    assert not answers
-    given_at = time.monotonic()
+class Turns(threading.Condition):
+    """The server side's clock, and what its held requests wait on between two looks: they wait for no real time.
+
+    Who waits goes on when :meth:`pass_time` comes to the end of its wait.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.now, self._waits = 0.0, {}
+
+    def wait_for(self, predicate, timeout=None):
+        until = self.now + timeout
+        self._waits[threading.get_ident()] = predicate, until
+        super().wait_for(lambda: predicate() or self.now >= until)
+        del self._waits[threading.get_ident()]
+        return predicate()
+
+    def work(self, seconds):
+        """Take time."""
+        with self:
+            self.now += seconds
+            self.notify_all()
+
+    def pass_time(self, seconds, bridge):
+        """Have time pass, never while a held request does something else than to wait."""
+        end = self.now + seconds
+        while self.now < end:
+            self.all_wait(bridge)
+            with self:
+                self.now = min([end, *(until for _, until in self._waits.values())])
+                self.notify_all()
+
+    def all_wait(self, bridge):
+        """Wait until all held requests do."""
+
+        def asleep():
+            with self:
+                return sum(self.now < until and not predicate() for predicate, until in self._waits.values())
+
+        wait_until(lambda: asleep() == bridge.holds())
+
+
+@pytest.fixture
+def in_turns(make, monkeypatch):
+    """A bridge whose server's side goes by a clock of the test, and that clock."""
+    for name, seconds in AS_IN_USE.items():
+        monkeypatch.setattr(server_side, name, seconds)
+    turns = Turns()
+    bridge = make(clock=lambda: turns.now)
+    bridge.server._news = turns
+    return bridge, turns
+
+
+def test_a_held_request_is_answered_when_there_is_a_message(in_turns):
+    bridge, turns = in_turns
+    pull = InThread(bridge.pull)
+    wait_until(bridge.holds)
+    turns.pass_time(3.0, bridge)
+    assert pull.running
     bridge.superlink.messages = [b"now"]
-    thread.join(5)
-    assert answers[0][0].body == b"now"
-    assert answers[0][1] - given_at < 1.0
-    requests = [f for f in bridge.network.log if f.kind is Kind.REQUEST]
-    assert len(requests) == 1
+    turns.pass_time(server_side.LOOK_SECONDS_IDLE, bridge)
+    assert pull.result().body == b"now"
+    assert [frame.kind for frame in bridge.network.log].count(Kind.REQUEST) == 1
 
 
-def test_many_supernodes_leave_the_superlink_its_time(make):
-    bridge, looks, answers = make(), [], []
-    look_itself, nodes = bridge.superlink.call, [b"node %d" % number for number in range(20)]
+def test_many_supernodes_leave_the_superlink_its_time(in_turns):
+    bridge, turns = in_turns
+    looks, found, look_itself = [], [], bridge.superlink.call
+    nodes = [b"node %d" % number for number in range(20)]
 
     def call(request):
-        looks.append(time.monotonic())
-        time.sleep(0.01)
-        return look_itself(request)
+        looks.append(turns.now)
+        turns.work(0.01)
+        answer = look_itself(request)
+        if answer.body:
+            found.append(turns.now)
+        return answer
 
     bridge.superlink.call = call
-    threads = [threading.Thread(target=lambda n=node: answers.append(bridge.ask(PULL, n))) for node in nodes]
-    for thread in threads:
-        thread.start()
-    wait_for(lambda: len(looks) >= len(nodes))
+    pulls = [InThread(bridge.ask, PULL, node) for node in nodes]
+    wait_until(lambda: len(looks) >= len(nodes))
+    turns.all_wait(bridge)
     bridge.server._tell()
-    wait_for(lambda: len(looks) >= 2 * len(nodes))
-    time.sleep(1.5)
-    # 1 s between two looks of the same; without regard for the others it were 0.01 to 0.02 s.
-    assert len(looks) <= len(nodes) * (3 + time.monotonic() - looks[0])
+    turns.all_wait(bridge)
+    assert len(looks) >= 2 * len(nodes)
+    turns.pass_time(2.5, bridge)
+    # 1 s between two looks of the same; without regard for the others it were 0.05 to 0.25 s.
+    assert len(looks) <= len(nodes) * (3 + turns.now)
     # They do not all come at once, as after the news: a message to any of many is found soon.
-    end = looks[-1]
-    assert len({int(10 * (end - at)) for at in looks if end - at < 1}) >= 7
+    end = turns.now
+    assert len({int(10 * (end - at)) for at in looks if end - at < 1}) == 10
     bridge.superlink.messages = [b"for " + node for node in nodes]
-    given_at = time.monotonic()
-    for thread in threads:
-        thread.join(5)
-    assert len(answers) == len(nodes)
+    turns.pass_time(0.5, bridge)
+    answers = [pull.result() for pull in pulls]
     assert sorted(bytes(answer.body) for answer in answers) == sorted(b"for " + node for node in nodes)
     # The first finds its message at its turn, the others because of it.
-    assert time.monotonic() - given_at < 1.5
+    assert max(found) - end < 0.5
 
 
 @contextmanager
@@ -351,15 +420,16 @@ def chatting(bridge):
         while not over.is_set():
             assert bridge.ask(PUSH, b"chat").status == 200
 
-    thread = threading.Thread(target=chat)
-    thread.start()
-    yield
-    over.set()
-    thread.join(5)
+    thread = InThread(chat)
+    try:
+        yield
+    finally:
+        over.set()
+        thread.result()
 
 
 def test_a_lost_request_is_missed_though_other_supernodes_are_answered(make):
-    lost, answers = [], []
+    lost = []
 
     def fate(frame):
         if frame.kind is Kind.REQUEST and not lost:
@@ -369,56 +439,49 @@ def test_a_lost_request_is_missed_though_other_supernodes_are_answered(make):
 
     bridge = make(fate)
     bridge.superlink.messages = [b"now"]
-    thread = threading.Thread(target=lambda: answers.append(bridge.pull()))
-    thread.start()
-    while not lost:
-        time.sleep(0.01)
+    pull = InThread(bridge.pull)
+    wait_until(lambda: lost)
     with chatting(bridge):
-        thread.join(2)
-        assert answers[0].body == b"now"
+        assert pull.result().body == b"now"
 
 
-def test_a_hold_outlives_its_lease_while_other_supernodes_are_answered(make, monkeypatch):
-    monkeypatch.setattr(server_side, "LEASE_SECONDS", 0.3)
-    bridge, answers = make(), []
+def test_a_hold_outlives_its_lease_while_other_supernodes_are_answered(make):
+    now = [0.0]
+    bridge = make(clock=lambda: now[0])
     with chatting(bridge):
-        thread = threading.Thread(target=lambda: answers.append(bridge.pull()))
-        thread.start()
-        time.sleep(1.0)
-        assert thread.is_alive()
+        pull = InThread(bridge.pull)
+        wait_until(bridge.holds)
+        (hold,) = bridge.server._devices[NAME].holds.values()
+        for _ in range(4):
+            now[0] += 0.9 * server_side.LEASE_SECONDS
+            wait_until(lambda: hold.holder.touched == now[0])  # the device has reminded of it
+        assert now[0] > 3 * server_side.LEASE_SECONDS
+        assert pull.running
         bridge.superlink.messages = [b"now"]
-        thread.join(2)
-        assert answers[0].body == b"now"
+        assert pull.result().body == b"now"
+    assert sum(f.kind is Kind.REQUEST and f.id == hold.holder.id for f in bridge.network.log) == 1
 
 
 def test_holding_ends_when_the_supernode_leaves(make):
     bridge = make()
     gone = threading.Event()
-    thread = threading.Thread(target=lambda: bridge.pull(waits=lambda: not gone.is_set()))
-    thread.start()
-    time.sleep(0.1)
+    pull = InThread(bridge.pull, waits=lambda: not gone.is_set())
+    wait_until(bridge.holds)
     gone.set()
-    thread.join(5)
-    time.sleep(0.2)
+    assert pull.result() is None
+    wait_until(bridge.at_rest)
     bridge.superlink.messages = [b"stays"]
-    time.sleep(0.2)
-    assert bridge.superlink.messages == [b"stays"]
+    assert bridge.holds() == 0  # nobody is there to take it
 
 
 def test_a_newer_pull_takes_the_place_of_an_older_one(make):
-    bridge, first = make(), []
-    thread = threading.Thread(target=lambda: first.append(bridge.pull()))
-    thread.start()
-    time.sleep(0.1)
-    bridge.superlink.messages = []
-    second = []
-    other = threading.Thread(target=lambda: second.append(bridge.pull()))
-    other.start()
-    thread.join(5)
-    assert first[0].status == 503
+    bridge = make()
+    first = InThread(bridge.pull)
+    wait_until(bridge.holds)
+    second = InThread(bridge.pull)
+    assert first.result().status == 503
     bridge.superlink.messages = [b"one"]
-    other.join(5)
-    assert second[0].body == b"one"
+    assert second.result().body == b"one"
 
 
 def test_a_held_request_ends_empty_before_its_signature_is_too_old(make, monkeypatch):
@@ -429,10 +492,11 @@ def test_a_held_request_ends_empty_before_its_signature_is_too_old(make, monkeyp
 
 @pytest.mark.parametrize("heard", [True, False])
 def test_a_device_that_does_not_hear_the_server_side_says_what_it_may_lack(make, caplog, monkeypatch, heard):
-    monkeypatch.setattr(device_side, "SELF_TEST_SECONDS", 0.3)
+    monkeypatch.setattr(device_side, "SELF_TEST_SECONDS", HANG_SECONDS if heard else 0.1)
     bridge = make(lambda frame: [0.0] if heard or frame.kind is Kind.PROBE else [])
+    before = set(threading.enumerate())
     bridge.device.arrived(Arrived(topics.BRIDGE_PRESENCE, b'{"state": "online", "session": "1"}'))
-    wait_for(lambda: len(bridge.network.log) == 2 and not bridge.device._waiting)
+    wait_until(lambda: len(bridge.network.log) == 2 and not set(threading.enumerate()) - before)
     assert ("account nano-1 write fedpfl/request/nano-1 and read fedpfl/response/nano-1" in caplog.text) is not heard
     assert [frame.kind for frame in bridge.network.log] == [Kind.PROBE, Kind.AGAIN]
 
@@ -454,13 +518,16 @@ def test_requests_wait_for_the_connection_to_come_back(make):
     bridge = make()
     link = bridge.device._link
     link.online = False
-    threading.Timer(0.3, lambda: setattr(link, "online", True)).start()
-    assert bridge.ask(PUSH, b"abc").body == b"cba"
+    push = InThread(bridge.ask, PUSH, b"abc")
+    wait_until(lambda: bridge.device._waiting)
+    assert not bridge.network.log
+    link.online = True
+    assert push.result().body == b"cba"
 
 
 def test_an_old_request_is_refused_and_never_carried_out(make, caplog):
     bridge = make()
-    bridge.device._wall = lambda: time.time() - 301
+    bridge.device._wall, bridge.server._wall = (lambda: 1000.0), (lambda: 1301.0)
     assert bridge.ask(PUSH, b"stale").status == 504
     assert bridge.superlink.done == []
     assert "301 s old" in caplog.text
@@ -478,13 +545,6 @@ def test_answers_that_nobody_fetched_are_kept_across_restarts_but_not_for_ever(t
     assert not list(tmp_path.iterdir())
 
 
-def wait_for(condition):
-    until = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 class HeldLink(FakeLink):
     """Counts who waits in ``send``, which goes on when ``open`` is set."""
 
@@ -496,7 +556,7 @@ class HeldLink(FakeLink):
         with self.lock:
             self.waiting += 1
             self.most = max(self.most, self.waiting)
-        self.open.wait(5)
+        self.open.wait(HANG_SECONDS)
         super().send(*args, **options)
         with self.lock:
             self.waiting -= 1
@@ -529,18 +589,18 @@ def test_repeats_that_wait_for_the_broker_are_few(held):
     link.open.set()
     for number in range(30):
         tell(Kind.REQUEST, number, push())
-    wait_for(lambda: len(link.network.log) == 30 and link.waiting == 0)
+    wait_until(lambda: len(link.network.log) == 30 and link.waiting == 0)
     link.open.clear()
     link.most = 0
     for _ in range(2):
         for number in range(30):
             tell(Kind.PROBE, number)
-    wait_for(lambda: link.waiting == server_side.MAX_REPEATED)
+    wait_until(lambda: link.waiting == server_side.MAX_REPEATED)
     assert link.most == server_side.MAX_REPEATED
     link.open.set()
-    wait_for(lambda: link.waiting == 0 and not any(e.sending for e in server._devices[NAME].exchanges.values()))
+    wait_until(lambda: link.waiting == 0 and not any(e.sending for e in server._devices[NAME].exchanges.values()))
     tell(Kind.PROBE, 29)  # which was dropped before
-    wait_for(lambda: link.network.log[-1].id == (29).to_bytes(16, "big"))
+    wait_until(lambda: link.network.log[-1].id == (29).to_bytes(16, "big"))
 
 
 def test_requests_whose_responses_wait_are_bounded(held, monkeypatch):
@@ -548,8 +608,8 @@ def test_requests_whose_responses_wait_are_bounded(held, monkeypatch):
     server, tell = held
     for number in range(40):
         tell(Kind.REQUEST, number, push())
-        wait_for(lambda: not any(e.running for e in server._devices[NAME].exchanges.values()))
-    wait_for(lambda: server._link.waiting == server_side.MAX_REPEATED)
+        wait_until(lambda: not any(e.running for e in server._devices[NAME].exchanges.values()))
+    wait_until(lambda: server._link.waiting == server_side.MAX_REPEATED)
     assert len(server._upstream.done) == 5
 
 
@@ -567,14 +627,14 @@ def test_a_request_for_which_there_is_no_thread_is_asked_for_again(held, monkeyp
     tell(Kind.PROBE, 1)
     assert [frame.kind for frame in server._link.network.log] == [Kind.AGAIN]
     tell(Kind.REQUEST, 1, push())
-    wait_for(lambda: server._upstream.done == [b"x"])
+    wait_until(lambda: server._upstream.done == [b"x"])
 
 
 def test_an_answer_for_which_there_is_no_thread_is_asked_for_again(held, monkeypatch, caplog):
     server, tell = held
     server._link.open.set()
     tell(Kind.REQUEST, 1, push())
-    wait_for(
+    wait_until(
         lambda: len(server._link.network.log) == 1 and not server._devices[NAME].exchanges[bytes(15) + b"\1"].sending
     )
 
@@ -586,7 +646,7 @@ def test_an_answer_for_which_there_is_no_thread_is_asked_for_again(held, monkeyp
         tell(Kind.PROBE, 1)
     assert "dropped an answer for nano-1: can't start new thread" in caplog.text
     tell(Kind.PROBE, 1)
-    wait_for(lambda: [frame.kind for frame in server._link.network.log] == [Kind.RESPONSE] * 2)
+    wait_until(lambda: [frame.kind for frame in server._link.network.log] == [Kind.RESPONSE] * 2)
 
 
 def test_answers_that_nobody_fetches_are_swept_and_bounded(tmp_path, monkeypatch):

@@ -1,13 +1,13 @@
 """The connection to the broker, with a stand-in for paho's client."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
+from waiting import HANG_SECONDS, InThread, wait_until
 
 from fedpfl.mqtt.frames import MAX_CHUNK
 from fedpfl.mqtt.link import Account, Link
@@ -61,7 +61,7 @@ def test_what_a_message_raises_does_not_reach_paho(make, caplog):
 def test_an_early_acknowledgement_counts(make):
     link = make([1])
     link._client.early = True
-    link.send("t", [b"x"], message_id=bytes(16), expires=30, deadline=time.monotonic() + 5)
+    link.send("t", [b"x"], message_id=bytes(16), expires=30, deadline=time.monotonic() + HANG_SECONDS)
     assert not link._early
     assert not link._unacknowledged
 
@@ -73,15 +73,13 @@ def test_an_id_that_comes_again_is_not_acknowledged_already(make):
     link.publish("t", b"x", qos=0)
     client.acknowledge(7)
     client.acknowledge(8)
-    with ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(
-            link.send, "t", [b"a", b"b"], message_id=bytes(16), expires=30, deadline=time.monotonic() + 60
-        )
-        time.sleep(0.1)
-        assert not sending.done()
-        client.acknowledge(7)
-        client.acknowledge(8)
-        sending.result(30)
+    deadline = time.monotonic() + HANG_SECONDS
+    sending = InThread(link.send, "t", [b"a", b"b"], message_id=bytes(16), expires=30, deadline=deadline)
+    wait_until(lambda: set(link._unacknowledged) == {7, 8})
+    assert sending.running
+    client.acknowledge(7)
+    client.acknowledge(8)
+    sending.result()
 
 
 def test_the_other_side_may_send_longer_payloads(make):

@@ -4,8 +4,10 @@ import socket
 import threading
 import time
 
+import httpcore
 import httpx
 import pytest
+from waiting import HANG_SECONDS, InThread, wait_until
 
 from fedpfl.mqtt import device as device_side
 from fedpfl.mqtt.device import LocalServer
@@ -15,10 +17,11 @@ PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
 
 
 class ScriptedBridge:
-    """Answers after ``seconds``; meanwhile it tells the client to wait, as often as the device's side would."""
+    """Answers when ``work``, which may tell the client to wait, has ended; unless the client has gone by then."""
 
     def __init__(self):
-        self.seconds, self.interim_seconds, self.seen, self.gave_up = 0.0, 0.1, [], 0
+        self.seen, self.gave_up = [], 0
+        self.work = lambda client_waits, interim: None
 
     def request(self, path, headers, body):
         return Request(path, tuple(headers), body, time.time())
@@ -26,14 +29,11 @@ class ScriptedBridge:
     def exchange(self, request, client_waits, interim, answer, ready):
         ready(len(request.body))
         self.seen.append(request)
-        until = time.monotonic() + self.seconds
-        while time.monotonic() < until:
-            time.sleep(self.interim_seconds)
-            if not client_waits():
-                self.gave_up += 1
-                return
-            interim()
-        answer(Response(200, (("flwr-x", "y"),), request.body))
+        self.work(client_waits, interim)
+        if client_waits():
+            answer(Response(200, (("flwr-x", "y"),), request.body))
+        else:
+            self.gave_up += 1
 
 
 @pytest.fixture
@@ -48,35 +48,56 @@ def server(bridge):
     thread.start()
     yield server
     server.stop()
-    thread.join(5)
+    thread.join(HANG_SECONDS)
 
 
 @pytest.fixture
 def client(server):
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}", timeout=0.5) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}", timeout=HANG_SECONDS) as client:
         yield client
 
 
-def test_flower_s_http_client_waits_beyond_its_timeout_while_it_is_told_to(bridge, client):
-    bridge.seconds = 1.5
-    response = client.post(PULL, content=b"x")
-    assert (response.status_code, response.content, response.headers["flwr-x"]) == (200, b"x", "y")
+class Patient(httpcore.SyncBackend):
+    """A network that notes the time limit of each wait for an answer."""
+
+    def __init__(self):
+        self.limits = []
+
+    def connect_tcp(self, *args, **options):
+        stream = super().connect_tcp(*args, **options)
+        read = stream.read
+
+        def noted(size, timeout=None):
+            self.limits.append(timeout)
+            return read(size, timeout)
+
+        stream.read = noted
+        return stream
 
 
-def test_and_not_when_it_is_not(bridge, client):
-    bridge.seconds = bridge.interim_seconds = 1.0
+def test_flower_s_http_client_waits_anew_whenever_it_is_told_to(bridge, server):
+    network = Patient()
+
+    def work(client_waits, interim):
+        for told in range(3):
+            wait_until(lambda told=told: len(network.limits) == told + 1)
+            assert client_waits()
+            interim()
+        wait_until(lambda: len(network.limits) == 4)
+
+    bridge.work = work
+    with httpcore.ConnectionPool(network_backend=network) as pool:  # what httpx, which Flower uses, is made of
+        url, limits = f"http://127.0.0.1:{server.server_port}{PULL}", {"timeout": {"read": HANG_SECONDS}}
+        response = pool.request("POST", url, content=b"x", extensions=limits)
+    assert (response.status, response.content, dict(response.headers)[b"flwr-x"]) == (200, b"x", b"y")
+    assert network.limits[:4] == [HANG_SECONDS] * 4
+
+
+def test_a_client_that_is_not_told_to_wait_leaves_and_that_is_noticed(bridge, client):
+    bridge.work = lambda client_waits, interim: wait_until(lambda: not client_waits())
     with pytest.raises(httpx.ReadTimeout):
-        client.post(PULL, content=b"x")
-
-
-def test_a_client_that_leaves_is_noticed(bridge, client):
-    bridge.seconds, bridge.interim_seconds = 5.0, 0.6
-    with pytest.raises(httpx.ReadTimeout):
-        client.post(PULL, content=b"x")
-    until = time.monotonic() + 5
-    while not bridge.gave_up:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+        client.post(PULL, content=b"x", timeout=0.2)
+    wait_until(lambda: bridge.gave_up)
 
 
 def test_one_connection_serves_many_requests(bridge, client):
@@ -99,7 +120,7 @@ def test_one_connection_serves_many_requests(bridge, client):
     ],
 )
 def test_what_is_no_fleet_request_gets_a_closed_connection_and_no_status(bridge, server, data):
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=HANG_SECONDS) as connection:
         connection.sendall(data)
         received = b""
         try:
@@ -112,20 +133,28 @@ def test_what_is_no_fleet_request_gets_a_closed_connection_and_no_status(bridge,
 
 
 def test_a_request_that_breaks_off_is_not_carried(bridge, server):
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=HANG_SECONDS) as connection:
         connection.sendall(b"POST /v1/fleet/x HTTP/1.1\r\ncontent-length: 10\r\n\r\nhalf")
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(100) == b""
     assert bridge.seen == []
 
 
-def test_bodies_wait_for_room(bridge, server, client, monkeypatch):
-    server.room = device_side._Bytes(10)
-    bridge.seconds = 0.2
-    threads = [threading.Thread(target=client.post, args=(PULL,), kwargs={"content": b"12345678"}) for _ in range(2)]
-    started = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(5)
-    assert time.monotonic() - started >= 0.4
+def test_bodies_wait_for_room(bridge, server, client):
+    waits, working = threading.Event(), []
+
+    class Watched(threading.Condition):
+        def wait(self, timeout=None):
+            waits.set()
+            return super().wait(timeout)
+
+    def work(client_waits, interim):
+        working.append(True)
+        assert waits.wait(HANG_SECONDS)  # until the other body does
+        assert len(working) == 1
+        working.pop()
+
+    server.room, bridge.work = device_side._Bytes(10), work
+    server.room._changed = Watched()
+    posts = [InThread(client.post, PULL, content=b"12345678") for _ in range(2)]
+    assert [post.result().content for post in posts] == [b"12345678"] * 2

@@ -12,10 +12,10 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
+from waiting import HANG_SECONDS, wait_until
 
 from fedpfl.forks import Command, entry_point, write_command
 from fedpfl.forkserver import load
@@ -68,11 +68,8 @@ def server():
         [sys.executable, str(folder / "server.py"), str(folder), str(folder / "run" / "f.sock")],
         env=environment, stderr=log,
     )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while b"ready" not in (folder / "log").read_bytes():
-        assert process.poll() is None, (folder / "log").read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    written = (folder / "log").read_text
+    wait_until(lambda: "ready" in written(), lambda: process.poll() is None, written)
     process.folder = folder
     yield process
     process.kill()
@@ -81,19 +78,12 @@ def server():
 
 
 def call(server, *arguments, cwd="/"):
-    """Run the command; return what it, or rather its stand-in, wrote to its two outputs."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        command = [str(server.folder / "run" / "bin" / "flwr-clientapp"), *arguments]
-        environment = {key: value for key, value in os.environ.items() if key != "LEFT_OUT"}
-        subprocess.run(command, env={**environment, "SPY": "a=b\nc"}, cwd=cwd, stdout=out, stderr=err, timeout=30)
-        deadline = time.monotonic() + 10
-        texts = ["", ""]
-        while not texts[1] and time.monotonic() < deadline:  # the command itself does not wait
-            time.sleep(0.02)
-            for place, file in enumerate((out, err)):
-                file.seek(0)
-                texts[place] = file.read().decode()
-        return texts
+    """Run the command; return what it, or rather its stand-in, wrote to its two outputs by its end."""
+    command = [str(server.folder / "run" / "bin" / "flwr-clientapp"), *arguments]
+    environment = {**os.environ, "SPY": "a=b\nc"}
+    environment.pop("LEFT_OUT", None)
+    done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=HANG_SECONDS)
+    return done.stdout, done.stderr
 
 
 def test_the_process_has_folder_arguments_environment_and_outputs_of_who_asked(server, tmp_path):
@@ -118,11 +108,8 @@ def test_an_app_is_run_with_its_own_package(server, tmp_path):
 
 def test_nothing_of_its_processes_stays(server):
     call(server, "3")
-    deadline = time.monotonic() + 5
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
-    while children.read_text() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert children.read_text() == ""
+    wait_until(lambda: children.read_text() == "")
 
 
 def test_its_files_are_the_user_s_alone(server):
@@ -217,5 +204,5 @@ def test_it_finds_flower_s_command():
 
 def test_it_goes_when_it_is_told(server):
     server.send_signal(signal.SIGTERM)
-    assert server.wait(10) == 0
+    assert server.wait(HANG_SECONDS) == 0
     assert not (server.folder / "run" / "f.sock").exists()

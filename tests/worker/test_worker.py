@@ -10,14 +10,13 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from old_python import old_python
 from support import LocalGrid, federation, simulate
+from waiting import HANG_SECONDS, InThread, wait_until
 
 from fedpfl import forward as forwarding
 from fedpfl import frames
@@ -29,7 +28,6 @@ from fedpfl.payload import Payload
 from fedpfl.worker import listening
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 60
 
 
 @pytest.fixture
@@ -73,11 +71,8 @@ def workers():
         environment = {**os.environ, "PYTHONPATH": str(ROOT), frames.SOCKET_VARIABLE: str(path)}
         process = subprocess.Popen([python, "-m", "fedpfl.worker"], env=environment, cwd=folder, stderr=log)
         processes.append(process)
-        deadline = time.monotonic() + START_SECONDS
-        while wait and b"ready" not in (folder / "log").read_bytes():
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        if wait:
+            wait_until(lambda: "ready" in start.log(), lambda: process.poll() is None, start.log)
         return process
 
     start.path = path
@@ -124,7 +119,7 @@ def test_the_socket_is_the_user_s_alone_and_goes_with_the_worker(worker):
     assert stat.S_IMODE(worker.path.stat().st_mode) == 0o600
     assert stat.S_IMODE(worker.path.parent.stat().st_mode) == 0o700
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+    assert process.wait(HANG_SECONDS) == 0
     assert not worker.path.exists()
 
 
@@ -136,7 +131,7 @@ def test_a_socket_that_cannot_be_made_is_told(tmp_path):
 
 def test_a_second_worker_says_that_there_is_one(running):
     second = running(wait=False)
-    assert second.wait(30) == 1
+    assert second.wait(HANG_SECONDS) == 1
     assert f"error: another process listens at {running.path}" in running.log()
 
 
@@ -176,38 +171,42 @@ def test_another_user_is_refused(running, tmp_path, monkeypatch):
 
 def test_requests_wait_for_each_other(running, tmp_path):
     values = federation(tmp_path, 3, threads=1)
-    messages = {client: asked(values, {"partition-id": client, "num-partitions": 3}) for client in range(3)}
-    answers = {}
-
-    def ask(client):
-        node = {"partition-id": client, "num-partitions": 3}
-        answers[client] = forward("train", messages[client], values, node)
-
-    threads = [threading.Thread(target=ask, args=(client,)) for client in messages]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    for client, message in messages.items():
-        node = {"partition-id": client, "num-partitions": 3}
-        same(answers[client], handle("train", message, {**values, "state-dir": str(tmp_path / "mine")}, node))
+    nodes = [{"partition-id": client, "num-partitions": 3} for client in range(3)]
+    messages = [asked(values, node) for node in nodes]
+    asking = [InThread(forward, "train", message, values, node) for message, node in zip(messages, nodes, strict=True)]
+    for answer, message, node in zip(asking, messages, nodes, strict=True):
+        same(answer.result(), handle("train", message, {**values, "state-dir": str(tmp_path / "mine")}, node))
 
 
-def test_a_worker_that_is_killed_during_a_request_costs_only_time(worker, tmp_path):
+def test_a_worker_that_is_killed_during_a_request_costs_only_time(worker, tmp_path, monkeypatch):
+    monkeypatch.setattr(forwarding, "WAIT_SECONDS", HANG_SECONDS)
+    in_vain, connect = [], forwarding._connect
+
+    def noted(path):
+        connection = connect(path)
+        in_vain.extend([True] if connection is None else [])
+        return connection
+
+    monkeypatch.setattr(forwarding, "_connect", noted)
     first = worker()
-    values = federation(tmp_path, 3, threads=1, local_epochs=80)
+    values = federation(tmp_path, 3, threads=1, local_epochs=20)
     message = asked(values, NODE)
-    answers = []
-    asking = threading.Thread(target=lambda: answers.append(forward("train", message, values, NODE)))
-    asking.start()
-    time.sleep(0.4)
-    assert not answers, "the training is too short for this test"
+    idle = ticks(first)
+    asking = InThread(forward, "train", message, values, NODE)
+    wait_until(lambda: ticks(first) > idle)
+    first.send_signal(signal.SIGSTOP)  # it is at work now, and will not get further
+    assert asking.running, "the training is too short for this test"
     first.kill()
     first.wait()
-    time.sleep(0.5)  # its socket lies there, and nobody listens
+    wait_until(lambda: in_vain)  # its socket lies there, and nobody listens
     worker()
-    asking.join(60)
-    same(answers[0], handle("train", message, {**values, "state-dir": str(tmp_path / "mine")}, NODE))
+    same(asking.result(), handle("train", message, {**values, "state-dir": str(tmp_path / "mine")}, NODE))
+
+
+def ticks(process):
+    """Return the time that a process has worked, in the kernel's units of 10 ms."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
 
 
 def test_without_a_worker_this_process_answers(worker, tmp_path, monkeypatch, caplog):
@@ -219,7 +218,7 @@ def test_without_a_worker_this_process_answers(worker, tmp_path, monkeypatch, ca
     worker.path.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(worker.path))
-    monkeypatch.setattr(forwarding, "WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(forwarding, "WAIT_SECONDS", 0.01)
     with caplog.at_level(logging.INFO, "flwr"):
         assert forward("query", Payload(), {}, NODE) is None
     assert "did not come back, this process answers" in caplog.text
@@ -236,11 +235,10 @@ def test_a_request_that_ends_its_worker_each_time_does_not_go_on_for_ever(worker
             for _ in range(forwarding.MOST_LOSSES + 1):
                 listener.accept()[0].close()
 
-        dropping = threading.Thread(target=drop)
-        dropping.start()
+        dropping = InThread(drop)
         with caplog.at_level(logging.INFO, "flwr"):
             assert forward("query", Payload(), {}, NODE) is None
-        dropping.join(10)
+        dropping.result()
     assert "ended 3 times during this request, this process answers" in caplog.text
 
 

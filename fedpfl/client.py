@@ -25,6 +25,7 @@ from .privacy import noise_key, private_reply
 from .rng import generator, seed_torch, torch_seed
 from .settings import Value
 from .state import ClientState
+from .training.device import require_device
 from .training.loop import Score, evaluate, run_phase
 from .training.phase import Phase
 from .wire import Layout, decode, encode
@@ -50,8 +51,7 @@ class Engine:
 
     def __init__(self, config: Config, data: FederatedData, num_clients: int, own: bool = False) -> None:
         torch.set_num_threads(config.training.threads or _available_threads())
-        if config.training.device == "cuda" and not torch.cuda.is_available():
-            raise ConfigError("device", "cuda", "this machine has no GPU that PyTorch can use; use cpu")
+        require_device(config.training)
         self.config = config
         self.data = data
         self.num_clients = num_clients

@@ -11,13 +11,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
+from ..errors import ConfigError
 from . import app
 from .common import AsJson, app_settings, print_json, stdout
+
+if TYPE_CHECKING:
+    from ..training.settings import TrainingSettings
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 PYTHON = (3, 11)
@@ -25,6 +30,8 @@ FLOWER = (1, 41)
 LOCAL_SUPERLINK_PORT = 39091
 LEAST_FREE_BYTES = 1_000_000_000
 CLOCK_SECONDS = 5.0
+# Less than a twentieth of the time saved is within what such a short measurement is wrong by.
+PAYS = 0.95
 
 
 class Finding(NamedTuple):
@@ -42,13 +49,13 @@ def doctor(as_json: AsJson = False) -> None:
     from ..settings import PLACES
 
     values = app_settings(Path()) or {}
-    settings = Config.parse({key: value for key, value in values.items() if key in PLACES})
+    settings = Config.parse({key: value for key, value in values.items() if key in (*PLACES, "device", "threads")})
     folders = {
         "output-dir": settings.run.output_dir,
         "state-dir": settings.run.state_dir,
         "data-dir": settings.data.data_dir,
     }
-    findings = [*examine({key: Path(path).expanduser() for key, path in folders.items()})]
+    findings = [*examine({key: Path(path).expanduser() for key, path in folders.items()}, settings.training)]
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
@@ -61,13 +68,15 @@ def doctor(as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-def examine(folders: dict[str, Path]) -> Iterator[Finding]:
+def examine(folders: dict[str, Path], training: TrainingSettings) -> Iterator[Finding]:
     """Run every check.
 
     Parameters
     ----------
     folders : dict of str to Path
         The folders that a run writes, by the setting that names them.
+    training : TrainingSettings
+        Where clients compute, and with how many threads.
     """
     yield _python()
     yield _flower()
@@ -78,6 +87,7 @@ def examine(folders: dict[str, Path]) -> Iterator[Finding]:
     yield _proxy()
     yield _clock(folders["output-dir"])
     yield _local_superlink()
+    yield _precision(training)
 
 
 def _python() -> Finding:
@@ -196,6 +206,27 @@ def _local_superlink() -> Finding:
     if folder != Path.cwd():
         return Finding(check, WARNING, f"the shared SuperLink (pid {pid}) runs apps in {folder}; {matters}; {stop}")
     return Finding(check, OK, f"the shared SuperLink of `flwr run` (pid {pid}) was started from here")
+
+
+def _precision(training: TrainingSettings) -> Finding:
+    check = "precision"
+    try:
+        from ..training.device import require_device
+        from ..training.speed import compare_precisions
+    except (ImportError, OSError):  # said of torch above
+        return Finding(check, WARNING, "bf16 was not measured, as torch cannot be imported")
+    try:
+        require_device(replace(training, precision="bf16"))
+    except ConfigError as error:
+        return Finding(check, OK if error.key == "precision" else WARNING, str(error))
+    threads = training.threads or 1  # of a client beside others, one on every core
+    speed = compare_precisions(replace(training, threads=threads))
+    where = "on the GPU" if training.device == "cuda" else f"with {threads} thread{'s' if threads > 1 else ''}"
+    words = f"a training step of a small CNN {where} takes {speed.bf16 * 1000:.3g} ms with bf16 and "
+    words += f"{speed.float32 * 1000:.3g} ms with float32 ({speed.ratio:.2f} times): "
+    pays = speed.ratio < PAYS
+    words += 'precision = "bf16" pays here' if pays else 'precision = "bf16" does not pay here'
+    return Finding(check, OK, words)
 
 
 def _process(wanted: Callable[[list[str]], bool]) -> tuple[int, str, Path] | None:

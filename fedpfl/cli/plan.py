@@ -14,6 +14,7 @@ from ..config import Config, check_keys
 from ..errors import ConfigError, FedpflError
 from ..results import RunFolder
 from ..settings import Value, absolute_places
+from ..training.device import require_device
 from .common import app_settings, overrides, run_folder
 from .split import DEFAULT_CLIENTS
 
@@ -87,7 +88,7 @@ def prepare(
     values["num-clients"] = _clients(config.data.num_clients, num_supernodes) or default_clients
     values["run-name"] = config.run.run_name or _new_name(config)
     config = Config.parse(values)
-    _check_device(config)
+    require_device(config.training)
     run = RunFolder.reopen(config) if config.run.resume else _fresh(config)
     plan = Plan(folder.resolve() if defaults is not None else None, config, run)
     if config.run.resume:
@@ -113,14 +114,6 @@ def _new_name(config: Config) -> str:
     # Two runs may start in the same second, and their folders appear only seconds later.
     moment = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     return f"{moment}-{config.run.method}-{config.data.dataset}"
-
-
-def _check_device(config: Config) -> None:
-    if config.training.device == "cuda":
-        import torch
-
-        if not torch.cuda.is_available():
-            raise ConfigError("device", "cuda", "this machine has no GPU that PyTorch can use; use cpu")
 
 
 def _fresh(config: Config) -> RunFolder:

@@ -6,6 +6,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+class LayerNorm(nn.LayerNorm):
+    """A layer norm that computes in the type of its weights; PyTorch 1.13 has none for bfloat16 beside float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise (…, d)."""
+        return super().forward(x.to(self.weight.dtype))
+
+
 class ConditionalValve(nn.Module):
     """CoV(f, c) = ReLU(f ⊙ (γ(c) + 1) + β(c)), where γ and β are Linear–ReLU–LayerNorm.
 
@@ -17,8 +25,8 @@ class ConditionalValve(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.scale = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.LayerNorm(width))
-        self.shift = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.LayerNorm(width))
+        self.scale = nn.Sequential(nn.Linear(width, width), nn.ReLU(), LayerNorm(width))
+        self.shift = nn.Sequential(nn.Linear(width, width), nn.ReLU(), LayerNorm(width))
 
     def forward(self, features: Tensor, condition: Tensor) -> Tensor:
         """Map features (n, d) under a condition (d,) to features (n, d)."""

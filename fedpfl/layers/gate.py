@@ -101,7 +101,8 @@ class Gate(nn.Module):
         The choice of blocks passes the gradient straight through to the gate values.
         """
         values = self(x)
-        kept = torch.from_numpy(self.kept(values.detach().cpu().numpy())).to(values)
+        # NumPy has no bfloat16, which the values are with precision = "bf16"; as doubles they keep their order.
+        kept = torch.from_numpy(self.kept(values.detach().cpu().double().numpy())).to(values)
         used = values + (values * kept - values).detach()
         out, at = {}, 0
         for name, param in params.items():

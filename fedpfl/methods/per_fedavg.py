@@ -44,9 +44,12 @@ class PerFedAvg(Method):
     Settings = PerFedAvgSettings
 
     def check(self) -> None:
-        """Refuse what is no plain gradient step, as the adaptation is."""
+        """Refuse what is no plain gradient step, as the adaptation is, and differences that rounding swallows."""
         if self.training.optimizer != "sgd":
             raise ConfigError("optimizer", self.training.optimizer, "must be sgd for per-fedavg")
+        if self.settings.gradient == "hessian-free" and self.training.precision != "float32":
+            allowed = 'must be float32 for per-fedavg-gradient = "hessian-free": bfloat16 would round a step of δ away'
+            raise ConfigError("precision", self.training.precision, allowed)
 
     @property
     def batches(self) -> int:

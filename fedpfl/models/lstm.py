@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from .registry import Shape, SplitModel, named, register
@@ -12,7 +13,9 @@ class LastOutput(nn.LSTM):
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         """Map sequences (n, length, features) to (n, hidden_size)."""
-        outputs: Tensor = super().forward(x)[0]
+        # In float32 on a CPU, also with precision = "bf16": PyTorch has no LSTM in bfloat16 for CPUs without AVX-512.
+        with torch.autocast("cpu", enabled=False):
+            outputs: Tensor = super().forward(x)[0]
         return outputs[:, -1]
 
 

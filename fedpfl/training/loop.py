@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data.federation import Samples
+from .device import step_precision
 from .optim import OPTIMIZERS
 from .phase import Batch, Forward, Phase
 from .settings import TrainingSettings
@@ -46,7 +47,7 @@ def run_phase(
     samples : Samples
         The client's training data; ``phase.data`` takes precedence.
     settings : TrainingSettings
-        Batch size, optimiser and its parameters.
+        Batch size, optimiser and its parameters, precision.
     rng : numpy Generator
         Decides the order of the samples.
 
@@ -66,6 +67,7 @@ def run_phase(
     )
     model.train()
     total = torch.zeros((), device=x.device)
+    precision = step_precision(settings)
     only_training, statistics = _only_training(model, set(names)), _statistics(model, phase.move_statistics)
     with phase.during(model), only_training, statistics as norms:
         for _ in range(phase.epochs):
@@ -75,10 +77,12 @@ def run_phase(
                 if lone:
                     _set_mode(norms, False)
                 if phase.gradient is None:
-                    loss = phase.loss(model, batch)
+                    with precision:
+                        loss = phase.loss(model, batch)
                     grads: list[Tensor] = list(torch.autograd.grad(loss, params))
                 else:
-                    loss, grads = phase.gradient(model, batch, params)
+                    with precision:
+                        loss, grads = phase.gradient(model, batch, params)
                 if phase.penalty is not None:
                     phase.penalty.add_gradient(names, params, grads)
                 optimizer.step(grads)

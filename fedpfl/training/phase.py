@@ -108,7 +108,8 @@ class Phase:
         Forward pass and loss.
     gradient : callable, (model, batch, parameters) → (loss, gradients), optional
         For steps that are not the gradient of a loss at the parameters as they are (MAML); ``loss`` is not used then.
-        The parameters must hold their values again when it returns.
+        The parameters must hold their values again when it returns. With ``precision = "bf16"`` all of it runs under
+        autocast.
     penalty : Penalty, optional
         A term over the parameters.
     data : Samples, optional

@@ -19,6 +19,12 @@ class TrainingSettings:
     momentum: float = setting(0.9, "Momentum of SGD (first β of Adam).", minimum=0, maximum=0.999999)
     weight_decay: float = setting(0.0, "L2 penalty added to the gradient.", minimum=0)
     device: str = setting("cpu", "Where clients compute.", choices=("cpu", "cuda"))
+    precision: str = setting(
+        "float32",
+        "Number type of a training step's forward and backward pass: float32, or bfloat16 (bf16) where PyTorch's "
+        "autocast allows it. Weights, gradients and the optimiser's sums are float32 either way, and so are all tests.",
+        choices=("float32", "bf16"),
+    )
     threads: int = setting(
         0, "Threads a client computes with; 0: OMP_NUM_THREADS (Ray sets it to the client's CPUs), or else all cores.",
         minimum=0,

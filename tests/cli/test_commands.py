@@ -16,6 +16,8 @@ from fedpfl.config import Config
 from fedpfl.data import federated_data, own_data, table
 from fedpfl.methods import methods
 from fedpfl.results import RunFolder
+from fedpfl.training import speed
+from fedpfl.training.settings import TrainingSettings
 
 
 @pytest.fixture(autouse=True)
@@ -154,31 +156,57 @@ def test_partition(elsewhere):
     assert len(fedpfl("partition", "--num-supernodes", 3).stdout.splitlines()) == 4
 
 
-def test_doctor_reports_every_check():
+@pytest.fixture
+def measured(monkeypatch):
+    """Have the measurement of the precisions give a result at once; return what it was asked."""
+    asked = []
+
+    def compare(training):
+        asked.append(training)
+        return speed.StepSeconds(0.01, 0.0073, 0.73)
+
+    monkeypatch.setattr(speed, "compare_precisions", compare)
+    return asked
+
+
+def test_doctor_reports_every_check(measured):
     done = fedpfl("doctor", "--json")
     findings = json.loads(done.stdout)
     checks = [finding["check"] for finding in findings]
     assert checks == [
         "python", "flower", "torch", "ray", "commands", "ports", "output-dir", "state-dir", "data-dir", "proxy",
-        "clock", "superlink",
+        "clock", "superlink", "precision",
     ]  # fmt: skip
     assert (done.exit_code == 1) == any(finding["state"] == "problem" for finding in findings)
     assert "python: Python" in fedpfl("doctor").stdout
 
 
-def test_doctor_finds_problems(elsewhere, monkeypatch):
+def test_doctor_finds_problems(elsewhere, monkeypatch, measured):
     (elsewhere / "file").write_text("")
     monkeypatch.setenv("HTTP_PROXY", "http://proxy:3128")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.setattr(doctor, "FLOWER", (1, 99))
     folders = {"output-dir": elsewhere / "file" / "runs", "state-dir": elsewhere / "new", "data-dir": elsewhere}
-    found = {finding.check: finding for finding in doctor.examine(folders)}
+    found = {finding.check: finding for finding in doctor.examine(folders, TrainingSettings())}
     assert found["output-dir"].state == found["flower"].state == "problem"
     assert found["state-dir"].state == "ok"
     assert not (elsewhere / "new").exists()
     assert found["proxy"].state == "warning"
     assert "NO_PROXY" in found["proxy"].words
+
+
+def test_doctor_says_whether_bf16_pays(monkeypatch, measured):
+    finding = doctor._precision(TrainingSettings(threads=3))
+    assert finding.state == "ok"
+    expected = "with 3 threads takes 7.3 ms with bf16 and 10 ms with float32 (0.73 times)"
+    assert expected in finding.words
+    assert finding.words.endswith('precision = "bf16" pays here')
+    doctor._precision(TrainingSettings())
+    # Clients run side by side, each with one thread unless told otherwise.
+    assert [training.threads for training in measured] == [3, 1]
+    monkeypatch.setattr(speed, "compare_precisions", lambda training: speed.StepSeconds(0.01, 0.012, 1.2))
+    assert doctor._precision(TrainingSettings()).words.endswith('precision = "bf16" does not pay here')
 
 
 @pytest.mark.parametrize("command", ["export", "new-clients"])

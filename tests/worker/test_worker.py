@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from old_python import old_python
-from support import LocalGrid, federation, simulate
+from support import FEW_SAMPLES, LocalGrid, federation, simulate
 from waiting import HANG_SECONDS, InThread, wait_until
 
 from fedpfl import forward as forwarding
@@ -274,6 +274,19 @@ def test_clients_of_each_method_take_part_from_an_old_python(old_worker, method,
     assert [line.get("failed") for line in theirs] == [None] * 2
     for a, b in zip(theirs, mine, strict=True):
         assert a["personalised"]["accuracy"] == pytest.approx(b["personalised"]["accuracy"], abs=0.1)
+
+
+@pytest.mark.parametrize("method", list(methods()))
+def test_clients_of_each_method_train_in_bf16_in_an_old_python(old_worker, method, tmp_path, monkeypatch):
+    monkeypatch.setenv(frames.SOCKET_VARIABLE, str(old_worker.path))
+    settings = {"method": method, "threads": 1, "num_server_rounds": 1, "learning_rate": 0.005, **FEW_SAMPLES}
+    settings.update(fedreg_augmentation="none", precision="bf16")
+    (theirs,) = simulate(tmp_path / "theirs", 2, grid=ForwardingGrid, **settings).metrics()
+    (mine,) = simulate(tmp_path / "mine", 2, **settings).metrics()
+    assert "failed" not in theirs
+    for part in ("personalised", "global"):
+        if part in mine:
+            assert theirs[part]["loss"] == pytest.approx(mine[part]["loss"], rel=0.05)
 
 
 def test_a_device_keeps_an_engine_for_each_of_its_own_clients_and_only_of_one_run(tmp_path):

@@ -212,17 +212,21 @@ def _deal(classes: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
 def dirichlet_client(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
     """Let every client draw a class mix q ~ Dir(α), then a fixed number of samples by q (FedDecomp, section 4.1).
 
-    Of class c a client gets ⌊n·q_c + ½⌋ different samples, or the whole class if it is smaller, so that a client can
-    end just under ``train_samples`` and ``test_samples``. Clients draw from the full pool: two of them can have the
-    same sample. A client's draw does not depend on the number of clients.
+    Of class c a client gets ⌊n·q_c + ½⌋ different samples, or the whole class if it is smaller. Where these numbers sum
+    to more than n, the client's list is cut off after n samples in the order of the classes, as in the authors' code;
+    where they sum to less, the client ends just under n. So n = ``train_samples`` (``test_samples``) is never exceeded.
+    Clients draw from the full pool: two of them can have the same sample. A client's draw does not depend on the number
+    of clients.
     """
     classes = pool.by_class()
+    sizes = np.array([len(members) for members in classes])
     wanted = settings.test_samples if pool.part == "test" else settings.train_samples
     shares = []
     for client in range(num_clients):
         mix = generator(seed, "class mix", client).dirichlet(np.full(pool.num_classes, settings.dirichlet_alpha))
         rng = generator(seed, "samples", client, pool.part)
-        takes = np.minimum((wanted * mix + 0.5).astype(np.int64), [len(members) for members in classes])
+        up_to_here = np.minimum((wanted * mix + 0.5).astype(np.int64), sizes).cumsum()
+        takes = np.diff(np.minimum(up_to_here, wanted), prepend=0)
         drawn = [rng.choice(members, take, replace=False) for members, take in zip(classes, takes) if take]
         shares.append(np.concatenate(drawn) if drawn else np.empty(0, np.int64))
     return shares

@@ -161,7 +161,7 @@ class TestEveryFile:
 def test_feddecomp_clients_get_500_and_100_samples_and_never_more(alpha) -> None:
     # With B = 100 a 501st sample would be a batch of its own, on which BatchNorm diverges.
     shares = shares_of(Config.parse({**read(FOLDER / "feddecomp-cifar10.toml"), "dirichlet-alpha": alpha}))
-    train, test = ([len(part) for part in parts] for parts in zip(*shares))
+    train, test = ([len(part) for part in parts] for parts in zip(*shares, strict=True))
     assert max(train) == 500 and min(train) >= 495  # ⌊500·q + ½⌋ of each of ten classes
     assert max(test) == 100 and min(test) >= 95
 

@@ -12,7 +12,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from .assembly import assemble, mean_model_layout
-from .config import Config, RunSettings
+from .config import Config, RunSettings, unused
 from .errors import ConfigError, FedpflError, LayoutError
 from .messages import from_content, to_content
 from .partition import Partition
@@ -59,14 +59,14 @@ def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
     folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
     with folder.alone():
         try:
-            _run(grid, config, folder)
+            _run(grid, config, folder, run_config)
         except Exception as error:  # whatever it is, it goes on its way; the folder says that the run failed
             folder.fail(str(error) if isinstance(error, (FedpflError, OSError)) else f"{type(error).__name__}: {error}")
             raise
     return folder
 
 
-def _run(grid: Grid, config: Config, folder: RunFolder) -> None:
+def _run(grid: Grid, config: Config, folder: RunFolder, run_config: Mapping[str, Value]) -> None:
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
     descriptions = _find_clients(grid, config)
     shape, classes, vocabulary = _task(descriptions)
@@ -75,7 +75,8 @@ def _run(grid: Grid, config: Config, folder: RunFolder) -> None:
     if config.run.resume:
         folder.require_task(shape, classes, division)
     else:
-        folder.describe(shape, classes, config.method.remarks(model), vocabulary, division)
+        remarks = [*config.method.remarks(model), *unused(run_config, config.method.name)]
+        folder.describe(shape, classes, remarks, vocabulary, division)
     for remark in folder.task().get("remarks", []):
         logger.log(WARNING, "fedpfl: %s", remark)
     strategy = _strategy(config, descriptions, folder.task()["state_key"], partition)

@@ -14,7 +14,7 @@ from ..config import Config, check_keys
 from ..errors import ConfigError, FedpflError
 from ..results import RunFolder
 from ..settings import Value, absolute_places
-from .common import app_settings, overrides, run_folder
+from .common import app_settings, overrides, require_used, run_folder
 from .split import DEFAULT_CLIENTS
 
 
@@ -98,6 +98,7 @@ def prepare(
     # The server and the clients run in another working directory.
     values = absolute_places(Config.parse(values).flat())
     config = Config.parse(values)
+    require_used(texts, [config.method.name])
     values["num-clients"] = _clients(config.data.num_clients, num_supernodes) or default_clients
     values["run-name"] = config.run.run_name or _new_name(config)
     config = Config.parse(values)

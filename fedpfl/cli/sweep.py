@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from . import app
-from .common import RunConfig, overrides, require_one_of
+from .common import RunConfig, overrides, require_one_of, require_used
 from .experiment import DiscardModels, Jobs, OutputDir, Quiet, conduct, finish, store, write
 from .split import DEFAULT_CLIENTS
 
@@ -41,6 +41,7 @@ def sweep_command(
     if "/" in name or name in ("", ".", ".."):
         raise ConfigError("name", name, "must be the name of a folder")
     sweep = Sweep({"num-clients": DEFAULT_CLIENTS, **overrides(run_config)}, grid or (), random or (), samples, seeds)
+    require_used(run_config, sweep.methods)
     place = store(output_dir)
     folder = place.tables("sweeps", name)
     sweep.require_own(folder, name)  # before anything is run

@@ -59,6 +59,32 @@ def test_plan_counts_clients():
         prepare(None, ["num-clients=5"], 4, None)
 
 
+@pytest.mark.parametrize("text", ['method="fedavg" ditto-pull=0.5', "foreign.toml", "foreign-named.toml"])
+def test_a_setting_of_another_method_is_refused(elsewhere, text):
+    (elsewhere / "foreign.toml").write_text("ditto-pull = 0.5\n")
+    (elsewhere / "foreign-named.toml").write_text('method = "fedavg"\nditto-pull = 0.5\n')
+    with pytest.raises(ConfigError, match=r"^ditto-pull = 0.5: is a setting of ditto, and the method is fedavg$"):
+        prepare(None, [text, 'method="fedavg"'], None, None)
+
+
+def test_settings_that_stand_in_the_app_are_not_taken_for_given_ones(elsewhere):
+    settings = '[tool.flwr.app]\n[tool.flwr.app.config]\nmethod = "fedavg"\nditto-pull = 0.5\n'
+    (elsewhere / "pyproject.toml").write_text(settings)
+    assert "ditto-pull" not in prepare(None, ["local-epochs=3"], None, None).run_config()
+
+
+def test_a_file_of_another_method_or_of_several_is_told_of(elsewhere, capsys):
+    (elsewhere / "paper.toml").write_text('method = "ditto"\nditto-pull = 0.5\nlocal-epochs = 3\n')
+    (elsewhere / "several.toml").write_text("ditto-pull = 0.5\nfedprox-mu = 0.1\n")
+    for file in ("paper.toml", "several.toml"):
+        values = prepare(None, [file, 'method="fedprox"'], None, None).run_config()
+        assert "ditto-pull" not in values
+        assert capsys.readouterr().err == f"note: {file}: its settings of ditto are not used by fedprox\n"
+    prepare(None, ["paper.toml"], None, None)
+    prepare(None, ['method="fedlora" feddecomp-rank-conv=0.5'], None, None)
+    assert capsys.readouterr().err == ""
+
+
 def test_run_names_are_not_used_twice(elsewhere):
     (elsewhere / ".fedpfl" / "runs" / "taken").mkdir(parents=True)
     with pytest.raises(ConfigError, match="--resume taken"):

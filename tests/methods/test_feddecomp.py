@@ -79,7 +79,9 @@ def test_a_tau_that_never_trains_is_said():
         return config.method.remarks(assemble(config, (1, 8, 8), 10)[0])
 
     assert remarks() == []
-    assert remarks(**{"feddecomp-lora-epochs": 0}) == ["feddecomp: feddecomp-lora-epochs = 0: τ never trains and stays 0"]
+    assert remarks(**{"feddecomp-lora-epochs": 0}) == [
+        "feddecomp: feddecomp-lora-epochs = 0: τ never trains and stays 0"
+    ]
 
 
 def test_only_sigma_travels_and_reverse_sends_only_tau(tmp_path):

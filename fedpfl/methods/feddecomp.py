@@ -49,8 +49,8 @@ class FedDecompSettings:
     )
     variant: str = setting(
         "alternating",
-        "First τ then σ (alternating), both at once (simultaneous), τ shared and σ personal (reverse), or τ alone (tau-only: "
-        "figure 5's E_lora = E; σ stays as it starts). Table 4's controls train both at once and share both "
+        "First τ then σ (alternating), both at once (simultaneous), τ shared and σ personal (reverse), or τ alone "
+        "(tau-only: figure 5's E_lora = E; σ stays as it starts). Table 4's controls train both at once and share both "
         "(all-shared: FedAvg with low-rank matrices) or none (all-local).",
         choices=(*IN_TURN, "tau-only", *TOGETHER),
     )

@@ -33,6 +33,7 @@ SETTLED_SECONDS = 0.3
 ASK_SECONDS = 60.0
 # Classes, clients, tokens and samples are fewer than this; larger numbers are no descriptions.
 MOST = 10_000_000
+MOST_CHARACTERS = 2_000
 
 
 def run_federation(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
@@ -75,7 +76,7 @@ def _run(grid: Grid, config: Config, folder: RunFolder, run_config: Mapping[str,
     if config.run.resume:
         folder.require_task(shape, classes, division)
     else:
-        remarks = [*config.method.remarks(model), *unused(run_config, config.method.name)]
+        remarks = [*config.method.remarks(model), *unused(run_config, config.method.name), *_remarks(descriptions)]
         folder.describe(shape, classes, remarks, vocabulary, division)
     for remark in folder.task().get("remarks", []):
         logger.log(WARNING, "fedpfl: %s", remark)
@@ -188,7 +189,9 @@ def _description(payload: Payload) -> Payload:
     division = config.get("division", 0)
     shape = str(config.get("input-shape", ""))
     proper = all(type(n) is int and 0 <= n < MOST for n in numbers) and re.fullmatch(r"\d{1,6}(x\d{1,6}){0,3}", shape)
-    if not proper or type(division) is not int or "layout" not in config:
+    remarks = str(config.get("remarks", "")).replace("\n", "")
+    readable = len(remarks) <= MOST_CHARACTERS and remarks.isprintable()
+    if not proper or not readable or type(division) is not int or "layout" not in config:
         raise FedpflError("a client described itself in a way that this version does not understand")
     return payload
 
@@ -210,6 +213,12 @@ def _division(descriptions: Mapping[int, Payload]) -> int | None:
         raise FedpflError(f"{groups} divide the data differently: other versions of NumPy or of the data set?")
     common = all("division" in description.config for description in descriptions.values())
     return next(iter(clients)) if common else None
+
+
+def _remarks(descriptions: Mapping[int, Payload]) -> list[str]:
+    """Return what clients say of common data, each remark once."""
+    said = (str(description.config.get("remarks", "")).splitlines() for description in descriptions.values())
+    return list(dict.fromkeys(line for lines in said for line in lines))
 
 
 def _task(descriptions: Mapping[int, Payload]) -> tuple[tuple[int, ...], list[int], int]:

@@ -131,7 +131,7 @@ class TestEveryFile:
 
     def test_runs_with_every_method(self, path: Path) -> None:
         for method in ("fedavg", "local", "feddecomp"):
-            Config.parse({"feddecomp-lora-epochs": 1, **read(path), "method": method})
+            Config.parse({"feddecomp-variant": "simultaneous", **read(path), "method": method})
 
     def test_names_its_command(self, path: Path) -> None:
         assert f"#   fedpfl run --run-config configs/{path.name}\n" in path.read_text(encoding="utf-8")

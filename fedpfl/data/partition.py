@@ -14,7 +14,7 @@ without being told.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Callable, List, NamedTuple, Sequence
 
 import numpy as np
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .datasets import Dataset
     from .settings import DataSettings
 
+# Chooses among the partitioners by the data.
+AUTO = "auto"
 # Factorized-FL numbers the classes of client i with this seed + i (appendix B.1).
 LABEL_SEED = 1234
 # The five domains of CIFAR-100 by the numbers of their classes (Factorized-FL, appendix C, table of the permutations,
@@ -285,10 +287,7 @@ def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> 
         raise ConfigError(
             "partitioner", "natural", "needs data that say whom each sample belongs to (an array client in an npz file)"
         )
-    order = np.argsort(pool.owners, kind="stable")
-    order = order[pool.owners[order] >= 0]
-    owned = np.split(order, np.flatnonzero(np.diff(pool.owners[order])) + 1)
-    enough = [mine for mine in owned if len(mine) >= settings.min_samples]
+    enough = [mine for mine in _by_owner(pool.owners) if len(mine) >= settings.min_samples]
     if num_clients > len(enough):
         raise ConfigError(
             "num-clients",
@@ -297,6 +296,27 @@ def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> 
             "samples (min-samples)",
         )
     return enough[:num_clients]
+
+
+def _by_owner(owners: np.ndarray) -> list[np.ndarray]:
+    """Return the positions of each owner's samples, in the order of the owners' numbers, without those of nobody."""
+    order = np.argsort(owners, kind="stable")
+    order = order[owners[order] >= 0]
+    return np.split(order, np.flatnonzero(np.diff(owners[order])) + 1) if len(order) else []
+
+
+def natural_clients(train: np.ndarray, test: np.ndarray | None, settings: DataSettings) -> int:
+    """Return how many owners can be clients: those with at least ``min_samples`` samples.
+
+    Parameters
+    ----------
+    train, test : ndarray of int64
+        The owner of each sample; ``test`` counts with ``split = "mixed"``.
+    settings : DataSettings
+        ``split`` and ``min_samples`` are used.
+    """
+    counted = train if test is None or settings.split == "given" else np.concatenate([train, test])
+    return sum(len(mine) >= settings.min_samples for mine in _by_owner(counted))
 
 
 def _domain(client: int, num_clients: int) -> tuple[int, ...]:
@@ -363,6 +383,7 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
     client gets the share that it has of the class's training samples; for ``natural``, its owner's test samples if the
     data name their owners.
     """
+    settings = chosen_partitioner(settings, data.client_train is not None)
     _check(data, settings, num_clients, seed)
     chosen = _REGISTRY[settings.partitioner]
     given = settings.split == "given"
@@ -390,6 +411,21 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
         shares = [cut_share(mine, settings, seed, client) for client, mine in enumerate(dealt)]
     _check_shares(shares, settings, data)
     return shares
+
+
+def chosen_partitioner(settings: DataSettings, owned: bool) -> DataSettings:
+    """Return the settings with a partitioner in the place of ``auto``.
+
+    Parameters
+    ----------
+    settings : DataSettings
+        As given.
+    owned : bool
+        Whether the data say whom a sample belongs to.
+    """
+    if settings.partitioner != AUTO:
+        return settings
+    return replace(settings, partitioner="natural" if owned else "dirichlet")
 
 
 def cut_share(positions: np.ndarray, settings: DataSettings, seed: int, client: int = 0) -> Share:

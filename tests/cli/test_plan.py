@@ -1,5 +1,6 @@
 """What `fedpfl run` decides before it starts anything, and what it reads while a run goes on."""
 
+import numpy as np
 import pytest
 from flwr.common.config import parse_config_args
 
@@ -83,6 +84,18 @@ def test_a_file_of_another_method_or_of_several_is_told_of(elsewhere, capsys):
     prepare(None, ["paper.toml"], None, None)
     prepare(None, ['method="fedlora" feddecomp-rank-conv=0.5'], None, None)
     assert capsys.readouterr().err == ""
+
+
+def test_all_people_take_part_where_nobody_says_how_many(elsewhere):
+    np.savez(elsewhere / "p.npz", x=np.zeros((60, 2), np.float32), y=np.arange(60) % 2, client=np.arange(60) % 3)
+    texts = ['dataset="npz" data="p.npz"']
+    values = prepare(None, texts, None, None).run_config()
+    assert (values["partitioner"], values["num-clients"]) == ("natural", 3)
+    assert prepare(None, texts, 2, None).run_config()["num-clients"] == 2
+    values = prepare(None, [*texts, 'partitioner="iid"'], None, None).run_config()
+    assert (values["partitioner"], values["num-clients"]) == ("iid", 10)
+    with pytest.raises(FedpflError, match=r"lost.npz: no such file"):
+        prepare(None, ['dataset="npz" data="lost.npz"'], None, None)
 
 
 def test_run_names_are_not_used_twice(elsewhere):

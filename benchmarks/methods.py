@@ -59,7 +59,8 @@ def cost(options: argparse.Namespace, name: str) -> tuple[float, float, float, i
             {
                 "method": name, "model": options.model, "dataset": options.dataset,
                 "data-dir": data_dir(options.data_dir), "num-clients": options.clients, "partitioner": "iid",
-                "local-epochs": options.epochs, "batch-size": options.batch_size, "optimizer": "sgd",
+                "local-epochs": options.epochs, "batch-size": options.batch_size,
+                "last-batch": "keep", "optimizer": "sgd",
                 "learning-rate": options.learning_rate, "threads": 1, "seed": options.seed, "state-dir": folder,
             }
         )  # fmt: skip

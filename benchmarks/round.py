@@ -133,7 +133,8 @@ def settings(options: argparse.Namespace, evaluate_every: int) -> dict[str, Any]
         "num-clients": options.clients, "fraction-train": options.fraction, "num-server-rounds": options.rounds + 1,
         "evaluate-every": evaluate_every, "seed": options.seed, "partitioner": options.partitioner, "split": "mixed",
         "test-fraction": 13 / 70, "local-epochs": options.epochs, "batch-size": options.batch_size,
-        "optimizer": "sgd", "learning-rate": options.learning_rate, "momentum": 0.0, "weight-decay": 0.0,
+        "last-batch": "keep", "optimizer": "sgd", "learning-rate": options.learning_rate, "momentum": 0.0,
+        "weight-decay": 0.0,
     }  # fmt: skip
 
 

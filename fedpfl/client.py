@@ -68,6 +68,8 @@ class Engine:
         self.partition.accept({})
         # All clients must divide common data alike; data of a device's own are not divided.
         division: dict[str, Value] = {} if self.own else {"division": self.data.checksum}
+        if self.data.remarks:
+            division["remarks"] = "\n".join(self.data.remarks)
         return Payload(
             config={
                 **division,

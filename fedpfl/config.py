@@ -155,6 +155,25 @@ def known_keys() -> list[str]:
     return [key for _, cls, prefix in sections() for key in s.keys(cls, prefix)]
 
 
+def owners() -> dict[str, str]:
+    """Return of every setting that belongs to one method which method that is."""
+    return {key: m.name for m in methods().values() for key in s.keys(m.Settings, m.name)}
+
+
+def unused(values: Mapping[str, Any], method: str) -> list[str]:
+    """Name, in one line, the settings of other methods that are not at their defaults; an empty list if there are none.
+
+    Flower hands over every key that the app has, so that only another value shows that a setting was given.
+    """
+    given: dict[str, list[str]] = {}
+    for other in methods().values():
+        for key, default in s.items(other.Settings(), other.name):
+            if other.name != method and values.get(key, default) != default:
+                given.setdefault(other.name, []).append(key)
+    named = "; ".join(f"{', '.join(keys)} of {name}" for name, keys in given.items())
+    return [f"settings of other methods, which {method} does not use: {named}"] if given else []
+
+
 def check_keys(values: Mapping[str, Any]) -> None:
     """Raise :class:`ConfigError` for a key that no part of the program knows."""
     known = known_keys()

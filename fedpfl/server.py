@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from flwr.serverapp import Grid
 
 from .assembly import assemble, mean_model_layout
-from .config import Config
+from .config import Config, unused
 from .errors import ConfigError, FedpflError, LayoutError
 from .partition import Partition
 from .payload import Payload
@@ -64,14 +64,20 @@ def run_federation(grid: Grid | Transport, run_config: Mapping[str, Value], watc
     folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
     with folder.alone():
         try:
-            _run(grid, config, folder, watch)
+            _run(grid, config, folder, run_config, watch)
         except Exception as error:  # whatever it is, it goes on its way; the folder says that the run failed
             folder.fail(str(error) if isinstance(error, (FedpflError, OSError)) else f"{type(error).__name__}: {error}")
             raise
     return folder
 
 
-def _run(grid: Grid | Transport, config: Config, folder: RunFolder, watch: Watch | None) -> None:
+def _run(
+    grid: Grid | Transport,
+    config: Config,
+    folder: RunFolder,
+    run_config: Mapping[str, Value],
+    watch: Watch | None,
+) -> None:
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
     transport = grid if isinstance(grid, Transport) else FlowerTransport(grid, config.run)
     descriptions = transport.find_clients(config)
@@ -81,7 +87,8 @@ def _run(grid: Grid | Transport, config: Config, folder: RunFolder, watch: Watch
     if config.run.resume:
         folder.require_task(shape, classes, division)
     else:
-        folder.describe(shape, classes, config.method.remarks(model), vocabulary, division)
+        remarks = [*config.method.remarks(model), *unused(run_config, config.method.name), *_remarks(descriptions)]
+        folder.describe(shape, classes, remarks, vocabulary, division)
     remarks = folder.task().get("remarks", [])
     if watch is not None:
         watch.described(remarks)
@@ -142,6 +149,12 @@ def _division(descriptions: Mapping[int, Payload]) -> int | None:
         raise FedpflError(f"{groups} divide the data differently: other versions of NumPy or of the data set?")
     common = all("division" in description.config for description in descriptions.values())
     return next(iter(clients)) if common else None
+
+
+def _remarks(descriptions: Mapping[int, Payload]) -> list[str]:
+    """Return what clients say of common data, each remark once."""
+    said = (str(description.config.get("remarks", "")).splitlines() for description in descriptions.values())
+    return list(dict.fromkeys(line for lines in said for line in lines))
 
 
 def _task(descriptions: Mapping[int, Payload]) -> tuple[tuple[int, ...], list[int], int]:

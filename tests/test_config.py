@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedpfl import reference
-from fedpfl.config import Config, check_keys, known_keys
+from fedpfl.config import Config, check_keys, known_keys, unused
 from fedpfl.errors import ConfigError
 from fedpfl.methods import methods
 from fedpfl.settings import keys, require_absolute
@@ -94,7 +94,8 @@ def test_pyproject_defaults_are_the_code_s_defaults():
         ("fraction-train", 0.0, "must be > 0 and at most 1"),
         ("feddecomp-rank-conv", 0.0, "must be > 0 and at most 1"),
         ("feddecomp-rank-linear", 1.01, "must be > 0 and at most 1"),
-        ("feddecomp-lora-epochs", 6, "must be at most local-epochs = 5"),
+        ("feddecomp-lora-epochs", 5, "must be below local-epochs = 5"),
+        ("feddecomp-lora-epochs", -2, "must be at least -1"),
         ("num-server-rounds", 0, "must be at least 1"),
         ("num-server-rounds", 2.5, "must be a whole number"),
         ("num-server-rounds", True, "must be a whole number"),
@@ -135,6 +136,15 @@ def test_aliases_use_the_method_s_own_settings():
 
 def test_settings_of_other_methods_do_not_matter():
     assert Config.parse({"method": "fedavg", "feddecomp-lora-epochs": 99, "local-epochs": 1}).method.name == "fedavg"
+
+
+def test_settings_of_other_methods_are_named_where_they_were_given():
+    defaults = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert unused(defaults, "fedavg") == []
+    given = {**defaults, "ditto-pull": 3.0, "fedprox-mu": 1, "fedavg-weights": "uniform"}
+    assert unused(given, "fedavg") == [
+        "settings of other methods, which fedavg does not use: ditto-pull of ditto; fedprox-mu of fedprox"
+    ]
 
 
 def test_config_errors_cross_processes():

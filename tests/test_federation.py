@@ -41,6 +41,22 @@ SETTINGS: dict[str, dict[str, object]] = {
 SERVER_SEES_ALL = {"fedfac"}
 
 
+def test_what_clients_say_of_their_data_is_noted(tmp_path):
+    x, owner = np.random.default_rng(0).random((90, 4), np.float32), np.repeat([0, 1, 2], 30)
+    np.savez(tmp_path / "p.npz", x=x, y=np.array([0, 1, 3])[np.arange(90) % 3], client=owner)
+    data = {"dataset": "npz", "data": str(tmp_path / "p.npz"), "model": "mlp"}
+    run = simulate(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1, **data)
+    assert run.task()["remarks"] == [
+        "p: no sample has label 2: the models tell 4 classes apart", "p: 2 of 3 natural clients take part (num-clients)"
+    ]  # fmt: skip
+
+
+def test_settings_of_other_methods_are_noted(tmp_path):
+    values = {**federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1), "ditto-pull": 3.0}
+    (said,) = run_federation(LocalGrid(2, values), values).task()["remarks"]
+    assert said.endswith("which fedavg does not use: ditto-pull of ditto")
+
+
 def arrays(folder, tmp_path):
     """Return all arrays of a finished run: the server's whole state and each client's newest personal ones."""
     found = {f"server/{k}": v for k, v in folder.checkpoint()[1].items()}

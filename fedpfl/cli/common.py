@@ -69,15 +69,60 @@ def overrides(texts: Sequence[str] | None) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     for text in texts or ():
-        if text.endswith(".toml") and "=" not in text:
-            values.update(_read_toml(Path(text).expanduser()))
-            continue
-        rest = _PAIR.sub("", text).strip()
-        if rest:
-            raise ConfigError("run-config", rest, "must be key=value pairs, without spaces around '=', or a .toml file")
-        for key, value in _PAIR.findall(text):
-            values.update(_pair(key, value))
+        values.update(_given(text)[1])
     return values
+
+
+def require_used(texts: Sequence[str] | None, chosen: Collection[str]) -> None:
+    """Refuse settings of methods that are not run; a file that is another method's, or several methods', is told of.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        What ``--run-config`` gives.
+    chosen : collection of str
+        The names of the methods that are run.
+
+    Raises
+    ------
+    ConfigError
+        A setting of another method among key=value pairs, or in a file that names no such method and has no settings
+        of a method that is run.
+    """
+    from ..config import owners
+    from ..methods import find
+
+    known = owners()
+    for text in texts or ():
+        file, values = _given(text)
+        foreign = {key: known[key] for key in values if key in known and known[key] not in chosen}
+        if not foreign:
+            continue
+        # What the file is for: its own method, or several ones.
+        own = find(values["method"]).name if file and isinstance(values.get("method"), str) else ""
+        several = any(known.get(key) in chosen for key in values)
+        for key, owner in foreign.items():
+            if not file or not (several or own == owner):
+                raise ConfigError(key, values[key], f"is a setting of {owner}, and the method is {_either(chosen)}")
+        others = ", ".join(dict.fromkeys(foreign.values()))
+        typer.echo(f"note: {text}: its settings of {others} are not used by {_either(chosen)}", err=True)
+
+
+def _either(names: Collection[str]) -> str:
+    return " or ".join(names)
+
+
+def _given(text: str) -> tuple[bool, dict[str, Any]]:
+    """Return whether a text of ``--run-config`` names a file, and its settings."""
+    if text.endswith(".toml") and "=" not in text:
+        return True, _read_toml(Path(text).expanduser())
+    rest = _PAIR.sub("", text).strip()
+    if rest:
+        raise ConfigError("run-config", rest, "must be key=value pairs, without spaces around '=', or a .toml file")
+    values: dict[str, Any] = {}
+    for key, value in _PAIR.findall(text):
+        values.update(_pair(key, value))
+    return False, values
 
 
 def run_folder(run: str, settings: Mapping[str, Any] | None = None) -> RunFolder:

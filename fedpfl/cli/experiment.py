@@ -10,7 +10,7 @@ import typer
 
 from ..errors import ConfigError
 from . import app
-from .common import RunConfig, can_draw, overrides, print_tables, require_one_of, stdout, write_figures
+from .common import RunConfig, can_draw, overrides, print_tables, require_one_of, require_used, stdout, write_figures
 
 if TYPE_CHECKING:
     from ..analysis.figure import Figure
@@ -147,8 +147,11 @@ def read(name: str) -> Experiment:
 def plan(name: str, scale: str, seeds: int | None, output_dir: Path | None, run_config: list[str] | None) -> Measured:
     """Check an experiment and return it with its runs."""
     from ..experiments.tables import Measured
+    from ..methods import find
 
-    return Measured(read(name), scale, store(output_dir), seeds, overrides(run_config))
+    measured = Measured(read(name), scale, store(output_dir), seeds, overrides(run_config))
+    require_used(run_config, sorted({find(str(run.settings["method"])).name for run in measured.runs.values()}))
+    return measured
 
 
 def store(output_dir: Path | None) -> Store:

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Config, check_keys
+from ..data import default_clients as natural_clients
+from ..data import with_partitioner
+from ..data.partition import AUTO
 from ..errors import ConfigError, FedpflError
 from ..results import RunFolder
 from ..settings import Value, absolute_places
 from ..training.device import require_device
-from .common import app_settings, overrides, run_folder
+from .common import app_settings, overrides, require_used, run_folder
 from .split import DEFAULT_CLIENTS
 
 
@@ -85,7 +88,11 @@ def prepare(
     # The server and the clients run in another working directory.
     values = absolute_places(Config.parse(values).flat())
     config = Config.parse(values)
-    values["num-clients"] = _clients(config.data.num_clients, num_supernodes) or default_clients
+    require_used(texts, [config.method.name])
+    if not config.run.resume:
+        values["partitioner"] = with_partitioner(config.data).partitioner
+    given_number = _clients(config.data.num_clients, num_supernodes)
+    values["num-clients"] = given_number or natural_clients(config.data) or default_clients
     values["run-name"] = config.run.run_name or _new_name(config)
     config = Config.parse(values)
     require_device(config.training)
@@ -99,6 +106,8 @@ def prepare(
 def _resumed(resume: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     stored = run_folder(resume, values)
     where = {"run-name": stored.path.name, "output-dir": str(stored.path.parent), "resume": True}
+    # What auto meant was decided when the run began.
+    given = {key: value for key, value in given.items() if (key, value) != ("partitioner", AUTO)}
     values = {**stored.config(), **given, **where}
     # Without a number `flwr run` took one client for each node that there was.
     return {**values, "num-clients": values.get("num-clients") or stored.task().get("clients", 0)}

@@ -90,14 +90,17 @@ def _list_runs(root: Path) -> None:
 def _show_run(folder: RunFolder) -> None:
     from rich.table import Table
 
+    from ..data import DataSettings
+    from ..data.settings import in_words
     from ..results import outcome
+    from ..settings import parse
 
     values, result, lines = folder.config(), outcome(folder), folder.metrics()
     console = stdout()
     state = "finished" if (folder.path / "summary.md").is_file() else "not finished"
     console.print(f"[bold]{folder.path.name}[/bold] ({state}), {folder.path}")
     console.print(
-        f"{values['method']} on {values['dataset']} ({values['partitioner']}, α = {values['dirichlet-alpha']}, "
+        f"{values['method']} on {values['dataset']} ({in_words(parse(DataSettings, values))}, "
         f"{values['num-clients'] or 'as many as nodes'} clients), model {values['model']}, seed {values['seed']}, "
         f"{values['local-epochs']} epochs, batch {values['batch-size']}, η = {values['learning-rate']}"
     )

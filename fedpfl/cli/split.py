@@ -36,7 +36,7 @@ def partition_command(
 ) -> None:
     """Print how the data are divided, clients by classes, and write each client's samples for its device if asked."""
     from ..config import Config, check_keys
-    from ..data import as_text, bubble_chart, federated_data, partition_counts
+    from ..data import as_text, bubble_chart, default_clients, federated_data, partition_counts, with_partitioner
 
     chart = output or (Path(CHART) if plot else None)
     if chart is not None and find_spec("matplotlib") is None:
@@ -44,14 +44,16 @@ def partition_command(
     values = {**(app_settings(Path()) or {}), **overrides(run_config)}
     check_keys(values)
     config = Config.parse(values)
-    clients = config.data.num_clients or num_supernodes or DEFAULT_CLIENTS
+    clients = config.data.num_clients or num_supernodes or default_clients(config.data) or DEFAULT_CLIENTS
     data = federated_data(config.data, clients, config.run.seed)
+    for remark in data.remarks:
+        typer.echo(f"note: {remark}", err=True)
     counts = partition_counts(data)
     typer.echo(as_text(counts))
     if export is not None:
         typer.echo(f"wrote {_export(data, export.expanduser())} files to {export}", err=True)
     if chart is not None:
-        title = f"{config.data.dataset}, {config.data.partitioner}, {clients} clients"
+        title = f"{config.data.dataset}, {with_partitioner(config.data).partitioner}, {clients} clients"
         typer.echo(f"wrote {bubble_chart(counts, chart, title).absolute()}", err=True)
 
 

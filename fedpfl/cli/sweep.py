@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from . import app
-from .common import RunConfig, overrides, require_one_of
+from .common import RunConfig, overrides, require_one_of, require_used
 from .experiment import DiscardModels, Jobs, OutputDir, Quiet, conduct, finish, store, write
 from .split import DEFAULT_CLIENTS
 
@@ -32,15 +32,20 @@ def sweep_command(
     quiet: Quiet = False,
 ) -> None:
     """Run what is not yet done of a sweep over settings, then print a line for each run, the best first."""
+    from ..data import DataSettings, default_clients
     from ..errors import ConfigError
     from ..experiments.grid import Grid
     from ..experiments.sweep import Sweep
+    from ..settings import parse
     from ..tables import FORMATS
 
     require_one_of("format", form, FORMATS)
     if "/" in name or name in ("", ".", ".."):
         raise ConfigError("name", name, "must be the name of a folder")
-    sweep = Sweep({"num-clients": DEFAULT_CLIENTS, **overrides(run_config)}, grid or (), random or (), samples, seeds)
+    given = overrides(run_config)
+    clients = default_clients(parse(DataSettings, given)) or DEFAULT_CLIENTS
+    sweep = Sweep({"num-clients": clients, **given}, grid or (), random or (), samples, seeds)
+    require_used(run_config, sweep.methods)
     place = store(output_dir)
     folder = place.tables("sweeps", name)
     sweep.require_own(folder, name)  # before anything is run

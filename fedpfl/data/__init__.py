@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .datasets import Dataset, DatasetInfo, dataset, fetch, load, no_downloads, table
-from .federation import FederatedData, Samples, federated_data, own_data
+from .federation import FederatedData, Samples, default_clients, federated_data, own_data, with_partitioner
 from .partition import Pool, Share, label_permutation, partition, partitioner
 from .plot import as_text, bubble_chart, partition_counts
 from .settings import DataSettings
@@ -19,6 +19,7 @@ __all__ = [
     "as_text",
     "bubble_chart",
     "dataset",
+    "default_clients",
     "federated_data",
     "fetch",
     "label_permutation",
@@ -29,4 +30,5 @@ __all__ = [
     "partition_counts",
     "partitioner",
     "table",
+    "with_partitioner",
 ]

@@ -36,6 +36,8 @@ IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif
 MOST_TOKENS = 1_000_000
 # A label beyond this without a list of class names is a mistake (an identifier, a pixel value), not a class.
 MOST_CLASSES = 100_000
+# Without a list of names so many times as many classes as there are different labels are a mistake, too.
+GAPS = 2
 
 _downloads = contextvars.ContextVar("downloads", default=True)
 
@@ -92,6 +94,17 @@ class Dataset:
         object.__setattr__(self, "class_names", self.class_names or _numbered(count))
 
     @property
+    def unnamed(self) -> bool:
+        """Whether the classes have no names but their numbers."""
+        return self.class_names == _numbered(self.num_classes)
+
+    @property
+    def missing(self) -> list[int]:
+        """The classes of which there is no sample."""
+        counts = sum(np.bincount(y, minlength=self.num_classes) for y in (self.y_train, self.y_test) if y is not None)
+        return np.flatnonzero(np.asarray(counts) == 0).tolist()
+
+    @property
     def is_image(self) -> bool:
         """Whether the samples are images (uint8)."""
         return self.x_train.dtype == np.uint8 and not self.vocabulary
@@ -116,6 +129,7 @@ class DatasetInfo(NamedTuple):
     shape: str
     source: str
     download: bool
+    owned: bool
 
 
 Loader = Callable[["DataSettings"], Dataset]
@@ -123,7 +137,15 @@ _REGISTRY: dict[str, tuple[DatasetInfo, Loader]] = {}
 
 
 def dataset(
-    name: str, *, description: str, size: str, classes: str, shape: str, source: str, download: bool = False
+    name: str,
+    *,
+    description: str,
+    size: str,
+    classes: str,
+    shape: str,
+    source: str,
+    download: bool = False,
+    owned: bool = False,
 ) -> Callable[[Loader], Loader]:
     """Register a loader under ``name``; the words are shown by ``fedpfl datasets``.
 
@@ -135,10 +157,12 @@ def dataset(
         What it is, samples (training + test), number of classes, height×width×channels, where it comes from.
     download : bool
         Whether files have to be fetched before it can be used.
+    owned : bool
+        Whether it may say whom a sample belongs to.
     """
 
     def register(loader: Loader) -> Loader:
-        _REGISTRY[name] = (DatasetInfo(name, description, size, classes, shape, source, download), loader)
+        _REGISTRY[name] = (DatasetInfo(name, description, size, classes, shape, source, download, owned), loader)
         return loader
 
     return register
@@ -182,6 +206,35 @@ def load(settings: DataSettings) -> Dataset:
     if info.download and _shortcut(settings).is_file():
         return read_npz(_shortcut(settings), info.name)
     return loader(settings)
+
+
+def owners(settings: DataSettings) -> tuple[np.ndarray, np.ndarray | None] | None:
+    """Return whom the training and the test samples belong to, without reading an npz file's samples.
+
+    Returns
+    -------
+    tuple of (ndarray of int64, ndarray of int64 or None), or None
+        Numbers of the owners, from 0; None where the data do not name them, or are not here yet.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As :func:`load`.
+    """
+    info, loader = _REGISTRY[settings.dataset]
+    path = _own_path(settings, "an npz file") if settings.dataset == "npz" else _shortcut(settings)
+    if settings.dataset == "npz" or (info.download and path.is_file()):
+        arrays = _read_arrays(path, ("y", "client"))
+        parts = ("",) if "y" in arrays else ("_train", "_test")
+        if any(f"y{part}" not in arrays for part in parts):
+            return None  # what is wrong with the file is said where it is read
+        train, *test = _owners(arrays, parts, [arrays[f"y{part}"] for part in parts], path)
+    elif info.owned:
+        data = loader(settings)
+        train, test = data.client_train, [data.client_test]
+    else:
+        return None
+    return None if train is None else (train, test[0] if test else None)
 
 
 def fetch(settings: DataSettings) -> None:
@@ -290,14 +343,14 @@ def read_npz(path: Path, name: str = "", num_classes: int | None = None) -> Data
 ARRAYS = ("x", "y", "client", "classes", "vocabulary")
 
 
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+def _read_arrays(path: Path, names: tuple[str, ...] = ARRAYS) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     if not zipfile.is_zipfile(path):
         raise DataError(f"{path}: not an npz file (write it with numpy.savez)")
     try:
         with np.load(path, allow_pickle=False) as archive:
-            wanted = [key for key in archive.files if key.split("_")[0] in ARRAYS]
+            wanted = [key for key in archive.files if key.split("_")[0] in names]
             return {key: archive[key] for key in wanted}
     except (ValueError, OSError, EOFError, KeyError, MemoryError, zlib.error, zipfile.BadZipFile) as error:
         reason = "it holds Python objects" if "allow_pickle" in str(error) else str(error) or type(error).__name__
@@ -409,9 +462,19 @@ def _owners(
     classes="any",
     shape="images, features or tokens",
     source="the file named by `data`: x, y or x_train, y_train, x_test, y_test; optionally client, classes, vocabulary",
+    owned=True,
 )
 def _npz(settings: DataSettings) -> Dataset:
-    return read_npz(_own_path(settings, "an npz file"))
+    path = _own_path(settings, "an npz file")
+    data = read_npz(path, num_classes=settings.num_classes or None)
+    found = len(np.unique(np.concatenate([y for y in (data.y_train, data.y_test) if y is not None])))
+    # Numbers that mean something else than places in a list would make a model of mostly useless outputs.
+    if not settings.num_classes and data.unnamed and data.num_classes >= GAPS * found:
+        raise DataError(
+            f"{path}: {found} different labels, the largest {data.num_classes - 1}: number the classes from 0, or say "
+            f"num-classes = {data.num_classes} if there are as many"
+        )
+    return data
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Callable, Hashable, NamedTuple, Sequence
 import numpy as np
 
 from ..errors import DataError
-from .datasets import Dataset, load, read_image_folder
-from .partition import Share, cut_share, label_permutation, partition, task_of
+from .datasets import Dataset, load, owners, read_image_folder
+from .partition import (
+    AUTO,
+    Share,
+    chosen_partitioner,
+    cut_share,
+    label_permutation,
+    natural_clients,
+    partition,
+    task_of,
+)
 from .settings import DataSettings
 from .text import read_file
 
@@ -20,6 +29,8 @@ if TYPE_CHECKING:
     import torch
 
 CACHE_BYTES = 512 * 2**20
+# Labels that a remark names.
+MOST_NAMED = 10
 
 
 class Samples(NamedTuple):
@@ -87,14 +98,23 @@ class FederatedData:
     ------
     ConfigError, DataError
         The data are missing or damaged, or cannot feed that many clients.
+
+    Attributes
+    ----------
+    remarks : list of str
+        What users should know of the data before round 1; nothing is said of data that lie on a device.
     """
+
+    remarks: list[str]
 
     def __init__(self, settings: DataSettings, num_clients: int, seed: int, cache_bytes: int = CACHE_BYTES) -> None:
         data = _dataset(settings)
+        settings = chosen_partitioner(settings, data.client_train is not None)
         shares = partition(data, settings, num_clients, seed)
         self._set_up(data, shares, range(num_clients), settings, cache_bytes)
         for client in range(num_clients):
             self._tasks[client] = task_of(settings, client, num_clients)
+        self.remarks = _remarks(data, settings, num_clients)
 
     @classmethod
     def own(
@@ -148,7 +168,7 @@ class FederatedData:
     def _set_up(
         self, data: Dataset, shares: list[Share], numbers: Sequence[int], settings: DataSettings, cache_bytes: int
     ) -> None:
-        self._data, self._shares, self._numbers = data, shares, numbers
+        self._data, self._shares, self._numbers, self.remarks = data, shares, numbers, []
         self._permute = settings.permute_labels
         self._cache = SamplesCache(cache_bytes)
         self._tasks: list[np.ndarray | None] = [None] * len(shares)
@@ -289,6 +309,37 @@ def scale(pixels: torch.Tensor) -> torch.Tensor:
     return x.div_(255).sub_(0.5).div_(0.5).contiguous(memory_format=torch.channels_last)
 
 
+def default_clients(settings: DataSettings) -> int | None:
+    """Return how many clients natural data make: all owners with ``min_samples``; None where the data are divided.
+
+    Raises
+    ------
+    ConfigError, DataError
+        The data are missing or damaged.
+    """
+    if settings.partitioner not in (AUTO, "natural"):
+        return None
+    owned = owners(settings)
+    return None if owned is None else natural_clients(*owned, settings)
+
+
+def with_partitioner(settings: DataSettings) -> DataSettings:
+    """Return the settings with the partitioner that ``auto`` means for these data; errors as above."""
+    return chosen_partitioner(settings, settings.partitioner == AUTO and owners(settings) is not None)
+
+
+def _remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[str]:
+    said = []
+    if data.unnamed and data.missing and not settings.num_classes:
+        lacking = ", ".join(map(str, data.missing[:MOST_NAMED])) + (", …" if len(data.missing) > MOST_NAMED else "")
+        said.append(f"{data.name}: no sample has label {lacking}: the models tell {data.num_classes} classes apart")
+    if settings.partitioner == "natural" and data.client_train is not None:
+        there = natural_clients(data.client_train, data.client_test, settings)
+        if num_clients < there:
+            said.append(f"{data.name}: {num_clients} of {there} natural clients take part (num-clients)")
+    return said
+
+
 def _bytes(samples: Samples) -> int:
     return sum(t.numel() * t.element_size() for t in samples)
 
@@ -306,8 +357,9 @@ def _take(first: np.ndarray, second: np.ndarray | None, positions: np.ndarray) -
 def _dataset(settings: DataSettings) -> Dataset:
     """Read a data set once in a process, however it is divided."""
     only = DataSettings(
-        dataset=settings.dataset, data=settings.data, data_dir=settings.data_dir, text_step=settings.text_step
-    )
+        dataset=settings.dataset, data=settings.data, data_dir=settings.data_dir, text_step=settings.text_step,
+        num_classes=settings.num_classes,
+    )  # fmt: skip
     return _read_once(only)
 
 

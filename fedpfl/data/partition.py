@@ -14,7 +14,7 @@ without being told.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Callable, List, NamedTuple, Sequence
 
 import numpy as np
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .datasets import Dataset
     from .settings import DataSettings
 
+# Chooses among the partitioners by the data.
+AUTO = "auto"
 # Factorized-FL numbers the classes of client i with this seed + i (appendix B.1).
 LABEL_SEED = 1234
 # The five domains of CIFAR-100 by the numbers of their classes (Factorized-FL, appendix C, table of the permutations,
@@ -212,17 +214,21 @@ def _deal(classes: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
 def dirichlet_client(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
     """Let every client draw a class mix q ~ Dir(α), then a fixed number of samples by q (FedDecomp, section 4.1).
 
-    Of class c a client gets ⌊n·q_c + ½⌋ different samples, or the whole class if it is smaller, so that a client can
-    end just under ``train_samples`` and ``test_samples``. Clients draw from the full pool: two of them can have the
-    same sample. A client's draw does not depend on the number of clients.
+    Of class c a client gets ⌊n·q_c + ½⌋ different samples, or the whole class if it is smaller. Where these numbers sum
+    to more than n, the client's list is cut off after n samples in the order of the classes, as in the authors' code;
+    where they sum to less, the client ends just under n. So n = ``train_samples`` (``test_samples``) is never exceeded.
+    Clients draw from the full pool: two of them can have the same sample. A client's draw does not depend on the number
+    of clients.
     """
     classes = pool.by_class()
+    sizes = np.array([len(members) for members in classes])
     wanted = settings.test_samples if pool.part == "test" else settings.train_samples
     shares = []
     for client in range(num_clients):
         mix = generator(seed, "class mix", client).dirichlet(np.full(pool.num_classes, settings.dirichlet_alpha))
         rng = generator(seed, "samples", client, pool.part)
-        takes = np.minimum((wanted * mix + 0.5).astype(np.int64), [len(members) for members in classes])
+        up_to_here = np.minimum((wanted * mix + 0.5).astype(np.int64), sizes).cumsum()
+        takes = np.diff(np.minimum(up_to_here, wanted), prepend=0)
         drawn = [rng.choice(members, take, replace=False) for members, take in zip(classes, takes) if take]
         shares.append(np.concatenate(drawn) if drawn else np.empty(0, np.int64))
     return shares
@@ -281,10 +287,7 @@ def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> 
         raise ConfigError(
             "partitioner", "natural", "needs data that say whom each sample belongs to (an array client in an npz file)"
         )
-    order = np.argsort(pool.owners, kind="stable")
-    order = order[pool.owners[order] >= 0]
-    owned = np.split(order, np.flatnonzero(np.diff(pool.owners[order])) + 1)
-    enough = [mine for mine in owned if len(mine) >= settings.min_samples]
+    enough = [mine for mine in _by_owner(pool.owners) if len(mine) >= settings.min_samples]
     if num_clients > len(enough):
         raise ConfigError(
             "num-clients",
@@ -293,6 +296,27 @@ def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> 
             "samples (min-samples)",
         )
     return enough[:num_clients]
+
+
+def _by_owner(owners: np.ndarray) -> list[np.ndarray]:
+    """Return the positions of each owner's samples, in the order of the owners' numbers, without those of nobody."""
+    order = np.argsort(owners, kind="stable")
+    order = order[owners[order] >= 0]
+    return np.split(order, np.flatnonzero(np.diff(owners[order])) + 1) if len(order) else []
+
+
+def natural_clients(train: np.ndarray, test: np.ndarray | None, settings: DataSettings) -> int:
+    """Return how many owners can be clients: those with at least ``min_samples`` samples.
+
+    Parameters
+    ----------
+    train, test : ndarray of int64
+        The owner of each sample; ``test`` counts with ``split = "mixed"``.
+    settings : DataSettings
+        ``split`` and ``min_samples`` are used.
+    """
+    counted = train if test is None or settings.split == "given" else np.concatenate([train, test])
+    return sum(len(mine) >= settings.min_samples for mine in _by_owner(counted))
 
 
 def _domain(client: int, num_clients: int) -> tuple[int, ...]:
@@ -359,6 +383,7 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
     client gets the share that it has of the class's training samples; for ``natural``, its owner's test samples if the
     data name their owners.
     """
+    settings = chosen_partitioner(settings, data.client_train is not None)
     _check(data, settings, num_clients, seed)
     chosen = _REGISTRY[settings.partitioner]
     given = settings.split == "given"
@@ -386,6 +411,21 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
         shares = [cut_share(mine, settings, seed, client) for client, mine in enumerate(dealt)]
     _check_shares(shares, settings, data)
     return shares
+
+
+def chosen_partitioner(settings: DataSettings, owned: bool) -> DataSettings:
+    """Return the settings with a partitioner in the place of ``auto``.
+
+    Parameters
+    ----------
+    settings : DataSettings
+        As given.
+    owned : bool
+        Whether the data say whom a sample belongs to.
+    """
+    if settings.partitioner != AUTO:
+        return settings
+    return replace(settings, partitioner="natural" if owned else "dirichlet")
 
 
 def cut_share(positions: np.ndarray, settings: DataSettings, seed: int, client: int = 0) -> Share:

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..settings import setting
+from ..settings import Value, items, setting
 from .datasets import names as dataset_names
+from .partition import AUTO
 from .partition import names as partitioner_names
+
+# Settings that only some partitioners, or one kind of split, look at. "auto" may be any of the first two.
+_OF_PARTITIONERS = {
+    "dirichlet-alpha": (AUTO, "dirichlet", "dirichlet-client"),
+    "classes-per-client": ("pathological",),
+    "train-samples": ("dirichlet-client",),
+    "test-samples": ("dirichlet-client",),
+}
+_OF_SPLITS = {"test-fraction": "mixed"}
+_OF_DATASETS = {"text-step": "shakespeare", "num-classes": "npz"}
+# Where the data lie; and the number of clients, which may be left to the nodes.
+_NEVER = ("data-dir", "num-clients")
 
 
 @dataclass(frozen=True)
@@ -33,14 +46,23 @@ class DataSettings:
         minimum=1,
     )
     num_clients: int = setting(
-        0, "Number of clients among which the data are divided; 0 means one for each node.", minimum=0
+        0,
+        "Number of clients among which the data are divided; 0 means one for each node, which for `fedpfl run` are all "
+        "natural clients of the data, or 10.",
+        minimum=0,
     )
     num_classes: int = setting(
         0,
-        "Number of classes, for devices that hold their own data and may lack the highest ones; 0 means the data tell.",
+        "Number of classes, for devices that hold their own data and may lack the highest ones, and for an npz file in "
+        "which some have no samples; 0 means the data tell.",
         minimum=0,
     )
-    partitioner: str = setting("dirichlet", "How the data are divided among the clients.", choices=partitioner_names)
+    partitioner: str = setting(
+        AUTO,
+        "How the data are divided among the clients; auto is natural where the data say whom a sample belongs to, else "
+        "dirichlet.",
+        choices=lambda: (AUTO, *partitioner_names()),
+    )
     dirichlet_alpha: float = setting(
         0.3, "Concentration α of the Dirichlet partitioners: the smaller, the more the clients differ.", above=0
     )
@@ -71,3 +93,20 @@ class DataSettings:
         False,
         "Give every client its own numbering of the classes, as in the label-heterogeneous runs of Factorized-FL.",
     )
+
+    def division(self) -> dict[str, Value]:
+        """Return what decides which samples clients get, without what this partitioner or split does not look at."""
+
+        def counts(key: str) -> bool:
+            of_partitioner = self.partitioner in _OF_PARTITIONERS.get(key, (self.partitioner,))
+            of_split = _OF_SPLITS.get(key, self.split) == self.split
+            return of_partitioner and of_split and _OF_DATASETS.get(key, self.dataset) == self.dataset
+
+        return {key: value for key, value in items(self) if key not in _NEVER and counts(key)}
+
+
+def in_words(settings: DataSettings) -> str:
+    """Return the partitioner and what it goes by, for titles: ``dirichlet, α 0.1``."""
+    signs = {"dirichlet-alpha": "α", "classes-per-client": "S"}
+    division = settings.division()
+    return ", ".join([settings.partitioner, *(f"{signs[key]} {division[key]:g}" for key in signs if key in division)])

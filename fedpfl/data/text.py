@@ -165,6 +165,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     shape="80 characters",
     source="LEAF's folder shakespeare, or shakespeare.json, in data-dir",
     download=True,
+    owned=True,
 )
 def _shakespeare(settings: DataSettings) -> Dataset:
     layout = 'LEAF\'s train/*.json and test/*.json there, or {"play / role": text, …}'

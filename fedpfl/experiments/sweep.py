@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..config import RunSettings, owners
 from ..errors import ConfigError
 from ..files import write_atomically
+from ..methods import find
 from ..rng import generator
 from ..tables import Cell, Spread, Table
 from . import metrics
@@ -18,6 +20,7 @@ from .store import INDIFFERENT, PlannedRun, State, Store, plan
 
 COLUMNS = ("personalised-best", "personalised-last", "global-best", "gigabytes", "seconds")
 RUNS = "runs.txt"
+DASH = "–"  # a setting of another method than the point's
 SIGNIFICANT = 4
 LARGEST_INT = 2**53  # up to here floats, as bounds are read, are exact
 RANGES = "key=log:LOW:HIGH, key=uniform:LOW:HIGH, key=int:LOW:HIGH or key=choice:A:B:…"
@@ -43,6 +46,13 @@ class Sweep:
     ------
     ConfigError
         A text cannot be read, or settings are not allowed.
+
+    Attributes
+    ----------
+    points : list of dict
+        The values of ``keys`` at each point, without those that belong to another method than the point's.
+    methods : list of str
+        The names of the methods that are run.
     """
 
     def __init__(
@@ -63,9 +73,15 @@ class Sweep:
         self.points: list[dict[str, Any]] = []
         for values in itertools.product(*fixed.values()):
             for draw in draws if drawn else [{}]:
-                point = {**dict(zip(fixed, values, strict=True)), **draw}
+                point = _of_its_method({**dict(zip(fixed, values, strict=True)), **draw}, base)
                 if point not in self.points:
                     self.points.append(point)
+        self.methods = sorted({_method(point, base) for point in self.points})
+        known = owners()
+        for key in self.keys:
+            if known.get(key, self.methods[0]) not in self.methods:
+                allowed = f"is a setting of {known[key]}, and the method is {' or '.join(self.methods)}"
+                raise ConfigError("grid" if key in fixed else "random", key, allowed)
         self.seeds = range(1, seeds + 1)
         self._runs = [[plan({**base, **point}, seed) for seed in self.seeds] for point in self.points]
 
@@ -104,7 +120,7 @@ class Sweep:
                 failures += [f"{run.name}: {store.reason(run)}"] if state is State.FAILED else []
                 spreads = [_spread(name, [run] if state is State.FINISHED else [], store) for name in COLUMNS]
                 numbers = [None if spread is None else spread.mean for spread in spreads]
-                cells: list[Cell] = [*(_text(point[key]) for key in self.keys), run.settings["seed"]]
+                cells: list[Cell] = [*(_text(point.get(key, DASH)) for key in self.keys), run.settings["seed"]]
                 order = -math.inf if numbers[0] is None else numbers[0]
                 rows.append((order, [*cells, *numbers, state.value, run.name]))
         rows.sort(key=lambda row: -row[0])
@@ -120,7 +136,7 @@ class Sweep:
             measured = [_spread(name, done, store) for name in COLUMNS]
             first = measured[0]
             order = first.mean if isinstance(first, Spread) else -math.inf
-            cells: list[Cell] = [_text(point[key]) for key in self.keys]
+            cells: list[Cell] = [_text(point.get(key, DASH)) for key in self.keys]
             rows.append((order, [*cells, *measured, f"{len(done)}/{len(runs)}"]))
         rows.sort(key=lambda row: -row[0])
         note = (
@@ -128,6 +144,17 @@ class Sweep:
         )
         heads = [*self.keys, *_heads(), "runs done"]
         return Table(f"{title}, each point", heads, [cells for _, cells in rows], 3, note=note)
+
+
+def _method(point: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+    """Return the name of the method of a point."""
+    return find(str({**base, **point}.get("method", RunSettings.method))).name
+
+
+def _of_its_method(point: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a point without settings of other methods: two points that differ only in these are one."""
+    own, known = _method(point, base), owners()
+    return {key: value for key, value in point.items() if known.get(key, own) == own}
 
 
 def _heads() -> list[str]:

@@ -23,8 +23,11 @@ from ..settings import setting
 from ..training.phase import Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything, excluding
 
-# The variants that train σ and τ at once.
+# The variants that train τ and σ in epochs of their own, and those that train both at once.
+IN_TURN = ("alternating", "reverse")
 TOGETHER = ("simultaneous", "all-shared", "all-local")
+# E_lora = 2 of E = 5 in the authors' code.
+SHARE_OF_TAU = 2 / 5
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,12 @@ class FedDecompSettings:
 
     rank_conv: float = setting(0.6, "Rank ratio R_c of τ in convolutions.", above=0, maximum=1)
     rank_linear: float = setting(0.6, "Rank ratio R_l of τ in linear layers.", above=0, maximum=1)
-    lora_epochs: int = setting(2, "Epochs E_lora of a round that train τ; the rest train σ.", minimum=0)
+    lora_epochs: int = setting(
+        -1,
+        "Epochs E_lora of a round that train τ; the rest train σ, and at least one has to. -1: two fifths of E, as in "
+        "the authors' code, but at least 1. 0: τ never trains, which is FedAvg with equal weights.",
+        minimum=-1,
+    )
     init: str = setting(
         "code",
         "Shape and start of τ, as in the paper or as in its code; the code's comes nearer to the paper's table 1.",
@@ -41,9 +49,10 @@ class FedDecompSettings:
     )
     variant: str = setting(
         "alternating",
-        "First τ then σ (alternating), both at once (simultaneous), or τ shared and σ personal (reverse). Table 4's "
-        "controls train both at once and share both (all-shared: FedAvg with low-rank matrices) or none (all-local).",
-        choices=("alternating", "simultaneous", "reverse", "all-shared", "all-local"),
+        "First τ then σ (alternating), both at once (simultaneous), τ shared and σ personal (reverse), or τ alone "
+        "(tau-only: figure 5's E_lora = E; σ stays as it starts). Table 4's controls train both at once and share both "
+        "(all-shared: FedAvg with low-rank matrices) or none (all-local).",
+        choices=(*IN_TURN, "tau-only", *TOGETHER),
     )
     absent_clients: str = setting(
         "skip",
@@ -67,10 +76,22 @@ class FedDecomp(Method):
     Settings = FedDecompSettings
 
     def check(self) -> None:
-        """E_lora is a part of E."""
-        if self.settings.lora_epochs > self.training.local_epochs:
-            allowed = f"must be at most local-epochs = {self.training.local_epochs}"
-            raise ConfigError("feddecomp-lora-epochs", self.settings.lora_epochs, allowed)
+        """Refuse epochs that leave none for σ, or none for τ without saying so."""
+        epochs, given = self.training.local_epochs, self.settings.lora_epochs
+        if self.settings.variant not in IN_TURN:
+            return
+        if given >= epochs:
+            allowed = f'must be below local-epochs = {epochs}, or σ never trains (feddecomp-variant = "tau-only")'
+            raise ConfigError("feddecomp-lora-epochs", given, allowed)
+        if given < 0 and epochs == 1:
+            allowed = 'must be at least 2 for τ and σ in turn; feddecomp-variant = "simultaneous" trains both in one'
+            raise ConfigError("local-epochs", 1, allowed)
+
+    @property
+    def lora_epochs(self) -> int:
+        """E_lora, worked out where the setting leaves it open."""
+        epochs, given = self.training.local_epochs, self.settings.lora_epochs
+        return given if given >= 0 else max(1, round(SHARE_OF_TAU * epochs))
 
     def build(self, model: nn.Module) -> nn.Module:
         """Add τ = B·A to every convolution and linear layer (Equations 2 to 5).
@@ -83,11 +104,14 @@ class FedDecomp(Method):
         return decompose(model, *ranks, self.settings.init, lambda name: name.startswith(chosen))
 
     def remarks(self, model: nn.Module) -> list[str]:
-        """Name the layers whose weights are wholly shared."""
+        """Name the layers whose weights are wholly shared; say so where τ never trains."""
         decomposed = taus(model)
         names = [name for name, param in model.named_parameters() if param.dim() > 1 and not is_low_rank(name)]
         layers = dict.fromkeys(name.rpartition(".")[0] for name in names if name not in decomposed)
-        return [f"feddecomp: no low-rank part in {', '.join(layers)}: these weights are σ alone"] if layers else []
+        said = [f"feddecomp: no low-rank part in {', '.join(layers)}: these weights are σ alone"] if layers else []
+        if self.settings.variant in IN_TURN and self.lora_epochs == 0:
+            said.append("feddecomp: feddecomp-lora-epochs = 0: τ never trains and stays 0")
+        return said
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """σ travels; with ``reverse`` τ does, with ``all-shared`` both do, with ``all-local`` neither."""
@@ -95,12 +119,12 @@ class FedDecomp(Method):
         return {"reverse": low_rank, "all-shared": True, "all-local": False}.get(self.settings.variant, not low_rank)
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """E_lora epochs on τ, then E − E_lora epochs on σ (Section 3.4)."""
+        """E_lora epochs on τ, then E − E_lora epochs on σ (Section 3.4); with ``tau-only`` all E on τ."""
         epochs = self.training.local_epochs
         if self.settings.variant in TOGETHER:
             return [Phase(train=everything, epochs=epochs)]
         tau, sigma = is_low_rank, excluding(is_low_rank)
-        lora_epochs = self.settings.lora_epochs
+        lora_epochs = epochs if self.settings.variant == "tau-only" else self.lora_epochs
         return [
             Phase(train=tau, epochs=lora_epochs, move_statistics=self.settings.lora_moves_statistics),
             Phase(train=sigma, epochs=epochs - lora_epochs, during=frozen_tau),
@@ -119,7 +143,7 @@ class FedDecomp(Method):
 
     def personal_part(self, model: nn.Module) -> Mapping[str, Tensor]:
         """Return every τ = B·A, whatever its factors (Section 4.5), where τ alone is personal."""
-        alone = self.settings.variant in ("alternating", "simultaneous") and not self.personal_head
+        alone = self.settings.variant in ("alternating", "simultaneous", "tau-only") and not self.personal_head
         return taus(model) if alone else super().personal_part(model)
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:

@@ -73,17 +73,22 @@ class PerFedAvg(Method):
         alpha, delta = self.training.learning_rate, self.settings.delta
         start = [p.detach().clone() for p in params]
         adapting, judging, *hessian = cut(batch, self.batches)
-        _, inner = gradient(model, adapting, params)
+        _, inner = self._gradient(model, adapting, params)
         move(params, start, inner, -alpha)
-        loss, outer = gradient(model, judging, params)
+        loss, outer = self._gradient(model, judging, params)
         for part in hessian:
             move(params, start, outer, delta)
-            _, above = gradient(model, part, params)
+            _, above = self._gradient(model, part, params)
             move(params, start, outer, -delta)
-            _, below = gradient(model, part, params)
+            _, below = self._gradient(model, part, params)
             outer = [g - alpha * (a - b) / (2 * delta) for g, a, b in zip(outer, above, below)]
         move(params, start, outer, 0.0)
         return loss, outer
+
+    def _gradient(self, model: nn.Module, batch: Batch, params: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Return the mean loss and the gradient, of the mean or of the sum, at the parameters as they are."""
+        loss = cross_entropy(model, batch)
+        return loss, list(torch.autograd.grad(self.training.loss_weight(len(batch.y)) * loss, list(params)))
 
     @property
     def aggregation(self) -> Aggregation:
@@ -104,12 +109,6 @@ def cut(batch: Batch, parts: int) -> list[Batch]:
         return [batch] * parts
     pieces = (torch.tensor_split(tensor, parts) for tensor in batch)
     return [Batch(*piece) for piece in zip(*pieces)]
-
-
-def gradient(model: nn.Module, batch: Batch, params: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Return loss and gradient at the parameters as they are."""
-    loss = cross_entropy(model, batch)
-    return loss, list(torch.autograd.grad(loss, list(params)))
 
 
 @torch.no_grad()

@@ -19,8 +19,10 @@ from ..analysis.figure import Distributions, Division, Figure, Heatmap, Lines
 from ..analysis.runs import Group, grouped, last_accuracies
 from ..config import Config
 from ..data import FederatedData, federated_data, no_downloads, partition_counts
+from ..data.settings import DataSettings, in_words
 from ..errors import FedpflError
 from ..results import FREE_ON_RESUME, RunFolder, outcome
+from ..settings import parse
 from ..tables import Cell, Spread, Table
 
 # Traffic that differs by more than this factor between runs is drawn on a logarithmic axis.
@@ -99,7 +101,7 @@ def _sections(runs: Sequence[RunFolder]) -> tuple[list[Section], list[Section], 
 
 
 def _overview(runs: Sequence[RunFolder], groups: Sequence[Group]) -> Section:
-    section = Section("Overview", [note for run in runs for note in _state(run)])
+    section = Section("Overview", [*_other_data(groups), *(note for run in runs for note in _state(run))])
     rows = [_row(group) for group in groups if any(run.metrics() for run in group.runs)]
     if rows:
         columns = ["run", "seeds", "rounds", "personalised, last, %", "best, %", "worst tenth of clients, %",
@@ -116,6 +118,21 @@ def _overview(runs: Sequence[RunFolder], groups: Sequence[Group]) -> Section:
         columns = ["run", "round", "client", "reason"]
         section.tables.append(Table("Clients that failed", columns, failures[:MOST_FAILURES], note=note))
     return section
+
+
+def _other_data(groups: Sequence[Group]) -> Iterator[str]:
+    """Say in which settings of the data runs differ, on top of everything that compares them."""
+    settings = [
+        {**parse(DataSettings, group.runs[0].config()).division(), "clients": group.clients} for group in groups
+    ]
+    keys = list(dict.fromkeys(key for values in settings for key in values))
+    differing = [key for key in keys if len({repr(values.get(key)) for values in settings}) > 1]
+    if differing:
+        of = "; ".join(
+            f"{group.label}: {', '.join(f'{key} {values[key]}' for key in differing if key in values)}"
+            for group, values in zip(groups, settings, strict=True)
+        )
+        yield f"These runs are not of the same data, so that their accuracies cannot be compared directly. {of}."
 
 
 def _row(group: Group) -> list[Cell]:
@@ -300,7 +317,7 @@ def _divisions(groups: Sequence[Group]) -> Iterator[Section]:
         except FedpflError as error:
             section.notes.append(f"{_name(run)}: its division cannot be shown on this machine: {error}")
             continue
-        title = f"{config.data.dataset}, {config.data.partitioner}, {task['clients']} clients, seed {config.run.seed}"
+        title = f"{config.data.dataset}, {in_words(config.data)}, {task['clients']} clients, seed {config.run.seed}"
         section.figures.append(Division(title, partition_counts(data)))
     if section.figures:
         section.notes.insert(0, "Training samples by client and class; the area of a bubble is their number.")

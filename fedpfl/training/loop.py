@@ -8,7 +8,7 @@ is read back from the tensors until the phase ends.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import Iterator, NamedTuple
+from typing import Iterator, NamedTuple, Sequence
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data.federation import Samples
+from .batches import batch_sizes
 from .device import step_precision
 from .optim import OPTIMIZERS
 from .phase import Batch, Forward, Phase
@@ -54,7 +55,8 @@ def run_phase(
     Returns
     -------
     float
-        Mean loss over the phase's batches, weighted by their size and without the penalty; 0 if nothing was trained.
+        Mean loss over the samples that took part (those of ``last-batch = "drop"`` that were left out did not),
+        without the penalty, whatever ``batch-loss`` is; 0 if nothing was trained.
     """
     x, y = phase.data if phase.data is not None else samples
     trained = [(name, p) for name, p in model.named_parameters() if phase.train(name)]
@@ -66,12 +68,13 @@ def run_phase(
         params, phase.learning_rate or settings.learning_rate, settings.momentum, settings.weight_decay
     )
     model.train()
+    sizes = batch_sizes(len(y), phase.batch_size or settings.batch_size, settings.last_batch)
     total = torch.zeros((), device=x.device)
     precision = step_precision(settings)
     only_training, statistics = _only_training(model, set(names)), _statistics(model, phase.move_statistics)
     with phase.during(model), only_training, statistics as norms:
         for _ in range(phase.epochs):
-            for batch in _batches(x, y, phase.batch_size or settings.batch_size, rng):
+            for batch in _batches(x, y, sizes, rng):
                 # One sample has no variance to normalise by: BatchNorm uses its running statistics for it.
                 lone = len(batch.y) == 1 and bool(norms)
                 if lone:
@@ -79,7 +82,8 @@ def run_phase(
                 if phase.gradient is None:
                     with precision:
                         loss = phase.loss(model, batch)
-                    grads: list[Tensor] = list(torch.autograd.grad(loss, params))
+                    weight = settings.loss_weight(len(batch.y))
+                    grads: list[Tensor] = list(torch.autograd.grad(loss if weight == 1 else weight * loss, params))
                 else:
                     with precision:
                         loss, grads = phase.gradient(model, batch, params)
@@ -89,7 +93,7 @@ def run_phase(
                 total += loss.detach() * len(batch.y)
                 if lone:
                     _set_mode(norms, True)
-    return float(total) / (phase.epochs * len(y))
+    return float(total) / (phase.epochs * sum(sizes))
 
 
 @torch.no_grad()
@@ -113,11 +117,11 @@ def predict(forward: Forward, x: Tensor) -> Tensor:
     return torch.cat([forward(part) for part in torch.split(x, EVALUATION_BATCH)])
 
 
-def _batches(x: Tensor, y: Tensor, size: int, rng: np.random.Generator) -> Iterator[Batch]:
-    order = torch.from_numpy(rng.permutation(len(y))).to(y.device)
+def _batches(x: Tensor, y: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> Iterator[Batch]:
+    order = torch.from_numpy(rng.permutation(len(y))[: sum(sizes)]).to(y.device)
     # Images lie as N×H×W×C in memory (channels_last): gathering rows of that view copies whole samples and keeps it so.
     gathered = x.permute(0, 2, 3, 1)[order].permute(0, 3, 1, 2) if x.dim() == 4 else x[order]
-    for inputs, labels, positions in zip(*(torch.split(t, size) for t in (gathered, y[order], order))):
+    for inputs, labels, positions in zip(*(torch.split(t, list(sizes)) for t in (gathered, y[order], order))):
         yield Batch(inputs, labels, positions)
 
 

@@ -31,7 +31,7 @@ class Batch(NamedTuple):
 
 Forward = Callable[[Tensor], Tensor]
 Loss = Callable[[nn.Module, Batch], Tensor]
-# (model, batch, trained parameters) → (loss, one gradient for each parameter).
+# (model, batch, trained parameters) → (mean loss, one gradient for each parameter).
 Gradient = Callable[[nn.Module, Batch, Sequence[Tensor]], Tuple[Tensor, List[Tensor]]]
 
 
@@ -105,11 +105,13 @@ class Phase:
     epochs : int
         Passes over the data, at least 0.
     loss : callable, (model, batch) → scalar Tensor
-        Forward pass and loss.
+        Forward pass and loss, as a mean over the batch's samples; the loop makes the sum of it where ``batch-loss``
+        asks for that.
     gradient : callable, (model, batch, parameters) → (loss, gradients), optional
         For steps that are not the gradient of a loss at the parameters as they are (MAML); ``loss`` is not used then.
         The parameters must hold their values again when it returns. With ``precision = "bf16"`` all of it runs under
-        autocast.
+        autocast. With ``batch-loss = "sum"`` the gradients are those of the sum (``TrainingSettings.loss_weight``): the
+        loop cannot know where in the step the loss stands.
     penalty : Penalty, optional
         A term over the parameters.
     data : Samples, optional

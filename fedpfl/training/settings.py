@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..settings import setting
+from .batches import LAST_BATCH
 from .optim import OPTIMIZERS
 
 
@@ -13,7 +14,20 @@ class TrainingSettings:
     """How a client trains; a method may spend the epochs on several phases."""
 
     local_epochs: int = setting(10, "Epochs E over the client's data in a round.", minimum=1)
-    batch_size: int = setting(10, "Samples B in a batch; the last batch of an epoch may be smaller.", minimum=1)
+    batch_size: int = setting(10, "Samples B in a batch.", minimum=1)
+    last_batch: str = setting(
+        "keep",
+        "What is done with the samples of an epoch that fill no whole batch: left out of this epoch, where the client "
+        "has one whole batch at least (drop), a smaller batch of their own (keep), or all batches of an epoch are made "
+        "nearly equal, about B samples each (even). Every epoch draws its order anew.",
+        choices=LAST_BATCH,
+    )
+    batch_loss: str = setting(
+        "mean",
+        "Loss of a batch: the mean over its samples, or their sum, whose gradient is as many times larger as there are "
+        "samples, beside weight-decay and a method's penalties. Recorded losses are means in any case.",
+        choices=("mean", "sum"),
+    )
     optimizer: str = setting("sgd", "Local optimiser, fresh in every phase.", choices=tuple(OPTIMIZERS))
     learning_rate: float = setting(0.02, "Learning rate η.", above=0)
     momentum: float = setting(0.9, "Momentum of SGD (first β of Adam).", minimum=0, maximum=0.999999)
@@ -29,3 +43,7 @@ class TrainingSettings:
         0, "Threads a client computes with; 0: OMP_NUM_THREADS (Ray sets it to the client's CPUs), or else all cores.",
         minimum=0,
     )  # fmt: skip
+
+    def loss_weight(self, samples: int) -> int:
+        """Return what the mean loss of a batch of ``samples`` is multiplied by."""
+        return samples if self.batch_loss == "sum" else 1

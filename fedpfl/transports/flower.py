@@ -27,6 +27,8 @@ SETTLED_SECONDS = 0.3
 ASK_SECONDS = 60.0
 # Classes, clients, tokens and samples are fewer than this; larger numbers are no descriptions.
 MOST = 10_000_000
+# Of a client's remarks on its data.
+MOST_CHARACTERS = 2_000
 # Records of arrays that go into several messages: of this many different ones, the latest.
 KEPT_RECORDS = 16
 
@@ -174,6 +176,8 @@ def _description(payload: Payload) -> Payload:
     division = config.get("division", 0)
     shape = str(config.get("input-shape", ""))
     proper = all(type(n) is int and 0 <= n < MOST for n in numbers) and re.fullmatch(r"\d{1,6}(x\d{1,6}){0,3}", shape)
-    if not proper or type(division) is not int or "layout" not in config:
+    remarks = str(config.get("remarks", "")).replace("\n", "")
+    readable = len(remarks) <= MOST_CHARACTERS and remarks.isprintable()
+    if not proper or not readable or type(division) is not int or "layout" not in config:
         raise FedpflError("a client described itself in a way that this version does not understand")
     return payload

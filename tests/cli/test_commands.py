@@ -234,7 +234,7 @@ BAD = {
     'method="fedavgg"': ("method = 'fedavgg'", "must be one of "),
     'dataset="none"': ("dataset = 'none'", "digits"),
     'run-name="a/b"': ("run-name = 'a/b'", "letters, digits"),
-    "feddecomp-lora-epochs=99": ("feddecomp-lora-epochs = 99", "at most local-epochs = 10"),
+    "feddecomp-lora-epochs=99": ("feddecomp-lora-epochs = 99", "below local-epochs = 10"),
     "diriclet-alpha=1": ("diriclet-alpha = 1", "did you mean dirichlet-alpha"),
     "method=fedavg": ("method = 'fedavg'", "quotes"),
     "dirichlet-alpha = 1": ("run-config = 'dirichlet-alpha", "spaces"),

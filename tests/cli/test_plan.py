@@ -1,5 +1,6 @@
 """What `fedpfl run` decides before it starts anything, and what it reads while a run goes on."""
 
+import numpy as np
 import pytest
 from flwr.common.config import parse_config_args
 
@@ -55,6 +56,44 @@ def test_plan_counts_clients():
     assert prepare(None, ["num-clients=4"], 4, None).run_config()["num-clients"] == 4
     with pytest.raises(ConfigError, match="num-supernodes"):
         prepare(None, ["num-clients=5"], 4, None)
+
+
+@pytest.mark.parametrize("text", ['method="fedavg" ditto-pull=0.5', "foreign.toml", "foreign-named.toml"])
+def test_a_setting_of_another_method_is_refused(elsewhere, text):
+    (elsewhere / "foreign.toml").write_text("ditto-pull = 0.5\n")
+    (elsewhere / "foreign-named.toml").write_text('method = "fedavg"\nditto-pull = 0.5\n')
+    with pytest.raises(ConfigError, match=r"^ditto-pull = 0.5: is a setting of ditto, and the method is fedavg$"):
+        prepare(None, [text, 'method="fedavg"'], None, None)
+
+
+def test_settings_that_stand_in_the_app_are_not_taken_for_given_ones(elsewhere):
+    settings = '[tool.flwr.app]\n[tool.flwr.app.config]\nmethod = "fedavg"\nditto-pull = 0.5\n'
+    (elsewhere / "pyproject.toml").write_text(settings)
+    assert "ditto-pull" not in prepare(None, ["local-epochs=3"], None, None).run_config()
+
+
+def test_a_file_of_another_method_or_of_several_is_told_of(elsewhere, capsys):
+    (elsewhere / "paper.toml").write_text('method = "ditto"\nditto-pull = 0.5\nlocal-epochs = 3\n')
+    (elsewhere / "several.toml").write_text("ditto-pull = 0.5\nfedprox-mu = 0.1\n")
+    for file in ("paper.toml", "several.toml"):
+        values = prepare(None, [file, 'method="fedprox"'], None, None).run_config()
+        assert "ditto-pull" not in values
+        assert capsys.readouterr().err == f"note: {file}: its settings of ditto are not used by fedprox\n"
+    prepare(None, ["paper.toml"], None, None)
+    prepare(None, ['method="fedlora" feddecomp-rank-conv=0.5'], None, None)
+    assert capsys.readouterr().err == ""
+
+
+def test_all_people_take_part_where_nobody_says_how_many(elsewhere):
+    np.savez(elsewhere / "p.npz", x=np.zeros((60, 2), np.float32), y=np.arange(60) % 2, client=np.arange(60) % 3)
+    texts = ['dataset="npz" data="p.npz"']
+    values = prepare(None, texts, None, None).run_config()
+    assert (values["partitioner"], values["num-clients"]) == ("natural", 3)
+    assert prepare(None, texts, 2, None).run_config()["num-clients"] == 2
+    values = prepare(None, [*texts, 'partitioner="iid"'], None, None).run_config()
+    assert (values["partitioner"], values["num-clients"]) == ("iid", 10)
+    with pytest.raises(FedpflError, match=r"lost.npz: no such file"):
+        prepare(None, ['dataset="npz" data="lost.npz"'], None, None)
 
 
 def test_run_names_are_not_used_twice(elsewhere):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from real_data import real_data_dir
 
 from fedpfl.data import Dataset, DataSettings, dataset, fetch, load, table
-from fedpfl.data.datasets import _REGISTRY, _TORCHVISION, EMNIST_BALANCED, names, read_image_folder, read_npz
+from fedpfl.data.datasets import _REGISTRY, _TORCHVISION, EMNIST_BALANCED, names, owners, read_image_folder, read_npz
 from fedpfl.errors import ConfigError, DataError
 
 
@@ -70,6 +71,32 @@ def test_number_of_classes_can_be_given(tmp_path: Path) -> None:
     named = save(tmp_path / "b.npz", **GOOD, classes=["a", "b", "c"])
     with pytest.raises(DataError, match="has 3 classes, the federation has 10"):
         read_npz(named, num_classes=10)
+
+
+def test_labels_that_are_no_places_in_a_list_are_refused(tmp_path: Path) -> None:
+    x, y = np.zeros((6, 4), np.float32), np.array([0, 1, 7, 0, 1, 7])
+    settings = DataSettings(dataset="npz", data=str(save(tmp_path / "gaps.npz", x=x, y=y)))
+    words = r"gaps.npz: 3 different labels, the largest 7: number the classes from 0, or say num-classes = 8 if"
+    with pytest.raises(DataError, match=words):
+        load(settings)
+    assert load(replace(settings, num_classes=8)).num_classes == 8
+    save(tmp_path / "gaps.npz", x=x, y=y, classes=[f"class {i}" for i in range(8)])
+    assert load(settings).missing == [2, 3, 4, 5, 6]
+    save(tmp_path / "gaps.npz", x=x, y=np.array([0, 1, 4, 3, 3, 1]))
+    assert (load(settings).num_classes, load(settings).missing) == (5, [2])
+
+
+def test_owners_are_read_without_the_samples(tmp_path: Path) -> None:
+    mine = {"x": np.array("never read"), "y": np.zeros(4, int), "client": np.array(["b", "b", "a", "b"])}
+    settings = DataSettings(dataset="npz", data=str(save(tmp_path / "a.npz", **mine)))
+    train, test = owners(settings)
+    assert train.tolist() == [1, 1, 0, 1] and test is None
+    both = {"y_train": np.zeros(2, int), "y_test": np.zeros(1, int), "client_train": [5, 3], "client_test": [4]}
+    save(tmp_path / "a.npz", **both)
+    train, test = owners(settings)
+    assert (train.tolist(), test.tolist()) == ([2, 0], [1])
+    save(tmp_path / "a.npz", **GOOD)
+    assert owners(settings) is None and owners(DataSettings()) is None
 
 
 @pytest.mark.parametrize(

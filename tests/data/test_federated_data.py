@@ -16,13 +16,16 @@ from fedpfl.data import (
     FederatedData,
     as_text,
     bubble_chart,
+    default_clients,
     federated_data,
     label_permutation,
     load,
     own_data,
     partition_counts,
+    with_partitioner,
 )
 from fedpfl.data.partition import Share
+from fedpfl.data.settings import in_words
 from fedpfl.errors import ConfigError, DataError
 
 
@@ -158,6 +161,62 @@ def test_own_file_with_a_test_set_and_own_folder(tmp_path: Path, colours: DataSe
     assert pictures.sizes(0) == (9, 3) and pictures.class_names == ("a", "b")
     with pytest.raises(DataError, match="has 2 classes, the federation has 5"):
         FederatedData.own(DataSettings(), str(tmp_path / "pictures"), 0, 0, num_classes=5)
+
+
+# -- data that name their owners ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> DataSettings:
+    """Return the settings of a file with samples of five people, one of whom has too few."""
+    owner = np.repeat([10, 20, 30, 40, 50], [30, 25, 4, 20, 15])
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "p.npz", x=rng.random((94, 3), np.float32), y=rng.permutation(94) % 4, client=owner)
+    return DataSettings(dataset="npz", data=str(tmp_path / "p.npz"))
+
+
+def test_natural_clients_are_the_default_where_the_data_name_them(people: DataSettings, tmp_path: Path) -> None:
+    assert default_clients(people) == 4
+    assert with_partitioner(people).partitioner == "natural"
+    data = FederatedData(people, 4, 0)
+    assert [sum(data.sizes(i)) for i in range(4)] == [30, 25, 20, 15]
+    assert data.remarks == []
+    assert data.checksum == FederatedData(dataclasses.replace(people, partitioner="natural"), 4, 0).checksum
+    assert FederatedData(people, 3, 0).remarks == ["p: 3 of 4 natural clients take part (num-clients)"]
+
+
+def test_owners_do_not_matter_to_a_partitioner_that_was_asked_for(people: DataSettings) -> None:
+    asked = dataclasses.replace(people, partitioner="iid")
+    assert default_clients(asked) is None and with_partitioner(asked) is asked
+    data = FederatedData(asked, 2, 0)
+    assert [sum(data.sizes(i)) for i in range(2)] == [47, 47] and data.remarks == []
+
+
+def test_without_owners_the_default_is_dirichlet() -> None:
+    assert default_clients(DataSettings()) is None
+    assert with_partitioner(DataSettings()).partitioner == "dirichlet"
+    dirichlet = dataclasses.replace(DataSettings(), partitioner="dirichlet")
+    assert FederatedData(DataSettings(), 4, 0).checksum == FederatedData(dirichlet, 4, 0).checksum
+
+
+def test_classes_without_samples_are_named(tmp_path: Path) -> None:
+    x, y = np.zeros((80, 2), np.float32), np.tile([0, 1, 3, 4], 20)
+    np.savez(tmp_path / "g.npz", x=x, y=y)
+    settings = DataSettings(dataset="npz", data=str(tmp_path / "g.npz"))
+    assert FederatedData(settings, 2, 0).remarks == ["g: no sample has label 2: the models tell 5 classes apart"]
+    assert FederatedData.own(settings, settings.data, 0, 0).remarks == [], "a device may lack a class"
+    np.savez(tmp_path / "h.npz", x=x, y=y, classes=list("abcde"))
+    assert FederatedData(dataclasses.replace(settings, data=str(tmp_path / "h.npz")), 2, 0).remarks == []
+
+
+def test_what_is_said_of_a_division_is_what_it_depends_on(people: DataSettings) -> None:
+    natural = dataclasses.replace(people, partitioner="natural", split="given")
+    assert {"dirichlet-alpha", "classes-per-client", "train-samples", "test-fraction"}.isdisjoint(natural.division())
+    assert natural.division()["min-samples"] == 10
+    assert DataSettings(partitioner="dirichlet-client").division()["train-samples"] == 500
+    assert in_words(DataSettings(partitioner="dirichlet", dirichlet_alpha=0.1)) == "dirichlet, α 0.1"
+    assert in_words(DataSettings(partitioner="pathological")) == "pathological, S 2"
+    assert in_words(natural) == "natural"
 
 
 # -- real data ---------------------------------------------------------------------------------------------------------

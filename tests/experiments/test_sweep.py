@@ -26,6 +26,14 @@ def test_a_grid_is_every_value_with_every_other() -> None:
     ]  # fmt: skip
 
 
+def test_a_setting_of_one_method_counts_for_it_alone() -> None:
+    found = sweep(["method=fedprox,fedavg", "fedprox-mu=0.1,1"], [])
+    assert found.points == [
+        {"method": "fedprox", "fedprox-mu": 0.1}, {"method": "fedprox", "fedprox-mu": 1}, {"method": "fedavg"}
+    ]  # fmt: skip
+    assert found.methods == ["fedavg", "fedprox"]
+
+
 def test_random_points_stay_when_there_are_more() -> None:
     ranges = ["fedprox-mu=log:0.001:1", "batch-size=int:8:64", "momentum=uniform:0:0.9", "model=choice:mlp:small-cnn"]
     few, many = sweep([], ranges, 3).points, sweep([], ranges, 6).points
@@ -62,6 +70,8 @@ def test_every_sample_meets_every_point_of_the_grid_and_every_seed() -> None:
         (["fedprox-mu=1"], ["fedprox-mu=log:0.1:1"], "must not be on the grid as well"),
         ([], [], "give a grid, random settings or both"),
         (["fedprox-nu=1"], [], "did you mean fedprox-mu"),
+        (["ditto-pull=1"], [], "grid = 'ditto-pull': is a setting of ditto, and the method is fedprox"),
+        (["method=fedavg,local"], ["fedprox-mu=log:0.1:1"], "of fedprox, and the method is fedavg or local"),
         (["seed=1,2,3"], [], "seed = 1: cannot be set here; use --seeds N"),
         ([], ["seed=int:1:9"], "cannot be set here; use --seeds N"),
         (["round-timeout=60,90"], [], "grid = 'round-timeout': changes no result"),

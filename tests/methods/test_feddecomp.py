@@ -10,6 +10,7 @@ from support import FEW_SAMPLES, LocalGrid, federation, simulate
 from fedpfl.assembly import assemble
 from fedpfl.client import engine_for, handle
 from fedpfl.config import Config
+from fedpfl.errors import ConfigError
 from fedpfl.payload import Payload
 
 
@@ -19,6 +20,9 @@ def shared(folder):
 
 def same(a, b):
     return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
+
+
+TAU_ONLY = {"method": "feddecomp", "feddecomp_variant": "tau-only", "model": "resnet8", "local_epochs": 1}
 
 
 @pytest.mark.parametrize("model", ["small-cnn", "resnet8"])
@@ -32,20 +36,52 @@ def test_without_tau_epochs_it_is_fedavg_with_uniform_weights_to_the_bit(tmp_pat
 
 @pytest.mark.parametrize("init", ["paper", "code"])
 def test_without_sigma_epochs_sigma_never_changes(tmp_path, init):
-    settings = {"method": "feddecomp", "model": "resnet8", "local_epochs": 1, "feddecomp_lora_epochs": 1, **FEW_SAMPLES}
+    settings = {**TAU_ONLY, **FEW_SAMPLES}
     run = simulate(tmp_path, 2, feddecomp_init=init, num_server_rounds=2, learning_rate=0.02, **settings)
     first = _initial(tmp_path, 2, feddecomp_init=init, **settings)
     assert same(shared(run), first)
 
 
 def test_running_statistics_follow_the_authors_code_on_request(tmp_path):
-    settings = {"method": "feddecomp", "model": "resnet8", "local_epochs": 1, "feddecomp_lora_epochs": 1, **FEW_SAMPLES}
+    settings = {**TAU_ONLY, **FEW_SAMPLES}
     run = simulate(
         tmp_path, 2, feddecomp_lora_moves_statistics=True, num_server_rounds=1, learning_rate=0.02, **settings
     )
     first, last = _initial(tmp_path, 2, **settings), shared(run)
     moved = {name for name in first if not np.array_equal(first[name], last[name])}
     assert moved == {name for name in first if name.endswith(("running_mean", "running_var"))}
+
+
+@pytest.mark.parametrize(("epochs", "expected"), [(2, 1), (3, 1), (4, 2), (5, 2), (10, 4), (20, 8)])
+def test_the_default_leaves_epochs_to_tau_and_to_sigma(epochs, expected):
+    tau, sigma = Config.parse({"method": "feddecomp", "local-epochs": epochs}).method.schedule(None)
+    assert (tau.epochs, sigma.epochs) == (expected, epochs - expected)
+
+
+@pytest.mark.parametrize("variant", ["alternating", "reverse"])
+def test_a_sigma_that_would_never_train_is_refused(variant):
+    values = {"method": "feddecomp", "feddecomp-variant": variant, "local-epochs": 2, "feddecomp-lora-epochs": 2}
+    with pytest.raises(ConfigError, match=r"feddecomp-lora-epochs = 2: must be below local-epochs = 2, or σ never"):
+        Config.parse(values)
+    with pytest.raises(ConfigError, match=r"local-epochs = 1: must be at least 2 for τ and σ in turn; .*simultaneous"):
+        Config.parse({"method": "feddecomp", "feddecomp-variant": variant, "local-epochs": 1})
+
+
+@pytest.mark.parametrize("variant", ["simultaneous", "all-shared", "all-local", "tau-only"])
+def test_one_epoch_is_enough_where_the_parts_do_not_take_turns(variant):
+    config = Config.parse({"method": "feddecomp", "feddecomp-variant": variant, "local-epochs": 1})
+    assert sum(phase.epochs for phase in config.method.schedule(None)) == 1
+
+
+def test_a_tau_that_never_trains_is_said():
+    def remarks(**settings):
+        config = Config.parse({"method": "feddecomp", **settings})
+        return config.method.remarks(assemble(config, (1, 8, 8), 10)[0])
+
+    assert remarks() == []
+    assert remarks(**{"feddecomp-lora-epochs": 0}) == [
+        "feddecomp: feddecomp-lora-epochs = 0: τ never trains and stays 0"
+    ]
 
 
 def test_only_sigma_travels_and_reverse_sends_only_tau(tmp_path):

@@ -59,6 +59,26 @@ def test_meta_gradients_of_a_quadratic_are_exact(monkeypatch, gradient):
     assert np.array_equal(model.weight.detach().numpy()[0], w)  # to the bit
 
 
+@pytest.mark.parametrize("gradient", ["first-order", "hessian-free"])
+def test_the_inner_step_follows_the_sum_over_a_batch_as_the_outer_does(monkeypatch, gradient):
+    monkeypatch.setattr(per_fedavg, "cross_entropy", quadratic)
+    rng = np.random.default_rng(7)
+    x, y = torch.tensor(rng.normal(size=(12, 3))), torch.tensor(rng.normal(size=12))
+    model = nn.Linear(3, 1, bias=False).double()
+    size = 12 // method(gradient).batches
+
+    def meta(batch_loss, alpha):
+        ours = method(gradient, batch_loss=batch_loss, learning_rate=alpha)
+        loss, (found,) = ours.meta_gradient(model, Batch(x, y, torch.arange(12)), list(model.parameters()))
+        return float(loss), found.numpy()
+
+    # A sum is the mean times the samples: a step α/n along it is a step α along the mean.
+    (loss, mean), (same, summed) = meta("mean", ALPHA), meta("sum", ALPHA / size)
+    assert same == pytest.approx(loss)
+    np.testing.assert_allclose(summed, size * mean, rtol=1e-4)
+    assert not np.allclose(meta("sum", ALPHA)[1], size * mean, rtol=1e-2)
+
+
 def test_batches_are_cut_into_equal_parts_or_used_whole():
     def sizes(n, parts):
         batch = Batch(torch.zeros(n, 1), torch.zeros(n), torch.arange(n))

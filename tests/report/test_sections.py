@@ -71,6 +71,19 @@ def test_only_what_was_recorded_is_shown(folders):
     assert not any("Global" in f.title for f in found["Accuracy"].figures), "factorized-fl has no global model"
 
 
+def test_runs_of_other_data_are_said_on_top(changed, folders):
+    other = changed("fedavg-1", "other", {"dirichlet-alpha": 5.0, "method": "local"})
+    found, _ = by_title([folders["fedavg-1"], other])
+    first = found["Overview"].notes[0]
+    assert first == (
+        "These runs are not of the same data, so that their accuracies cannot be compared directly. "
+        "fedavg: dirichlet-alpha 0.5; local: dirichlet-alpha 5.0."
+    )
+    found, _ = by_title([folders["fedavg-1"], folders["fedavg-2"], folders["factorized-1"]])
+    assert not any("same data" in note for note in found["Overview"].notes), "another seed is no other task"
+    assert "α 0.5" in found["Data"].figures[0].title
+
+
 def test_a_run_that_is_not_over_is_shown_as_such(changed, folders):
     lines = folders["fedavg-1"].metrics()
     found, _ = by_title([changed("fedavg-1", "cut", rounds=lines[:1], finished=False)])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from fedpfl.training.loop import evaluate, run_phase
 from fedpfl.training.phase import L1, Phase, Proximal, cross_entropy
 from fedpfl.training.settings import TrainingSettings
 
-SETTINGS = TrainingSettings(batch_size=4, learning_rate=0.1, momentum=0.9, weight_decay=0.01)
+SETTINGS = TrainingSettings(batch_size=4, last_batch="keep", learning_rate=0.1, momentum=0.9, weight_decay=0.01)
 
 
 def everything(name):
@@ -30,34 +32,98 @@ def convnet(norm=False):
     return nn.Sequential(*layers, nn.Linear(5 * 36, 3)).to(memory_format=torch.channels_last)
 
 
-def straight(model, samples, epochs, rng, penalty=lambda model: 0.0):
+def straight(model, samples, epochs, rng, penalty=lambda model: 0.0, sizes=(4, 4, 2), reduction="mean"):
     """Run the same steps with torch.optim and nothing clever."""
     optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=0.01, foreach=True)
     model.train()
     for _ in range(epochs):
         order = torch.from_numpy(rng.permutation(len(samples.y)))
-        for at in range(0, len(order), 4):
-            rows = order[at : at + 4]
+        for rows in order[: sum(sizes)].split(list(sizes)):
             optimizer.zero_grad()
-            (F.cross_entropy(model(samples.x[rows]), samples.y[rows]) + penalty(model)).backward()
+            loss = F.cross_entropy(model(samples.x[rows]), samples.y[rows], reduction=reduction)
+            (loss + penalty(model)).backward()
             optimizer.step()
 
 
 @pytest.mark.parametrize("norm", [False, True])
-def test_a_phase_does_the_steps_of_a_plain_loop(norm):
+@pytest.mark.parametrize(("last", "sizes"), [("drop", (4, 4)), ("keep", (4, 4, 2)), ("even", (4, 3, 3))])
+def test_a_phase_does_the_steps_of_a_plain_loop(norm, last, sizes):
     ours, reference, samples = convnet(norm), convnet(norm), images()
-    run_phase(ours, Phase(everything, epochs=3), samples, SETTINGS, np.random.default_rng(5))
-    straight(reference, samples, 3, np.random.default_rng(5))
+    settings = replace(SETTINGS, last_batch=last)
+    run_phase(ours, Phase(everything, epochs=3), samples, settings, np.random.default_rng(5))
+    straight(reference, samples, 3, np.random.default_rng(5), sizes=sizes)
     for a, b in zip(ours.state_dict().values(), reference.state_dict().values()):
         # 1e-5: the plain loop gathers batches in another memory order, so convolutions round differently.
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
-def test_the_loss_is_the_mean_over_all_samples():
+@pytest.mark.parametrize("last", ["keep", "even"])
+@pytest.mark.parametrize("batch_loss", ["mean", "sum"])
+def test_the_loss_is_the_mean_over_all_samples(last, batch_loss):
     model, samples = convnet(), images()
-    still = TrainingSettings(batch_size=4, learning_rate=1e-30)
+    still = TrainingSettings(batch_size=4, learning_rate=1e-30, last_batch=last, batch_loss=batch_loss)
     loss = run_phase(model, Phase(everything, epochs=2), samples, still, np.random.default_rng(0))
     assert loss == pytest.approx(float(F.cross_entropy(model(samples.x), samples.y)), rel=1e-5)
+
+
+def test_the_loss_is_the_mean_over_the_samples_that_were_not_left_out():
+    model, samples = convnet(), images()
+    still = TrainingSettings(batch_size=4, learning_rate=1e-30, last_batch="drop")
+    loss = run_phase(model, Phase(everything, epochs=2), samples, still, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    seen = torch.from_numpy(np.concatenate([rng.permutation(10)[:8] for _ in range(2)]))
+    assert loss == pytest.approx(float(F.cross_entropy(model(samples.x[seen]), samples.y[seen])), rel=1e-5)
+
+
+def test_every_epoch_leaves_other_samples_out():
+    samples, seen = images(), []
+
+    def loss(model, batch):
+        seen.append(set(batch.positions.tolist()))
+        return cross_entropy(model, batch)
+
+    settings = replace(SETTINGS, last_batch="drop")
+    run_phase(convnet(), Phase(everything, 12, loss=loss), samples, settings, np.random.default_rng(0))
+    assert [len(batch) for batch in seen] == [4] * 24
+    epochs = [first | second for first, second in zip(seen[::2], seen[1::2])]
+    assert all(len(epoch) == 8 for epoch in epochs)
+    assert set().union(*epochs) == set(range(10)), "nothing is lost for good"
+
+
+def test_a_client_with_less_than_a_batch_trains_on_what_it_has():
+    ours, reference, samples = convnet(), convnet(), images(3)
+    settings = replace(SETTINGS, last_batch="drop")
+    run_phase(ours, Phase(everything, 2), samples, settings, np.random.default_rng(5))
+    straight(reference, samples, 2, np.random.default_rng(5), sizes=(3,))
+    for a, b in zip(ours.parameters(), reference.parameters()):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_the_sum_over_a_batch_leaves_penalty_and_weight_decay_as_they_are():
+    ours, reference, mean, samples = convnet(), convnet(), convnet(), images()
+    anchor = {name: torch.randn_like(p) for name, p in ours.named_parameters()}
+    phase = Phase(everything, epochs=2, penalty=Proximal(0.3, anchor))
+    run_phase(ours, phase, samples, replace(SETTINGS, batch_loss="sum"), np.random.default_rng(5))
+
+    def pull(model):
+        return 0.15 * sum(((p - anchor[n]) ** 2).sum() for n, p in model.named_parameters())
+
+    straight(reference, samples, 2, np.random.default_rng(5), pull, reduction="sum")
+    for a, b in zip(ours.parameters(), reference.parameters()):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+    straight(mean, samples, 2, np.random.default_rng(5), pull)
+    assert not torch.allclose(ours[4].weight, mean[4].weight, atol=1e-2)
+
+
+def test_a_sum_with_a_learning_rate_b_times_smaller_is_the_mean():
+    summed, mean, samples = convnet(), convnet(), images(8)
+    settings = TrainingSettings(batch_size=4, learning_rate=0.1 / 4, batch_loss="sum")
+    run_phase(summed, Phase(everything, 3), samples, settings, np.random.default_rng(5))
+    run_phase(
+        mean, Phase(everything, 3), samples, TrainingSettings(batch_size=4, learning_rate=0.1), np.random.default_rng(5)
+    )
+    for a, b in zip(summed.parameters(), mean.parameters()):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
 def test_only_the_selected_parameters_move():

@@ -1,0 +1,28 @@
+"""How the samples of an epoch are cut into batches."""
+
+from __future__ import annotations
+
+# How the samples that fill no whole batch are dealt with.
+LAST_BATCH = ("drop", "keep", "even")
+
+
+def batch_sizes(samples: int, size: int, last: str) -> list[int]:
+    """Return the sizes of an epoch's batches, in order.
+
+    Parameters
+    ----------
+    samples : int
+        Samples n of the client, at least 1.
+    size : int
+        Samples B in a batch, at least 1.
+    last : str
+        ``drop``: ⌊n / B⌋ batches of B, what is left over takes no part in this epoch; with n < B one batch of n.
+        ``keep``: the same, and what is left over is a batch of its own.
+        ``even``: max(1, n / B rounded) batches whose sizes differ by at most one; halves are rounded up.
+    """
+    if last == "even":
+        count = max(1, (2 * samples + size) // (2 * size))
+        least, larger = divmod(samples, count)
+        return [least + 1] * larger + [least] * (count - larger)
+    whole, rest = divmod(samples, size)
+    return [size] * whole + [rest] * bool(rest and (last == "keep" or not whole))

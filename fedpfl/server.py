@@ -11,7 +11,7 @@ from pathlib import Path
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from .assembly import assemble, mean_model_layout
+from .assembly import assemble, extras_of, mean_model_layout
 from .config import Config, RunSettings
 from .errors import ConfigError, FedpflError, LayoutError
 from .messages import from_content, to_content
@@ -79,6 +79,7 @@ def _run(grid: Grid, config: Config, folder: RunFolder) -> None:
     for remark in folder.task().get("remarks", []):
         logger.log(WARNING, "fedpfl: %s", remark)
     strategy = _strategy(config, descriptions, folder.task()["state_key"], partition)
+    strategy.extras = extras_of(config, model, partition)
     strategy.recorder = folder
     if config.privacy.on:
         strategy.privacy = _privacy(config, strategy)
@@ -90,7 +91,7 @@ def _run(grid: Grid, config: Config, folder: RunFolder) -> None:
             )
         if len(set(classes)) > 1:
             raise ConfigError("evaluate-global", True, "clients with different numbers of classes have no mean model")
-        strategy.mean_model = MeanModel(personal, config.run.wire_dtype)
+        strategy.mean_model = MeanModel(personal)
     strategy.ask = lambda grid, nodes: _ask(grid, nodes, config.run)
     first_round = 1
     if config.run.resume:

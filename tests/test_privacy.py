@@ -15,6 +15,7 @@ from fedpfl import client as client_module
 from fedpfl.cli import app
 from fedpfl.config import Config
 from fedpfl.errors import ConfigError, StateError
+from fedpfl.extras import SERVER
 from fedpfl.messages import from_content
 from fedpfl.methods import methods
 from fedpfl.privacy import KEY_FILE, PrivacySettings, clipped, gaussian, noise_key, private_reply, private_update
@@ -174,9 +175,12 @@ def test_nothing_shared_costs_nothing(tmp_path):
 
 # -- runs ------------------------------------------------------------------------------------------------------------
 
-BESIDES = {"factorized-fl": {"compared"}, "fedfomo": {"weights"}}
 MEANS = {"ditto", "fedavg", "fedbabu", "fedbn", "feddecomp", "feddyn", "fedem", "fedper", "fedprox", "fedrep", "fedrod",
          "fedsplit", "gpfl", "lg-fedavg", "local", "per-fedavg", "pfedgate", "pfedpara", "pfedsd"}  # fmt: skip
+
+
+def sent_besides(config):
+    return {extra.name for extra in config.method.extras if extra.goes(SERVER)}
 
 
 def shared_of(folder):
@@ -195,7 +199,7 @@ def test_every_method_runs_and_nothing_passes_by_the_noise(tmp_path, method):
         reply = from_content(answered)
         if kind != "train" or not reply.arrays:
             continue
-        assert set(reply.arrays) - {"shared", "shared-kept"} == BESIDES.get(method, set()), client
+        assert set(reply.arrays) - {"shared", "shared-kept"} == sent_besides(config), client
         if "shared-kept" in reply.arrays:
             continue
         start = from_content(asked).arrays["shared"].astype(np.float64)

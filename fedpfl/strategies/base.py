@@ -23,6 +23,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from ..config import RunSettings
 from ..errors import ConfigError, FedpflError, LayoutError
+from ..extras import CLIENT, SERVER, Extras
 from ..messages import count_bytes, count_evaluation_bytes, from_content, pack_arrays, to_content
 from ..payload import Payload
 from ..rng import generator
@@ -141,6 +142,7 @@ class PersonalisedStrategy(Strategy):
         # The last round of each client whose reply counted: the client goes on from what it held after it.
         self.personal_round = dict.fromkeys(self.clients, 0)
         self._new = frozenset(new_clients(settings, len(self.clients)))
+        self.extras = Extras()
         self.recorder: Recorder | None = None
         self.mean_model: MeanModel | None = None
         self.privacy: ServerPrivacy | None = None
@@ -169,7 +171,7 @@ class PersonalisedStrategy(Strategy):
         shared : ndarray of float32, shape (layout.size,)
             Its shared arrays after training.
         reply : Payload
-            The whole reply.
+            Its numbers, and its arrays beside the shared ones as the method's ``extras`` declare them.
         """
 
     @abstractmethod
@@ -182,6 +184,9 @@ class PersonalisedStrategy(Strategy):
 
     def attachments(self, client: Client, kind: str) -> Payload:
         """Return settings and arrays to send to ``client`` beside its shared vector.
+
+        The arrays are those that the method's ``extras`` declare, in their shapes. Clients that get the same array
+        object share one record; equal arrays are packed and sent once for each client.
 
         Parameters
         ----------
@@ -248,6 +253,7 @@ class PersonalisedStrategy(Strategy):
             try:
                 self.layout.require(Layout.from_text(str(reply.config.get("layout", ""))))
                 shared = self.layout.unpack(reply.arrays)
+                reply = replace(reply, arrays=self.extras.read(reply.arrays, SERVER))
                 self.check(client, shared, reply)
                 personal = None if mean_model is None else mean_model.read(reply)
             except LayoutError as error:
@@ -378,8 +384,9 @@ class PersonalisedStrategy(Strategy):
             # Clients that get the same arrays share one record: serialised once, held once.
             same = tuple(id(array) for array in arrays.values())
             if same not in packed:
-                sent = {**arrays, **self.layout.pack(arrays["shared"], self.settings.wire_dtype)}
-                packed[same] = arrays, pack_arrays(sent)
+                beside = {name: array for name, array in arrays.items() if name != "shared"}
+                shared = self.layout.pack(arrays["shared"], self.settings.wire_dtype)
+                packed[same] = arrays, pack_arrays({**self.extras.pack(beside, CLIENT), **shared})
             config: dict[str, Value] = {
                 **extra.config,
                 "round": server_round,

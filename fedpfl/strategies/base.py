@@ -129,7 +129,13 @@ class PersonalisedStrategy(Strategy):
 
     rule: ClassVar[str]
     one_model: ClassVar[bool] = True  # False: each client gets a model of its own, and there is no global one
-    only_a_sum: ClassVar[bool] = False  # True: nothing is computed of clients' arrays but a sum, noise included
+    # True: of clients' arrays the rule computes nothing but their sum, to which the server may thus add the noise of
+    # differential privacy. A class says so of itself: what a subclass computes is another matter.
+    only_a_sum: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.only_a_sum = vars(cls).get("only_a_sum", False)
 
     def __init__(
         self, clients: Sequence[Client], layout: Layout, shared: np.ndarray, settings: RunSettings, state_key: str

@@ -45,7 +45,6 @@ class FactorSplit(PartialMean):
     """
 
     rule = "factor-split"
-    only_a_sum = False  # the factor analysis looks at each client's channels
 
     def __init__(
         self,

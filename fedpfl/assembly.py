@@ -8,7 +8,9 @@ from torch import nn
 from . import models
 from .config import Config
 from .errors import ConfigError
+from .extras import BOTH, Extra, Extras
 from .partition import Partition
+from .payload import EVALUATION_ONLY
 from .rng import torch_seed
 from .wire import Layout
 
@@ -61,3 +63,20 @@ def mean_model_layout(config: Config, model: nn.Module, partition: Partition) ->
     personal = partition.get_personal().items()
     floats = [(name, array.shape) for name, array in personal if array.dtype.kind == "f"]
     return Layout.of([(name, shape) for name, shape in floats if config.method.in_mean_model(name)])
+
+
+def extras_of(config: Config, model: nn.Module, partition: Partition) -> Extras:
+    """Return what travels beside the shared vector in a run: the method's extras, and ``evaluate-global``'s.
+
+    Parameters
+    ----------
+    config : Config
+        The run's settings.
+    model, partition : nn.Module, Partition
+        As :func:`assemble` made them.
+    """
+    declared, mean = [*config.method.extras], mean_model_layout(config, model, partition)
+    if mean.size:
+        about = "a client's personal arrays, and their mean, for `evaluate-global` alone"
+        declared.append(Extra(EVALUATION_ONLY, BOTH, about, (mean.size,), required=False))
+    return Extras(declared, model, partition.layout.size, config.run.wire_dtype)

@@ -15,10 +15,11 @@ from typing import Callable, Mapping, Sequence, Tuple
 import numpy as np
 import torch
 
-from .assembly import assemble, mean_model_layout
+from .assembly import assemble, extras_of, mean_model_layout
 from .config import Config
 from .data.federation import FederatedData, Samples, federated_data, own_data
 from .errors import ConfigError, TrainingDiverged
+from .extras import CLIENT, SERVER
 from .methods.base import LocalRound
 from .payload import EVALUATION_ONLY, Payload
 from .privacy import noise_key, private_reply
@@ -28,7 +29,7 @@ from .state import ClientState
 from .training.device import require_device
 from .training.loop import Score, evaluate, run_phase
 from .training.phase import Phase
-from .wire import Layout, decode, encode
+from .wire import Layout
 
 # In front of the names of arrays that ``diagnostics`` keeps as they were before the client's first round.
 FIRST = "first/"
@@ -59,6 +60,7 @@ class Engine:
         self.model, self.partition = assemble(
             config, data.input_shape, data.num_classes, config.training.device, data.vocabulary
         )
+        self.extras = extras_of(config, self.model, self.partition)
         self._first_personal = self.partition.get_personal()
         self._mean_model = mean_model_layout(config, self.model, self.partition)
 
@@ -113,7 +115,7 @@ class Engine:
                 "train-loss": losses[-1] if losses else 0.0,
                 "train-seconds": seconds,
             },
-            arrays={**sent, **self.partition.layout.pack(shared, self.config.run.wire_dtype)},
+            arrays={**self.extras.pack(sent, SERVER), **self.partition.layout.pack(shared, self.config.run.wire_dtype)},
             config={**extra.config, "layout": self.partition.layout.to_text()},
         )
         if self.config.run.evaluate_trained:
@@ -133,8 +135,8 @@ class Engine:
         # Before the model adapts: the next message loads every array anew, so the adapted one needs no undoing.
         if shared is not None and (adaptation or shared is not personalised):
             metrics.update(_metrics("global", evaluate(shared, samples)))
-        if EVALUATION_ONLY in message.arrays:
-            metrics.update(_metrics("global", self._test_mean_model(decode(message.arrays[EVALUATION_ONLY]), samples)))
+        if local.has_received(EVALUATION_ONLY):
+            metrics.update(_metrics("global", self._test_mean_model(local.received(EVALUATION_ONLY), samples)))
         self._run(adaptation, local, "adaptation")
         self.model.eval()
         score = evaluate(personalised, samples)
@@ -157,16 +159,17 @@ class Engine:
         """Clip and disturb the trained shared arrays and those that the method sends besides; see ``privacy.py``."""
         layout = self.partition.layout
         # All clients know the first arrays, from the seed; the client's last ones are its secret.
-        copied = self.config.method.copied(self.model).items()
-        starts = {name: self._first_personal[own].reshape(-1) for name, own in copied}
+        starts = {name: array.reshape(-1) for name, array in self.extras.private_starts(local.extras).items()}
+        flat = {name: array.reshape(-1) for name, array in besides.items()}
         received = layout.unpack(local.message.arrays)
-        return private_reply(received, shared, starts, besides, self.config.privacy, key, local.round, layout)
+        shared, sent = private_reply(received, shared, starts, flat, self.config.privacy, key, local.round, layout)
+        return shared, {name: array.reshape(besides[name].shape) for name, array in sent.items()}
 
     def _for_evaluation(self, server_round: int) -> dict[str, np.ndarray]:
         if not self._mean_model.size or not self.config.run.evaluates_in(server_round):
             return {}
         whole = self.partition.copies(self._mean_model.names)
-        return {EVALUATION_ONLY: encode(self._mean_model.flatten(whole), self.config.run.wire_dtype)}
+        return {EVALUATION_ONLY: self._mean_model.flatten(whole)}
 
     def _personal_part(self) -> dict[str, np.ndarray]:
         part = self.config.method.personal_part(self.model)
@@ -229,7 +232,8 @@ class Engine:
         StateError
             The client's arrays cannot be read.
         """
-        self.partition.accept(message.arrays)
+        extras = self.extras.read(message.arrays, CLIENT)
+        self.partition.accept(extras)
         layout = str(message.config["layout"])
         if layout != self.partition.layout.to_text():
             self.partition.layout.require(Layout.from_text(layout))
@@ -245,6 +249,8 @@ class Engine:
             self.partition.received(vector), message,
             train_data=lambda: self._on_device(self.data.train(place)),
             train_labels=lambda: self.data.labels(place),
+            layout=self.partition.layout,
+            extras=extras,
         )  # fmt: skip
         return state, local
 

@@ -72,7 +72,7 @@ class RunSettings:
     state_dir: str = setting("~/.fedpfl/state", "Where a client keeps its personal arrays, on its own machine.")
     run_name: str = setting("", "Name of the run's folder; empty makes one from method, data set and time.")
     resume: bool = setting(False, "Go on after the last finished round of the run called run-name.")
-    wire_dtype: str = setting("float32", "Type in which shared arrays travel.", choices=DTYPES)
+    wire_dtype: str = setting("float32", "Type in which arrays of floats travel.", choices=DTYPES)
     node_timeout: float = setting(600.0, "Seconds to wait until all clients are connected.", above=0)
     round_timeout: float = setting(
         600.0,
@@ -130,7 +130,7 @@ class Config:
         own = method(s.parse(method.Settings, values, method.name), training, run.personal_head)
         privacy = s.parse(PrivacySettings, values)
         require_covered(
-            privacy, method.name, own.sent_besides, evaluate_global=run.evaluate_global, diagnostics=run.diagnostics
+            privacy, method.name, own.extras, evaluate_global=run.evaluate_global, diagnostics=run.diagnostics
         )
         return cls(run, s.parse(DataSettings, values), training, privacy, own)
 

@@ -34,8 +34,8 @@ MAX_SOCKET_PATH = 103
 # What a client's answer follows from; the rest of the package, the command line above all, may be another version's.
 TRAINING = ("data", "layers", "methods", "models", "training")
 TRAINING_FILES = (
-    "assembly", "client", "config", "errors", "files", "frames", "partition", "payload", "privacy", "rng", "settings",
-    "state", "wire", "worker",
+    "assembly", "client", "config", "errors", "extras", "files", "frames", "partition", "payload", "privacy", "rng",
+    "settings", "state", "wire", "worker",
 )  # fmt: skip
 
 _PREFIX = struct.Struct(">8sIQ")

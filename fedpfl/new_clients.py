@@ -19,6 +19,7 @@ from .client import Engine
 from .config import Config
 from .data.federation import federated_data
 from .errors import ConfigError, DataError
+from .extras import CLIENT
 from .methods.base import LocalRound
 from .payload import Payload
 from .results import RunFolder
@@ -141,7 +142,8 @@ class Simulation:
             **extra.config, "round": self.last + 1, "personal-round": strategy.personal_round[client],
             "state-key": self.state_key, "layout": partition.layout.to_text(),
         }  # fmt: skip
-        arrays = {**extra.arrays, **partition.layout.pack(strategy.outgoing(known), "float32")}
+        shared = partition.layout.pack(strategy.outgoing(known), "float32")
+        arrays = {**self.engine.extras.pack(extra.arrays, CLIENT), **shared}
         _, local = self.engine.load(client, Payload(config, arrays=arrays))
         self.engine.config.method.prepare(local)
         return local

@@ -10,11 +10,12 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Mapping
+from typing import Mapping, Sequence
 
 import numpy as np
 
 from .errors import ConfigError, StateError
+from .extras import SERVER, Extra
 from .files import write_atomically
 from .rng import generator
 from .settings import setting
@@ -211,7 +212,7 @@ def noise_key(settings: PrivacySettings, folder: Path, seed: int, *owner: int | 
     return key
 
 
-def require_covered(settings: PrivacySettings, method: str, also_sent: tuple[str, ...], **switches: bool) -> None:
+def require_covered(settings: PrivacySettings, method: str, extras: Sequence[Extra], **switches: bool) -> None:
     """Refuse what would leave a client past the noise.
 
     Parameters
@@ -220,8 +221,8 @@ def require_covered(settings: PrivacySettings, method: str, also_sent: tuple[str
         Nothing is refused if they are off.
     method : str
         The method's name.
-    also_sent : tuple of str
-        Arrays that its replies carry beside the shared ones: no sum, so clients have to disturb them.
+    extras : sequence of Extra
+        What travels beside its shared vector. What clients send of that is no sum: they have to disturb it.
     **switches : bool
         Settings that make clients send more about their arrays, by name with underscores.
 
@@ -233,8 +234,13 @@ def require_covered(settings: PrivacySettings, method: str, also_sent: tuple[str
     if not settings.on:
         return
     value = settings.dp_noise_multiplier
-    if also_sent and settings.dp_where == "server":
-        arrays = " and ".join(map(repr, also_sent))
+    sent = [extra for extra in extras if extra.goes(SERVER)]
+    for extra in sent:
+        if extra.exact not in ("", "float32"):
+            allowed = f"must be 0 with {method}: its clients send {extra.name!r} as {extra.exact}, which bears no noise"
+            raise ConfigError("dp-noise-multiplier", value, allowed)
+    if sent and settings.dp_where == "server":
+        arrays = " and ".join(repr(extra.name) for extra in sent)
         raise ConfigError("dp-where", "server", f"must be client with {method}: its clients also send {arrays}")
     for name, on in switches.items():
         if on:

@@ -13,8 +13,10 @@ from pathlib import Path
 
 from .config import sections
 from .errors import FedpflError
+from .extras import describe
 from .methods import Method, methods
 from .settings import key_of
+from .training.settings import TrainingSettings
 
 BEGIN = "# -- settings: written by `fedpfl config --update`, which reads them from the code --"
 END = "# -- end of settings --"
@@ -52,8 +54,9 @@ def methods_page() -> str:
         "# Methods",
         "",
         "What each method does, from which paper, and what it can be told. E, B and η are the settings `local-epochs`,",
-        "`batch-size` and `learning-rate` of [configuration.md](configuration.md). Written by `fedpfl config --update`",
-        "from the files in `fedpfl/methods/`; [adding-a-method.md](adding-a-method.md) shows how one is written.",
+        "`batch-size` and `learning-rate` of [configuration.md](configuration.md). What travels is that of the default",
+        "settings. Written by `fedpfl config --update` from the files in `fedpfl/methods/`;",
+        "[adding-a-method.md](adding-a-method.md) shows how one is written.",
         "",
     ]
     for method in methods().values():
@@ -95,6 +98,7 @@ def _description(method: type[Method]) -> list[str]:
     title, _, about = (inspect.getdoc(inspect.getmodule(method)) or "").partition("\n")
     names = ", ".join(f"`{name}`" for name in (method.name, *method.aliases))
     facts = [f"- `method`: {names}", f"- paper: {method.paper}", f"- what travels: {method.shares}"]
+    facts += [f"- beside that: {describe(extra)}" for extra in method(method.Settings(), TrainingSettings()).extras]
     lines = [f"## {method.name}", "", title, "", *facts]
     for text in (about.strip(), inspect.getdoc(method)):
         lines += ["", text] if text else []

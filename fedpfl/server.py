@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from flwr.serverapp import Grid
 
-from .assembly import assemble, mean_model_layout
+from .assembly import assemble, extras_of, mean_model_layout
 from .config import Config, unused
 from .errors import ConfigError, FedpflError, LayoutError
 from .partition import Partition
@@ -96,6 +96,7 @@ def _run(
         for remark in remarks:
             logger.log(WARNING, "fedpfl: %s", remark)
     strategy = _strategy(config, descriptions, folder.task()["state_key"], partition)
+    strategy.extras = extras_of(config, model, partition)
     strategy.recorder = _Recorder(folder, watch)
     if config.privacy.on:
         strategy.privacy = _privacy(config, strategy)
@@ -107,7 +108,7 @@ def _run(
             )
         if len(set(classes)) > 1:
             raise ConfigError("evaluate-global", True, "clients with different numbers of classes have no mean model")
-        strategy.mean_model = MeanModel(personal, config.run.wire_dtype)
+        strategy.mean_model = MeanModel(personal)
     first_round = 1
     if config.run.resume:
         finished, state = folder.checkpoint()

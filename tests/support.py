@@ -204,7 +204,7 @@ def linear_round(
     trained : int
         The round in which the client trained last.
     message : Payload, optional
-        What the server attached.
+        What the server attached, its arrays in their shapes.
     seed : int
         Of the initial weights.
     """
@@ -216,13 +216,15 @@ def linear_round(
         return model
 
     model = method.build(plain()).double()
+    partition = method.partition(model)
     samples = Samples(torch.tensor(x, dtype=torch.float64), torch.tensor(y))
     message = message or Payload()
     message.config["personal-round"] = trained
     return LocalRound(
         client=0, round=trained + 1, seed=3, num_classes=classes, model=model,
-        received=method.partition(model).received(), message=message,
+        start=partition.received(), message=message,
         train_data=lambda: samples, train_labels=lambda: samples.y.numpy(),
+        layout=partition.layout, extras=message.arrays,
     )  # fmt: skip
 
 

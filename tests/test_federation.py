@@ -15,9 +15,10 @@ from safetensors.numpy import load_file
 from support import FEW_SAMPLES, Clock, Killed, LocalGrid, federation, simulate
 from waiting import HANG_SECONDS
 
-from fedpfl.assembly import assemble
+from fedpfl.assembly import assemble, extras_of
 from fedpfl.config import Config
 from fedpfl.errors import ConfigError, FedpflError, LayoutError, StateError
+from fedpfl.extras import SERVER
 from fedpfl.layers.memory import in_twin
 from fedpfl.methods import methods
 from fedpfl.methods.trained import KeepsTrained
@@ -147,8 +148,9 @@ def test_nothing_personal_leaves_a_client(tmp_path, method):
     grid = LocalGrid(3, values)
     folder = run_federation(grid, values)
     config, task = Config.parse(values), folder.task()
-    _, partition = assemble(config, tuple(task["input_shape"]), task["num_classes"])
+    model, partition = assemble(config, tuple(task["input_shape"]), task["num_classes"])
     initial = partition.get_personal()
+    besides = extras_of(config, model, partition).names(SERVER)
     stored = [item for p in (tmp_path / "state").rglob("*.safetensors") for item in load_file(p).items()]
     assert bool(stored) == bool(partition.personal)
     if isinstance(config.method, KeepsTrained):
@@ -159,7 +161,7 @@ def test_nothing_personal_leaves_a_client(tmp_path, method):
         for kind, _, _, reply in grid.log
         if reply is not None
         for name, array in reply.array_records.get("arrays", {}).items()
-        if name not in config.method.also_sends
+        if name not in besides
     )
     for name, array in stored:
         # Any 16 bytes in a row of a personal array: a copy would hold them. Zeros prove nothing, and a weight that no
@@ -171,7 +173,7 @@ def test_nothing_personal_leaves_a_client(tmp_path, method):
     for kind, _, _, reply in grid.log:
         assert reply is not None
         vector = {"shared", "shared-kept"} if partition.layout.sparse else {"shared"}
-        expected = {*vector, *config.method.also_sends} if kind == "train" else set()
+        expected = {*vector, *besides} if kind == "train" else set()
         assert set(reply.array_records.get("arrays", {})) == expected
         assert all(isinstance(value, (int, float)) for value in reply.metric_records["metrics"].values())
 

@@ -15,7 +15,8 @@ PACKAGE = Path(__file__).parents[1] / "fedpfl"
 LAYERS = [
     ["errors", "files", "flower_private", "rng", "tables"],
     ["settings", "wire", "mqtt"],
-    ["payload", "data", "layers", "models", "partition", "privacy", "state"],
+    ["extras", "payload", "data", "layers", "models", "partition", "state"],
+    ["privacy"],
     ["training", "frames"],
     ["methods"],
     ["config"],
@@ -33,7 +34,7 @@ LAYERS = [
     ["cli"],
 ]
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
-DEVICE = {part for parts in LAYERS[:8] for part in parts} - {"flower_private", "messages", "reference"} | {"worker"}
+DEVICE = {part for parts in LAYERS[:9] for part in parts} - {"flower_private", "messages", "reference"} | {"worker"}
 
 
 def part_of(path):

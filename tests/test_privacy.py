@@ -12,15 +12,20 @@ from support import LocalGrid, federation, play, rule, simulate
 from typer.testing import CliRunner
 
 from fedpfl import client as client_module
+from fedpfl.assembly import assemble
 from fedpfl.cli import app
 from fedpfl.config import Config
 from fedpfl.errors import ConfigError, StateError
+from fedpfl.extras import SERVER
 from fedpfl.messages import from_content
 from fedpfl.methods import methods
 from fedpfl.privacy import KEY_FILE, PrivacySettings, clipped, gaussian, noise_key, private_reply, private_update
 from fedpfl.results import RunFolder, outcome
 from fedpfl.server import run_federation
-from fedpfl.strategies import strategies
+from fedpfl.strategies import Client, PersonalisedStrategy, strategies
+from fedpfl.strategies.channel_mean import PartialMean
+from fedpfl.strategies.factor_split import FactorSplit
+from fedpfl.strategies.mean import Mean
 from fedpfl.strategies.privacy import ServerPrivacy, epsilon
 from fedpfl.wire import Layout
 
@@ -174,9 +179,9 @@ def test_nothing_shared_costs_nothing(tmp_path):
 
 # -- runs ------------------------------------------------------------------------------------------------------------
 
-BESIDES = {"factorized-fl": {"compared"}, "fedfomo": {"weights"}}
-MEANS = {"ditto", "fedavg", "fedbabu", "fedbn", "feddecomp", "feddyn", "fedem", "fedper", "fedprox", "fedrep", "fedrod",
-         "fedsplit", "gpfl", "lg-fedavg", "local", "per-fedavg", "pfedgate", "pfedpara", "pfedsd"}  # fmt: skip
+
+def sent_besides(config):
+    return {extra.name for extra in config.method.extras if extra.goes(SERVER)}
 
 
 def shared_of(folder):
@@ -195,7 +200,7 @@ def test_every_method_runs_and_nothing_passes_by_the_noise(tmp_path, method):
         reply = from_content(answered)
         if kind != "train" or not reply.arrays:
             continue
-        assert set(reply.arrays) - {"shared", "shared-kept"} == BESIDES.get(method, set()), client
+        assert set(reply.arrays) - {"shared", "shared-kept"} == sent_besides(config), client
         if "shared-kept" in reply.arrays:
             continue
         start = from_content(asked).arrays["shared"].astype(np.float64)
@@ -204,9 +209,62 @@ def test_every_method_runs_and_nothing_passes_by_the_noise(tmp_path, method):
         assert len(start) == 0 or noise > 0.9 * expected, "no update leaves a client without its noise"
 
 
-def test_the_server_adds_noise_only_where_it_computes_a_mean():
-    made = {name: Config.parse({"method": name}).method.aggregation.rule for name in methods()}
-    assert {name for name, rule_name in made.items() if strategies()[rule_name].only_a_sum} == MEANS
+def states_after(method, replies):
+    """Return what a method's rule remembers after rounds with these replies of three clients, without noise."""
+    config = Config.parse({"method": method, "model": "small-cnn"})
+    _, partition = assemble(config, (1, 8, 8), 3)
+    aggregation, start = config.method.aggregation, np.zeros(partition.layout.size, np.float32)
+    made = strategies()[aggregation.rule](
+        [Client(i, 100 + i, 5 + i, 5) for i in range(3)], partition.layout, start, config.run, "key",
+        **{**aggregation.options, **partition.rule_options},
+    )  # fmt: skip
+    made.privacy = NoNoise()
+    for number, vectors in enumerate(replies, 1):
+        play(made, number, {i: vector[: made.layout.size] for i, vector in enumerate(vectors)})
+    return made.shared, {name: array for name, array in made.state().items() if name != "personal_round"}
+
+
+class NoNoise:
+    at_server = True
+
+    def noise(self, total, server_round):
+        return np.zeros_like(total)
+
+    def state(self):
+        return {}
+
+
+def depends_on_the_sum_alone(method):
+    rng, size = np.random.default_rng(0), 100_000
+    # Whole numbers, whose sums are exact in any order.
+    replies = rng.integers(-9, 9, (2, 3, size)).astype(np.float32)
+    moved = rng.integers(-9, 9, (2, size)).astype(np.float32)
+    others = replies + np.stack([moved, -2 * moved, moved], axis=1)
+    (first, state), (second, other) = states_after(method, replies), states_after(method, others)
+    return np.array_equal(first, second) and all(np.array_equal(state[name], other[name]) for name in state)
+
+
+@pytest.mark.parametrize("method", sorted(methods()))
+def test_what_a_rule_that_adds_the_noise_itself_computes_follows_from_the_sum(method):
+    rule_name = Config.parse({"method": method}).method.aggregation.rule
+    if strategies()[rule_name].only_a_sum:
+        assert depends_on_the_sum_alone(method)
+
+
+def test_a_rule_that_looks_at_each_client_is_found_out():
+    assert not depends_on_the_sum_alone("fedfac")
+    assert not depends_on_the_sum_alone("fedcac")
+
+
+def test_leave_to_add_the_noise_is_not_inherited():
+    class More(Mean):
+        pass
+
+    class Same(Mean):
+        only_a_sum = True
+
+    assert (Mean.only_a_sum, More.only_a_sum, Same.only_a_sum) == (True, False, True)
+    assert not any(cls.only_a_sum for cls in (FactorSplit, PartialMean, PersonalisedStrategy))
 
 
 def test_other_rules_are_refused_before_the_first_round(tmp_path):

@@ -282,13 +282,13 @@ def observe(left: Simulation, client: int, place: int, learning_rate: float) -> 
         run_phase(model, phase, image, settings, np.random.default_rng(0))
     privacy, partition = left.engine.config.privacy, left.engine.partition
     if privacy.on:  # as the client does before it sends; with a key that is no client's
-        own = left.engine.config.method.copied(model)
+        own = left.engine.extras.copies
         state, key = model.state_dict(), f"attack {client} {place}".encode()
-        besides = {name: state[of].cpu().numpy().reshape(-1) for name, of in own.items()}
+        besides = {name: state[of].cpu().numpy() for name, of in own.items()}
         shared, besides = left.engine.private(local, partition.get_shared(), besides, key)
         partition.set_shared(shared)
         for name, of in own.items():
-            state[of].copy_(torch.from_numpy(besides[name]).reshape(state[of].shape))
+            state[of].copy_(torch.from_numpy(besides[name]))
     moved = {name: (before[name] - parameter.detach()) / learning_rate for name, parameter in model.named_parameters()}
     names = [name for name in moved if sent[name].any() and any(phase.train(name) for phase in phases)]
     if not names:
@@ -347,7 +347,7 @@ def _sent(left: Simulation) -> dict[str, Tensor]:
     found = {name: torch.isnan(array) for name, array in model.state_dict().items()}
     partition.set_shared(received)
     partition.set_personal(personal)
-    for name in left.engine.config.method.copied(model).values():
+    for name in left.engine.extras.copies.values():
         found[name] = torch.ones_like(found[name])
     return found
 

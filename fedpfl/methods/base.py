@@ -12,18 +12,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Callable, ClassVar, Mapping
+from typing import Any, Callable, ClassVar, Mapping, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from ..data.federation import Samples
-from ..errors import ConfigError
+from ..errors import ConfigError, LayoutError
+from ..extras import Extra
 from ..partition import Partition
 from ..payload import Payload
 from ..rng import generator
 from ..training.phase import Forward, Phase
 from ..training.settings import TrainingSettings
+from ..wire import Layout
 
 
 @dataclass(frozen=True)
@@ -61,14 +64,18 @@ class LocalRound:
         Classes of the task; the client may have fewer.
     model : nn.Module
         Already holds the received shared and the client's personal arrays.
-    received : dict of str to Tensor
+    start : dict of str to Tensor
         A copy of the shared arrays as they arrived, before training.
     message : Payload
-        What the server sent; with it whatever the strategy attached.
+        What the server sent; its settings have whatever the strategy attached.
     train_data : callable, () → Samples
         Prepares the client's training data.
     train_labels : callable, () → ndarray of int64
         The labels alone, which cost nothing to prepare.
+    layout : Layout
+        Layout of the shared vector.
+    extras : dict of str to ndarray
+        The arrays that came beside the shared vector; see :meth:`received`.
     notes : dict
         What a method's steps leave for its later ones in the same round; empty at first.
     """
@@ -78,10 +85,12 @@ class LocalRound:
     seed: int
     num_classes: int
     model: nn.Module
-    received: Mapping[str, Tensor]
+    start: Mapping[str, Tensor]
     message: Payload
     train_data: Callable[[], Samples]
     train_labels: Callable[[], np.ndarray]
+    layout: Layout
+    extras: Mapping[str, np.ndarray] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -98,6 +107,33 @@ class LocalRound:
     def never_trained(self) -> bool:
         """Whether the client's personal arrays are still the initial ones."""
         return self.message.config["personal-round"] == 0
+
+    def received(self, name: str) -> np.ndarray:
+        """Return an array that the server attached, in its declared shape, floats as float32; not to be written to.
+
+        Raises
+        ------
+        LayoutError
+            The message has none of this name.
+        """
+        if name not in self.extras:
+            raise LayoutError(f"a message without the array {name!r} arrived")
+        return self.extras[name]
+
+    def has_received(self, name: str) -> bool:
+        """Say whether the server attached an array."""
+        return name in self.extras
+
+    def by_name(self, vector: np.ndarray) -> dict[str, Tensor]:
+        """Cut a vector as long as the shared one into arrays by name, where the model computes."""
+        device = next(self.model.parameters()).device
+        return {name: torch.tensor(array, device=device) for name, array in self.layout.unflatten(vector).items()}
+
+    def as_vector(self, arrays: Mapping[str, Tensor]) -> np.ndarray:
+        """Lay arrays by name end to end as the shared ones are, shape (layout.size,); 0 for those that are missing."""
+        given = {name: array.detach().cpu().numpy() for name, array in arrays.items()}
+        zeros = {name: np.zeros(shape, np.float32) for name, shape in self.layout.entries if name not in given}
+        return self.layout.flatten({**given, **zeros})
 
     def generator(self, purpose: str) -> np.random.Generator:
         """Return the source of this client's random choices for one purpose in this round."""
@@ -126,8 +162,6 @@ class Method:
         What travels, in a few words.
     aliases : tuple of str
         Other names that users may write.
-    also_sends : tuple of str
-        Arrays that a reply carries beside the shared ones (see :meth:`conclude`).
     no_personal_head : str
         Why the method cannot have ``personal-head``, after its name in a sentence; empty if it can.
     """
@@ -136,7 +170,6 @@ class Method:
     paper: ClassVar[str]
     shares: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
-    also_sends: ClassVar[tuple[str, ...]] = ()
     no_personal_head: ClassVar[str] = ""
     Settings: ClassVar[type[Any]] = NoSettings
 
@@ -173,6 +206,11 @@ class Method:
         """Split a built model's arrays; override it where the split is finer than whole arrays."""
         return Partition(model, lambda name: self.travels(name, model), self.sparse_from)
 
+    @property
+    def extras(self) -> Sequence[Extra]:
+        """The arrays that travel beside the shared vector with these settings, both ways."""
+        return ()
+
     def sparse_from(self, name: str) -> float | None:
         """Return the magnitude from which entries of a shared array travel, smaller ones counting as 0.
 
@@ -205,19 +243,10 @@ class Method:
         Returns
         -------
         Payload
-            Its metrics are sent (and recorded, as means over the clients), and so are its arrays, which
-            :attr:`also_sends` names.
+            Its metrics are sent (and recorded, as means over the clients), and so are its arrays, by the names and in
+            the shapes that :attr:`extras` declares.
         """
         return Payload()
-
-    @property
-    def sent_besides(self) -> tuple[str, ...]:
-        """Those of :attr:`also_sends` that these settings send."""
-        return self.also_sends
-
-    def copied(self, model: nn.Module) -> dict[str, str]:
-        """Return which of :attr:`also_sends` are arrays of the model, laid flat: their names there, by those here."""
-        return {}
 
     # -- aggregation -------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ class Ditto(Method):
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """p-epochs on v, then E epochs on w."""
-        pull = Proximal(self.settings.pull, {f"{TWIN}.{name}": array for name, array in local.received.items()})
+        pull = Proximal(self.settings.pull, {f"{TWIN}.{name}": array for name, array in local.start.items()})
         return [
             Phase(train=in_twin, epochs=self.settings.p_epochs, loss=self._loss_of_v, penalty=pull),
             Phase(train=excluding(in_twin), epochs=self.training.local_epochs),

@@ -7,11 +7,12 @@ Jeong, Hwang: Factorized-FL: Agnostic Personalized Federated Learning with Kerne
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from ..extras import SERVER, Extra
 from ..layers.factorized import count_kept, factorize, is_mu, is_v, merge, penultimate_v
 from ..layers.memory import Memory
 from ..models.split import cut
@@ -57,7 +58,6 @@ class FactorizedFL(Method):
     name = "factorized-fl"
     paper = "Jeong and Hwang, Factorized-FL: Agnostic Personalized Federated Learning with Kernel Factorization …, 2022"
     shares = "u of every layer, biases, γ and β of BatchNorm; v of one layer is sent for comparison"
-    also_sends: ClassVar[tuple[str, ...]] = ("compared",)
     Settings = FactorizedFLSettings
 
     def build(self, model: nn.Module) -> nn.Module:
@@ -89,13 +89,14 @@ class FactorizedFL(Method):
 
     def conclude(self, local: LocalRound) -> Payload:
         """Send v of the layer before the classifier, by which clients are compared (Section 4.2)."""
-        arrays = local.model.state_dict()
-        sent = {name: arrays[own].cpu().numpy().reshape(-1) for name, own in self.copied(local.model).items()}
-        return Payload(metrics=self.finish(local.model), arrays=sent)
+        compared = local.model.state_dict()[_compared(local.model)]
+        return Payload(metrics=self.finish(local.model), arrays={"compared": compared.cpu().numpy()})
 
-    def copied(self, model: nn.Module) -> dict[str, str]:
-        """Name the v that is sent."""
-        return {"compared": penultimate_v(model.state_dict())}
+    @property
+    def extras(self) -> Sequence[Extra]:
+        """The v that is sent."""
+        about = "v of the layer before the classifier, by which the server compares clients"
+        return (Extra("compared", SERVER, about, copy_of=_compared),)
 
     def finish(self, model: nn.Module) -> dict[str, Number]:
         """Remember the trained arrays, if those are to be tested; return the sizes that the paper counts."""
@@ -134,6 +135,10 @@ class FactorizedFL(Method):
     def _recall(self, model: nn.Module) -> None:
         if self.settings.test == "trained":
             model.load_state_dict(_trained(model).arrays(), strict=False)
+
+
+def _compared(model: nn.Module) -> str:
+    return penultimate_v(model.state_dict())
 
 
 def _trained(model: nn.Module) -> Memory:

@@ -21,7 +21,7 @@ class FactorizedFLPlus(FactorizedFL):
 
     name = "factorized-fl-plus"
     shares = "u, v and the sparse µ of every layer, biases, γ and β of BatchNorm"
-    also_sends = ()
+    extras = ()  # v is among the shared arrays
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share u, v, µ and what is no factor; the running statistics stay."""
@@ -34,10 +34,6 @@ class FactorizedFLPlus(FactorizedFL):
     def conclude(self, local: LocalRound) -> Payload:
         """Send nothing besides: v is among the shared arrays."""
         return Payload(metrics=self.finish(local.model))
-
-    def copied(self, model: nn.Module) -> dict[str, str]:
-        """Nothing is sent besides."""
-        return {}
 
     def rule_options(self) -> dict[str, Any]:
         """Compare the clients by the shared v of the layer before the classifier."""

@@ -42,7 +42,7 @@ class FedAMP(KeepsTrained):
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train with the pull to u_i."""
-        pull = Proximal(self.settings.prox / self.settings.alpha, local.received) if self.settings.prox else None
+        pull = Proximal(self.settings.prox / self.settings.alpha, local.start) if self.settings.prox else None
         return [Phase(train=excluding(in_twin), epochs=self.training.local_epochs, penalty=pull)]
 
     @property

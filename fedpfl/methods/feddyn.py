@@ -72,7 +72,7 @@ class FedDyn(Method):
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """E epochs with the regulariser."""
-        regulariser = DynamicRegulariser(self.settings.alpha, local.received, self._h(local.model))
+        regulariser = DynamicRegulariser(self.settings.alpha, local.start, self._h(local.model))
         return [Phase(train=everything, epochs=self.training.local_epochs, penalty=regulariser)]
 
     @torch.no_grad()
@@ -80,8 +80,8 @@ class FedDyn(Method):
         """Update h_i; it stays 0 for a parameter that did not arrive, which nothing holds to a common optimum."""
         h = self._h(local.model)
         for name, parameter in local.model.named_parameters():
-            if name in local.received:
-                h[name].sub_(parameter - local.received[name], alpha=self.settings.alpha)
+            if name in local.start:
+                h[name].sub_(parameter - local.start[name], alpha=self.settings.alpha)
         return Payload()
 
     @property

@@ -12,12 +12,13 @@ the paper lets the masked values train, and when it draws them, it does not say.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, cast
+from typing import Callable, Sequence, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError
+from ..extras import SERVER, Extra
 from ..models.registry import SplitModel
 from ..partition import SPLIT, ChannelPartition
 from ..payload import Payload
@@ -72,7 +73,6 @@ class FedFac(FedSplit):
 
     name = "fedfac"
     shares = "everything but the client-specific channels of some layers, found by factor analysis"
-    also_sends = ("difference",)
     Settings = FedFacSettings
 
     @property
@@ -101,7 +101,7 @@ class FedFac(FedSplit):
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """E epochs of everything; before the static split as often as there are pre-rounds."""
-        if self.settings.mask != "none" and SPLIT in local.message.arrays:
+        if self.settings.mask != "none" and local.has_received(SPLIT):
             self._mask(local)
         before_split = self.only_shared_travel and local.round == 1
         phase = Phase(train=everything, epochs=self.training.local_epochs)
@@ -114,25 +114,33 @@ class FedFac(FedSplit):
         torch.manual_seed(int(local.generator("mask").integers(2**31)))
         fresh = dict(cast(SplitModel, local.model).another().named_parameters())
         parameters = dict(local.model.named_parameters())
-        for name, shared in partition.channels.rows(local.message.arrays[SPLIT]).items():
+        for name, shared in partition.channels.rows(local.received(SPLIT)).items():
             if name in parameters:  # not a running statistic
                 masked = torch.from_numpy(shared if self.settings.mask == "shared" else ~shared)
                 parameters[name][masked] = fresh[name][masked].to(parameters[name].device)
 
     def conclude(self, local: LocalRound) -> Payload:
         """Send the round's difference where that is what the server analyses, and while it does."""
-        split_stays = self.only_shared_travel and SPLIT in local.message.arrays
+        split_stays = self.only_shared_travel and local.has_received(SPLIT)
         if self.settings.update == "weights" or split_stays:
             return Payload()
-        weights = [f"{layer}.weight" for layer in self.layers(local.model)]
         parameters: dict[str, Tensor] = dict(local.model.named_parameters())
-        moved = [(parameters[name].detach() - local.received[name]).flatten() for name in weights]
+        moved = [(parameters[name].detach() - local.start[name]).flatten() for name in self._weights(local.model)]
         return Payload(arrays={"difference": torch.cat(moved).cpu().numpy()})
 
     @property
-    def sent_besides(self) -> tuple[str, ...]:
-        """The difference only where it is what the server analyses."""
-        return () if self.settings.update == "weights" else self.also_sends
+    def extras(self) -> Sequence[Extra]:
+        """The split; the difference only where, and while, it is what the server analyses."""
+        if self.settings.update == "weights":
+            return super().extras
+        about = "what training changed in the weights of Λ, while the server looks for a split"
+        return (*super().extras, Extra("difference", SERVER, about, self._values, required=False))
+
+    def _weights(self, model: nn.Module) -> list[str]:
+        return [f"{layer}.weight" for layer in self.layers(model)]
+
+    def _values(self, model: nn.Module) -> tuple[int, ...]:
+        return (sum(model.get_parameter(name).numel() for name in self._weights(model)),)
 
     @property
     def aggregation(self) -> Aggregation:

@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from ..data.federation import Samples
-from ..errors import ConfigError, LayoutError
+from ..errors import ConfigError
+from ..extras import ANY, CLIENT, SERVER, SHARED, Extra
 from ..partition import is_parameter
 from ..payload import Payload
 from ..rng import generator
 from ..settings import setting
 from ..training.loop import evaluate
 from ..training.phase import Forward, Phase
-from ..wire import decode
 from .base import Aggregation, LocalRound, Method, everything
 
 
@@ -44,7 +44,10 @@ class FedFomo(Method):
     name = "fedfomo"
     paper = "Zhang et al., Personalized Federated Learning with First Order Model Optimization, ICLR 2021"
     shares = "everything; clients also get other clients' models"
-    also_sends = ("weights",)
+    extras = (
+        Extra("models", CLIENT, "models of other clients, a row each", (ANY, SHARED)),
+        Extra("weights", SERVER, "ω, the weight that the client gave to each of them", (ANY,)),
+    )
     Settings = FedFomoSettings
 
     def check(self) -> None:
@@ -55,13 +58,10 @@ class FedFomo(Method):
 
     def prepare(self, local: LocalRound) -> None:
         """Step towards the models that were sent."""
-        if "models" not in local.message.arrays:
+        if not local.has_received("models"):
             return
         split = self.partition(local.model)
-        own, sent = split.get_shared(), decode(local.message.arrays["models"])
-        if sent.size % own.size:
-            raise LayoutError(f"{sent.size} values of other models arrived, expected a multiple of {own.size}")
-        others = sent.reshape(-1, own.size)
+        own, others = split.get_shared(), local.received("models")
         weights = self._weights(local, own, others)
         split.set_shared((own + weights @ (others.astype(np.float64) - own)).astype(np.float32))
         local.notes["weights"] = weights

@@ -29,5 +29,5 @@ class FedProx(Method):
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """E epochs with the proximal term."""
-        pull = Proximal(self.settings.mu, local.received)
+        pull = Proximal(self.settings.mu, local.start)
         return [Phase(train=everything, epochs=self.training.local_epochs, penalty=pull)]

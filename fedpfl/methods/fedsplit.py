@@ -7,13 +7,14 @@ Here the split is given; FedFac finds it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Mapping
+from typing import Any, ClassVar, Mapping, Sequence, cast
 
 from torch import nn
 
 from ..errors import ConfigError
+from ..extras import CLIENT, Extra
 from ..layers.channels import arrays_of, default_layer, hidden_layers, norm_of
-from ..partition import UNUSED_BUFFER, ChannelPartition, Partition
+from ..partition import SPLIT, UNUSED_BUFFER, ChannelPartition, Partition
 from ..settings import require_absolute_path, setting
 from ..training.phase import Forward
 from .base import Aggregation, Method
@@ -112,6 +113,14 @@ class FedSplit(Method):
         arrays = [_channel_arrays(model, layer) for layer in self.layers(model)]
         split = [[name for name in names if self.travels(name, model)] for names in arrays]
         return ChannelPartition(model, lambda name: self.travels(name, model), split, self.only_shared_travel)
+
+    @property
+    def extras(self) -> Sequence[Extra]:
+        """The split, once there is one."""
+        return (Extra(SPLIT, CLIENT, "1 for each channel of Λ that is shared, else 0", self._channels, exact="uint8"),)
+
+    def _channels(self, model: nn.Module) -> tuple[int, ...]:
+        return (sum(cast(ChannelPartition, self.partition(model)).channels.counts),)
 
     @property
     def aggregation(self) -> Aggregation:

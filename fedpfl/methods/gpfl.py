@@ -58,7 +58,7 @@ class GPFL(Method):
     @torch.no_grad()
     def prepare(self, local: LocalRound) -> None:
         """Make the conditions from the received embeddings: c_g = mean_k E_k and c_i = Σ_k p_ik·E_k (Section 3.3)."""
-        embeddings, model = local.received["embeddings.weight"], cast(Any, local.model)
+        embeddings, model = local.start["embeddings.weight"], cast(Any, local.model)
         conditions = model.conditions.arrays()
         shares = torch.from_numpy(local.class_counts / local.class_counts.sum()).to(embeddings)
         conditions["general"].copy_(embeddings.mean(0))
@@ -66,7 +66,7 @@ class GPFL(Method):
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """E epochs of everything on the sum of three losses (Equation 8)."""
-        frozen = local.received["embeddings.weight"]
+        frozen = local.start["embeddings.weight"]
 
         def loss(model: Any, batch: Batch) -> Tensor:
             features, conditions = model.base(batch.x), model.conditions.arrays()

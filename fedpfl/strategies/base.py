@@ -13,7 +13,7 @@ import time
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from logging import INFO, WARNING, getLogger
 from typing import Any, ClassVar, Protocol
@@ -24,6 +24,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from ..config import RunSettings
 from ..errors import ConfigError, FedpflError, LayoutError
+from ..extras import CLIENT, SERVER, Extras
 from ..payload import EVALUATION_ONLY, Payload
 from ..rng import generator
 from ..settings import Value
@@ -133,7 +134,13 @@ class PersonalisedStrategy(Strategy):
 
     rule: ClassVar[str]
     one_model: ClassVar[bool] = True  # False: each client gets a model of its own, and there is no global one
-    only_a_sum: ClassVar[bool] = False  # True: nothing is computed of clients' arrays but a sum, noise included
+    # True: of clients' arrays the rule computes nothing but their sum, to which the server may thus add the noise of
+    # differential privacy. A class says so of itself: what a subclass computes is another matter.
+    only_a_sum: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.only_a_sum = vars(cls).get("only_a_sum", False)
 
     def __init__(
         self, clients: Sequence[Client], layout: Layout, shared: np.ndarray, settings: RunSettings, state_key: str
@@ -146,6 +153,7 @@ class PersonalisedStrategy(Strategy):
         # The last round of each client whose reply counted: the client goes on from what it held after it.
         self.personal_round = dict.fromkeys(self.clients, 0)
         self._new = frozenset(new_clients(settings, len(self.clients)))
+        self.extras = Extras()
         self.recorder: Recorder | None = None
         self.mean_model: MeanModel | None = None
         self.privacy: ServerPrivacy | None = None
@@ -172,7 +180,7 @@ class PersonalisedStrategy(Strategy):
         shared : ndarray of float32, shape (layout.size,)
             Its shared arrays after training.
         reply : Payload
-            The whole reply.
+            Its numbers, and its arrays beside the shared ones as the method's ``extras`` declare them.
         """
 
     @abstractmethod
@@ -187,7 +195,9 @@ class PersonalisedStrategy(Strategy):
         """Return settings and arrays to send to ``client`` beside its shared vector.
 
         Called after :meth:`begin`, when the message is made. That may be before or after the replies of others: it must
-        not depend on what :meth:`add` has taken in this round from anyone but ``client``.
+        not depend on what :meth:`add` has taken in this round from anyone but ``client``. The arrays are those that the
+        method's ``extras`` declare, in their shapes. Clients that get the same array object share one copy on the way;
+        equal arrays are packed and sent once for each client.
 
         Parameters
         ----------
@@ -256,6 +266,7 @@ class PersonalisedStrategy(Strategy):
                 if reply.config.get("layout") != layout:
                     self.layout.require(Layout.from_text(str(reply.config.get("layout", ""))))
                 shared = self.layout.unpack(reply.arrays)
+                reply = replace(reply, arrays=self.extras.read(reply.arrays, SERVER))
                 self.check(client, shared, reply)
                 personal = None if mean_model is None else mean_model.read(reply)
             except LayoutError as error:
@@ -385,7 +396,9 @@ class PersonalisedStrategy(Strategy):
         # Clients that get the same arrays get the same packed ones: made once, and sent once where they share a way.
         same = tuple(id(array) for array in arrays.values())
         if same not in packed:
-            packed[same] = arrays, {**arrays, **self.layout.pack(arrays["shared"], self.settings.wire_dtype)}
+            beside = {name: array for name, array in arrays.items() if name != "shared"}
+            shared = self.layout.pack(arrays["shared"], self.settings.wire_dtype)
+            packed[same] = arrays, {**self.extras.pack(beside, CLIENT), **shared}
             if len(packed) > KEPT_PACKED:
                 packed.popitem(last=False)
         config: dict[str, Value] = {

@@ -93,6 +93,7 @@ class ChannelMean(PartialMean):
     """
 
     rule = "channel-mean"
+    only_a_sum = True
 
     def __init__(self, *args: Any, split: str, shared: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

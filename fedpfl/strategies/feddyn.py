@@ -29,6 +29,7 @@ class FedDynMean(Mean):
     """
 
     rule = "feddyn"
+    only_a_sum = True  # h follows from the mean
 
     def __init__(self, *args: Any, alpha: float = 0.01, **kwargs: Any) -> None:
         super().__init__(*args, weights="uniform", **kwargs)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LayoutError
 from ..payload import Payload
 from ..rng import generator
 from .base import Client
@@ -72,23 +71,11 @@ class Similarity(PerClientStrategy):
     def begin(self, server_round: int) -> None:
         """Nothing to prepare: what clients sent before still counts."""
 
-    def check(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
-        """Demand a finite vector to compare by, as long as everybody's."""
-        if self._place is not None:
-            return
-        if "compared" not in reply.arrays:
-            raise LayoutError("a reply without the array 'compared' arrived")
-        vector = reply.arrays["compared"]
-        if vector.dtype != np.float32 or vector.ndim != 1 or not np.isfinite(vector).all():
-            raise LayoutError(f"'compared' is {vector.dtype} {vector.shape}, expected a vector of finite float32")
-        for other in self._compared.values():
-            if vector.shape != other.shape:
-                raise LayoutError(f"'compared' has {len(vector)} entries, those of other clients have {len(other)}")
-
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Keep the client's newest arrays."""
         self._latest[client.id] = shared
-        self._compared[client.id] = reply.arrays["compared"] if self._place is None else shared[self._place]
+        compared = reply.arrays["compared"] if self._place is None else shared[self._place]
+        self._compared[client.id] = compared.reshape(-1)
 
     def finish(self) -> None:
         """Make every client's mean from what is known of all."""

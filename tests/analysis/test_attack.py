@@ -74,7 +74,7 @@ def test_what_a_reply_carries_besides_is_seen_as_well(tmp_path):
     left = Simulation.of(run)
     seen, _ = observe(left, 0, 0, 0.01)
     (v,) = [name for name in seen.names if name.endswith(".v")]
-    assert v == left.engine.config.method.copied(left.engine.model)["compared"]
+    assert v == left.engine.extras.copies["compared"]
     assert seen.sent[v].all()
     assert seen.gradients[seen.names.index(v)].abs().max() > 0
     left.engine.config.privacy.__dict__.update(dp_noise_multiplier=2.0, dp_clip_norm=0.5)

@@ -149,7 +149,7 @@ def test_tau_above_1_is_local_training_to_the_bit(tmp_path, monkeypatch, method,
         """The same training with all arrays personal."""
 
         name = method
-        also_sends = ()
+        extras = ()
 
         def is_shared(self, name, model):
             return False
@@ -221,8 +221,9 @@ def test_what_is_sent_does_not_depend_on_how_a_client_numbers_its_classes(tmp_pa
                 array.data[order] = array.data.clone()
         samples = Samples(digits.x, order[digits.y] if renamed else digits.y)
         local = LocalRound(
-            client=0, round=1, seed=3, num_classes=10, model=model, received=partition.received(),
+            client=0, round=1, seed=3, num_classes=10, model=model, start=partition.received(),
             message=Payload(), train_data=lambda samples=samples: samples, train_labels=samples.y.numpy,
+            layout=partition.layout,
         )  # fmt: skip
         start = partition.get_shared()
         compared = train(config.method, local).arrays["compared"]

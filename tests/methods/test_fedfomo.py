@@ -10,6 +10,7 @@ from support import LocalGrid, federation, head, linear_round, simulate, softmax
 from fedpfl.assembly import assemble
 from fedpfl.config import Config
 from fedpfl.errors import ConfigError, LayoutError
+from fedpfl.extras import Extras
 from fedpfl.messages import from_content
 from fedpfl.methods.fedfomo import FedFomo, FedFomoSettings
 from fedpfl.payload import Payload
@@ -61,7 +62,7 @@ def test_weights_are_gains_over_distances():
     assert (gains[:2] > 0).all()
     assert (gains[2:] == 0).any()
     expected = gains / gains.sum()
-    local = linear_round(method, x, y, 2, message=Payload(arrays={"models": others.reshape(-1)}))
+    local = linear_round(method, x, y, 2, message=Payload(arrays={"models": others}))
     reply = train(method, local)
     np.testing.assert_allclose(reply.arrays["weights"], expected, rtol=1e-4, atol=1e-6)
     mixed = own + expected @ (others.astype(np.float64) - own)
@@ -74,7 +75,7 @@ def test_a_client_keeps_its_model_if_no_other_does_better():
     method = fedfomo(validation=0.5)
     x, y = np.array([[1.0], [-1.0], [1.0], [-1.0]]), np.array([0, 1, 0, 1])
     worse = np.array([-50, 50, 0, 0], np.float32)
-    local = linear_round(method, x, y, 2, message=Payload(arrays={"models": np.tile(worse, 2)}))
+    local = linear_round(method, x, y, 2, message=Payload(arrays={"models": np.tile(worse, (2, 1))}))
     before = head(local.model)[0]
     assert train(method, local).arrays["weights"].tolist() == [0, 0]
     np.testing.assert_allclose(head(local.model)[0], before, atol=1e-6)
@@ -109,6 +110,6 @@ def test_the_best_of_others_models_travel_down_and_weights_up(tmp_path):
 def test_settings_and_messages_that_do_not_fit_are_named(tmp_path):
     with pytest.raises(ConfigError, match=r"fedfomo-validation = 0.0: must be > 0 unless fedfomo-models = 0"):
         Config.parse(federation(tmp_path) | {"method": "fedfomo", "fedfomo-validation": 0.0})
-    method = fedfomo()
-    with pytest.raises(LayoutError, match="5 values of other models arrived, expected a multiple of 4"):
-        method.prepare(linear_round(method, [[1.0]], [0], 2, message=Payload(arrays={"models": np.zeros(5, "f4")})))
+    extras = Extras(fedfomo().extras, shared=4)
+    with pytest.raises(LayoutError, match="array 'models' is to be any × 4 values of float32 or float16; float32 of "):
+        extras.read({"models": np.zeros(5, np.float32)}, "client")

@@ -22,6 +22,7 @@ from fedpfl.rng import generator
 from fedpfl.server import run_federation
 from fedpfl.training.loop import run_phase
 from fedpfl.training.settings import TrainingSettings
+from fedpfl.wire import Layout
 
 SHAPE, CLASSES, THRESHOLD, QUOTA = (1, 8, 8), 3, 12.0, 4
 COUNTS = [9, 2, 3]
@@ -43,7 +44,7 @@ def data():
 def local_round(model, number=1):
     samples = data()
     message = Payload({"rebalance-threshold": THRESHOLD, "personal-round": 0})
-    return LocalRound(4, number, 7, CLASSES, model, {}, message, lambda: samples, lambda: samples.y.numpy())
+    return LocalRound(4, number, 7, CLASSES, model, {}, message, lambda: samples, lambda: samples.y.numpy(), Layout(()))
 
 
 def train(method, model):

@@ -24,7 +24,8 @@ def local():
     model, partition = assemble(config, (1, 8, 8), 3)
     samples = Samples(torch.randn(6, 1, 8, 8), torch.tensor([0, 0, 0, 0, 2, 2]))
     made = LocalRound(
-        0, 1, 1, 3, model, partition.received(), Payload(), lambda: samples, lambda: samples.y.numpy()
+        0, 1, 1, 3, model, partition.received(), Payload(), lambda: samples, lambda: samples.y.numpy(),
+        partition.layout,
     )  # fmt: skip
     config.method.prepare(made)
     return config.method, made
@@ -32,7 +33,7 @@ def local():
 
 def test_conditions_are_the_mean_and_the_client_s_mix_of_the_received_embeddings(local):
     _, made = local
-    received = made.received["embeddings.weight"]
+    received = made.start["embeddings.weight"]
     torch.testing.assert_close(made.model.conditions.arrays()["general"], received.mean(0))
     own = (4 * received[0] + 2 * received[2]) / 6
     torch.testing.assert_close(made.model.conditions.arrays()["own"], own)
@@ -48,7 +49,7 @@ def test_the_loss_is_the_sum_of_the_three_of_the_paper(local):
     cosine = torch.stack(
         [F.cosine_similarity(general, row.expand_as(general)) for row in model.embeddings.weight], dim=1
     )
-    received = made.received["embeddings.weight"]
+    received = made.start["embeddings.weight"]
     distance = torch.stack([(g - received[y]).norm() for g, y in zip(general, samples.y)]).mean()
     expected = F.cross_entropy(model.head(model.valve(z, own)), samples.y) + F.cross_entropy(cosine, samples.y)
     (phase,) = method.schedule(made)

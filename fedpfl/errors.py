@@ -27,7 +27,7 @@ class ConfigError(FedpflError):
         self.allowed = allowed
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str]]:
-        # Ray pickles what a client raises; Exception's own reduce would replay the message as `key`.
+        # Errors are pickled between processes; Exception's own reduce would replay the message as `key`.
         return (ConfigError, (self.key, self.value, self.allowed))
 
 

@@ -197,10 +197,11 @@ def _privacy(config: Config, strategy: PersonalisedStrategy) -> ServerPrivacy:
 def _strategy(
     config: Config, descriptions: Mapping[int, Payload], state_key: str, partition: Partition
 ) -> PersonalisedStrategy:
-    clients = []
+    clients, layout = [], partition.layout.to_text()
     for client, description in descriptions.items():
         try:
-            partition.layout.require(Layout.from_text(str(description.config["layout"])))
+            if description.config["layout"] != layout:
+                partition.layout.require(Layout.from_text(str(description.config["layout"])))
         except LayoutError as error:
             raise LayoutError(f"client {client} has another model: {error}") from error
         metrics = description.metrics

@@ -73,11 +73,13 @@ class RunSettings:
     run_name: str = setting("", "Name of the run's folder; empty makes one from method, data set and time.")
     resume: bool = setting(False, "Go on after the last finished round of the run called run-name.")
     wire_dtype: str = setting("float32", "Type in which arrays of floats travel.", choices=DTYPES)
-    node_timeout: float = setting(600.0, "Seconds to wait until all clients are connected, over Flower; a simulation's are there.", above=0)
+    node_timeout: float = setting(
+        600.0, "Seconds to wait until all clients are connected, over Flower; those of `fedpfl run` are there.", above=0
+    )
     round_timeout: float = setting(
         600.0,
-        "Seconds to wait for a round's replies over Flower, training and tests together; the tests have at least a quarter "
-        "of it. A simulation waits for its workers as long as they live.",
+        "Seconds to wait for a round's replies over Flower, training and tests together; the tests have at least a "
+        "quarter of it. `fedpfl run` waits for its workers as long as they live.",
         above=0,
     )
     check_after: float = setting(

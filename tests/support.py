@@ -15,7 +15,6 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 
-from fedpfl import server
 from fedpfl.client import handle
 from fedpfl.config import Config, RunSettings
 from fedpfl.data import Samples
@@ -30,6 +29,7 @@ from fedpfl.server import run_federation
 from fedpfl.strategies import Client, strategies
 from fedpfl.strategies.base import Round
 from fedpfl.training.loop import run_phase
+from fedpfl.transports import flower
 from fedpfl.transports.local import LocalTransport
 from fedpfl.wire import Layout
 
@@ -37,7 +37,7 @@ from fedpfl.wire import Layout
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
 # Nodes in this process are all there from the beginning.
-server.SETTLED_SECONDS = 0.0
+flower.SETTLED_SECONDS = 0.0
 
 
 class Clock:
@@ -60,7 +60,7 @@ class Clock:
     def of_the_server(cls, monkeypatch: pytest.MonkeyPatch) -> Clock:
         """Return one by which servers go for the time of a test."""
         clock = cls()
-        for module in ("server", "strategies.base", "strategies.exchange"):
+        for module in ("transports.flower", "strategies.base", "transports.exchange"):
             monkeypatch.setattr(f"fedpfl.{module}.time", clock)
         return clock
 
@@ -153,7 +153,7 @@ class LocalGrid(Grid):
 
 QUICK = {
     "dataset": "digits", "model": "small-cnn", "num-server-rounds": 3, "local-epochs": 2, "batch-size": 32,
-    "dirichlet-alpha": 0.5, "seed": 3, "run-name": "run", "feddecomp-lora-epochs": 1,
+    "dirichlet-alpha": 0.5, "seed": 3, "run-name": "run",
 }  # fmt: skip
 
 # For equalities to the bit, which two steps show as well as fifty: 64 training and 32 test samples a client.

@@ -72,7 +72,7 @@ def test_feddecomp_s_distances_are_those_of_sigma_and_of_tau(tmp_path):
 
 @pytest.mark.parametrize("method", ["feddecomp", "fedamp"])
 def test_a_resumed_run_measures_the_same(tmp_path, method):
-    settings = {"method": method, "diagnostics": True, "local_epochs": 1, "fraction_train": 0.7}
+    settings = {"method": method, "diagnostics": True, "local_epochs": 2, "fraction_train": 0.7}
     whole = simulate(tmp_path / "whole", 3, num_server_rounds=3, **settings)
     simulate(tmp_path / "cut", 3, num_server_rounds=2, **settings)
     longer = simulate(tmp_path / "cut", 3, num_server_rounds=3, resume=True, **settings)

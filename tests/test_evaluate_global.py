@@ -19,7 +19,7 @@ from fedpfl.wire import Layout
 
 # Methods with personal arrays and no global model: one that shares nothing, one that shares a part.
 METHODS = [{"method": "local"}, {"method": "feddecomp", "feddecomp_variant": "reverse"}]
-QUICK = {"num_server_rounds": 2, "local_epochs": 1, "learning_rate": 0.05}
+QUICK = {"num_server_rounds": 2, "local_epochs": 2, "learning_rate": 0.05}
 
 
 def run(tmp_path, clients=3, grid=LocalGrid, **settings):

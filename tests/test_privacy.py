@@ -190,7 +190,7 @@ def shared_of(folder):
 
 @pytest.mark.parametrize("method", sorted(methods()))
 def test_every_method_runs_and_nothing_passes_by_the_noise(tmp_path, method):
-    quick = {"num_server_rounds": 1, "local_epochs": 1, "learning_rate": 0.005, "method": method, **DP}
+    quick = {"num_server_rounds": 1, "local_epochs": 2, "learning_rate": 0.005, "method": method, **DP}
     values = federation(tmp_path, 2, **quick)
     grid = LocalGrid(2, values)
     folder = run_federation(grid, values)
@@ -215,7 +215,7 @@ def states_after(method, replies):
     _, partition = assemble(config, (1, 8, 8), 3)
     aggregation, start = config.method.aggregation, np.zeros(partition.layout.size, np.float32)
     made = strategies()[aggregation.rule](
-        [Client(i, 100 + i, 5 + i, 5) for i in range(3)], partition.layout, start, config.run, "key",
+        [Client(i, 5 + i, 5) for i in range(3)], partition.layout, start, config.run, "key",
         **{**aggregation.options, **partition.rule_options},
     )  # fmt: skip
     made.privacy = NoNoise()
@@ -335,7 +335,7 @@ def test_one_norm_bounds_the_shared_arrays_and_what_is_sent_besides():
     ],
 )
 def test_what_is_sent_besides_is_clipped_and_has_noise(tmp_path, monkeypatch, method, settings, name):
-    given = {"num_server_rounds": 2, "local_epochs": 1, "learning_rate": 0.005, "method": method, **DP, **settings}
+    given = {"num_server_rounds": 2, "local_epochs": 2, "learning_rate": 0.005, "method": method, **DP, **settings}
     values = federation(tmp_path, 2, **given)
     made = []
 

@@ -30,7 +30,7 @@ def plays(tmp_path):
     (tmp_path / "shakespeare.json").write_text(json.dumps(roles))
     return {
         "dataset": "shakespeare", "model": "char-lstm", "data_dir": str(tmp_path), "partitioner": "natural",
-        "min_samples": 4, "num_server_rounds": 1, "local_epochs": 1, "batch_size": 4, "learning_rate": 0.01,
+        "min_samples": 4, "num_server_rounds": 1, "local_epochs": 2, "batch_size": 4, "learning_rate": 0.01,
     }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 SECONDS = 240
 # What the documentation promises; the machine may be busy.
 GONE_SECONDS = 2 + 20
-QUICK = "local-epochs=1 feddecomp-lora-epochs=1 threads=1"
+QUICK = "local-epochs=2 threads=1"
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_an_interrupted_run_leaves_no_process_and_goes_on_to_the_same_bits(start
     assert names >= {"config.toml", "task.json", "metrics.jsonl", "summary.md", "global.safetensors"}
 
     # Nobody interrupted this one.
-    settings = {"local-epochs": 1, "feddecomp-lora-epochs": 1, "threads": 1}
+    settings = {"local-epochs": 2, "threads": 1}
     whole = exported(tmp_path / "whole", 3, {**settings, "num-server-rounds": rounds})
     assert len(list((folder.path / "personal").iterdir())) == 3
     for name in ("global.safetensors", *(f"personal/client-{client:05d}.safetensors" for client in range(3))):
@@ -160,7 +160,7 @@ def test_a_client_s_step_can_be_gone_through_with_pdb(command):
     )
     arguments = [*words[:2], code, *words[3:], "--workers", "0", "--quiet", "--num-clients", "2"]
     run = subprocess.Popen(
-        [*arguments, "-c", f'method="fedavg" num-server-rounds=1 {QUICK.replace("feddecomp-lora-epochs=1", "")}'],
+        [*arguments, "-c", f'method="fedavg" num-server-rounds=1 {QUICK}'],
         stdin=secondary, stdout=secondary, stderr=secondary, start_new_session=True, **how,
     )  # fmt: skip
     os.close(secondary)

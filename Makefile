@@ -3,10 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install simulate test test-experiments test-faults test-arm64 test-playbook lint packages clean
+.PHONY: help install simulate test test-cluster test-experiments test-faults test-flower-latest test-arm64 test-playbook lint packages clean
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed ## virtual environment with everything, in .venv
 
@@ -41,6 +41,28 @@ packages: ## what tests use of Debian's or Ubuntu's packages, if it is missing a
 test: lint packages ## lint, then the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
+test-cluster: install ## `flwr run .` on a Ray cluster of two nodes, here on one machine; two minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster tests/test_cluster.py
+
+# What meets Flower: messages and Grid, `flwr run .`, `fedpfl up`, bridge, worker and fork server, and its private names.
+FLOWER_TESTS := tests/test_app.py tests/test_cluster.py tests/test_federation.py tests/test_flower_private.py \
+	tests/test_launch.py tests/test_layering.py tests/test_messages.py tests/cli/test_plan.py tests/cli/test_watched.py \
+	tests/deployment/test_credentials.py tests/deployment/test_testbed.py tests/deployment/test_up.py tests/mqtt \
+	tests/strategies/test_exchange.py tests/worker
+LATEST := build/flower-latest
+
+# The newest flwr alone in a virtual environment of its own, which finds everything else in the other one.
+test-flower-latest: install packages ## those tests that meet Flower, with the newest flwr of the registry
+	rm -rf $(LATEST)
+	$(BIN)/python -m venv --without-pip $(LATEST)
+	$(BIN)/python -m pip --python $(LATEST)/bin/python install --quiet --no-deps flwr
+	folder="import sysconfig; print(sysconfig.get_path('purelib'))"; \
+	echo "import site; site.addsitedir('$$($(BIN)/python -c "$$folder")')" \
+		> "$$($(LATEST)/bin/python -c "$$folder")/everything-else.pth"
+	$(LATEST)/bin/python -c 'from importlib.metadata import version; print("flwr", version("flwr"))'
+	PATH="$$PATH:$(abspath $(BIN))" OMP_NUM_THREADS=1 $(LATEST)/bin/python -m pytest -n 2 --dist loadgroup \
+		-m 'not faults' $(FLOWER_TESTS)
+
 test-experiments: install ## every experiment at smoke scale, in one process; a quarter of an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m experiments tests/experiments
 
@@ -53,5 +75,5 @@ test-arm64: install ## jetson/install.sh for real, on an emulated Cortex-A57; ne
 test-playbook: install ## deploy/ansible applied to a laptop and two boards in namespaces; needs root, half an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -x -m playbook tests/deployment/test_playbook.py
 
-clean: ## remove the virtual environment
-	rm -rf $(VENV)
+clean: ## remove the virtual environments
+	rm -rf $(VENV) $(LATEST)

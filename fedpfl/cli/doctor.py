@@ -80,7 +80,8 @@ def examine(folders: dict[str, Path], training: TrainingSettings) -> Iterator[Fi
     """
     yield _python()
     yield _flower()
-    yield from (_imports(name, why) for name, why in (("torch", "training"), ("ray", "simulation")))
+    yield _imports("torch", "training", PROBLEM)
+    yield _imports("ray", "plain `flwr run .`", WARNING)
     yield _commands()
     yield _ports()
     yield from (_folder(key, path) for key, path in folders.items())
@@ -108,11 +109,11 @@ def _flower() -> Finding:
     return Finding("flower", OK, f"Flower {version}")
 
 
-def _imports(name: str, why: str) -> Finding:
+def _imports(name: str, why: str, otherwise: str) -> Finding:
     try:
         module: Any = __import__(name)
     except (ImportError, OSError) as error:  # OSError: a shared library that torch needs
-        return Finding(name, PROBLEM, f"cannot be imported ({error}); {why} needs it")
+        return Finding(name, otherwise, f"cannot be imported ({error}); {why} needs it")
     return Finding(name, OK, f"{name} {module.__version__}")
 
 
@@ -164,7 +165,7 @@ def _proxy() -> Finding:
     names = [name for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy") if os.environ.get(name)]
     bypass = (os.environ.get("NO_PROXY", "") + "," + os.environ.get("no_proxy", "")).split(",")
     if names and not {"127.0.0.1", "*"} & {name.strip() for name in bypass}:
-        words = f"{names[0]} is set and NO_PROXY lacks 127.0.0.1: `fedpfl run` sees to it, plain `flwr run` would fail"
+        words = f"{names[0]} is set and NO_PROXY lacks 127.0.0.1: `fedpfl up` sees to it, plain `flwr run` would fail"
         return Finding("proxy", WARNING, f"{words}; export NO_PROXY=127.0.0.1,localhost")
     return Finding("proxy", OK, "no proxy is in the way")
 

@@ -15,7 +15,12 @@ HANG_SECONDS = 300.0
 LOOK_SECONDS = 0.01
 
 
-def wait_until(condition: Callable[[], Any], possible: Callable[[], object] = lambda: True, hint: Any = "") -> Any:
+def wait_until(
+    condition: Callable[[], Any],
+    possible: Callable[[], object] = lambda: True,
+    hint: Any = "",
+    seconds: float = HANG_SECONDS,
+) -> Any:
     """Wait until a condition holds.
 
     Parameters
@@ -26,6 +31,8 @@ def wait_until(condition: Callable[[], Any], possible: Callable[[], object] = la
         Says whether it can still come to hold.
     hint : str or callable
         What to show if it does not; a callable returns it.
+    seconds : float
+        After which it never will.
 
     Returns
     -------
@@ -35,9 +42,9 @@ def wait_until(condition: Callable[[], Any], possible: Callable[[], object] = la
     Raises
     ------
     AssertionError
-        It cannot come to hold any more, or has not after ``HANG_SECONDS``.
+        It cannot come to hold any more, or has not in time.
     """
-    deadline = time.monotonic() + HANG_SECONDS
+    deadline = time.monotonic() + seconds
     while True:
         still_possible = possible()  # asked first: what ends may have fulfilled the condition just before
         if found := condition():

@@ -8,11 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from processes import marked
+from waiting import wait_until
 
 SECONDS = 600
 SETTINGS = 'dataset="digits" threads=1 local-epochs=2 batch-size=32 seed=3'
@@ -77,17 +77,13 @@ class Home:
                 return found[0].read_text()
         return ""
 
-    def nothing_left(self, within: float = 10.0) -> bool:
-        deadline = time.monotonic() + within
-        while self.processes() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        return not self.processes()
+    def wait_until_empty(self) -> None:
+        """Wait until nothing runs that was started from here."""
+        wait_until(lambda: not self.processes(), hint=self.processes)
 
 
-def wait_for(condition, process: subprocess.Popen[str], seconds: float = SECONDS) -> None:
+def wait_for(condition, process: subprocess.Popen[str]) -> None:
     """Wait until a condition holds while a process runs."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(
+        condition, lambda: process.poll() is None, lambda: process.poll() and process.communicate(), seconds=SECONDS
+    )

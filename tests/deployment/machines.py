@@ -15,15 +15,16 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from waiting import wait_until
 
 # Where a machine has this interpreter and its packages: not in a home folder, which services do not see.
 PYTHON, PACKAGES = "/opt/python", "/opt/python-packages"
 TOOLS = ("unshare", "nsenter", "ip", "sshd", "sudo", "chronyd", "mosquitto", "setpriv", "systemctl")
 SYSTEMD = Path("/lib/systemd/systemd")
 BRIDGE, PREFIX = "fedpfl-lan", "fpl"
-BOOT_SECONDS = 120
 # Folders of a machine in which it sees nothing of this computer's.
 OWN = ("root", "home", "opt", "srv")
 # Of the machines' root user, who applies the playbooks.
@@ -211,14 +212,13 @@ class Machine:
         self._init = int(children[0])
         return True
 
-    def _wait(self, what: str, there: object) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + BOOT_SECONDS
-        while not there():  # type: ignore[operator]
-            log = (self._folder / "boot.log").read_text()
-            assert self._process.poll() is None, f"{self.name} ended: {log}"
-            assert time.monotonic() < deadline, f"{self.name}: {what} did not start: {log}"
-            time.sleep(0.2)
+    def _wait(self, what: str, there: Callable[[], bool]) -> None:
+        process = self._process
+        assert process is not None
+        log = self._folder / "boot.log"
+        wait_until(
+            there, lambda: process.poll() is None, lambda: f"{self.name}: {what} did not start: {log.read_text()}"
+        )
 
 
 @contextlib.contextmanager

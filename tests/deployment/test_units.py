@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import ssl
 import subprocess
 import threading
-import time
 from http.client import HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from waiting import HANG_SECONDS, wait_until
 
 from fedpfl.credentials import prepare
 from fedpfl.launch import free_port
@@ -146,20 +147,17 @@ def proxy(tmp_path):
     trust = ssl.create_default_context(cafile=keys.authority)
 
     def connect():
-        return HTTPSConnection("127.0.0.1", port, timeout=10, context=trust)
+        return HTTPSConnection("127.0.0.1", port, timeout=HANG_SECONDS, context=trust)
 
-    deadline = time.monotonic() + 20
-    while True:
-        try:
+    def answers():
+        with contextlib.suppress(OSError):
             connect().connect()
-            break
-        except OSError:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+            return True
+
+    wait_until(answers, lambda: process.poll() is None)
     yield connect
     process.terminate()
-    process.wait(10)
+    process.wait(HANG_SECONDS)
     upstream.shutdown()
     upstream.server_close()
 

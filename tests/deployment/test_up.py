@@ -67,7 +67,7 @@ def intruder_is_refused(home, process):
     with log.open("wb") as out:
         intruder = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
     try:
-        assert intruder.wait(60) != 0
+        assert intruder.wait(SECONDS) != 0
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(intruder.pid, signal.SIGKILL)  # its SuperExec
@@ -93,6 +93,6 @@ def test_an_ended_testbed_leaves_no_process(home, number):
     process = home.start("up", "--num-supernodes", "2", "-c", 'run-name="long" num-server-rounds=10000')
     wait_for(lambda: sum("flower-supernode" in line for line in home.processes().values()) == 2, process)
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=SECONDS)
     assert process.returncode == (130 if number == signal.SIGTERM else -signal.SIGKILL), err
-    assert home.nothing_left()
+    home.wait_until_empty()

@@ -12,13 +12,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from waiting import HANG_SECONDS
+
 # Debian calls it chromium; others' names for the same program.
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe",
 )  # fmt: skip
-SECONDS = 60.0
 
 
 class Browser:
@@ -70,7 +71,7 @@ class Browser:
         self.events.clear()
         self.call("Page.navigate", url=page.as_uri())
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
-            self._receive(time.monotonic() + SECONDS)
+            self._receive(time.monotonic() + HANG_SECONDS)
         self.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
         return [*filter(None, map(_trouble, self.events)), *self._requests(page)]
 
@@ -92,7 +93,7 @@ class Browser:
         if self._session:
             message["sessionId"] = self._session
         os.write(self._write, json.dumps(message).encode() + b"\0")
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + HANG_SECONDS
         while True:
             answer = self._receive(deadline)
             if answer.get("id") == self._number:

@@ -54,7 +54,7 @@ def app_settings(app: Path) -> dict[str, Any] | None:
     path = app / "pyproject.toml"
     if not path.is_file():
         return None
-    tool = _read_toml(path).get("tool", {})
+    tool = read_toml(path).get("tool", {})
     flower = tool.get("flwr", {}).get("app")
     return None if flower is None else dict(flower.get("config", {}))
 
@@ -70,7 +70,7 @@ def overrides(texts: Sequence[str] | None) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for text in texts or ():
         if text.endswith(".toml") and "=" not in text:
-            values.update(_read_toml(Path(text).expanduser()))
+            values.update(read_toml(Path(text).expanduser()))
             continue
         rest = _PAIR.sub("", text).strip()
         if rest:
@@ -131,6 +131,22 @@ def write_figures(figures: Iterable[Figure], folder: Path, prefix: str = "") -> 
         write_atomically(folder / f"{prefix}{file_name(figure.title)}.{ending}", content)
 
 
+def read_toml(path: Path, option: str = "run-config") -> dict[str, Any]:
+    """Read a TOML file that an option names.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(option, str(path), f"cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(option, str(path), f"is not valid TOML ({error})") from error
+
+
 def stdout() -> Console:
     """Return a console on standard output that never breaks lines where output goes to a file."""
     from rich.console import Console
@@ -149,12 +165,3 @@ def _pair(key: str, value: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError:
         allowed = f'must be a number, true, false or a text in quotes: {key}="…"'
         raise ConfigError(key, value, allowed) from None
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError("run-config", str(path), f"cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError("run-config", str(path), f"is not valid TOML ({error})") from error

@@ -54,7 +54,7 @@ def app_settings(app: Path) -> dict[str, Any] | None:
     path = app / "pyproject.toml"
     if not path.is_file():
         return None
-    tool = _read_toml(path).get("tool", {})
+    tool = read_toml(path).get("tool", {})
     flower = tool.get("flwr", {}).get("app")
     return None if flower is None else dict(flower.get("config", {}))
 
@@ -115,7 +115,7 @@ def _either(names: Collection[str]) -> str:
 def _given(text: str) -> tuple[bool, dict[str, Any]]:
     """Return whether a text of ``--run-config`` names a file, and its settings."""
     if text.endswith(".toml") and "=" not in text:
-        return True, _read_toml(Path(text).expanduser())
+        return True, read_toml(Path(text).expanduser())
     rest = _PAIR.sub("", text).strip()
     if rest:
         raise ConfigError("run-config", rest, "must be key=value pairs, without spaces around '=', or a .toml file")
@@ -176,6 +176,22 @@ def write_figures(figures: Iterable[Figure], folder: Path, prefix: str = "") -> 
         write_atomically(folder / f"{prefix}{file_name(figure.title)}.{ending}", content)
 
 
+def read_toml(path: Path, option: str = "run-config") -> dict[str, Any]:
+    """Read a TOML file that an option names.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(option, str(path), f"cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(option, str(path), f"is not valid TOML ({error})") from error
+
+
 def stdout() -> Console:
     """Return a console on standard output that never breaks lines where output goes to a file."""
     from rich.console import Console
@@ -194,12 +210,3 @@ def _pair(key: str, value: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError:
         allowed = f'must be a number, true, false or a text in quotes: {key}="…"'
         raise ConfigError(key, value, allowed) from None
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError("run-config", str(path), f"cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError("run-config", str(path), f"is not valid TOML ({error})") from error

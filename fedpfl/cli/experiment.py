@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import ConfigError
 from . import app
-from .common import RunConfig, can_draw, overrides, print_tables, require_one_of, require_used, stdout, write_figures
+from .common import (
+    RunConfig,
+    can_draw,
+    overrides,
+    print_tables,
+    read_toml,
+    require_one_of,
+    require_used,
+    stdout,
+    write_figures,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..analysis.figure import Figure
+    from ..experiments.cluster import Cluster
     from ..experiments.description import Experiment
-    from ..experiments.grid import Grid
-    from ..experiments.store import State, Store
+    from ..experiments.store import PlannedRun, State, Store
     from ..experiments.tables import Measured
     from ..tables import Table
 
@@ -29,7 +41,22 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="An experiment of `fed
 ScaleName = Annotated[str, typer.Option(help="smoke (minutes), small (hours) or paper (as published).")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds 1 … N instead of those of the scale.")]
 OutputDir = Annotated[Path | None, typer.Option(help="Folder of all runs; by default ~/.fedpfl/experiments.")]
-Jobs = Annotated[int, typer.Option(min=1, help="Runs side by side, each on its share of the cores.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Runs side by side, each on its share of the cores (1); with --executor slurm: jobs in the queue (100).",
+    ),
+]
+ExecutorName = Annotated[
+    str, typer.Option("--executor", help="local: runs on this machine; slurm: each as a job of a cluster.")
+]
+SlurmOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slurm", metavar="KEY=VALUE", help="An option of sbatch such as partition=gpu, or a TOML file; repeatable."
+    ),
+]
 DiscardModels = Annotated[
     bool, typer.Option("--discard-models", help="Remove the models and the clients' state of a run that has finished.")
 ]
@@ -53,17 +80,18 @@ def run_command(
     name: Name,
     scale: ScaleName = "smoke",
     seeds: Seeds = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
     output_dir: OutputDir = None,
     run_config: RunConfig = None,
     discard_models: DiscardModels = False,
+    executor: ExecutorName = "local",
+    slurm: SlurmOptions = None,
     quiet: Quiet = False,
 ) -> None:
     """Run what is not yet done of an experiment, then print its tables and leave them in a folder."""
-    from ..experiments.grid import Grid
-
     measured = plan(name, scale, seeds, output_dir, run_config)
-    states = conduct(Grid(measured.runs.values(), measured.store), jobs, discard_models, quiet)
+    cluster = cluster_of(executor, slurm, measured.store)
+    states = conduct(measured.runs.values(), measured.store, cluster, jobs, discard_models, quiet)
     tables, figures = made(measured)
     folder = measured.store.tables(measured.experiment.name, scale)
     write(tables, folder)
@@ -181,16 +209,56 @@ def draw(figures: list[Figure], measured: Measured, folder: Path) -> None:
     write_plots(folder, "svg", [Section("", figures=figures)], measured.experiment.scale(measured.scale).rows)
 
 
-def conduct(grid: Grid, jobs: int, discard_models: bool, quiet: bool) -> dict[str, State]:
+def cluster_of(executor: str, slurm: list[str] | None, store: Store) -> Cluster | None:
+    """Return the cluster that takes the runs; None for this machine.
+
+    Raises
+    ------
+    ConfigError
+        Options do not fit together, or Slurm cannot be told them.
+    """
+    require_one_of("executor", executor, ("local", "slurm"))
+    if executor == "local":
+        if slurm:
+            raise ConfigError("slurm", slurm[0], "does nothing without --executor slurm")
+        return None
+    from ..experiments import cluster
+    from ..experiments.sweep import toml_or_text
+
+    options: dict[str, Any] = {}
+    for text in slurm or ():
+        key, equals, value = text.partition("=")
+        if equals and key and value:
+            options[key.strip()] = toml_or_text(value.strip())
+        elif text.endswith(".toml"):
+            options.update(read_toml(Path(text).expanduser(), "slurm"))
+        else:
+            raise ConfigError("slurm", text, "must be key=value, or a .toml file")
+    return cluster.slurm(store, options)
+
+
+def conduct(
+    runs: Iterable[PlannedRun], store: Store, cluster: Cluster | None, jobs: int | None, discard_models: bool,
+    quiet: bool,
+) -> dict[str, State]:  # fmt: skip
     """Run a grid with its progress on standard error; Ctrl-C ends the program with exit code 130."""
+    from ..experiments.cluster import LOOK_SECONDS, QUEUED
+    from ..experiments.grid import Grid
     from ..launch import ending_signals
     from .progress import grid_display
 
+    grid = Grid(runs, store, cluster, LOOK_SECONDS if cluster else None)
     try:
         with ending_signals(), grid_display(quiet) as shown:
-            return grid.run(shown, jobs, discard_models)
+            return grid.run(shown, jobs or (QUEUED if cluster else 1), discard_models)
     except KeyboardInterrupt:
-        typer.echo("interrupted; the same command goes on from here", err=True)
+        message = "interrupted; the same command goes on from here"
+        if cluster and (going := cluster.going()):
+            message = (
+                f"interrupted; {len(going)} jobs stay in Slurm's queue: the same command waits for them again, "
+                f"and this ends them: scancel {' '.join(going)}"
+            )
+        typer.echo(message, err=True)
         raise typer.Exit(130) from None
 
 

@@ -8,7 +8,19 @@ import typer
 
 from . import app
 from .common import RunConfig, overrides, require_one_of, require_used
-from .experiment import DiscardModels, Jobs, OutputDir, Quiet, conduct, finish, store, write
+from .experiment import (
+    DiscardModels,
+    ExecutorName,
+    Jobs,
+    OutputDir,
+    Quiet,
+    SlurmOptions,
+    cluster_of,
+    conduct,
+    finish,
+    store,
+    write,
+)
 from .split import DEFAULT_CLIENTS
 
 
@@ -25,16 +37,17 @@ def sweep_command(
     samples: Annotated[int, typer.Option(min=1, help="How often random settings are drawn.")] = 10,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 … N for each point.")] = 1,
     name: Annotated[str, typer.Option(help="Folder of the tables; another sweep needs another.")] = "sweep",
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
     output_dir: OutputDir = None,
     form: Annotated[str, typer.Option("--format", help="markdown, csv or latex.")] = "markdown",
     discard_models: DiscardModels = False,
+    executor: ExecutorName = "local",
+    slurm: SlurmOptions = None,
     quiet: Quiet = False,
 ) -> None:
     """Run what is not yet done of a sweep over settings, then print a line for each run, the best first."""
     from ..data import DataSettings, default_clients
     from ..errors import ConfigError
-    from ..experiments.grid import Grid
     from ..experiments.sweep import Sweep
     from ..settings import parse
     from ..tables import FORMATS
@@ -49,7 +62,7 @@ def sweep_command(
     place = store(output_dir)
     folder = place.tables("sweeps", name)
     sweep.require_own(folder, name)  # before anything is run
-    states = conduct(Grid(sweep.runs, place), jobs, discard_models, quiet)
+    states = conduct(sweep.runs, place, cluster_of(executor, slurm, place), jobs, discard_models, quiet)
     tables = sweep.tables(place, f"Sweep {name}: {len(sweep.points)} points over {', '.join(sweep.keys)}")
     sweep.own(folder)
     write(tables, folder)

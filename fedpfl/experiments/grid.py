@@ -10,10 +10,10 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 from ..errors import ConfigError
 from ..files import Rounds
@@ -45,11 +45,26 @@ class Job(Protocol):
     def outcome(self) -> dict[str, Any] | None:
         """Return status and error once the run has ended, None before; ``trained``: whether ``fedpfl run`` did well."""
 
-    def interrupt(self) -> None:
-        """Ask it to end."""
+    def interrupt(self) -> bool:
+        """Ask it to end; say whether it will, or goes on without the grid."""
 
 
-Start = Callable[[PlannedRun, Store, Sequence[int]], Job]
+class Share(NamedTuple):
+    """What a run may use of the machine that it runs on.
+
+    Attributes
+    ----------
+    cores : tuple of int
+        The cores it is kept to; empty: all.
+    workers : int
+        The worker processes that play its clients.
+    """
+
+    cores: tuple[int, ...]
+    workers: int
+
+
+Start = Callable[[PlannedRun, Store, Share], Job]
 
 
 class Grid:
@@ -62,16 +77,25 @@ class Grid:
     store : Store
         Where they lie.
     start : callable, optional
-        Starts a run on some of the machine's cores (empty: all); tests put another in its place.
+        Starts a run on its share of the machine: :class:`Process`, or as a job of a cluster.
+    look_seconds : float, optional
+        Pause between two looks at what goes on.
     """
 
-    def __init__(self, runs: Iterable[PlannedRun], store: Store, start: Start | None = None) -> None:
+    def __init__(
+        self,
+        runs: Iterable[PlannedRun],
+        store: Store,
+        start: Start | None = None,
+        look_seconds: float | None = None,
+    ) -> None:
         self.runs = unique(runs)
         self._store = store
         self._start = start or Process
+        self._pause = LOOK_SECONDS if look_seconds is None else look_seconds
 
     def run(self, watcher: Watcher, jobs: int = 1, discard_models: bool = False) -> dict[str, State]:
-        """Run what is not finished; an interruption ends all that runs and leaves it resumable.
+        """Run what is not finished; an interruption ends what runs here and leaves it resumable.
 
         Parameters
         ----------
@@ -106,24 +130,22 @@ class Grid:
                 for place in sorted(set(range(jobs)) - set(going)):
                     if waiting and (one := self._begin(waiting.popleft(), shares[place], waiting, watcher)):
                         going[place] = one
-                time.sleep(LOOK_SECONDS)
+                time.sleep(self._pause)
                 for place, one in list(going.items()):
                     if self._look(one, watcher, discard_models):
                         del going[place]
         finally:
-            for one in going.values():
-                one.job.interrupt()
-            while any(one.job.outcome() is None for one in going.values()):
-                time.sleep(LOOK_SECONDS)
-            for one in going.values():
+            ending = [one for one in going.values() if one.job.interrupt()]
+            while any(one.job.outcome() is None for one in ending):
+                time.sleep(self._pause)
+            for one in ending:
                 if (outcome := one.job.outcome()) is not None:
                     self._store.note(one.run, outcome)  # what it has finished by now is not done again
+            for one in going.values():
                 one.lock.close()
         return {run.name: self._store.state(run) for run in self.runs}
 
-    def _begin(
-        self, run: PlannedRun, cores: Sequence[int], waiting: deque[PlannedRun], watcher: Watcher
-    ) -> _Going | None:
+    def _begin(self, run: PlannedRun, share: Share, waiting: deque[PlannedRun], watcher: Watcher) -> _Going | None:
         beside = self._store.beside(run)
         beside.mkdir(parents=True, exist_ok=True)
         lock = (beside / "lock").open("w")
@@ -139,7 +161,7 @@ class Grid:
             return None
         watcher.started(run)
         rounds = Rounds(self._store.folder(run).path / "metrics.jsonl")
-        return _Going(run, self._start(run, self._store, cores), lock, rounds)
+        return _Going(run, self._start(run, self._store, share), lock, rounds)
 
     def _look(self, one: _Going, watcher: Watcher, discard_models: bool) -> bool:
         """Pass on what is new; say whether the run has ended."""
@@ -173,12 +195,12 @@ class Process:
         The run.
     store : Store
         Where it lies.
-    cores : sequence of int
-        The cores it may use; empty means all.
+    share : Share
+        The cores it may use, and how many processes play its clients.
     """
 
-    def __init__(self, run: PlannedRun, store: Store, cores: Sequence[int]) -> None:
-        self._run, self._store, self._cores = run, store, cores
+    def __init__(self, run: PlannedRun, store: Store, share: Share) -> None:
+        self._run, self._store, self._cores = run, store, share.cores
         settings, folder = store.prepare(run), str(store.folder(run).path)
         self._log = (store.beside(run) / "log.txt").open("wb")
         self._ended: dict[str, Any] | None = None
@@ -190,7 +212,8 @@ class Process:
             self._steps.append(_Step([sys.executable, *run.generate, "--write", str(part)], part, place))
         if not store.trained(run):
             again = ["--resume", folder] if store.resumable(run) else []
-            self._training = _Step(self._fedpfl("run", "--json", "--quiet", *again, "-c", str(settings)))
+            workers = ["--workers", str(share.workers)]
+            self._training = _Step(self._fedpfl("run", "--json", "--quiet", *workers, *again, "-c", str(settings)))
             self._steps.append(self._training)
         for mode in run.modes:
             if not (place := store.measured(run, mode)).is_file():
@@ -213,11 +236,12 @@ class Process:
                 self._log.close()
         return self._ended
 
-    def interrupt(self) -> None:
+    def interrupt(self) -> bool:
         """Ask it to end."""
         self._steps.clear()
         if self._child.poll() is None:
             self._child.send_signal(signal.SIGTERM)  # SIGINT is ignored by all that a shell started in the background
+        return True
 
     @property
     def _answer(self) -> Path:
@@ -271,11 +295,9 @@ def unique(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
     return list(found.values())
 
 
-def _shares(jobs: int) -> list[list[int]]:
-    """Divide the cores among runs side by side; one run alone, or a system that cannot pin processes, gets all."""
-    if jobs == 1 or not hasattr(os, "sched_getaffinity"):
-        return [[] for _ in range(jobs)]
-    cores = sorted(os.sched_getaffinity(0))
-    if jobs >= len(cores):
-        return [[cores[place % len(cores)]] for place in range(jobs)]
-    return [cores[place::jobs] for place in range(jobs)]
+def _shares(jobs: int) -> list[Share]:
+    """Divide the cores among runs side by side; one run alone is not kept to any, nor one where that is impossible."""
+    pinned = hasattr(os, "sched_getaffinity")
+    cores = sorted(os.sched_getaffinity(0)) if pinned else list(range(os.cpu_count() or 1))
+    parts = [cores[place::jobs] or [cores[place % len(cores)]] for place in range(jobs)]
+    return [Share(tuple(part) if pinned and jobs > 1 else (), len(part)) for part in parts]

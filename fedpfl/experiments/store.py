@@ -6,8 +6,10 @@
     ROOT/cells/NAME/settings.toml    what it was started with
     ROOT/cells/NAME/outcome.json     how the last try ended
     ROOT/cells/NAME/log.txt          what it wrote on standard error
+    ROOT/cells/NAME/job.json         the cluster's job that runs it
     ROOT/cells/NAME/new-clients-…    what was measured after it
     ROOT/state/                      the clients' personal arrays
+    ROOT/jobs/ID_…                   scripts and logs of a cluster's jobs
     ROOT/generated/HASH/             data that a script of an experiment made
     ROOT/tables/EXPERIMENT/SCALE/    tables as `fedpfl experiment run` left them
 """
@@ -164,7 +166,7 @@ class Store:
 
     def trained(self, run: PlannedRun) -> bool:
         """Say whether ``fedpfl run`` has ended well: after the summary its export can still fail."""
-        return (self.folder(run).path / "summary.md").is_file() and bool(self._outcome(run).get("trained", True))
+        return (self.folder(run).path / "summary.md").is_file() and bool(self.outcome(run).get("trained", True))
 
     def measured(self, run: PlannedRun, mode: str) -> Path:
         """Return the file of what ``fedpfl new-clients`` said in a mode."""
@@ -172,10 +174,11 @@ class Store:
 
     def reason(self, run: PlannedRun) -> str:
         """Return why the last try of a run failed; empty if it did not."""
-        outcome = self._outcome(run)
+        outcome = self.outcome(run)
         return "" if outcome.get("status") == "interrupted" else str(outcome.get("error") or "")
 
-    def _outcome(self, run: PlannedRun) -> dict[str, Any]:
+    def outcome(self, run: PlannedRun) -> dict[str, Any]:
+        """Return what was noted of the last try of a run; empty if nothing was."""
         path = self.beside(run) / "outcome.json"
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 

@@ -181,10 +181,10 @@ def _split(text: str, option: str, allowed: str) -> tuple[str, str]:
 
 def _listed(text: str) -> tuple[str, list[Any]]:
     key, rest = _split(text, "grid", "key=value,value,… with texts in quotes or bare")
-    return key, [_value(part.strip()) for part in rest.split(",")]
+    return key, [toml_or_text(part.strip()) for part in rest.split(",")]
 
 
-def _value(text: str) -> Any:
+def toml_or_text(text: str) -> Any:
     """Read a value as TOML; what is no TOML is a text."""
     try:
         return tomllib.loads(f"x = {text}")["x"]
@@ -197,7 +197,7 @@ def _draw(key: str, text: str, sample: int) -> Any:
     kind, *bounds = text.split(":")
     rng = generator(0, "sweep", key, sample)
     if kind == "choice" and bounds:
-        return _value(bounds[int(rng.integers(len(bounds)))])
+        return toml_or_text(bounds[int(rng.integers(len(bounds)))])
     try:
         low, high = map(float, bounds)
     except ValueError:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpfl.config import Config
+from fedpfl.experiments.grid import Share
 from fedpfl.experiments.store import PlannedRun, Store
 
 FILE = """\
@@ -75,12 +76,12 @@ class Fake:
         self.fail, self.stop_after = fail or {}, stop_after
         self.started: list[str] = []
         self.resumed: list[str] = []
-        self.cores: list[list[int]] = []
+        self.shares: list[Share] = []
         self.interrupted: list[str] = []
 
-    def __call__(self, run: PlannedRun, store: Store, cores: Any) -> Fake.Job:
+    def __call__(self, run: PlannedRun, store: Store, share: Share) -> Fake.Job:
         self.started.append(run.name)
-        self.cores.append(list(cores))
+        self.shares.append(share)
         if store.resumable(run):
             self.resumed.append(run.name)
         store.prepare(run)
@@ -106,9 +107,10 @@ class Fake:
         def outcome(self) -> dict[str, Any] | None:
             return self.ended
 
-        def interrupt(self) -> None:
+        def interrupt(self) -> bool:
             self.runs.interrupted.append(self.run.name)
             self.ended = {"status": "interrupted", "error": "interrupted"}
+            return True
 
 
 def leave(folder: Path, run: PlannedRun, rounds: int) -> None:

@@ -6,12 +6,12 @@ import json
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
 from typing import Any
 
 from support import engine
 
 from fedpfl.errors import FedpflError
+from fedpfl.experiments.grid import Share
 from fedpfl.experiments.store import PlannedRun, Store
 from fedpfl.new_clients import try_new_clients
 from fedpfl.server import run_federation
@@ -20,7 +20,7 @@ from fedpfl.server import run_federation
 class InProcess:
     """A run that is over when it has been started; takes the place of ``Process``."""
 
-    def __init__(self, run: PlannedRun, store: Store, cores: Sequence[int]) -> None:
+    def __init__(self, run: PlannedRun, store: Store, share: Share) -> None:
         again = store.resumable(run)
         values = tomllib.loads(store.prepare(run).read_text(encoding="utf-8"))
         self._outcome: dict[str, Any] = {"status": "finished:completed", "error": None}
@@ -38,5 +38,5 @@ class InProcess:
     def outcome(self) -> dict[str, Any]:
         return self._outcome
 
-    def interrupt(self) -> None:
+    def interrupt(self) -> bool:
         raise AssertionError("it is over")

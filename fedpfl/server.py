@@ -101,7 +101,9 @@ def _run(grid: Grid, config: Config, folder: RunFolder, run_config: Mapping[str,
         folder.forget_after(finished)
         first_round = finished + 1
         folder.go_on(config)
-    strategy.start(grid, first_round=first_round)
+    # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
+    if not folder.stalled(config.run.early_stop):
+        strategy.start(grid, first_round=first_round)
     folder.finish(strategy)
 
 

@@ -123,7 +123,7 @@ class Engine:
         return reply
 
     def evaluate(self, client: int, message: Payload) -> Payload:
-        """Test the client's personalised model, and the global one on the client's test samples."""
+        """Test the client's personalised model, also on samples for validation, and the global one."""
         started = time.perf_counter()
         _, local = self.load(client, message)
         method, metrics = self.config.method, {}
@@ -141,6 +141,8 @@ class Engine:
         self.model.eval()
         score = evaluate(personalised, samples)
         metrics.update(_metrics("personalised", score))
+        if self.config.data.validation_fraction and len((held := self.validation_samples(client)).y):
+            metrics.update(_metrics("validation", evaluate(personalised, held)))
         if shared is not None and "global-correct" not in metrics:
             metrics.update(_metrics("global", score))
         metrics["evaluate-seconds"] = time.perf_counter() - started
@@ -257,6 +259,10 @@ class Engine:
     def test_samples(self, client: int) -> Samples:
         """Return a client's test samples where the model computes."""
         return self._on_device(self.data.test(self._place(client)))
+
+    def validation_samples(self, client: int) -> Samples:
+        """Return a client's samples for validation where the model computes."""
+        return self._on_device(self.data.validation(self._place(client)))
 
     def _place(self, client: int) -> int:
         return 0 if self.own else client

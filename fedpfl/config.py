@@ -52,6 +52,12 @@ class RunSettings:
         "machine; the last layer starts afresh where its shape differs.",
     )
     evaluate_every: int = setting(1, "Rounds between evaluations of all clients; 0: only after the last.", minimum=0)
+    early_stop: int = setting(
+        0,
+        "Rounds without a better mean accuracy on the samples for validation (validation-fraction) after which the run "
+        "ends; 0: it never ends early.",
+        minimum=0,
+    )
     evaluate_global: bool = setting(
         False,
         "Test the mean of the clients' whole models where a method has no global model of its own: for this alone, "
@@ -128,14 +134,16 @@ class Config:
             raise ConfigError("run-name", run.run_name, "must be letters, digits, '.', '_' and '-', at most 100")
         if run.resume and not run.run_name:
             raise ConfigError("resume", True, "needs run-name, the run to go on with")
-        training = s.parse(TrainingSettings, values)
+        training, data = s.parse(TrainingSettings, values), s.parse(DataSettings, values)
+        if run.early_stop and not (data.validation_fraction and run.evaluate_every):
+            raise ConfigError("early-stop", run.early_stop, "needs validation-fraction and evaluate-every above 0")
         method = find(run.method)
         own = method(s.parse(method.Settings, values, method.name), training, run.personal_head)
         privacy = s.parse(PrivacySettings, values)
         require_covered(
             privacy, method.name, own.extras, evaluate_global=run.evaluate_global, diagnostics=run.diagnostics
         )
-        return cls(run, s.parse(DataSettings, values), training, privacy, own)
+        return cls(run, data, training, privacy, own)
 
     def flat(self) -> dict[str, s.Value]:
         """Return the settings that this run uses, by key: the common ones and the method's own."""

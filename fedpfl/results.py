@@ -54,7 +54,7 @@ EVERY_REPLY = frozenset({
 # What a resumed run may change: how long it runs, how long it waits, where things lie, and with how many threads.
 FREE_ON_RESUME = frozenset({
     "resume", "run-name", "num-server-rounds", "node-timeout", "round-timeout", "check-after",
-    "min-replies", "output-dir", "state-dir", "data-dir", "data", "threads",
+    "min-replies", "output-dir", "state-dir", "data-dir", "data", "threads", "early-stop",
 })  # fmt: skip
 
 
@@ -272,6 +272,14 @@ class RunFolder:
         """Return the recorded rounds; a last line that a crash cut short does not count."""
         return list(_lines(self.path / "metrics.jsonl"))
 
+    def stalled(self, patience: int) -> bool:
+        """Say whether the accuracy on samples for validation has not grown for ``patience`` rounds (0: never)."""
+        rounds = [(line["round"], line["validation"]["accuracy"]) for line in self.metrics() if "validation" in line]
+        if not patience or not rounds:
+            return False
+        best = max(rounds, key=lambda found: found[1])[0]  # the first of several
+        return bool(rounds[-1][0] - best >= patience)
+
     def checkpoint(self) -> tuple[int, dict[str, np.ndarray]]:
         """Return (round, the strategy's state after it) of the newest checkpoint.
 
@@ -325,6 +333,7 @@ class RunFolder:
             "train/loss": line.get("train_loss"),
             "personalised/accuracy": (line.get("personalised") or {}).get("accuracy"),
             "global/accuracy": (line.get("global") or {}).get("accuracy"),
+            "validation/accuracy": (line.get("validation") or {}).get("accuracy"),
             "bytes/up": line["bytes_up"],
             "bytes/down": line["bytes_down"],
             "seconds": line["seconds"],
@@ -344,6 +353,7 @@ def summarise(done: Round) -> dict[str, Any]:
     mean of the clients' whole models) on the union of the clients' test sets. ``trained`` (with ``evaluate-trained``)
     is like ``personalised``, but of the clients that trained in this round, with the models that they had then, made
     ready for a test as the method does. Clients without test samples do not count.
+    ``validation`` (with ``validation-fraction``) is ``personalised`` on the samples that were set aside.
     ``details`` has what the method measured itself: means over the clients, and the strategy's own numbers;
     ``privacy`` what differential privacy has cost up to this round, if there is any.
     """
@@ -357,7 +367,8 @@ def summarise(done: Round) -> dict[str, Any]:
         "clients": sorted(done.trained),
         "train_loss": statistics.fmean(m["train-loss"] for m in done.trained.values()) if done.trained else None,
     }
-    for name, replies in (("trained", done.trained), ("personalised", done.evaluated)):
+    parts = (("trained", done.trained), ("personalised", done.evaluated), ("validation", done.evaluated))
+    for name, replies in parts:
         if scores := _scores(name, replies):
             line[name] = scores
     if "personalised" in line:
@@ -446,6 +457,13 @@ def summary(folder: RunFolder) -> str:
         ("seconds per round (median)", f"{result['seconds_per_round']:.2f}"),
         ("bytes up / down", f"{result['bytes_up']:,} / {result['bytes_down']:,}"),
     ]
+    chosen = _at_best_validation(lines)
+    if chosen:
+        number, validation, accuracy = chosen
+        rows.insert(2, (f"best on samples for validation: round {number}", f"{_percent(validation)}"))
+        rows.insert(3, ("personalised accuracy in that round", _percent(accuracy)))
+    if folder.stalled(values.get("early-stop", 0)):
+        rows.append(("ended early", f"no better validation for {values['early-stop']} rounds"))
     last = next((line["personalised"] for line in reversed(lines) if "personalised" in line), None)
     if last:
         worst = sorted(last["each"].values())
@@ -468,6 +486,15 @@ def summary(folder: RunFolder) -> str:
         f"Personalised: mean over clients of the accuracy on their own test samples. Global: {tested} on the\n"
         "union of all test samples. All settings: `config.toml`; every round: `metrics.jsonl`.\n"
     )
+
+
+def _at_best_validation(lines: Sequence[Mapping[str, Any]]) -> tuple[int, float, float] | None:
+    """Return (round, accuracy on samples for validation, on test samples) of the round with the best validation."""
+    validated = [line for line in lines if "validation" in line and "personalised" in line]
+    if not validated:
+        return None
+    best = max(validated, key=lambda line: float(line["validation"]["accuracy"]))
+    return best["round"], best["validation"]["accuracy"], best["personalised"]["accuracy"]
 
 
 def to_toml(values: dict[str, Any]) -> str:

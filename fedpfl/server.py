@@ -116,7 +116,9 @@ def _run(
         folder.forget_after(finished)
         first_round = finished + 1
         folder.go_on(config)
-    strategy.start(transport, first_round=first_round)
+    # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
+    if not folder.stalled(config.run.early_stop):
+        strategy.start(transport, first_round=first_round)
     folder.finish(strategy)
 
 
@@ -127,10 +129,11 @@ class _Recorder:
     folder: RunFolder
     watch: Watch | None
 
-    def record(self, done: Round, strategy: PersonalisedStrategy) -> None:
+    def record(self, done: Round, strategy: PersonalisedStrategy) -> bool:
         line = self.folder.record(done, strategy)
         if self.watch is not None:
             self.watch.round(line)
+        return self.folder.stalled(strategy.settings.early_stop)
 
 
 def _division(descriptions: Mapping[int, Payload]) -> int | None:

@@ -18,7 +18,12 @@ from .figure import Bars
 from .registry import NotRecorded
 
 # Settings in which repetitions of a run may differ: none of them is a choice that an experiment compares.
-_OF_NO_MATTER = (FREE_ON_RESUME - {"num-server-rounds", "data"}) | {"seed", "num-clients", "diagnostics", "device"}
+_OF_NO_MATTER = (FREE_ON_RESUME - {"num-server-rounds", "data", "early-stop"}) | {
+    "seed",
+    "num-clients",
+    "diagnostics",
+    "device",
+}
 
 # Settings in a label; with more of them a run is called by its name.
 MOST_NAMED = 3

@@ -47,7 +47,8 @@ class Plan:
     def has_finished(self) -> bool:
         """Say whether the run has done all its rounds and written its results, so that there is no going on."""
         last = max((line["round"] for line in self.folder.metrics()), default=0)
-        return last >= self.config.run.num_server_rounds and (self.folder.path / "summary.md").is_file()
+        done = last >= self.config.run.num_server_rounds or self.folder.stalled(self.config.run.early_stop)
+        return done and (self.folder.path / "summary.md").is_file()
 
 
 def prepare(
@@ -145,6 +146,11 @@ def _check_resumable(plan: Plan) -> None:
         pass
     if plan.has_finished():
         last = plan.folder.metrics()[-1]["round"]
+        if last < plan.config.run.num_server_rounds:
+            raise FedpflError(
+                f"{plan.config.run.run_name} ended early after {last} rounds (early-stop = "
+                f"{plan.config.run.early_stop}); to go on: --run-config 'early-stop=0'"
+            )
         raise FedpflError(
             f"{plan.config.run.run_name} has finished its {last} rounds; "
             f"ask for more: --run-config 'num-server-rounds={2 * last}'"

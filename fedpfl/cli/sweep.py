@@ -36,6 +36,9 @@ def sweep_command(
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="How often random settings are drawn.")] = 10,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 … N for each point.")] = 1,
+    select: Annotated[
+        str, typer.Option(help="test or validation: whose accuracy puts the lines in order (validation-fraction).")
+    ] = "test",
     name: Annotated[str, typer.Option(help="Folder of the tables; another sweep needs another.")] = "sweep",
     jobs: Jobs = None,
     output_dir: OutputDir = None,
@@ -48,16 +51,17 @@ def sweep_command(
     """Run what is not yet done of a sweep over settings, then print a line for each run, the best first."""
     from ..data import DataSettings, default_clients
     from ..errors import ConfigError
-    from ..experiments.sweep import Sweep
+    from ..experiments.sweep import SELECT, Sweep
     from ..settings import parse
     from ..tables import FORMATS
 
     require_one_of("format", form, FORMATS)
+    require_one_of("select", select, SELECT)
     if "/" in name or name in ("", ".", ".."):
         raise ConfigError("name", name, "must be the name of a folder")
     given = overrides(run_config)
     clients = default_clients(parse(DataSettings, given)) or DEFAULT_CLIENTS
-    sweep = Sweep({"num-clients": clients, **given}, grid or (), random or (), samples, seeds)
+    sweep = Sweep({"num-clients": clients, **given}, grid or (), random or (), samples, seeds, select)
     require_used(run_config, sweep.methods)
     place = store(output_dir)
     folder = place.tables("sweeps", name)

@@ -17,6 +17,7 @@ from .partition import (
     Share,
     chosen_partitioner,
     cut_share,
+    cut_validation,
     label_permutation,
     natural_clients,
     partition,
@@ -111,7 +112,7 @@ class FederatedData:
         data = _dataset(settings)
         settings = chosen_partitioner(settings, data.client_train is not None)
         shares = partition(data, settings, num_clients, seed)
-        self._set_up(data, shares, range(num_clients), settings, cache_bytes)
+        self._set_up(data, shares, range(num_clients), settings, seed, cache_bytes)
         for client in range(num_clients):
             self._tasks[client] = task_of(settings, client, num_clients)
         self.remarks = _remarks(data, settings, num_clients)
@@ -162,14 +163,23 @@ class FederatedData:
         if size < settings.min_samples:
             raise DataError(f"{place}: has {size} samples, min-samples is {settings.min_samples}")
         self = cls.__new__(cls)
-        self._set_up(data, [share], [client], settings, cache_bytes)
+        self._set_up(data, [share], [client], settings, seed, cache_bytes)
         return self
 
     def _set_up(
-        self, data: Dataset, shares: list[Share], numbers: Sequence[int], settings: DataSettings, cache_bytes: int
+        self,
+        data: Dataset,
+        shares: list[Share],
+        numbers: Sequence[int],
+        settings: DataSettings,
+        seed: int,
+        cache_bytes: int,
     ) -> None:
         self._data, self._shares, self._numbers, self.remarks = data, shares, numbers, []
         self._permute = settings.permute_labels
+        self._cut = [
+            cut_validation(share.train, settings, seed, number) for number, share in zip(numbers, shares)
+        ]  # fmt: skip
         self._cache = SamplesCache(cache_bytes)
         self._tasks: list[np.ndarray | None] = [None] * len(shares)
 
@@ -209,7 +219,10 @@ class FederatedData:
         return self._data.vocabulary
 
     def share(self, i: int) -> Share:
-        """Return the positions of client ``i``'s samples in the training set followed by the test set."""
+        """Return the positions of client ``i``'s samples in the training set followed by the test set.
+
+        Those for validation are among its training samples.
+        """
         return self._shares[self._index(i)]
 
     @cached_property
@@ -222,12 +235,11 @@ class FederatedData:
 
     def sizes(self, i: int) -> tuple[int, int]:
         """Return (training samples, test samples) of client ``i`` without preparing its data."""
-        train, test = self.share(i)
-        return len(train), len(test)
+        return len(self._part(i, "train")), len(self.share(i).test)
 
     def labels(self, i: int) -> np.ndarray:
         """Return the training labels of client ``i`` (int64) without preparing its data."""
-        return self._labels(self.share(i).train, i)
+        return self._labels(self._part(i, "train"), i)
 
     def train(self, i: int) -> Samples:
         """Return the training samples of client ``i``, from the cache if they are still there.
@@ -237,11 +249,15 @@ class FederatedData:
         DataError
             There is no client ``i``.
         """
-        return self._prepared(i, self.share(i).train, "train")
+        return self._prepared(i, "train")
+
+    def validation(self, i: int) -> Samples:
+        """Return the samples of client ``i`` that ``validation-fraction`` sets aside, as :meth:`train` does."""
+        return self._prepared(i, "validation")
 
     def test(self, i: int) -> Samples:
         """Return the test samples of client ``i``, as :meth:`train` does."""
-        return self._prepared(i, self.share(i).test, "test")
+        return self._prepared(i, "test")
 
     def arrays(self, i: int) -> dict[str, np.ndarray]:
         """Return the samples of client ``i`` as they were read, by the names of arrays in an npz file.
@@ -249,7 +265,8 @@ class FederatedData:
         Returns
         -------
         dict of str to ndarray
-            ``x_train``, ``y_train``, ``x_test``, ``y_test``; ``classes`` where all clients tell the same classes apart,
+            ``x_train``, ``y_train`` (those for validation among them: a device sets the same ones aside), ``x_test``,
+            ``y_test``; ``classes`` where all clients tell the same classes apart,
             ``vocabulary`` of texts. Labels are not permuted: whoever reads the file does that.
         """
         found: dict[str, np.ndarray] = {}
@@ -262,7 +279,13 @@ class FederatedData:
             found["vocabulary"] = np.array(self.vocabulary)
         return found
 
-    def _prepared(self, i: int, positions: np.ndarray, part: str) -> Samples:
+    def _part(self, i: int, part: str) -> np.ndarray:
+        share, (train, validation) = self.share(i), self._cut[self._index(i)]
+        return {"train": train, "validation": validation, "test": share.test}[part]
+
+    def _prepared(self, i: int, part: str) -> Samples:
+        positions = self._part(i, part)
+
         def prepare() -> Samples:
             import torch
 

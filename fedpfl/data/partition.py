@@ -436,6 +436,24 @@ def cut_share(positions: np.ndarray, settings: DataSettings, seed: int, client: 
     return Share(positions[np.sort(order[num_test:])], positions[np.sort(order[:num_test])])
 
 
+def cut_validation(
+    positions: np.ndarray, settings: DataSettings, seed: int, client: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cut one client's training samples at random into those that it trains on and ``validation_fraction`` of them.
+
+    One sample at least stays on either side; of a single one none is taken.
+
+    Returns
+    -------
+    tuple of ndarray
+        Ascending positions for training and for validation.
+    """
+    n, share = len(positions), settings.validation_fraction
+    count = min(max(int(n * share + 0.5), 1), n - 1) if share else 0
+    order = generator(seed, "validation split", client).permutation(n) if count else np.arange(n)
+    return positions[np.sort(order[count:])], positions[np.sort(order[:count])]
+
+
 def task_of(settings: DataSettings, client: int, num_clients: int) -> np.ndarray | None:
     """Return the classes that ``client`` has to tell apart, in its order; None where they are those of the data set."""
     tasks = _REGISTRY[settings.partitioner].tasks

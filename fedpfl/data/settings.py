@@ -83,6 +83,13 @@ class DataSettings:
     test_fraction: float = setting(
         0.25, 'Share of a client\'s samples that are for testing (split = "mixed"); below 1.', above=0, maximum=0.99
     )
+    validation_fraction: float = setting(
+        0.0,
+        "Share of each client's training samples that no method trains on: personalised models are also measured on "
+        "them (validation in metrics.jsonl), to choose settings by; 0: none.",
+        minimum=0,
+        maximum=0.9,
+    )
     min_samples: int = setting(
         10,
         'Fewest samples of a client: training and test together with split = "mixed", training alone with '

@@ -194,9 +194,26 @@ def _best_trained(lines: Lines, clients: Collection[int]) -> float | None:
     return max(shares, default=None)
 
 
+def _validation(line: Mapping[str, Any], clients: Collection[int]) -> float | None:
+    found = line.get("validation")
+    return float(found["accuracy"]) if found else None
+
+
+def _chosen_by_validation(lines: Lines, clients: Collection[int]) -> float | None:
+    """Return the personalised accuracy in the round that is best on the samples for validation."""
+    both = [line for line in lines if line.get("validation") and line.get("personalised")]
+    best = max(both, key=lambda line: float(line["validation"]["accuracy"]), default=None)
+    return None if best is None else _personalised(best, clients)
+
+
 METRICS: dict[str, Metric] = {
     "personalised-best": _accuracy("personalised accuracy, mean over clients, best round", _best, _personalised),
     "personalised-last": _accuracy("personalised accuracy, mean over clients, last round", _last, _personalised),
+    "validation-best": _accuracy("accuracy on samples for validation, best round", _best, _validation),
+    "personalised-chosen": Metric(
+        "personalised accuracy, mean over clients, in the round that is best on samples for validation",
+        _chosen_by_validation, share=True,
+    ),
     "weighted-best": _accuracy("personalised accuracy, of all test samples, best round", _best, _weighted),
     "weighted-last": _accuracy("personalised accuracy, of all test samples, last round", _last, _weighted),
     "weighted-best-10": _accuracy(
@@ -225,5 +242,6 @@ METRICS: dict[str, Metric] = {
 CURVES: dict[str, tuple[str, Curve]] = {
     "personalised": ("personalised accuracy", _personalised),
     "global": ("global accuracy", _global),
+    "validation": ("accuracy on samples for validation", _validation),
     "train-loss": ("training loss", _loss),
 }

@@ -19,6 +19,8 @@ from . import metrics
 from .store import INDIFFERENT, PlannedRun, State, Store, plan
 
 COLUMNS = ("personalised-best", "personalised-last", "global-best", "gigabytes", "seconds")
+# By which number the best point is chosen, and what is shown first then.
+SELECT = {"test": COLUMNS, "validation": ("validation-best", "personalised-chosen", "gigabytes", "seconds")}
 RUNS = "runs.txt"
 DASH = "–"  # a setting of another method than the point's
 SIGNIFICANT = 4
@@ -41,6 +43,9 @@ class Sweep:
         How often they are drawn for each point of the grid; the first samples stay when there are more.
     seeds : int
         Each point is run with seeds 1 … n.
+    select : str
+        ``test`` orders runs and points by the best accuracy on test samples, which flatters the first of them;
+        ``validation`` by that on samples that ``validation-fraction`` sets aside, and tests only report.
 
     Raises
     ------
@@ -56,7 +61,13 @@ class Sweep:
     """
 
     def __init__(
-        self, base: Mapping[str, Any], grid: Sequence[str], random: Sequence[str], samples: int, seeds: int
+        self,
+        base: Mapping[str, Any],
+        grid: Sequence[str],
+        random: Sequence[str],
+        samples: int,
+        seeds: int,
+        select: str = "test",
     ) -> None:
         fixed = dict(_listed(text) for text in grid)
         drawn = dict(_split(text, "random", RANGES) for text in random)
@@ -84,6 +95,9 @@ class Sweep:
                 raise ConfigError("grid" if key in fixed else "random", key, allowed)
         self.seeds = range(1, seeds + 1)
         self._runs = [[plan({**base, **point}, seed) for seed in self.seeds] for point in self.points]
+        self.select, self._columns = select, SELECT[select]
+        if select == "validation" and not all(run.settings["validation-fraction"] for run in self.runs):
+            raise ConfigError("select", select, "needs validation-fraction above 0, in all runs")
 
     @property
     def runs(self) -> list[PlannedRun]:
@@ -93,7 +107,7 @@ class Sweep:
     def tables(self, store: Store, title: str) -> list[Table]:
         """Return a table with a line for each run and, with several seeds, one with a line for each point.
 
-        In both the best personalised accuracy comes first.
+        In both the best accuracy, of what ``select`` says, comes first.
         """
         return [self._of_runs(store, title), *([self._of_points(store, title)] if len(self.seeds) > 1 else [])]
 
@@ -118,14 +132,15 @@ class Sweep:
             for run in runs:
                 state = store.state(run)
                 failures += [f"{run.name}: {store.reason(run)}"] if state is State.FAILED else []
-                spreads = [_spread(name, [run] if state is State.FINISHED else [], store) for name in COLUMNS]
+                spreads = [_spread(name, [run] if state is State.FINISHED else [], store) for name in self._columns]
                 numbers = [None if spread is None else spread.mean for spread in spreads]
                 cells: list[Cell] = [*(_text(point.get(key, DASH)) for key in self.keys), run.settings["seed"]]
                 order = -math.inf if numbers[0] is None else numbers[0]
                 rows.append((order, [*cells, *numbers, state.value, run.name]))
         rows.sort(key=lambda row: -row[0])
-        note = " ".join(["A dash: not run yet, failed, or no such number.", *(f"Failed: {text}" for text in failures)])
-        heads = [*self.keys, "seed", *_heads(), "state", "run"]
+        words = ["A dash: not run yet, failed, or no such number.", self._order()]
+        note = " ".join([*words, *(f"Failed: {text}" for text in failures)])
+        heads = [*self.keys, "seed", *_heads(self._columns), "state", "run"]
         return Table(f"{title}, each run", heads, [cells for _, cells in rows], 3, note=note)
 
     def _of_points(self, store: Store, title: str) -> Table:
@@ -133,17 +148,23 @@ class Sweep:
         rows: list[tuple[float, list[Cell]]] = []
         for point, runs in zip(self.points, self._runs, strict=True):
             done = [run for run in runs if store.state(run) is State.FINISHED]
-            measured = [_spread(name, done, store) for name in COLUMNS]
+            measured = [_spread(name, done, store) for name in self._columns]
             first = measured[0]
             order = first.mean if isinstance(first, Spread) else -math.inf
             cells: list[Cell] = [_text(point.get(key, DASH)) for key in self.keys]
             rows.append((order, [*cells, *measured, f"{len(done)}/{len(runs)}"]))
         rows.sort(key=lambda row: -row[0])
         note = (
-            f"Mean ± standard deviation over {len(self.seeds)} seeds. A dash: not run yet, failed, or no such number."
+            f"Mean ± standard deviation over {len(self.seeds)} seeds. A dash: not run yet, failed, or no such number. "
+            f"{self._order()}"
         )
-        heads = [*self.keys, *_heads(), "runs done"]
+        heads = [*self.keys, *_heads(self._columns), "runs done"]
         return Table(f"{title}, each point", heads, [cells for _, cells in rows], 3, note=note)
+
+    def _order(self) -> str:
+        if self.select == "validation":
+            return "Ordered by the samples for validation; test samples had no part in it."
+        return "Ordered by the test samples, so the first line's number is too good to report (--select validation)."
 
 
 def _method(point: Mapping[str, Any], base: Mapping[str, Any]) -> str:
@@ -157,8 +178,8 @@ def _of_its_method(point: Mapping[str, Any], base: Mapping[str, Any]) -> dict[st
     return {key: value for key, value in point.items() if known.get(key, own) == own}
 
 
-def _heads() -> list[str]:
-    return [f"{m.heading}, %" if m.share else m.heading for m in map(metrics.find, COLUMNS)]
+def _heads(columns: Sequence[str]) -> list[str]:
+    return [f"{m.heading}, %" if m.share else m.heading for m in map(metrics.find, columns)]
 
 
 def _spread(name: str, done: Sequence[PlannedRun], store: Store) -> Spread | None:

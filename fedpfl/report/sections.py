@@ -189,12 +189,13 @@ Curve = dict[int, float]
 def _curves(groups: Sequence[Group]) -> Iterator[Section]:
     own = _over("Personalised accuracy over rounds", groups, lambda run: _accuracy(run, "personalised"))
     shared = _over("Global accuracy over rounds", groups, lambda run: _accuracy(run, "global"))
+    held = _over("Accuracy on samples for validation", groups, lambda run: _accuracy(run, "validation"))
     traffic = _over_bytes("Accuracy over traffic", groups, "personalised")
     loss = _over("Training loss", groups, _loss, "training loss")
     seeds = " Bands: one standard deviation over seeds." if any(len(group.runs) > 1 for group in groups) else ""
     if own or shared or traffic:
         words = "Traffic is the content of all messages so far, in both directions and of all clients." + seeds
-        yield Section("Accuracy", [words], figures=[*own, *traffic, *shared])
+        yield Section("Accuracy", [words], figures=[*own, *traffic, *shared, *held])
     if loss:
         words = "Mean over the clients of the loss in the last epoch they trained; methods differ in what it includes."
         yield Section("Training", [words + seeds], figures=list(loss))
@@ -366,7 +367,7 @@ def _is_one_point(result: Result) -> bool:
 
 def _settings(groups: Sequence[Group]) -> Section:
     """Tabulate settings: those in which groups differ with a column for each, then those that are the same."""
-    left_out = FREE_ON_RESUME - {"num-server-rounds"}
+    left_out = FREE_ON_RESUME - {"num-server-rounds", "early-stop"}
     values = [{key: value for key, value in group.runs[0].config().items() if key not in left_out} for group in groups]
     for group, of in zip(groups, values, strict=True):
         of["seed"] = ", ".join(str(run.config()["seed"]) for run in group.runs)

@@ -45,7 +45,7 @@ REQUIRED = {
     MessageType.EVALUATE: ("personalised-correct", "personalised-loss-sum", "personalised-samples"),
 }
 # Models that a reply may have the scores of: all three numbers, or none.
-TESTED = ("trained", "personalised", "global")
+TESTED = ("trained", "personalised", "global", "validation")
 # Of round-timeout, in rounds with tests: training waits no longer than leaves them this share.
 LEAST_FOR_TESTS = 0.25
 # Vectors that go to several clients are packed once: of this many different ones, the latest.
@@ -97,8 +97,8 @@ class Round:
 class Recorder(Protocol):
     """Where rounds are recorded, before the next one starts."""
 
-    def record(self, done: Round, strategy: PersonalisedStrategy) -> None:
-        """Store what the round did and the strategy's state after it."""
+    def record(self, done: Round, strategy: PersonalisedStrategy) -> bool:
+        """Store what the round did and the strategy's state after it; return whether the run is to end early."""
 
 
 def new_clients(settings: RunSettings, num_clients: int) -> list[int]:
@@ -360,8 +360,8 @@ class PersonalisedStrategy(Strategy):
             self._round.seconds_evaluate = time.perf_counter() - trained
             for client, reason in self._round.failed.items():
                 logger.log(WARNING, "round %d: client %d: %s", number, client, reason)
-            if self.recorder is not None:
-                self.recorder.record(self._round, self)
+            if self.recorder is not None and self.recorder.record(self._round, self):
+                break
         return Result()
 
     # -- shared parts ------------------------------------------------------------------------------------------------

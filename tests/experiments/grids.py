@@ -64,6 +64,8 @@ def write(folder: Path, text: str = FILE) -> Path:
 class Fake:
     """Runs that are there at once: personalised accuracy 0.5 + seed / 100, 1 GB each way a round.
 
+    The accuracy on samples for validation, where there are any, is the learning rate.
+
     Parameters
     ----------
     fail : dict of str to str
@@ -124,6 +126,8 @@ def leave(folder: Path, run: PlannedRun, rounds: int) -> None:
             "round": number, "seconds": 1.0, "seconds_train": 1.0, "bytes_up": 10**9, "bytes_down": 10**9,
             "train_loss": 1 / number, "personalised": own, "details": {"drift": 2.0 * number},
         })  # fmt: skip
+        if run.settings["validation-fraction"]:
+            lines[-1]["validation"] = {"accuracy": run.settings["learning-rate"]}
         (folder / "checkpoint" / f"round-{number:06d}.safetensors").touch()
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "task.json").write_text(json.dumps({"state_key": f"{run.name}-key", "clients": 4}))

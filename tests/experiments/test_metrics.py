@@ -58,6 +58,15 @@ def test_the_best_ten_rounds_are_consecutive() -> None:
     assert metrics.find("weighted-best-10").value(lines, ()) == pytest.approx((9 * 0.5 + 0.9) / 10)
 
 
+def test_samples_for_validation_choose_the_round_and_tests_report_it() -> None:
+    lines = [{**line(i, tests, 0.0), "validation": {"accuracy": held}}
+             for i, tests, held in ((1, 0.9, 0.2), (2, 0.6, 0.8), (3, 0.7, 0.8), (4, 0.8, 0.5))]  # fmt: skip
+    assert metrics.find("validation-best").value(lines, ()) == pytest.approx(0.8)
+    assert metrics.find("personalised-chosen").value(lines, ()) == pytest.approx(0.6), "the first of two that are level"
+    assert metrics.find("personalised-chosen").value(LINES, ()) is None
+    assert metrics.find("validation-best").value(LINES, ()) is None
+
+
 def test_some_clients_alone() -> None:
     assert metrics.find("personalised-best").value(LINES, {0, 2}) == pytest.approx(0.7)
     assert metrics.find("personalised-best").value(LINES, {0}) == pytest.approx(0.6)
@@ -75,7 +84,7 @@ def test_without_rounds_there_is_nothing() -> None:
 def test_an_unknown_name_is_told_what_there_is() -> None:
     with pytest.raises(ConfigError, match="must be one of personalised-best"):
         metrics.find("accuracy")
-    with pytest.raises(ConfigError, match="must be one of personalised, global, train-loss, detail:NAME"):
+    with pytest.raises(ConfigError, match="must be one of personalised, global, validation, train-loss, detail:NAME"):
         metrics.find_curve("accuracy")
 
 

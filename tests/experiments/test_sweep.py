@@ -98,3 +98,19 @@ def test_there_is_a_line_for_each_run_and_one_for_each_point_the_best_first(tmp_
     text = points.markdown()
     assert "| 0.01 | fedprox | 51.500 ± 0.707 | 51.500 ± 0.707 | – | 2.000 ± 0.000 | 1.000 ± 0.000 | 2/2 |" in text
     assert "| 0.01 | local | – | – | – | – | – | 0/2 |" in text
+
+
+def test_samples_for_validation_can_choose(tmp_path: Path) -> None:
+    base = {**BASE, "validation-fraction": 0.1}
+    found = Sweep(base, ["learning-rate=0.1,0.3,0.2"], [], 1, 2, "validation")
+    store = Store(tmp_path)
+    Grid(found.runs, store, Fake()).run(Silent())
+    runs, points = found.tables(store, "A sweep")
+    assert points.columns[1:3] == ["accuracy on samples for validation, best round, %", (
+        "personalised accuracy, mean over clients, in the round that is best on samples for validation, %"
+    )]  # fmt: skip
+    assert [row[0] for row in points.rows] == ["0.3", "0.2", "0.1"]
+    assert [row[0] for row in runs.rows[::2]] == ["0.3", "0.2", "0.1"]
+    assert "test samples had no part in it" in points.note
+    with pytest.raises(ConfigError, match=r"select = 'validation': needs validation-fraction above 0, in all runs"):
+        Sweep(base, ["validation-fraction=0.1,0"], [], 1, 1, "validation")

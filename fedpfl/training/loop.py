@@ -55,6 +55,7 @@ def run_phase(
     float
         Mean loss over the phase's batches, weighted by their size and without the penalty; 0 if nothing was trained.
     """
+    settings = phase.adjusted(settings)
     x, y = phase.data if phase.data is not None else samples
     trained = [(name, p) for name, p in model.named_parameters() if phase.train(name)]
     if not trained or phase.epochs == 0 or len(y) == 0:
@@ -78,7 +79,7 @@ def run_phase(
                     loss = phase.loss(model, batch)
                     grads: list[Tensor] = list(torch.autograd.grad(loss, params))
                 else:
-                    loss, grads = phase.gradient(model, batch, params)
+                    loss, grads = phase.gradient(model, batch, names, params)
                 if phase.penalty is not None:
                     phase.penalty.add_gradient(names, params, grads)
                 optimizer.step(grads)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -12,9 +14,10 @@ from torch.nn import functional as F
 from fedpfl.config import Config
 from fedpfl.errors import ConfigError
 from fedpfl.methods import per_fedavg
-from fedpfl.methods.per_fedavg import PerFedAvg, PerFedAvgSettings, cut
+from fedpfl.methods.per_fedavg import PerFedAvg, PerFedAvgSettings
 from fedpfl.training.phase import Batch
 from fedpfl.training.settings import TrainingSettings
+from fedpfl.training.steps import gradient_of
 
 ALPHA = 0.1
 
@@ -31,14 +34,14 @@ def quadratic(model, batch):
 
 @pytest.mark.parametrize("gradient", ["first-order", "hessian-free"])
 def test_meta_gradients_of_a_quadratic_are_exact(monkeypatch, gradient):
-    monkeypatch.setattr(per_fedavg, "cross_entropy", quadratic)
+    monkeypatch.setattr(per_fedavg, "gradient_of", partial(gradient_of, loss=quadratic))
     rng = np.random.default_rng(7)
     x, y = rng.normal(size=(12, 3)), rng.normal(size=12)
     model = nn.Linear(3, 1, bias=False).double()
     w = model.weight.detach().numpy()[0].copy()
     ours = method(gradient)
     batch = Batch(torch.tensor(x), torch.tensor(y), torch.arange(12))
-    loss, (found,) = ours.meta_gradient(model, batch, list(model.parameters()))
+    loss, (found,) = ours.meta_gradient(model, batch, ["weight"], list(model.parameters()))
 
     size = 12 // ours.batches
 
@@ -57,18 +60,6 @@ def test_meta_gradients_of_a_quadratic_are_exact(monkeypatch, gradient):
     np.testing.assert_allclose(found.numpy()[0], expected, rtol=1e-9)
     assert float(loss) == pytest.approx(0.5 * np.mean((part(1)[0] @ adapted - part(1)[1]) ** 2))
     assert np.array_equal(model.weight.detach().numpy()[0], w)  # to the bit
-
-
-def test_batches_are_cut_into_equal_parts_or_used_whole():
-    def sizes(n, parts):
-        batch = Batch(torch.zeros(n, 1), torch.zeros(n), torch.arange(n))
-        pieces = cut(batch, parts)
-        return [len(piece.y) for piece in pieces], sorted({int(at) for piece in pieces for at in piece.positions})
-
-    assert sizes(12, 3) == ([4, 4, 4], list(range(12)))
-    assert sizes(7, 2) == ([4, 3], list(range(7)))
-    assert sizes(3, 2) == ([3, 3], [0, 1, 2])
-    assert sizes(1, 3) == ([1, 1, 1], [0])
 
 
 def test_phases_draw_as_many_samples_as_a_step_needs_and_adapt_by_one_step_of_alpha():

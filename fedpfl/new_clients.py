@@ -199,8 +199,8 @@ def _local_train(left: Simulation, new: Sequence[int]) -> dict[int, int]:
 
 
 def _of_personal(phase: Phase, own: Mapping[str, Tensor], weight_decay: float) -> Phase:
-    penalty = OnlyPersonal(own, weight_decay, phase.penalty)
-    return replace(phase, train=lambda name: name in own and phase.train(name), penalty=penalty)
+    penalty = OnlyPersonal(own, weight_decay if phase.weight_decay is None else phase.weight_decay, phase.penalty)
+    return replace(phase, train=lambda name: name in own and phase.train(name), penalty=penalty, weight_decay=None)
 
 
 def _fine_tune(left: Simulation, new: Sequence[int]) -> dict[int, int]:

@@ -76,9 +76,12 @@ def test_the_ensemble_is_the_mean_of_the_exported_models_outputs(tmp_path):
     assert try_new_clients(run, "ensemble")["accuracy"] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("variant", ["static", "dynamic"])
-def test_local_training_leaves_what_is_shared_alone(tmp_path, variant):
-    run = simulate(tmp_path, 4, method="fedfac", fedfac_variant=variant, weight_decay=0.1, **QUICK)
+@pytest.mark.parametrize(
+    ("variant", "setting", "given"),
+    [("static", 0.1, {}), ("dynamic", 0.1, {}), ("dynamic", 0.0, {"weight_decay": 0.1})],
+)
+def test_local_training_leaves_what_is_shared_alone(tmp_path, variant, setting, given):
+    run = simulate(tmp_path, 4, method="fedfac", fedfac_variant=variant, weight_decay=setting, **QUICK)
     config, task = Config.parse(run.config()), run.task()
     engine = Engine(config, federated_data(config.data, 4, config.run.seed), 4)
     last, stored = run.checkpoint()
@@ -87,7 +90,8 @@ def test_local_training_leaves_what_is_shared_alone(tmp_path, variant):
     before = {name: array.detach().clone() for name, array in engine.model.state_dict().items()}
     own = engine.partition.personal_elements()
     assert set(own) == {"base.conv2.weight", "base.conv2.bias"}
-    left.train([_of_personal(Phase(train=lambda name: True, epochs=1), own, 0.1)], local, "batches", 0.0)
+    phase = Phase(train=lambda name: True, epochs=1, **given)
+    left.train([_of_personal(phase, own, setting)], local, "batches", 0.0)
     for name, array in engine.model.state_dict().items():
         shared = ~own[name] if name in own else torch.ones_like(array, dtype=torch.bool)
         assert torch.equal(array[shared], before[name][shared])

@@ -273,7 +273,14 @@ def observe(left: Simulation, client: int, place: int, learning_rate: float) -> 
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     arrays = {name: array.detach().clone() for name, array in model.state_dict().items()}
     schedule = [phase for phase in left.engine.config.method.schedule(local) if phase.epochs]
-    phases = [replace(phase, data=image, epochs=1, learning_rate=None, batch_size=None) for phase in schedule]
+    # One step of plain SGD, whatever a phase asks for.
+    phases = [
+        replace(
+            phase, data=image, epochs=1, learning_rate=None, batch_size=None, optimizer=None, momentum=None,
+            weight_decay=None,
+        )
+        for phase in schedule
+    ]  # fmt: skip
     settings = replace(
         left.engine.config.training, optimizer="sgd", momentum=0.0, weight_decay=0.0, learning_rate=learning_rate
     )

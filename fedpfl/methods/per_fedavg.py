@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from ..data.federation import Samples
 from ..errors import ConfigError
 from ..settings import setting
-from ..training.phase import Batch, Phase, cross_entropy
+from ..training.phase import Batch, Phase
+from ..training.steps import gradient_of, move, parts_of, returning
 from .base import Aggregation, LocalRound, Method, everything
 
 
@@ -68,27 +69,27 @@ class PerFedAvg(Method):
             )
         ]
 
-    def meta_gradient(self, model: nn.Module, batch: Batch, params: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    def meta_gradient(
+        self, model: nn.Module, batch: Batch, names: Sequence[str], params: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
         """Return f(w'; D2) and the gradient at w: ∇f(w'; D2), less α·∇²f(w; D3) times it (Algorithm 1)."""
         alpha, delta = self.training.learning_rate, self.settings.delta
-        start = [p.detach().clone() for p in params]
-        adapting, judging, *hessian = cut(batch, self.batches)
-        _, inner = self._gradient(model, adapting, params)
-        move(params, start, inner, -alpha)
-        loss, outer = self._gradient(model, judging, params)
-        for part in hessian:
-            move(params, start, outer, delta)
-            _, above = self._gradient(model, part, params)
-            move(params, start, outer, -delta)
-            _, below = self._gradient(model, part, params)
-            outer = [g - alpha * (a - b) / (2 * delta) for g, a, b in zip(outer, above, below)]
-        move(params, start, outer, 0.0)
+        adapting, judging, *hessian = parts_of(batch, self.batches)
+        with returning(params) as start:
+            _, inner = self._gradient(model, adapting, params)
+            move(params, start, inner, -alpha)
+            loss, outer = self._gradient(model, judging, params)
+            for part in hessian:
+                move(params, start, outer, delta)
+                _, above = self._gradient(model, part, params)
+                move(params, start, outer, -delta)
+                _, below = self._gradient(model, part, params)
+                outer = [g - alpha * (a - b) / (2 * delta) for g, a, b in zip(outer, above, below)]
         return loss, outer
 
     def _gradient(self, model: nn.Module, batch: Batch, params: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Return the mean loss and the gradient, of the mean or of the sum, at the parameters as they are."""
-        loss = cross_entropy(model, batch)
-        return loss, list(torch.autograd.grad(self.training.loss_weight(len(batch.y)) * loss, list(params)))
+        return gradient_of(model, batch, params, weight=self.training.loss_weight(len(batch.y)))
 
     @property
     def aggregation(self) -> Aggregation:
@@ -101,20 +102,3 @@ class PerFedAvg(Method):
         chosen = local.generator("adaptation batch").permutation(len(y))[: self.training.batch_size]
         at = torch.from_numpy(chosen).to(y.device)
         return [Phase(train=everything, epochs=1, data=Samples(x[at], y[at]))]
-
-
-def cut(batch: Batch, parts: int) -> list[Batch]:
-    """Cut a batch into parts of equal size (± 1); one too small for two samples in each is all of the parts."""
-    if len(batch.y) < 2 * parts:
-        return [batch] * parts
-    pieces = (torch.tensor_split(tensor, parts) for tensor in batch)
-    return [Batch(*piece) for piece in zip(*pieces)]
-
-
-@torch.no_grad()
-def move(params: Sequence[Tensor], start: Sequence[Tensor], direction: Sequence[Tensor], step: float) -> None:
-    """Set the parameters to start + step·direction; with step 0 to ``start`` itself."""
-    for p, origin, d in zip(params, start, direction):
-        p.copy_(origin)
-        if step:
-            p.add_(d, alpha=step)

@@ -58,6 +58,7 @@ def run_phase(
         Mean loss over the samples that took part (those of ``last-batch = "drop"`` that were left out did not),
         without the penalty, whatever ``batch-loss`` is; 0 if nothing was trained.
     """
+    settings = phase.adjusted(settings)
     x, y = phase.data if phase.data is not None else samples
     trained = [(name, p) for name, p in model.named_parameters() if phase.train(name)]
     if not trained or phase.epochs == 0 or len(y) == 0:
@@ -86,7 +87,7 @@ def run_phase(
                     grads: list[Tensor] = list(torch.autograd.grad(loss if weight == 1 else weight * loss, params))
                 else:
                     with precision:
-                        loss, grads = phase.gradient(model, batch, params)
+                        loss, grads = phase.gradient(model, batch, names, params)
                 if phase.penalty is not None:
                     phase.penalty.add_gradient(names, params, grads)
                 optimizer.step(grads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, ContextManager, List, Mapping, NamedTuple, Protocol, Sequence, Tuple
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data.federation import Samples
+from .settings import TrainingSettings
 
 
 class Batch(NamedTuple):
@@ -31,8 +32,8 @@ class Batch(NamedTuple):
 
 Forward = Callable[[Tensor], Tensor]
 Loss = Callable[[nn.Module, Batch], Tensor]
-# (model, batch, trained parameters) → (mean loss, one gradient for each parameter).
-Gradient = Callable[[nn.Module, Batch, Sequence[Tensor]], Tuple[Tensor, List[Tensor]]]
+# (model, batch, names of the trained parameters, those) → (mean loss, one gradient for each parameter).
+Gradient = Callable[[nn.Module, Batch, Sequence[str], Sequence[Tensor]], Tuple[Tensor, List[Tensor]]]
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
@@ -107,11 +108,11 @@ class Phase:
     loss : callable, (model, batch) → scalar Tensor
         Forward pass and loss, as a mean over the batch's samples; the loop makes the sum of it where ``batch-loss``
         asks for that.
-    gradient : callable, (model, batch, parameters) → (loss, gradients), optional
+    gradient : callable, (model, batch, names, parameters) → (loss, gradients), optional
         For steps that are not the gradient of a loss at the parameters as they are (MAML); ``loss`` is not used then.
-        The parameters must hold their values again when it returns. With ``precision = "bf16"`` all of it runs under
-        autocast. With ``batch-loss = "sum"`` the gradients are those of the sum (``TrainingSettings.loss_weight``): the
-        loop cannot know where in the step the loss stands.
+        The parameters must hold their values again when it returns; ``training/steps.py`` helps. With ``precision =
+        "bf16"`` all of it runs under autocast. With ``batch-loss = "sum"`` the gradients are those of the sum
+        (``TrainingSettings.loss_weight``): the loop cannot know where in the step the loss stands.
     penalty : Penalty, optional
         A term over the parameters.
     data : Samples, optional
@@ -122,6 +123,8 @@ class Phase:
         Instead of the setting.
     during : callable, model → context manager
         Surrounds the phase, for example to hold fixed what the phase does not train.
+    optimizer, momentum, weight_decay : optional
+        Instead of the setting.
     """
 
     train: Callable[[str], bool]
@@ -134,3 +137,15 @@ class Phase:
     learning_rate: float | None = None
     batch_size: int | None = None
     during: Callable[[nn.Module], ContextManager[Any]] = nullcontext
+    optimizer: str | None = None
+    momentum: float | None = None
+    weight_decay: float | None = None
+
+    def adjusted(self, settings: TrainingSettings) -> TrainingSettings:
+        """Return the settings with the phase's own optimiser, momentum and weight decay where it has them."""
+        return replace(
+            settings,
+            optimizer=settings.optimizer if self.optimizer is None else self.optimizer,
+            momentum=settings.momentum if self.momentum is None else self.momentum,
+            weight_decay=settings.weight_decay if self.weight_decay is None else self.weight_decay,
+        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -12,9 +14,10 @@ from torch.nn import functional as F
 from fedpfl.config import Config
 from fedpfl.errors import ConfigError
 from fedpfl.methods import per_fedavg
-from fedpfl.methods.per_fedavg import PerFedAvg, PerFedAvgSettings, cut
+from fedpfl.methods.per_fedavg import PerFedAvg, PerFedAvgSettings
 from fedpfl.training.phase import Batch
 from fedpfl.training.settings import TrainingSettings
+from fedpfl.training.steps import gradient_of
 
 ALPHA = 0.1
 
@@ -31,14 +34,14 @@ def quadratic(model, batch):
 
 @pytest.mark.parametrize("gradient", ["first-order", "hessian-free"])
 def test_meta_gradients_of_a_quadratic_are_exact(monkeypatch, gradient):
-    monkeypatch.setattr(per_fedavg, "cross_entropy", quadratic)
+    monkeypatch.setattr(per_fedavg, "gradient_of", partial(gradient_of, loss=quadratic))
     rng = np.random.default_rng(7)
     x, y = rng.normal(size=(12, 3)), rng.normal(size=12)
     model = nn.Linear(3, 1, bias=False).double()
     w = model.weight.detach().numpy()[0].copy()
     ours = method(gradient)
     batch = Batch(torch.tensor(x), torch.tensor(y), torch.arange(12))
-    loss, (found,) = ours.meta_gradient(model, batch, list(model.parameters()))
+    loss, (found,) = ours.meta_gradient(model, batch, ["weight"], list(model.parameters()))
 
     size = 12 // ours.batches
 
@@ -61,7 +64,7 @@ def test_meta_gradients_of_a_quadratic_are_exact(monkeypatch, gradient):
 
 @pytest.mark.parametrize("gradient", ["first-order", "hessian-free"])
 def test_the_inner_step_follows_the_sum_over_a_batch_as_the_outer_does(monkeypatch, gradient):
-    monkeypatch.setattr(per_fedavg, "cross_entropy", quadratic)
+    monkeypatch.setattr(per_fedavg, "gradient_of", partial(gradient_of, loss=quadratic))
     rng = np.random.default_rng(7)
     x, y = torch.tensor(rng.normal(size=(12, 3))), torch.tensor(rng.normal(size=12))
     model = nn.Linear(3, 1, bias=False).double()
@@ -69,7 +72,7 @@ def test_the_inner_step_follows_the_sum_over_a_batch_as_the_outer_does(monkeypat
 
     def meta(batch_loss, alpha):
         ours = method(gradient, batch_loss=batch_loss, learning_rate=alpha)
-        loss, (found,) = ours.meta_gradient(model, Batch(x, y, torch.arange(12)), list(model.parameters()))
+        loss, (found,) = ours.meta_gradient(model, Batch(x, y, torch.arange(12)), ["weight"], list(model.parameters()))
         return float(loss), found.numpy()
 
     # A sum is the mean times the samples: a step α/n along it is a step α along the mean.
@@ -77,18 +80,6 @@ def test_the_inner_step_follows_the_sum_over_a_batch_as_the_outer_does(monkeypat
     assert same == pytest.approx(loss)
     np.testing.assert_allclose(summed, size * mean, rtol=1e-4)
     assert not np.allclose(meta("sum", ALPHA)[1], size * mean, rtol=1e-2)
-
-
-def test_batches_are_cut_into_equal_parts_or_used_whole():
-    def sizes(n, parts):
-        batch = Batch(torch.zeros(n, 1), torch.zeros(n), torch.arange(n))
-        pieces = cut(batch, parts)
-        return [len(piece.y) for piece in pieces], sorted({int(at) for piece in pieces for at in piece.positions})
-
-    assert sizes(12, 3) == ([4, 4, 4], list(range(12)))
-    assert sizes(7, 2) == ([4, 3], list(range(7)))
-    assert sizes(3, 2) == ([3, 3], [0, 1, 2])
-    assert sizes(1, 3) == ([1, 1, 1], [0])
 
 
 def test_phases_draw_as_many_samples_as_a_step_needs_and_adapt_by_one_step_of_alpha():

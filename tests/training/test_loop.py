@@ -233,6 +233,19 @@ def test_a_phase_s_own_data_and_learning_rate_take_precedence():
     assert torch.equal(model[0].weight, before)
 
 
+@pytest.mark.parametrize(
+    "own", [{"optimizer": "adam"}, {"momentum": 0.0}, {"momentum": 0.5}, {"weight_decay": 0.0}, {"weight_decay": 0.3}]
+)
+def test_a_phase_s_own_optimiser_is_as_if_it_were_the_setting(own):
+    ours, theirs, usual, samples = convnet(), convnet(), convnet(), images()
+    run_phase(ours, Phase(everything, 2, **own), samples, SETTINGS, np.random.default_rng(5))
+    run_phase(theirs, Phase(everything, 2), samples, replace(SETTINGS, **own), np.random.default_rng(5))
+    run_phase(usual, Phase(everything, 2), samples, SETTINGS, np.random.default_rng(5))
+    for a, b, c in zip(ours.parameters(), theirs.parameters(), usual.parameters()):
+        assert torch.equal(a, b)
+        assert not torch.equal(a, c)
+
+
 def test_scores_are_sums_over_all_batches():
     torch.manual_seed(0)
     x, y = torch.randn(1203, 5), torch.randint(3, (1203,))

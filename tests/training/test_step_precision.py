@@ -73,7 +73,7 @@ def test_only_the_forward_pass_is_in_bfloat16():
 def test_a_method_may_move_the_weights_between_two_passes_of_a_step():
     samples, seen = images(), []
 
-    def gradient(net, batch, params):
+    def gradient(net, batch, names, params):
         for _ in range(2):
             loss = cross_entropy(net, batch)
             seen.append(loss.item())

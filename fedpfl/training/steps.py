@@ -1,0 +1,46 @@
+"""Steps within a step, for a phase's ``gradient``: methods that look at gradients elsewhere than where they stand."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .phase import Batch, Loss, cross_entropy
+
+
+def gradient_of(
+    model: nn.Module, batch: Batch, params: Sequence[Tensor], loss: Loss = cross_entropy, weight: float = 1
+) -> tuple[Tensor, list[Tensor]]:
+    """Return the loss and the gradient of ``weight`` times the loss, at the parameters as they are."""
+    value = loss(model, batch)
+    return value, list(torch.autograd.grad(value if weight == 1 else weight * value, list(params)))
+
+
+@contextmanager
+def returning(params: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield copies of the parameters; afterwards they hold the values of these again, to the bit."""
+    start = [p.detach().clone() for p in params]
+    try:
+        yield start
+    finally:
+        with torch.no_grad():
+            for p, origin in zip(params, start):
+                p.copy_(origin)
+
+
+@torch.no_grad()
+def move(params: Sequence[Tensor], start: Sequence[Tensor], direction: Sequence[Tensor], step: float) -> None:
+    """Set the parameters to start + step·direction."""
+    for p, origin, d in zip(params, start, direction):
+        p.copy_(origin).add_(d, alpha=step)
+
+
+def parts_of(batch: Batch, count: int) -> list[Batch]:
+    """Cut a batch into parts of equal size (± 1); one too small for two samples in each is all of the parts."""
+    if len(batch.y) < 2 * count:
+        return [batch] * count
+    pieces = (torch.tensor_split(tensor, count) for tensor in batch)
+    return [Batch(*piece) for piece in zip(*pieces)]

@@ -30,7 +30,7 @@ from common import BenchmarkError, count, footer, main, note, table
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fedpfl.launch import script
+from fedpfl.launch.superlink import script
 from fedpfl.mqtt.broker import ENVIRONMENT, BrokerFiles, write_broker_files
 
 PULL, PUSH, HEARTBEAT = (f"/v1/fleet/{name}" for name in ("pull-messages", "push-object", "send-node-heartbeat"))

@@ -19,8 +19,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fedpfl.errors import FedpflError
-from fedpfl.results import to_toml
+from fedpfl.core.errors import FedpflError
+from fedpfl.results.run import to_toml
 
 GIB = 2**30
 MIB = 2**20

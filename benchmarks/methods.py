@@ -1,8 +1,8 @@
 """What a method's round costs a client beyond the method's own steps.
 
-Each method trains a client through the real engine (``fedpfl.client.Engine``: receive, schedule, train, store, answer)
-and, in turn with it, with the only loop over batches replaced by a bare one: batches gathered beforehand, then the
-phase's own loss or gradient, gradients for what the phase trains, its penalty, one call for the SGD step, nothing
+Each method trains a client through the real engine (``fedpfl.client.engine.Engine``: receive, schedule, train, store,
+answer) and, in turn with it, with the only loop over batches replaced by a bare one: batches gathered beforehand, then
+the phase's own loss or gradient, gradients for what the phase trains, its penalty, one call for the SGD step, nothing
 else. Only the bare loop itself is timed then, so messages, state on disk and the making of the schedule count for the
 engine alone.
 A method that is added to ``fedpfl/methods`` is measured without a change here.
@@ -22,12 +22,12 @@ import torch
 from common import BenchmarkError, add_data_options, count, data_dir, footer, main, note, table
 from torch import Tensor, nn
 
-from fedpfl import client as engine_module
-from fedpfl.client import Engine
-from fedpfl.config import Config
+from fedpfl.client.engine import Engine
+from fedpfl.client.engine import engine as engine_module
+from fedpfl.core.payload import Payload
 from fedpfl.data.federation import federated_data
 from fedpfl.methods import methods
-from fedpfl.payload import Payload
+from fedpfl.setup.config import Config
 from fedpfl.strategies import Client, strategies
 from fedpfl.training.phase import Batch, Phase, Samples
 from fedpfl.training.settings import TrainingSettings

@@ -37,10 +37,10 @@ from common import (
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedpfl.assembly import assemble
-from fedpfl.config import Config
+from fedpfl.core.rng import generator
 from fedpfl.data.federation import FederatedData
-from fedpfl.rng import generator
+from fedpfl.setup.assembly import assemble
+from fedpfl.setup.config import Config
 from fedpfl.strategies import Client, PersonalisedStrategy, strategies
 
 WARM_UP_STEPS = 30

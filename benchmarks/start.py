@@ -14,7 +14,7 @@ import time
 
 from common import count, footer, main, note, simulate, table
 
-from fedpfl.config import RunSettings
+from fedpfl.setup.config import RunSettings
 
 GOAL_FIRST, GOAL_WHOLE = 3.0, 6.0
 

@@ -7,11 +7,11 @@ import sys
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
-from .errors import FedpflError
+from .client.forward import forward
+from .core.errors import FedpflError
+from .core.payload import Payload, is_probe
+from .core.settings import require_absolute
 from .flower_private import CLIENT_APP_RAISED_EXCEPTION
-from .forward import forward
-from .payload import Payload, is_probe
-from .settings import require_absolute
 
 app = ClientApp()
 
@@ -39,7 +39,7 @@ def _reply(kind: str, message: Payload, context: Context) -> Payload:
         if reply is not None:
             return reply
     # torch takes seconds to import.
-    from .client import handle
+    from .client.engine import handle
 
     return handle(kind, message, context.run_config, context.node_config)
 

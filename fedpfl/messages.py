@@ -8,9 +8,9 @@ from typing import cast
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from .errors import LayoutError
-from .payload import Payload
-from .settings import Value
+from .core.errors import LayoutError
+from .core.payload import Payload
+from .core.settings import Value
 
 
 def pack_arrays(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:

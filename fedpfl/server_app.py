@@ -8,7 +8,7 @@ from logging import ERROR, getLogger
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from .errors import FedpflError
+from .core.errors import FedpflError
 
 app = ServerApp()
 
@@ -17,8 +17,8 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run's settings describe."""
     # torch and the methods take seconds to import; Flower's simulation loads this module before it starts its workers.
-    from .server import run_federation
-    from .settings import require_absolute
+    from .core.settings import require_absolute
+    from .server.federation import run_federation
 
     try:
         require_absolute(context.run_config)

@@ -25,13 +25,13 @@ def main() -> None:
     import torch
 
     import fedpfl.cli.bridge
+    import fedpfl.client.worker
     import fedpfl.client_app
-    import fedpfl.forkserver
-    import fedpfl.worker
-    from fedpfl.assembly import assemble
-    from fedpfl.client import handle
-    from fedpfl.config import Config
-    from fedpfl.payload import Payload
+    import fedpfl.launch.forkserver
+    from fedpfl.client.engine import handle
+    from fedpfl.core.payload import Payload
+    from fedpfl.setup.assembly import assemble
+    from fedpfl.setup.config import Config
 
     imported = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:

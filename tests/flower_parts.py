@@ -18,8 +18,8 @@ from pathlib import Path
 
 from processes import using
 
-from fedpfl.launch import free_port
-from fedpfl.results import RunFolder
+from fedpfl.launch.superlink import free_port
+from fedpfl.results.run import RunFolder
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent

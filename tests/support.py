@@ -15,23 +15,23 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 
-from fedpfl.client import handle
-from fedpfl.config import Config, RunSettings
+from fedpfl.client.engine import handle
+from fedpfl.core.errors import FedpflError
+from fedpfl.core.layout import Layout
+from fedpfl.core.payload import Payload
 from fedpfl.data import Samples
-from fedpfl.errors import FedpflError
-from fedpfl.export import export_personal
 from fedpfl.messages import from_content, to_content
 from fedpfl.methods.base import LocalRound
 from fedpfl.models.registry import SplitModel
-from fedpfl.payload import Payload
-from fedpfl.results import RunFolder
-from fedpfl.server import run_federation
+from fedpfl.results.export import export_personal
+from fedpfl.results.run import RunFolder
+from fedpfl.server.federation import run_federation
+from fedpfl.setup.config import Config, RunSettings
 from fedpfl.strategies import Client, strategies
 from fedpfl.strategies.base import Round
 from fedpfl.training.loop import run_phase
 from fedpfl.transports import flower
 from fedpfl.transports.local import LocalTransport
-from fedpfl.wire import Layout
 
 # Flower sets these when it starts a process; a message cannot be made without.
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1

@@ -16,8 +16,8 @@ from flower_parts import SECONDS, TOO_BUSY, TRIES, Flower
 from processes import marked
 from support import exported
 
-from fedpfl.export import export_personal
-from fedpfl.launch import free_port, script
+from fedpfl.launch.superlink import free_port, script
+from fedpfl.results.export import export_personal
 
 pytestmark = [
     pytest.mark.cluster,

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from fedpfl.core.payload import Payload
 from fedpfl.messages import from_content, to_content
-from fedpfl.payload import Payload
 
 
 def test_a_payload_survives_and_its_empty_parts_do_not_travel():

@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..core.errors import ConfigError, FedpflError
+from ..core.payload import Payload
+from ..core.rng import generator, torch_seed
+from ..core.settings import setting
 from ..data.federation import Samples
-from ..errors import ConfigError, FedpflError
 from ..methods.base import LocalRound
-from ..new_clients import Simulation
-from ..payload import Payload
-from ..results import RunFolder
-from ..rng import generator, torch_seed
-from ..settings import setting
-from ..tables import Cell, Spread, Table
+from ..results.new_clients import Simulation
+from ..results.run import RunFolder
+from ..results.tables import Cell, Spread, Table
 from ..training.loop import run_phase
 from ..training.phase import Batch, Phase
 from .feature_maps import picture

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .. import models
-from ..assembly import assemble
-from ..config import Config
-from ..partition import SPLIT, UNUSED_BUFFER, Partition
-from ..results import RunFolder
+from ..core.sharing import SPLIT, UNUSED_BUFFER, Partition
+from ..results.run import RunFolder
+from ..results.tables import Cell, Table
+from ..setup.assembly import assemble
+from ..setup.config import Config
 from ..strategies.base import new_clients
-from ..tables import Cell, Table
 from .figure import Lines, Points
 from .registry import NoOptions, Result, analysis
 from .runs import array, best, grouped, require

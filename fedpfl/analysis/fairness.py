@@ -6,8 +6,8 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 
-from ..results import RunFolder
-from ..tables import Cell, Table
+from ..results.run import RunFolder
+from ..results.tables import Cell, Table
 from .registry import NoOptions, Result, analysis
 from .runs import bars, grouped, last_accuracies, require
 

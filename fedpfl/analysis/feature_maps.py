@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import ConfigError
-from ..new_clients import Simulation
-from ..partition import ChannelPartition
-from ..results import RunFolder
-from ..settings import setting
-from ..tables import Cell, Table
+from ..core.errors import ConfigError
+from ..core.settings import setting
+from ..core.sharing import ChannelPartition
+from ..results.new_clients import Simulation
+from ..results.run import RunFolder
+from ..results.tables import Cell, Table
 from .figure import Images
 from .registry import NotRecorded, Result, analysis
 from .runs import Group, grouped

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..tables import Cell, Table
+from ..results.tables import Cell, Table
 
 XY = tuple[Sequence[float], Sequence[float]]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import ConfigError
-from ..new_clients import MODES, try_new_clients
-from ..results import RunFolder
-from ..tables import Cell, Spread, Table
+from ..core.errors import ConfigError
+from ..results.new_clients import MODES, try_new_clients
+from ..results.run import RunFolder
+from ..results.tables import Cell, Spread, Table
 from .registry import NoOptions, Result, analysis
 from .runs import Group, bars, grouped, require
 
@@ -20,7 +20,7 @@ HEADS = {"local-train": "LocalTrain, %", "ensemble": "Ensemble, %", "fine-tune":
     computes=True,
 )  # fmt: skip
 def new_clients(runs: Sequence[RunFolder], options: NoOptions) -> Result:
-    """Test the clients that runs held out, in every mode of :func:`fedpfl.new_clients.try_new_clients`.
+    """Test the clients that runs held out, in every mode of :func:`fedpfl.results.new_clients.try_new_clients`.
 
     The accuracy is the share of all new clients' test samples, as the paper weighs them.
     """

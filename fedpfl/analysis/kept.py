@@ -13,8 +13,8 @@ from zipfile import BadZipFile
 import numpy as np
 
 from .. import __version__
-from ..files import write_atomically
-from ..results import RunFolder
+from ..core.files import write_atomically
+from ..results.run import RunFolder
 
 
 def kept(

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..assembly import assemble
-from ..new_clients import Simulation
+from ..results.new_clients import Simulation
+from ..setup.assembly import assemble
 
 
 def fresh_arrays(left: Simulation, seed: int) -> dict[str, Tensor]:

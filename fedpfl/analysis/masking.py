@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..new_clients import Simulation
-from ..partition import ChannelPartition
-from ..results import RunFolder
-from ..rng import generator
-from ..settings import setting
-from ..tables import Cell, Spread, Table
+from ..core.rng import generator
+from ..core.settings import setting
+from ..core.sharing import ChannelPartition
+from ..results.new_clients import Simulation
+from ..results.run import RunFolder
+from ..results.tables import Cell, Spread, Table
 from .kept import kept
 from .left import fresh_arrays, overwrite
 from .registry import Result, analysis

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Sequence
 from functools import partial
 
-from ..results import RunFolder
-from ..tables import Cell, Table
+from ..results.run import RunFolder
+from ..results.tables import Cell, Table
 from .figure import Lines
 from .registry import NoOptions, Result, analysis
 from .runs import best, curve, grouped, last, mean_curve, require

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ..results import RunFolder
-from ..tables import Cell, Table
+from ..results.run import RunFolder
+from ..results.tables import Cell, Table
 from .figure import Lines
 from .registry import NoOptions, Result, analysis
 from .runs import best, grouped, require

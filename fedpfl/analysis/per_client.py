@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from ..core.settings import keys
 from ..data.settings import DataSettings
-from ..results import RunFolder
-from ..settings import keys
-from ..tables import Cell, Table
+from ..results.run import RunFolder
+from ..results.tables import Cell, Table
 from .figure import Distributions, Points
 from .registry import NoOptions, Result, analysis
 from .runs import Group, grouped, last_accuracies, require

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ..config import Config
 from ..data import federated_data, partition_counts
 from ..data.rebalance import THRESHOLDS, effective_samples, quota
-from ..results import RunFolder
+from ..results.run import RunFolder
+from ..results.tables import Cell, Table
+from ..setup.config import Config
 from ..strategies.base import new_clients
-from ..tables import Cell, Table
 from .figure import Figure, Heatmap
 from .registry import NoOptions, Result, analysis
 from .runs import require

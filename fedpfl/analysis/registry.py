@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import ConfigError, FedpflError
-from ..results import RunFolder
-from ..settings import keys, parse
-from ..tables import Table
+from ..core.errors import ConfigError, FedpflError
+from ..core.settings import keys, parse
+from ..results.run import RunFolder
+from ..results.tables import Table
 from .figure import Figure
 
 
@@ -51,7 +51,7 @@ class Analysis:
     function : callable
         (runs, options) → Result.
     options : type
-        Dataclass of its options, made of :func:`fedpfl.settings.setting`.
+        Dataclass of its options, made of :func:`fedpfl.core.settings.setting`.
     computes : bool
         Whether it computes with the clients' models and data, which must then be on this machine, and takes seconds to
         minutes; otherwise it reads what runs recorded.
@@ -107,7 +107,7 @@ def analysis(
     shows : str
         One line: what it shows, and where that comes from.
     options : type
-        Dataclass of its options, made of :func:`fedpfl.settings.setting`.
+        Dataclass of its options, made of :func:`fedpfl.core.settings.setting`.
     computes : bool
         See :class:`Analysis`.
     """

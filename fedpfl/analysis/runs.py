@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..config import Config
-from ..errors import StateError
+from ..core.errors import StateError
 from ..methods import find
-from ..results import FREE_ON_RESUME, RunFolder
-from ..tables import Cell, Spread
+from ..results.run import FREE_ON_RESUME, RunFolder
+from ..results.tables import Cell, Spread
+from ..setup.config import Config
 from .figure import Bars
 from .registry import NotRecorded
 

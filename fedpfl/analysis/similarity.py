@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..results import RunFolder
+from ..results.run import RunFolder
+from ..results.tables import Cell, Table
 from ..strategies.similarity import cosines
-from ..tables import Cell, Table
 from .figure import Heatmap
 from .registry import NoOptions, Result, analysis
 from .runs import array, grouped, require

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from ..results import RunFolder
-from ..tables import Table
+from ..results.run import RunFolder
+from ..results.tables import Table
 from .figure import Bars
 from .registry import NoOptions, Result, analysis
 from .runs import Group, grouped, require

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from ..results import RunFolder
-from ..tables import Cell, Table
+from ..results.run import RunFolder
+from ..results.tables import Cell, Table
 from .figure import Lines
 from .registry import NoOptions, Result, analysis
 from .runs import curve, grouped, last, mean_curve, require

@@ -10,7 +10,7 @@ import click
 import typer
 import typer.core
 
-from ..errors import ConfigError, FedpflError
+from ..core.errors import ConfigError, FedpflError
 
 # Typer escapes the brackets of "[default: 3]" for Rich, which prints none of the help here (rich_markup_mode=None).
 typer.core.HAS_RICH = False
@@ -64,7 +64,7 @@ app = typer.Typer(
 )
 
 # The commands register themselves with `app`, which therefore has to be there first.
-from . import analyse, doctor, experiment, keys, listing, register, report, runs, split, start, sweep, up, watch  # noqa: E402, F401
+from . import analyse, doctor, experiment, keys, listing, partition, register, report, runs, start, sweep, up, watch  # noqa: E402, F401
 
 
 def main() -> None:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ..errors import ConfigError
-from ..tables import FORMATS
+from ..core.errors import ConfigError
+from ..results.tables import FORMATS
 from . import app
 from .common import overrides, print_tables, require_one_of, run_folder, write_figures
 
@@ -53,7 +53,7 @@ def _list_analyses() -> None:
     from dataclasses import fields
 
     from ..analysis import analyses
-    from ..settings import key_of
+    from ..core.settings import key_of
 
     width = max(map(len, analyses()))
     for name, analysis in analyses().items():

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 from ..mqtt.frames import DEFAULT_CHUNK, MAX_CHUNK
 from . import OneLineErrors
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from ..analysis.figure import Figure
-    from ..results import RunFolder
-    from ..tables import Table
+    from ..results.run import RunFolder
+    from ..results.tables import Table
 
 RunConfig = Annotated[
     list[str] | None,
@@ -89,8 +89,8 @@ def require_used(texts: Sequence[str] | None, chosen: Collection[str]) -> None:
         A setting of another method among key=value pairs, or in a file that names no such method and has no settings
         of a method that is run.
     """
-    from ..config import owners
     from ..methods import find
+    from ..setup.config import owners
 
     known = owners()
     for text in texts or ():
@@ -133,7 +133,7 @@ def run_folder(run: str, settings: Mapping[str, Any] | None = None) -> RunFolder
     ConfigError
         There is no such run.
     """
-    from ..results import RunFolder
+    from ..results.run import RunFolder
 
     root = output_dir(settings)
     for path in (Path(run).expanduser(), root / run):
@@ -144,7 +144,7 @@ def run_folder(run: str, settings: Mapping[str, Any] | None = None) -> RunFolder
 
 def output_dir(settings: Mapping[str, Any] | None = None) -> Path:
     """Return the folder of run folders: from the settings, or else as the app in this folder says, or the default."""
-    from ..config import RunSettings
+    from ..setup.config import RunSettings
 
     values = settings if settings is not None else app_settings(Path()) or {}
     return Path(str(values.get("output-dir", RunSettings.output_dir))).expanduser()
@@ -169,7 +169,7 @@ def print_tables(tables: Iterable[Table], form: str) -> None:
 def write_figures(figures: Iterable[Figure], folder: Path, prefix: str = "") -> None:
     """Write the data of figures into a folder that is there, each into a file named after its title."""
     from ..analysis.figure import file_name
-    from ..files import write_atomically
+    from ..core.files import write_atomically
 
     for figure in figures:
         ending, content = figure.file()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ConfigError, FedpflError, NoPlainModel
+from ..core.errors import ConfigError, FedpflError, NoPlainModel
 from . import in_words
 from .common import print_json, stdout
 
@@ -73,7 +73,7 @@ def conduct(
     """
     plan: Plan | None = None
     try:
-        from ..launch import ending_signals
+        from ..launch.superlink import ending_signals
 
         with ending_signals(), around or nullcontext():
             plan = make()
@@ -97,7 +97,7 @@ def conduct(
     if as_json:
         _report(plan, COMPLETED, None)
     else:
-        from ..results import outcome
+        from ..results.run import outcome
         from .runs import outcome_table
 
         stdout().print(outcome_table(outcome(plan.folder)))
@@ -106,7 +106,7 @@ def conduct(
 
 def export(plan: Plan, shown: Display) -> None:
     """Write the personalised models of a run that has finished."""
-    from ..export import export_personal
+    from ..results.export import export_personal
 
     shown.stage("writing the personalised models")
     try:
@@ -128,7 +128,7 @@ def _began(plan: Plan | None) -> bool:
 
 
 def _report(plan: Plan | None, status: str, error: str | None) -> None:
-    from ..results import OUTCOME_KEYS, outcome
+    from ..results.run import OUTCOME_KEYS, outcome
 
     result: dict[str, Any] = {"run": plan.folder.path.name if plan else None, "status": status, "error": error}
     # The same keys in every case: whoever reads the object need not ask which are there.

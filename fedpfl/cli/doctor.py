@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 from . import app
 from .common import AsJson, app_settings, print_json, stdout
 
@@ -45,8 +45,8 @@ class Finding(NamedTuple):
 @app.command("doctor")
 def doctor(as_json: AsJson = False) -> None:
     """Check this machine for what would stop a run; exit code 1 if there is a problem."""
-    from ..config import Config
-    from ..settings import PLACES
+    from ..core.settings import PLACES
+    from ..setup.config import Config
 
     values = app_settings(Path()) or {}
     settings = Config.parse({key: value for key, value in values.items() if key in (*PLACES, "device", "threads")})
@@ -118,8 +118,8 @@ def _imports(name: str, why: str, otherwise: str) -> Finding:
 
 
 def _commands() -> Finding:
-    from ..errors import FedpflError
-    from ..launch import script
+    from ..core.errors import FedpflError
+    from ..launch.superlink import script
 
     try:
         for name in ("flwr", "flower-superlink", "flower-superexec"):

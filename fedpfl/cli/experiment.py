@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 from . import app
 from .common import (
     RunConfig,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..experiments.description import Experiment
     from ..experiments.store import PlannedRun, State, Store
     from ..experiments.tables import Measured
-    from ..tables import Table
+    from ..results.tables import Table
 
 FOLDER = "experiments"
 
@@ -132,7 +132,7 @@ def table_command(
     form: Annotated[str, typer.Option("--format", help="markdown, csv or latex.")] = "markdown",
 ) -> None:
     """Print an experiment's tables, as far as it is."""
-    from ..tables import FORMATS
+    from ..results.tables import FORMATS
 
     require_one_of("format", form, FORMATS)
     measured = plan(name, scale, seeds, output_dir, run_config)
@@ -244,7 +244,7 @@ def conduct(
     """Run a grid with its progress on standard error; Ctrl-C ends the program with exit code 130."""
     from ..experiments.cluster import LOOK_SECONDS, QUEUED
     from ..experiments.grid import Grid
-    from ..launch import ending_signals
+    from ..launch.superlink import ending_signals
     from .progress import grid_display
 
     grid = Grid(runs, store, cluster, LOOK_SECONDS if cluster else None)
@@ -264,7 +264,7 @@ def conduct(
 
 def write(tables: list[Table], folder: Path) -> None:
     """Leave tables as ``table.md``, ``table.csv`` and, if there are more, ``table-2.csv`` …."""
-    from ..files import write_atomically
+    from ..core.files import write_atomically
 
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("table*.csv"):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import ConfigError, FedpflError
+from ..core.errors import ConfigError, FedpflError
 from ..mqtt.frames import DEFAULT_CHUNK, MAX_CHUNK
 from . import app
 from .bridge import host_and_port, server_context
@@ -28,7 +28,7 @@ def keys_command(
     ] = None,
 ) -> None:
     """Make a certificate authority, a server certificate for 127.0.0.1 and the given addresses, keys and passwords."""
-    from ..credentials import LOOPBACK, prepare, prepare_passwords
+    from ..launch.credentials import LOOPBACK, prepare, prepare_passwords
 
     folder = folder.expanduser()
     before = _times(folder)

@@ -15,7 +15,7 @@ from .common import AsJson, print_json, stdout
 @app.command("methods")
 def methods_command(as_json: AsJson = False) -> None:
     """List the methods: paper, what travels, settings."""
-    from .. import settings
+    from ..core import settings
     from ..methods import methods
 
     rows = [
@@ -76,7 +76,7 @@ def config_command(
     ] = False,
 ) -> None:
     """Print every setting with its default, meaning and limits."""
-    from .. import reference
+    from . import reference
 
     if not update:
         typer.echo(reference.pyproject_block())

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import Config, check_keys
+from ..core.errors import ConfigError, FedpflError
+from ..core.settings import Value, absolute_places
 from ..data import default_clients as natural_clients
 from ..data import with_partitioner
-from ..data.partition import AUTO
-from ..errors import ConfigError, FedpflError
-from ..results import RunFolder
-from ..settings import Value, absolute_places
+from ..data.partitioners import AUTO
+from ..results.run import RunFolder
+from ..setup.config import Config, check_keys
 from ..training.device import require_device
 from .common import app_settings, overrides, require_used, run_folder
-from .split import DEFAULT_CLIENTS
+from .partition import DEFAULT_CLIENTS
 
 
 @dataclass(frozen=True)

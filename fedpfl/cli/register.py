@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import ConfigError, FedpflError
-from ..files import write_atomically
+from ..core.errors import ConfigError, FedpflError
+from ..core.files import write_atomically
 from . import app
 
 
@@ -83,7 +83,7 @@ def _note(record: Path, nodes: dict[str, dict[str, str]]) -> None:
 
 
 def _flwr(*arguments: str) -> dict[str, Any]:
-    from ..launch import COMMAND_SECONDS, answer, script
+    from ..launch.superlink import COMMAND_SECONDS, answer, script
 
     command = [script("flwr"), "supernode", *arguments, "--format", "json"]
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import ConfigError, FedpflError
+from ..core.errors import ConfigError, FedpflError
 from . import app
 from .common import RunConfig, can_draw, require_one_of, run_folder
 from .experiment import OutputDir, Seeds, made, plan
@@ -15,7 +15,7 @@ from .experiment import OutputDir, Seeds, made, plan
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..results import RunFolder
+    from ..results.run import RunFolder
 
 PAGE = "report.html"
 PLOT_FORMATS = ("svg", "png")

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 from . import app
 from .common import AsJson, RunName, output_dir, percent, print_json, run_folder, stdout
 
 if TYPE_CHECKING:
-    from ..results import RunFolder
+    from ..results.run import RunFolder
 
 ROUNDS_SHOWN = 20
 
@@ -38,7 +38,7 @@ def export(
     ] = None,
 ) -> None:
     """Write each client's personalised model as a plain model's weights, from the clients' state on this machine."""
-    from ..export import export_personal
+    from ..results.export import export_personal
 
     folder = run_folder(run)
     written = export_personal(folder, client)
@@ -52,7 +52,7 @@ def new_clients(
     as_json: AsJson = False,
 ) -> None:
     """Test the clients that a simulation held out as new (setting new-clients), from what it left on this machine."""
-    from ..new_clients import MODES, try_new_clients
+    from ..results.new_clients import MODES, try_new_clients
 
     if mode not in MODES:
         raise ConfigError("mode", mode, "must be one of " + ", ".join(MODES))
@@ -69,7 +69,7 @@ def new_clients(
 def _list_runs(root: Path) -> None:
     from rich.table import Table
 
-    from ..results import RunFolder, outcome
+    from ..results.run import RunFolder, outcome
 
     found = sorted(path.parent for path in root.glob("*/config.toml"))
     if not found:
@@ -90,10 +90,10 @@ def _list_runs(root: Path) -> None:
 def _show_run(folder: RunFolder) -> None:
     from rich.table import Table
 
+    from ..core.settings import parse
     from ..data import DataSettings
     from ..data.settings import in_words
-    from ..results import outcome
-    from ..settings import parse
+    from ..results.run import outcome
 
     values, result, lines = folder.config(), outcome(folder), folder.metrics()
     console = stdout()
@@ -128,7 +128,7 @@ def _show_run(folder: RunFolder) -> None:
 
 
 def outcome_table(result: dict[str, object]) -> object:
-    """Lay out :func:`fedpfl.results.outcome` as a table."""
+    """Lay out :func:`fedpfl.results.run.outcome` as a table."""
     from rich.table import Table
 
     def share(key: str) -> str:

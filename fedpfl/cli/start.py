@@ -51,7 +51,7 @@ def run_command(
         return prepare(app_dir, run_config, num_clients, resume)
 
     def run(plan: Plan) -> None:
-        from ..simulation import simulate
+        from ..launch.simulation import simulate
         from .progress import display
 
         with display(plan.config.run.num_server_rounds, quiet) as shown, _logged(shown):

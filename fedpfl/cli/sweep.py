@@ -21,7 +21,7 @@ from .experiment import (
     store,
     write,
 )
-from .split import DEFAULT_CLIENTS
+from .partition import DEFAULT_CLIENTS
 
 
 @app.command("sweep")
@@ -49,11 +49,11 @@ def sweep_command(
     quiet: Quiet = False,
 ) -> None:
     """Run what is not yet done of a sweep over settings, then print a line for each run, the best first."""
+    from ..core.errors import ConfigError
+    from ..core.settings import parse
     from ..data import DataSettings, default_clients
-    from ..errors import ConfigError
     from ..experiments.sweep import SELECT, Sweep
-    from ..settings import parse
-    from ..tables import FORMATS
+    from ..results.tables import FORMATS
 
     require_one_of("format", form, FORMATS)
     require_one_of("select", select, SELECT)

@@ -54,7 +54,7 @@ def up_command(
 
     Unlike a simulation it uses what real devices use: processes of their own, TLS, node keys. All listen on loopback.
     """
-    from ..testbed import Testbed
+    from ..launch.testbed import Testbed
 
     bed = Testbed(keys.expanduser(), transport is Transport.MQTT)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import FedpflError
+from ..core.errors import FedpflError
 from . import app
 from .bridge import DEFAULT_BROKER, Broker, Ca, PasswordFile, account
 from .common import print_json, stdout

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ..errors import FedpflError
+from ..core.errors import FedpflError
 from .conduct import COMPLETED, RunFailedError, export
 
 if TYPE_CHECKING:
-    from ..launch import SuperLink
+    from ..launch.superlink import SuperLink
     from .plan import Plan
     from .progress import Display
 
@@ -48,7 +48,7 @@ def carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet: 
     RunFailedError
         The run ended without its results.
     """
-    from ..launch import reason_in
+    from ..launch.superlink import reason_in
     from .progress import display
 
     run_id, status, details = None, "failed", ""
@@ -82,7 +82,7 @@ def _watch(
     link: SuperLink, run_id: str, plan: Plan, shown: Display, old: Sequence[tuple[int, int] | None]
 ) -> tuple[str, str]:
     """Show the run's progress until Flower says that it has finished; return Flower's status and details."""
-    from ..files import Rounds
+    from ..core.files import Rounds
 
     rounds = Rounds(plan.folder.path / "metrics.jsonl")
     summary, task = (plan.folder.path / name for name in FILES_WATCHED)

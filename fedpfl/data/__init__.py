@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .datasets import Dataset, DatasetInfo, dataset, fetch, load, no_downloads, table
 from .federation import FederatedData, Samples, default_clients, federated_data, own_data, with_partitioner
-from .partition import Pool, Share, label_permutation, partition, partitioner
+from .partitioners import Pool, Share, label_permutation, partition, partitioner
 from .plot import as_text, bubble_chart, partition_counts
 from .settings import DataSettings
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, NamedTuple
 
 import numpy as np
 
-from ..errors import ConfigError, DataError
+from ..core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from .settings import DataSettings

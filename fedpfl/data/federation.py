@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Callable, Hashable, NamedTuple, Sequence
 
 import numpy as np
 
-from ..errors import DataError
+from ..core.errors import DataError
 from .datasets import Dataset, load, owners, read_image_folder
-from .partition import (
+from .partitioners import (
     AUTO,
     Share,
     chosen_partitioner,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..settings import Value, items, setting
+from ..core.settings import Value, items, setting
 from .datasets import names as dataset_names
-from .partition import AUTO
-from .partition import names as partitioner_names
+from .partitioners import AUTO
+from .partitioners import names as partitioner_names
 
 # Settings that only some partitioners, or one kind of split, look at. "auto" may be any of the first two.
 _OF_PARTITIONERS = {

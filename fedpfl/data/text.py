@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Mapping
 
 import numpy as np
 
-from ..errors import DataError
+from ..core.errors import DataError
 from .datasets import Dataset, data_dir, dataset, read_npz, smallest_integers
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, FedpflError
-from ..files import write_atomically
+from ..core.errors import ConfigError, FedpflError
+from ..core.files import write_atomically
 from .grid import Job, Process, Share, Start
 from .store import PlannedRun, Store
 

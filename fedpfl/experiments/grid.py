@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from ..errors import ConfigError
-from ..files import Rounds
+from ..core.errors import ConfigError
+from ..core.files import Rounds
 from .store import PlannedRun, State, Store
 
 LOOK_SECONDS = 0.3

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError
-from ..results import RunFolder
+from ..core.errors import ConfigError
+from ..results.run import RunFolder
 
 WINDOW = 10
 NEW_CLIENTS = "new-clients"

@@ -26,11 +26,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from ..config import Config, check_keys
-from ..errors import ConfigError, StateError
-from ..files import write_atomically
-from ..results import RunFolder, to_toml
-from ..settings import absolute_places
+from ..core.errors import ConfigError, StateError
+from ..core.files import write_atomically
+from ..core.settings import absolute_places
+from ..results.run import RunFolder, to_toml
+from ..setup.config import Config, check_keys
 from . import metrics
 
 DEFAULT_ROOT = "~/.fedpfl/experiments"

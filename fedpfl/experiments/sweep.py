@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config import RunSettings, owners
-from ..errors import ConfigError
-from ..files import write_atomically
+from ..core.errors import ConfigError
+from ..core.files import write_atomically
+from ..core.rng import generator
 from ..methods import find
-from ..rng import generator
-from ..tables import Cell, Spread, Table
+from ..results.tables import Cell, Spread, Table
+from ..setup.config import RunSettings, owners
 from . import metrics
 from .store import INDIFFERENT, PlannedRun, State, Store, plan
 

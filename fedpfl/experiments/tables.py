@@ -10,11 +10,11 @@ from typing import Any
 
 from ..analysis import Result, analyses
 from ..analysis.figure import Figure, Lines
-from ..errors import ConfigError, FedpflError
-from ..results import RunFolder
-from ..settings import parse
-from ..tables import Cell as TableCell
-from ..tables import Spread, Table
+from ..core.errors import ConfigError, FedpflError
+from ..core.settings import parse
+from ..results.run import RunFolder
+from ..results.tables import Cell as TableCell
+from ..results.tables import Spread, Table
 from . import metrics
 from .description import BY_COLUMN, Cell, Experiment
 from .store import INDIFFERENT, PlannedRun, State, Store, plan

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 from .replace import conv_arguments, layers_of, replace_layers, weight_name
 
 

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from functools import lru_cache
 
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 from .base import Method
 
 __all__ = ["Method", "find", "methods", "names"]

@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..core.errors import ConfigError, LayoutError
+from ..core.extras import Extra
+from ..core.layout import Layout
+from ..core.payload import Payload
+from ..core.rng import generator
+from ..core.sharing import Partition
 from ..data.federation import Samples
-from ..errors import ConfigError, LayoutError
-from ..extras import Extra
-from ..partition import Partition
-from ..payload import Payload
-from ..rng import generator
 from ..training.phase import Forward, Phase
 from ..training.settings import TrainingSettings
-from ..wire import Layout
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Method:
         self.check()
 
     def check(self) -> None:
-        """Raise :class:`~fedpfl.errors.ConfigError` for settings that do not fit together."""
+        """Raise :class:`~fedpfl.core.errors.ConfigError` for settings that do not fit together."""
 
     # -- partition ---------------------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class Method:
     def remarks(self, model: nn.Module) -> list[str]:
         """Return what users should know before round 1, for example that the method has nothing to do on this model.
 
-        A model that the method cannot take is refused by :meth:`build`, with a :class:`~fedpfl.errors.ConfigError`.
+        A model that the method cannot take is refused by :meth:`build`, with a ``ConfigError``.
         """
         return []
 

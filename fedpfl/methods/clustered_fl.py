@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from torch import nn
 
-from ..settings import setting
+from ..core.settings import setting
 from ..training.phase import Forward
 from .base import Aggregation, Method
 

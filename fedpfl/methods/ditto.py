@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.settings import setting
 from ..layers.memory import TWIN, add_twin, in_twin, twin
-from ..settings import setting
 from ..training.phase import Batch, Forward, Phase, Proximal
 from .base import LocalRound, Method, excluding
 

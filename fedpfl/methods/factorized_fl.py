@@ -12,13 +12,13 @@ from typing import Any, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..extras import SERVER, Extra
+from ..core.extras import SERVER, Extra
+from ..core.payload import Number, Payload
+from ..core.settings import setting
+from ..core.sharing import RUNNING_STATISTICS, UNUSED_BUFFER
 from ..layers.factorized import count_kept, factorize, is_mu, is_v, merge, penultimate_v
 from ..layers.memory import Memory
 from ..models.split import cut
-from ..partition import RUNNING_STATISTICS, UNUSED_BUFFER
-from ..payload import Number, Payload
-from ..settings import setting
 from ..training.phase import L1, Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything
 

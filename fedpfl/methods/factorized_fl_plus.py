@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import nn
 
+from ..core.payload import Payload
 from ..layers.factorized import is_mu, penultimate_v
-from ..payload import Payload
 from .base import LocalRound
 from .factorized_fl import FactorizedFL
 

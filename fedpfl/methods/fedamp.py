@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import ConfigError
+from ..core.errors import ConfigError
+from ..core.settings import setting
 from ..layers.memory import in_twin
-from ..settings import setting
 from ..training.phase import Phase, Proximal
 from .base import Aggregation, LocalRound, excluding
 from .trained import KeepsTrained

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ..settings import setting
+from ..core.settings import setting
 from .base import Aggregation, Method
 
 

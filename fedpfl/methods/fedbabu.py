@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ..settings import setting
+from ..core.settings import setting
 from ..training.phase import Forward, Phase
 from .base import LocalRound, everything, excluding
 from .head import HeadMethod, HeadSettings

@@ -16,10 +16,10 @@ from typing import Mapping
 
 from torch import Tensor, nn
 
-from ..errors import ConfigError
+from ..core.errors import ConfigError
+from ..core.settings import setting
 from ..layers.low_rank import INITS, decompose, frozen_tau, full_rank_only, is_low_rank, merge, taus
 from ..models.transformer import SelfAttention
-from ..settings import setting
 from ..training.phase import Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything, excluding
 

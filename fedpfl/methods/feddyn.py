@@ -12,9 +12,9 @@ from typing import Mapping, Sequence, cast
 import torch
 from torch import Tensor, nn
 
+from ..core.payload import Payload
+from ..core.settings import setting
 from ..layers.memory import Memory
-from ..payload import Payload
-from ..settings import setting
 from ..training.phase import Forward, Phase, Proximal
 from .base import Aggregation, LocalRound, Method, everything
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import NoPlainModel
+from ..core.errors import NoPlainModel
+from ..core.settings import setting
 from ..models.registry import SplitModel
-from ..settings import setting
 from ..training.loop import predict
 from ..training.phase import Batch, Forward, Loss, Phase
 from .base import LocalRound, Method, everything

@@ -17,12 +17,12 @@ from typing import Callable, Sequence, cast
 import torch
 from torch import Tensor, nn
 
-from ..errors import ConfigError
-from ..extras import SERVER, Extra
+from ..core.errors import ConfigError
+from ..core.extras import SERVER, Extra
+from ..core.payload import Payload
+from ..core.settings import setting
+from ..core.sharing import SPLIT, ChannelPartition
 from ..models.registry import SplitModel
-from ..partition import SPLIT, ChannelPartition
-from ..payload import Payload
-from ..settings import setting
 from ..training.phase import Phase
 from .base import Aggregation, LocalRound, everything
 from .fedsplit import ChannelSettings, FedSplit

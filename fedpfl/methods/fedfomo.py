@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from ..core.errors import ConfigError
+from ..core.extras import ANY, CLIENT, SERVER, SHARED, Extra
+from ..core.payload import Payload
+from ..core.rng import generator
+from ..core.settings import setting
+from ..core.sharing import is_parameter
 from ..data.federation import Samples
-from ..errors import ConfigError
-from ..extras import ANY, CLIENT, SERVER, SHARED, Extra
-from ..partition import is_parameter
-from ..payload import Payload
-from ..rng import generator
-from ..settings import setting
 from ..training.loop import evaluate
 from ..training.phase import Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ..settings import setting
+from ..core.settings import setting
 from .head import HeadMethod, HeadSettings
 
 

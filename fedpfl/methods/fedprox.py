@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..settings import setting
+from ..core.settings import setting
 from ..training.phase import Phase, Proximal
 from .base import LocalRound, Method, everything
 

@@ -17,13 +17,13 @@ from typing import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.errors import NoPlainModel
+from ..core.payload import Payload
+from ..core.rng import generator
+from ..core.settings import setting
 from ..data.federation import Samples, SamplesCache
 from ..data.rebalance import AUGMENTATIONS, THRESHOLDS, effective_samples, quota, rebalance
-from ..errors import NoPlainModel
 from ..models.split import cut
-from ..payload import Payload
-from ..rng import generator
-from ..settings import setting
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything, excluding
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ..settings import setting
+from ..core.settings import setting
 from ..training.phase import Phase
 from .base import LocalRound, excluding
 from .head import HeadMethod, HeadSettings

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.settings import setting
 from ..models import cut
-from ..settings import setting
 from ..training.phase import Batch, Forward, Loss, Phase
 from .base import LocalRound, Method, everything
 

@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Mapping, Sequence, cast
 
 from torch import nn
 
-from ..errors import ConfigError
-from ..extras import CLIENT, Extra
+from ..core.errors import ConfigError
+from ..core.extras import CLIENT, Extra
+from ..core.settings import require_absolute_path, setting
+from ..core.sharing import SPLIT, UNUSED_BUFFER, ChannelPartition, Partition
 from ..layers.channels import arrays_of, default_layer, hidden_layers, norm_of
-from ..partition import SPLIT, UNUSED_BUFFER, ChannelPartition, Partition
-from ..settings import require_absolute_path, setting
 from ..training.phase import Forward
 from .base import Aggregation, Method
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import models
-from ..errors import NoPlainModel
+from ..core.errors import NoPlainModel
+from ..core.settings import setting
 from ..layers.conditional import ConditionalValve
 from ..layers.memory import Memory
-from ..settings import setting
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, everything
 

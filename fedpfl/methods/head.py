@@ -7,8 +7,8 @@ from typing import Callable
 
 from torch import nn
 
+from ..core.settings import setting
 from ..models import cut
-from ..settings import setting
 from .base import Method
 
 

@@ -15,9 +15,9 @@ from typing import Sequence
 import torch
 from torch import Tensor, nn
 
+from ..core.errors import ConfigError
+from ..core.settings import setting
 from ..data.federation import Samples
-from ..errors import ConfigError
-from ..settings import setting
 from ..training.phase import Batch, Phase
 from ..training.steps import gradient_of, move, parts_of, returning
 from .base import Aggregation, LocalRound, Method, everything

@@ -11,9 +11,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import ConfigError, NoPlainModel
+from ..core.errors import ConfigError, NoPlainModel
+from ..core.settings import setting
 from ..layers.gate import Gate, blocks_of
-from ..settings import setting
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything
 

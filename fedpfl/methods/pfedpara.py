@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from ..core.settings import setting
 from ..layers.hadamard import dense, factorise, in_second_pair, shared_only
-from ..settings import setting
 from ..training.phase import Forward
 from .base import Method
 

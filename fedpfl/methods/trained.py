@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from ..core.payload import Payload
 from ..layers.memory import add_twin, in_twin, refresh_twin, twin
-from ..payload import Payload
 from ..training.phase import Forward
 from .base import LocalRound, Method
 

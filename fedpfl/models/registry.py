@@ -8,7 +8,7 @@ from typing import Callable, NamedTuple, Tuple
 
 from torch import Tensor, nn
 
-from fedpfl.errors import ConfigError
+from fedpfl.core.errors import ConfigError
 
 Shape = Tuple[int, ...]
 

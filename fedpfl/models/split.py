@@ -6,7 +6,7 @@ from typing import Callable, NamedTuple
 
 from torch import nn
 
-from fedpfl.errors import ConfigError
+from fedpfl.core.errors import ConfigError
 
 from .registry import SplitModel
 

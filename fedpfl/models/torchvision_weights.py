@@ -6,7 +6,7 @@ from typing import Mapping
 
 from torch import Tensor
 
-from fedpfl.errors import ConfigError
+from fedpfl.core.errors import ConfigError
 
 # Where torchvision keeps the last linear layer; everything else is `base`, under its own name.
 _HEADS = {"resnet18": "fc.", "vgg16": "classifier.6."}

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedpfl.errors import ConfigError
+from fedpfl.core.errors import ConfigError
 
 from .registry import SplitModel
 from .torchvision_weights import from_torchvision

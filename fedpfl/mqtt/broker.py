@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ConfigError
-from ..files import make_password, write_atomically
+from ..core.errors import ConfigError
+from ..core.files import make_password, write_atomically
 from . import topics
 from .frames import DEFAULT_CHUNK
 from .link import PACKET_OVERHEAD, WINDOW, is_loopback

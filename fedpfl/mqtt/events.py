@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..files import Rounds
+from ..core.files import Rounds
 from . import telemetry, topics
 from .link import Publisher
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from ..errors import FedpflError
+from ..core.errors import FedpflError
 
 ID_BYTES = 16
 # Longest MQTT payload: --max-chunk, and the largest that it can be.

@@ -29,7 +29,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from ..errors import ConfigError, FedpflError
+from ..core.errors import ConfigError, FedpflError
 from . import topics
 from .frames import DEFAULT_CHUNK, MAX_CHUNK
 

@@ -14,8 +14,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import ConfigError
-from ..files import write_atomically
+from ..core.errors import ConfigError
+from ..core.files import write_atomically
 from .exchange import Response
 from .frames import MAX_MESSAGE_BYTES, FrameError
 

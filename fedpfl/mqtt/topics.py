@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 
 ROOT = "fedpfl"
 REQUESTS = f"{ROOT}/request/+"

@@ -6,7 +6,7 @@ import ssl
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 
-from ..errors import FedpflError
+from ..core.errors import FedpflError
 from .exchange import Request, Response, carried
 from .frames import MAX_MESSAGE_BYTES
 from .link import client_context

@@ -15,8 +15,8 @@ from markupsafe import Markup
 
 from .. import __version__
 from ..analysis.figure import Figure, Heatmap, file_name
-from ..files import write_atomically
-from ..tables import Table
+from ..core.files import write_atomically
+from ..results.tables import Table
 from .draw import Pen
 from .sections import Section
 

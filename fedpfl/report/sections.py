@@ -17,13 +17,13 @@ import numpy as np
 from ..analysis import NotRecorded, Result, analyses
 from ..analysis.figure import Distributions, Division, Figure, Heatmap, Lines
 from ..analysis.runs import Group, grouped, last_accuracies
-from ..config import Config
+from ..core.errors import FedpflError
+from ..core.settings import parse
 from ..data import FederatedData, federated_data, no_downloads, partition_counts
 from ..data.settings import DataSettings, in_words
-from ..errors import FedpflError
-from ..results import FREE_ON_RESUME, RunFolder, outcome
-from ..settings import parse
-from ..tables import Cell, Spread, Table
+from ..results.run import FREE_ON_RESUME, RunFolder, outcome
+from ..results.tables import Cell, Spread, Table
+from ..setup.config import Config
 
 # Traffic that differs by more than this factor between runs is drawn on a logarithmic axis.
 WIDE = 20.0

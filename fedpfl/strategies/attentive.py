@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError
-from ..partition import is_parameter
-from ..payload import Payload
+from ..core.errors import ConfigError
+from ..core.payload import Payload
+from ..core.sharing import is_parameter
 from .base import Client
 from .per_client import PerClientStrategy, inner_products, mix
 

@@ -22,15 +22,15 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MessageType, MetricRecord
 from flwr.serverapp.strategy import Result, Strategy
 
-from ..config import RunSettings
-from ..errors import ConfigError, FedpflError, LayoutError
-from ..extras import CLIENT, SERVER, Extras
-from ..payload import EVALUATION_ONLY, Payload
-from ..rng import generator
-from ..settings import Value
+from ..core.errors import ConfigError, FedpflError, LayoutError
+from ..core.extras import CLIENT, SERVER, Extras
+from ..core.layout import Layout
+from ..core.payload import EVALUATION_ONLY, Payload
+from ..core.rng import generator
+from ..core.settings import Value
+from ..setup.config import RunSettings
 from ..transports import Client, Request, Transport
 from ..transports.base import array_bytes, count_bytes
-from ..wire import Layout
 from .diagnostics import Diagnostics
 from .mean_model import MeanModel
 from .privacy import ServerPrivacy
@@ -167,7 +167,7 @@ class PersonalisedStrategy(Strategy):
         """Prepare for the replies of a round."""
 
     def check(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
-        """Raise :class:`~fedpfl.errors.LayoutError` if a reply lacks what the rule needs; it comes from the network."""
+        """Raise ``LayoutError`` if a reply lacks what the rule needs; it comes from the network."""
 
     @abstractmethod
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from flwr.app import MessageType
 
+from ..core.errors import LayoutError
+from ..core.payload import Payload
 from ..data.rebalance import THRESHOLDS
-from ..errors import LayoutError
-from ..payload import Payload
 from .base import Client, PersonalisedStrategy
 
 

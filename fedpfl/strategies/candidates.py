@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LayoutError
-from ..payload import Payload
-from ..rng import generator
+from ..core.errors import LayoutError
+from ..core.payload import Payload
+from ..core.rng import generator
 from .base import Client
 from .per_client import PerClientStrategy
 

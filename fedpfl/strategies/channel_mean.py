@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError
-from ..partition import SPLIT, Channels, is_parameter
-from ..payload import Payload
-from ..rng import generator
+from ..core.errors import ConfigError
+from ..core.payload import Payload
+from ..core.rng import generator
+from ..core.sharing import SPLIT, Channels, is_parameter
 from .base import Client
 from .mean import Mean
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..partition import is_parameter
-from ..payload import Payload
+from ..core.payload import Payload
+from ..core.sharing import is_parameter
 from .base import Client
 from .mean import RunningMean
 from .per_client import PerClientStrategy, inner_products

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..partition import is_parameter
-from ..payload import Payload
-from ..wire import Layout
+from ..core.layout import Layout
+from ..core.payload import Payload
+from ..core.sharing import is_parameter
 from .base import Client
 from .mean import RunningMean
 from .per_client import PerClientStrategy, inner_products, mix

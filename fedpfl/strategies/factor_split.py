@@ -8,18 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import LayoutError
-from ..payload import Payload
+from ..core.errors import LayoutError
+from ..core.payload import Payload
 from .base import Client
 from .channel_mean import PartialMean
-from .factor_analysis import (
-    Factors,
-    Moments,
-    eigenvector_shares,
-    number_of_factors,
-    principal_axis,
-    shared_channels,
-)
+from .factor_analysis import Factors, Moments, eigenvector_shares, number_of_factors, principal_axis, shared_channels
 
 logger = getLogger("flwr")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..partition import is_parameter
-from ..wire import rounded
+from ..core.layout import rounded
+from ..core.sharing import is_parameter
 from .mean import Mean
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..payload import Payload
-from ..privacy import without_negative_variances
+from ..core.payload import Payload
+from ..core.privacy import without_negative_variances
 from .base import Client, PersonalisedStrategy
 
 # Values that are added at a time: they stay in a core's cache, and no copy of a whole vector is made.

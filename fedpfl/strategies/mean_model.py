@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import LayoutError
-from ..payload import EVALUATION_ONLY, Payload
-from ..wire import Layout
+from ..core.errors import LayoutError
+from ..core.layout import Layout
+from ..core.payload import EVALUATION_ONLY, Payload
 
 
 class MeanModel:

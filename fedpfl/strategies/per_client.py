@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..wire import rounded
+from ..core.layout import rounded
 from .base import Client, PersonalisedStrategy
 
 # Values of a vector that are computed with at a time: sums over all clients run in float64 without a copy of it all.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..privacy import PrivacySettings, clipped, gaussian, noise_key
-from ..wire import rounded
+from ..core.layout import rounded
+from ..core.privacy import PrivacySettings, clipped, gaussian, noise_key
 
 
 class ServerPrivacy:

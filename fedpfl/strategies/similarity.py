@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..payload import Payload
-from ..rng import generator
+from ..core.payload import Payload
+from ..core.rng import generator
 from .base import Client
 from .per_client import PerClientStrategy
 

@@ -7,7 +7,7 @@ from typing import Any, ContextManager
 
 import torch
 
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 from .settings import TrainingSettings
 
 # The compute capability of NVIDIA's Ampere, the first GPUs that multiply bfloat16; newer PyTorch emulates it on others.
@@ -15,7 +15,7 @@ BF16_CAPABILITY = (8, 0)
 
 
 def require_device(settings: TrainingSettings) -> None:
-    """Raise :class:`~fedpfl.errors.ConfigError` for a device or a precision that this machine does not have.
+    """Raise :class:`~fedpfl.core.errors.ConfigError` for a device or a precision that this machine does not have.
 
     Every CPU takes bf16. Those that cannot multiply it are slower with it than without.
     """

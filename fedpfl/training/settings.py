@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..settings import setting
+from ..core.settings import setting
 from .batches import LAST_BATCH
 from .optim import OPTIMIZERS
 

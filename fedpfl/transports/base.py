@@ -10,9 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..config import Config
-from ..payload import Payload
-from ..settings import Value
+from ..core.payload import Payload
+from ..core.settings import Value
+from ..setup.config import Config
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Transport(ABC):
 
     @abstractmethod
     def find_clients(self, config: Config) -> dict[int, Payload]:
-        """Return how each client describes itself, by client: see :meth:`fedpfl.client.Engine.query`.
+        """Return how each client describes itself, by client: see :meth:`fedpfl.client.engine.Engine.query`.
 
         Raises
         ------

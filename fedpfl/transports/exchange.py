@@ -14,8 +14,8 @@ from logging import WARNING, getLogger
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
+from ..core.payload import probe
 from ..messages import to_content
-from ..payload import probe
 from .base import Client, Fail
 
 logger = getLogger("flwr")

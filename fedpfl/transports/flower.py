@@ -12,10 +12,10 @@ from logging import INFO, WARNING, getLogger
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
-from ..config import Config, RunSettings
-from ..errors import ConfigError, FedpflError, LayoutError
+from ..core.errors import ConfigError, FedpflError, LayoutError
+from ..core.payload import Payload
 from ..messages import from_content, pack_arrays, to_content
-from ..payload import Payload
+from ..setup.config import Config, RunSettings
 from .base import Client, Fail, Request, Transport
 from .exchange import Exchange, Node, Pace
 

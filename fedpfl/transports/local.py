@@ -17,10 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from ..client import Engine, engine_for
-from ..config import Config
-from ..payload import Payload
-from ..settings import Value
+from ..client.engine import Engine, engine_for
+from ..core.payload import Payload
+from ..core.settings import Value
+from ..setup.config import Config
 from .base import Client, Fail, Request, Transport
 from .player import Failed, play
 from .pool import Died, Pool

@@ -26,11 +26,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..client import HANDLERS, Engine
-from ..errors import FedpflError
-from ..files import writing
-from ..payload import Number, Payload
-from ..settings import Value
+from ..client.engine import HANDLERS, Engine
+from ..core.errors import FedpflError
+from ..core.files import writing
+from ..core.payload import Number, Payload
+from ..core.settings import Value
 
 # Arrays that a worker keeps for the requests that follow, beside those of the last one: some clusters of clients share.
 KEPT_ARRAYS, KEPT_BYTES = 16, 64 * 2**20

@@ -17,8 +17,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import NamedTuple
 
-from ..client import Engine
-from ..payload import Payload
+from ..client.engine import Engine
+from ..core.payload import Payload
 from .player import (
     Answered,
     ArrayNote,

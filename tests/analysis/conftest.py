@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from fedpfl.config import Config
-from fedpfl.results import RunFolder, to_toml
+from fedpfl.results.run import RunFolder, to_toml
+from fedpfl.setup.config import Config
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from torch import nn
 from fedpfl.analysis import NotRecorded, analyses
 from fedpfl.analysis.attack import AttackOptions, _of_the_attacker, attack_run, observe, psnr, psnr_of_grey
 from fedpfl.analysis.inversion import ATTACKS, cosine_distance, label_from_bias, squared_distance, total_variation
-from fedpfl.errors import ConfigError
-from fedpfl.new_clients import Simulation
+from fedpfl.core.errors import ConfigError
+from fedpfl.results.new_clients import Simulation
 
 QUICK = {"num_server_rounds": 1, "local_epochs": 2, "learning_rate": 0.01, "evaluate_every": 0}
 # Each with something of its own: data, attached settings or models, other losses, gradients or forward passes.

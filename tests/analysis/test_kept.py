@@ -8,7 +8,7 @@ import numpy as np
 
 from fedpfl.analysis.kept import kept
 from fedpfl.analysis.masking import MaskingOptions
-from fedpfl.results import RunFolder
+from fedpfl.results.run import RunFolder
 
 
 def test_numbers_are_computed_once_for_each_run_and_options(tmp_path: Path) -> None:

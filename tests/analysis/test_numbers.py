@@ -11,9 +11,9 @@ import pytest
 from fedpfl.analysis import NotRecorded, analyses
 from fedpfl.analysis.overall import product, ratio
 from fedpfl.analysis.runs import grouped
-from fedpfl.errors import ConfigError
-from fedpfl.results import RunFolder
-from fedpfl.tables import Spread
+from fedpfl.core.errors import ConfigError
+from fedpfl.results.run import RunFolder
+from fedpfl.results.tables import Spread
 
 
 def rows(result, table=0):

@@ -10,7 +10,7 @@ from fedpfl import models
 from fedpfl.analysis import NotRecorded, analyses
 from fedpfl.analysis.communication import traffic
 from fedpfl.analysis.similarity import mean_of_others
-from fedpfl.results import RunFolder
+from fedpfl.results.run import RunFolder
 
 SMALL = {"num_server_rounds": 2, "local_epochs": 1}
 
@@ -139,7 +139,7 @@ def test_channels_that_stay_are_not_counted(tmp_path, method):
 
 def test_a_damaged_array_is_one_line(tmp_path, make_run):
     from fedpfl.analysis.runs import array
-    from fedpfl.errors import StateError
+    from fedpfl.core.errors import StateError
 
     run = RunFolder(make_run("fedavg", []).path)
     (run.path / "arrays" / "similarity").mkdir(parents=True)

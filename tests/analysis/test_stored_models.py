@@ -11,8 +11,8 @@ from fedpfl.analysis import NotRecorded, analyses
 from fedpfl.analysis.feature_maps import contrast, picture, scaled
 from fedpfl.analysis.left import fresh_arrays, overwrite
 from fedpfl.analysis.masking import masked_accuracies, parts
-from fedpfl.errors import ConfigError
-from fedpfl.new_clients import Simulation, try_new_clients
+from fedpfl.core.errors import ConfigError
+from fedpfl.results.new_clients import Simulation, try_new_clients
 
 QUICK = {"num_server_rounds": 2, "local_epochs": 2}
 

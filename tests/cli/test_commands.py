@@ -10,12 +10,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedpfl import reference
-from fedpfl.cli import app, doctor
-from fedpfl.config import Config
+from fedpfl.cli import app, doctor, reference
 from fedpfl.data import federated_data, own_data, table
 from fedpfl.methods import methods
-from fedpfl.results import RunFolder
+from fedpfl.results.run import RunFolder
+from fedpfl.setup.config import Config
 from fedpfl.training import speed
 from fedpfl.training.settings import TrainingSettings
 
@@ -72,7 +71,7 @@ def test_a_full_disk_is_one_line(stored_run, monkeypatch, path, words):
     def full(*arguments):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
-    monkeypatch.setattr("fedpfl.export.export_personal", full)
+    monkeypatch.setattr("fedpfl.results.export.export_personal", full)
     done = fedpfl("export", "first")
     assert (done.exit_code, done.stderr) == (1, f"error: {words}No space left on device\n")
 

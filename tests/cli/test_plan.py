@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from flwr.common.config import parse_config_args
 
-from fedpfl import reference
+from fedpfl.cli import reference
 from fedpfl.cli.common import overrides
 from fedpfl.cli.plan import prepare
 from fedpfl.cli.progress import Lines, describe
-from fedpfl.errors import ConfigError, FedpflError
-from fedpfl.files import Rounds
-from fedpfl.launch import copy_app, reason_in
+from fedpfl.core.errors import ConfigError, FedpflError
+from fedpfl.core.files import Rounds
+from fedpfl.launch.superlink import copy_app, reason_in
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +105,7 @@ def test_run_names_are_not_used_twice(elsewhere):
 @pytest.fixture
 def unfinished(elsewhere):
     """Make a run of two clients that was interrupted after round 2."""
-    from fedpfl.results import RunFolder
+    from fedpfl.results.run import RunFolder
 
     plan = prepare(None, ['run-name="old" seed=9 output-dir="here"', "num-server-rounds=4"], 2, None)
     folder = RunFolder.create(plan.config)

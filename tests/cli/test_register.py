@@ -4,9 +4,9 @@ import json
 import sys
 
 import pytest
+from fedpfl.superlink.superlink import superlink
 from typer.testing import CliRunner
 
-from fedpfl import launch
 from fedpfl.cli import app
 
 FLWR = """#!{python}
@@ -39,7 +39,7 @@ def bench(tmp_path, monkeypatch):
     program = tmp_path / "flwr"
     program.write_text(FLWR.format(python=sys.executable, store=str(tmp_path / "store")))
     program.chmod(0o755)
-    monkeypatch.setattr(launch, "script", lambda name: str(tmp_path / name))
+    monkeypatch.setattr(superlink, "script", lambda name: str(tmp_path / name))
     for number in range(3):
         (tmp_path / f"node-{number}.pub").write_text(f"key {number}")
     return tmp_path

@@ -14,7 +14,7 @@ import pytest
 from processes import marked
 from support import exported
 
-from fedpfl.results import RunFolder
+from fedpfl.results.run import RunFolder
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,9 @@ import typer
 from fedpfl.cli import watched
 from fedpfl.cli.conduct import conduct as conduct_run
 from fedpfl.cli.plan import prepare
+from fedpfl.core.errors import DataError, FedpflError
 from fedpfl.data import datasets
-from fedpfl.errors import DataError, FedpflError
-from fedpfl.results import RunFolder
+from fedpfl.results.run import RunFolder
 
 ROUND = {"round": 1, "seconds": 1.0, "bytes_up": 1, "bytes_down": 1}
 

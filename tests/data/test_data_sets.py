@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from real_data import real_data_dir
 
+from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import Dataset, DataSettings, dataset, fetch, load, table
 from fedpfl.data.datasets import _REGISTRY, _TORCHVISION, EMNIST_BALANCED, names, owners, read_image_folder, read_npz
-from fedpfl.errors import ConfigError, DataError
 
 
 def images(n: int, *shape: int) -> np.ndarray:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from real_data import real_data_dir
 
+from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import (
     DataSettings,
     FederatedData,
@@ -24,9 +25,8 @@ from fedpfl.data import (
     partition_counts,
     with_partitioner,
 )
-from fedpfl.data.partition import Share
+from fedpfl.data.partitioners import Share
 from fedpfl.data.settings import in_words
-from fedpfl.errors import ConfigError, DataError
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedpfl.core.errors import ConfigError
 from fedpfl.data.federation import Samples, scale
 from fedpfl.data.rebalance import THRESHOLDS, effective_samples, quota, rebalance
-from fedpfl.errors import ConfigError
 
 
 def images(counts: list[int], channels: int = 1, side: int = 8) -> Samples:

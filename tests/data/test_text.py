@@ -12,6 +12,7 @@ import pytest
 import torch
 from real_data import real_data_dir
 
+from fedpfl.core.errors import DataError
 from fedpfl.data import DataSettings, FederatedData, load
 from fedpfl.data.text import (
     CHARACTERS,
@@ -23,7 +24,6 @@ from fedpfl.data.text import (
     read_news,
     read_plays,
 )
-from fedpfl.errors import DataError
 
 
 def decoded(codes: np.ndarray) -> str:

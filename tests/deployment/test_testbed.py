@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpfl import credentials, testbed
+from fedpfl.launch.superlink import credentials, testbed
 
 
 @pytest.fixture

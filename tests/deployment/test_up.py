@@ -15,8 +15,8 @@ import pytest
 from deployment_parts import SECONDS, SETTINGS, needs_mosquitto, wait_for
 from support import exported
 
-from fedpfl.credentials import prepare
-from fedpfl.launch import free_port
+from fedpfl.launch.credentials import prepare
+from fedpfl.launch.superlink import free_port
 
 pytestmark = [
     pytest.mark.slow,

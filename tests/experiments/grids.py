@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedpfl.config import Config
 from fedpfl.experiments.grid import Share
 from fedpfl.experiments.store import PlannedRun, Store
+from fedpfl.setup.config import Config
 
 FILE = """\
 title = "A table"

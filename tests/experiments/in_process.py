@@ -10,11 +10,11 @@ from typing import Any
 
 from support import engine
 
-from fedpfl.errors import FedpflError
+from fedpfl.core.errors import FedpflError
 from fedpfl.experiments.grid import Share
 from fedpfl.experiments.store import PlannedRun, Store
-from fedpfl.new_clients import try_new_clients
-from fedpfl.server import run_federation
+from fedpfl.results.new_clients import try_new_clients
+from fedpfl.server.federation import run_federation
 
 
 class InProcess:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from grids import FILE, write
 
-from fedpfl.errors import ConfigError
+from fedpfl.core.errors import ConfigError
 from fedpfl.experiments.description import load
 
 ROWS = '[rows]\n"FedAvg" = { method = "fedavg" }\n"Local" = { method = "local" }'

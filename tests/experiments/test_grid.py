@@ -15,7 +15,7 @@ import pytest
 from grids import FILE, Fake, Silent, leave, write
 from waiting import HANG_SECONDS, LOOK_SECONDS
 
-from fedpfl.errors import ConfigError
+from fedpfl.core.errors import ConfigError
 from fedpfl.experiments.description import load
 from fedpfl.experiments.grid import Grid, Process, _shares
 from fedpfl.experiments.store import PlannedRun, State, Store, plan

@@ -7,13 +7,13 @@ import torch
 from grids import FILE, Fake, Silent, write
 
 from fedpfl.analysis.attack import AttackOptions, Attempt
-from fedpfl.errors import ConfigError
+from fedpfl.core.errors import ConfigError
 from fedpfl.experiments import metrics
 from fedpfl.experiments.description import load
 from fedpfl.experiments.grid import Grid
 from fedpfl.experiments.store import Store
 from fedpfl.experiments.tables import Measured, tables
-from fedpfl.results import RunFolder
+from fedpfl.results.run import RunFolder
 
 
 def line(number: int, accuracy: float, weighted: float, shared: float | None = None) -> dict:

@@ -13,7 +13,7 @@ from grids import Fake, Silent
 from typer.testing import CliRunner, Result
 
 from fedpfl.cli import app
-from fedpfl.errors import ConfigError, FedpflError
+from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.experiments.cluster import Cluster, Task, minutes, slurm
 from fedpfl.experiments.grid import Grid
 from fedpfl.experiments.store import PlannedRun, State, Store, plan

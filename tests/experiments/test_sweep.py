@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from grids import Fake, Silent
 
-from fedpfl.errors import ConfigError
+from fedpfl.core.errors import ConfigError
 from fedpfl.experiments.grid import Grid
 from fedpfl.experiments.store import Store
 from fedpfl.experiments.sweep import Sweep

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedpfl import models
-from fedpfl.errors import ConfigError
+from fedpfl.core.errors import ConfigError
 from fedpfl.layers.factorized import (
     FactorizedConv2d,
     FactorizedLinear,

@@ -8,20 +8,20 @@ import torch
 from safetensors.numpy import load_file
 from support import LocalGrid, federation, simulate, train
 
-import fedpfl.config
-from fedpfl.assembly import assemble
-from fedpfl.config import Config
+import fedpfl.setup.config
+from fedpfl.client.state import ClientState
+from fedpfl.core.errors import ConfigError
+from fedpfl.core.payload import Payload
 from fedpfl.data import Samples
 from fedpfl.data.federation import federated_data
-from fedpfl.errors import ConfigError
-from fedpfl.export import export_personal
 from fedpfl.layers.factorized import is_mu, is_v
 from fedpfl.methods.base import LocalRound
 from fedpfl.methods.factorized_fl import FactorizedFL
 from fedpfl.methods.factorized_fl_plus import FactorizedFLPlus
-from fedpfl.payload import Payload
-from fedpfl.server import run_federation
-from fedpfl.state import ClientState
+from fedpfl.results.export import export_personal
+from fedpfl.server.federation import run_federation
+from fedpfl.setup.assembly import assemble
+from fedpfl.setup.config import Config
 
 ALPHA, BETA = "factorized-fl", "factorized-fl-plus"
 
@@ -159,8 +159,8 @@ def test_tau_above_1_is_local_training_to_the_bit(tmp_path, monkeypatch, method,
 
         aggregation = fedpfl.methods.Method.aggregation
 
-    monkeypatch.setattr(fedpfl.config, "find", lambda name: Alone)
-    from fedpfl.client import _engines
+    monkeypatch.setattr(fedpfl.setup.config, "find", lambda name: Alone)
+    from fedpfl.client.engine import _engines
 
     _engines.clear()
     alone, _, _ = run(tmp_path / "b", **common)

@@ -7,10 +7,10 @@ import pytest
 from safetensors.numpy import load_file
 from support import federation, head, linear_round, simulate, softmax, train
 
-from fedpfl.config import Config
-from fedpfl.errors import ConfigError
+from fedpfl.core.errors import ConfigError
 from fedpfl.layers.memory import twin
 from fedpfl.methods.fedamp import FedAMP, FedAMPSettings
+from fedpfl.setup.config import Config
 from fedpfl.training.settings import TrainingSettings
 
 

@@ -7,11 +7,11 @@ import pytest
 from safetensors.numpy import load_file
 from support import FEW_SAMPLES, LocalGrid, federation, simulate
 
-from fedpfl.assembly import assemble
-from fedpfl.client import engine_for, handle
-from fedpfl.config import Config
-from fedpfl.errors import ConfigError
-from fedpfl.payload import Payload
+from fedpfl.client.engine import engine_for, handle
+from fedpfl.core.errors import ConfigError
+from fedpfl.core.payload import Payload
+from fedpfl.setup.assembly import assemble
+from fedpfl.setup.config import Config
 
 
 def shared(folder):
@@ -137,7 +137,7 @@ def test_absent_clients_can_count_with_the_last_mean(tmp_path):
 
 
 def test_the_exported_model_is_sigma_plus_tau(tmp_path):
-    from fedpfl.export import export_personal
+    from fedpfl.results.export import export_personal
 
     run = simulate(tmp_path, 2, method="feddecomp", num_server_rounds=1)
     merged = load_file(export_personal(run)[0])

@@ -11,9 +11,9 @@ from support import head, linear_round, simulate, softmax, train
 
 from fedpfl import models
 from fedpfl.cli.conduct import export
-from fedpfl.errors import NoPlainModel
-from fedpfl.export import export_personal
+from fedpfl.core.errors import NoPlainModel
 from fedpfl.methods.fedem import FedEM, FedEMSettings, components
+from fedpfl.results.export import export_personal
 from fedpfl.training.settings import TrainingSettings
 
 

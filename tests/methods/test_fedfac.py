@@ -9,14 +9,14 @@ from safetensors.numpy import load_file
 from support import LocalGrid, federation, simulate
 
 from fedpfl import models
-from fedpfl.assembly import assemble
-from fedpfl.config import Config
-from fedpfl.errors import ConfigError, LayoutError
-from fedpfl.export import export_personal
+from fedpfl.core.errors import ConfigError, LayoutError
+from fedpfl.core.layout import Layout
 from fedpfl.layers.channels import hidden_layers, norm_of
-from fedpfl.new_clients import Simulation
-from fedpfl.server import run_federation
-from fedpfl.wire import Layout
+from fedpfl.results.export import export_personal
+from fedpfl.results.new_clients import Simulation
+from fedpfl.server.federation import run_federation
+from fedpfl.setup.assembly import assemble
+from fedpfl.setup.config import Config
 
 CONV2 = ["base.conv2.weight", "base.conv2.bias"]
 
@@ -254,8 +254,8 @@ def test_kappa_and_tau_can_differ_by_layer(tmp_path):
 
 
 def test_the_static_variant_trains_its_pre_rounds_in_round_1(tmp_path):
+    from fedpfl.core.payload import Payload
     from fedpfl.methods.base import LocalRound
-    from fedpfl.payload import Payload
 
     def phases(variant, number):
         values = {"fedfac-variant": variant, "fedfac-pre-rounds": 3, "local-epochs": 2, "method": "fedfac"}
@@ -285,7 +285,7 @@ def test_differences_are_those_of_the_round(tmp_path, variant):
 
 
 def test_a_reply_without_its_differences_is_refused():
-    from fedpfl.payload import Payload
+    from fedpfl.core.payload import Payload
 
     config, _, partition = built(**{"fedfac-update": "difference"})
     strategy = rule(config, partition)

@@ -7,14 +7,14 @@ import pytest
 from safetensors.numpy import load_file
 from support import LocalGrid, federation, head, linear_round, simulate, softmax, train
 
-from fedpfl.assembly import assemble
-from fedpfl.config import Config
-from fedpfl.errors import ConfigError, LayoutError
-from fedpfl.extras import Extras
+from fedpfl.core.errors import ConfigError, LayoutError
+from fedpfl.core.extras import Extras
+from fedpfl.core.payload import Payload
 from fedpfl.messages import from_content
 from fedpfl.methods.fedfomo import FedFomo, FedFomoSettings
-from fedpfl.payload import Payload
-from fedpfl.server import run_federation
+from fedpfl.server.federation import run_federation
+from fedpfl.setup.assembly import assemble
+from fedpfl.setup.config import Config
 from fedpfl.training.settings import TrainingSettings
 
 

@@ -10,19 +10,19 @@ from support import LocalGrid, federation, simulate
 from torch.nn import functional as F
 
 from fedpfl import models
+from fedpfl.core.errors import NoPlainModel
+from fedpfl.core.layout import Layout
+from fedpfl.core.payload import Payload
+from fedpfl.core.rng import generator
 from fedpfl.data.federation import Samples
 from fedpfl.data.rebalance import rebalance
-from fedpfl.errors import NoPlainModel
-from fedpfl.export import export_personal
 from fedpfl.messages import from_content
 from fedpfl.methods.base import LocalRound
 from fedpfl.methods.fedreg import FedReG, FedReGSettings
-from fedpfl.payload import Payload
-from fedpfl.rng import generator
-from fedpfl.server import run_federation
+from fedpfl.results.export import export_personal
+from fedpfl.server.federation import run_federation
 from fedpfl.training.loop import run_phase
 from fedpfl.training.settings import TrainingSettings
-from fedpfl.wire import Layout
 
 SHAPE, CLASSES, THRESHOLD, QUOTA = (1, 8, 8), 3, 12.0, 4
 COUNTS = [9, 2, 3]

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedpfl.assembly import assemble
-from fedpfl.config import Config
+from fedpfl.core.errors import NoPlainModel
+from fedpfl.core.payload import Payload
 from fedpfl.data.federation import Samples
-from fedpfl.errors import NoPlainModel
 from fedpfl.layers.conditional import ConditionalValve
 from fedpfl.methods.base import LocalRound
 from fedpfl.methods.gpfl import Decay
-from fedpfl.payload import Payload
+from fedpfl.setup.assembly import assemble
+from fedpfl.setup.config import Config
 from fedpfl.training.phase import Batch
 
 

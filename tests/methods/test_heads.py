@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedpfl import models
-from fedpfl.assembly import assemble
-from fedpfl.config import Config
-from fedpfl.errors import ConfigError, FedpflError
+from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.models import registry
+from fedpfl.setup.assembly import assemble
+from fedpfl.setup.config import Config
 from fedpfl.training.phase import Batch
 
 HERE = ["ditto", "fedbabu", "fedbn", "feddyn", "fedper", "fedprox", "fedrep", "fedrod", "lg-fedavg"]

@@ -11,10 +11,10 @@ from support import simulate
 from test_federation import SETTINGS
 from torch import nn
 
-from fedpfl.errors import NoPlainModel
-from fedpfl.export import export_personal
+from fedpfl.core.errors import NoPlainModel
 from fedpfl.methods import methods
 from fedpfl.models import SplitModel, registry
+from fedpfl.results.export import export_personal
 
 
 def small_with_batchnorm(input_shape, num_classes):

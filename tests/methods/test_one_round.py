@@ -12,10 +12,10 @@ from safetensors.numpy import load_file
 from support import simulate
 from torch import nn
 
-from fedpfl.assembly import assemble
-from fedpfl.config import Config
 from fedpfl.data.federation import federated_data
 from fedpfl.models import SplitModel, registry
+from fedpfl.setup.assembly import assemble
+from fedpfl.setup.config import Config
 
 RATE, EPOCHS = 0.1, 2
 BASE, HEAD = ("base.fc.weight", "base.fc.bias"), ("head.weight", "head.bias")

@@ -11,10 +11,10 @@ from support import federation, linear_round, simulate
 from torch import nn
 from torch.nn import functional as F
 
-from fedpfl.config import Config
-from fedpfl.errors import ConfigError
+from fedpfl.core.errors import ConfigError
 from fedpfl.methods import per_fedavg
 from fedpfl.methods.per_fedavg import PerFedAvg, PerFedAvgSettings
+from fedpfl.setup.config import Config
 from fedpfl.training.phase import Batch
 from fedpfl.training.settings import TrainingSettings
 from fedpfl.training.steps import gradient_of

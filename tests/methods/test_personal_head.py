@@ -7,14 +7,14 @@ import pytest
 import torch
 from support import LocalGrid, federation, simulate
 
-from fedpfl.assembly import assemble
-from fedpfl.config import Config
-from fedpfl.errors import ConfigError
+from fedpfl.core.errors import ConfigError
+from fedpfl.core.layout import Layout
 from fedpfl.messages import from_content
 from fedpfl.methods import methods
-from fedpfl.new_clients import Simulation, try_new_clients
-from fedpfl.server import run_federation
-from fedpfl.wire import Layout
+from fedpfl.results.new_clients import Simulation, try_new_clients
+from fedpfl.server.federation import run_federation
+from fedpfl.setup.assembly import assemble
+from fedpfl.setup.config import Config
 
 QUICK = {"model": "mlp-200", "local_epochs": 1, "threads": 1, "feddecomp_lora_epochs": 0, "personal_head": True}
 REFUSED = {

@@ -10,7 +10,7 @@ from support import simulate
 from torch import nn
 
 from fedpfl import models
-from fedpfl.errors import NoPlainModel
+from fedpfl.core.errors import NoPlainModel
 from fedpfl.layers.gate import Gate, blocks_of
 from fedpfl.methods.pfedgate import PFedGate
 
@@ -82,7 +82,7 @@ def test_with_every_gate_open_it_is_fedavg_to_the_bit(tmp_path, monkeypatch):
 
 
 def test_the_gate_stays_and_there_is_no_plain_model():
-    from fedpfl.config import Config
+    from fedpfl.setup.config import Config
 
     method = Config.parse({"method": "pfedgate"}).method
     assert isinstance(method, PFedGate)

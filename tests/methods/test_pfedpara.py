@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedpfl import models
-from fedpfl.assembly import assemble
-from fedpfl.config import Config
 from fedpfl.layers.hadamard import HadamardConv2d, HadamardLinear, rank
+from fedpfl.setup.assembly import assemble
+from fedpfl.setup.config import Config
 
 
 def values(outputs, inputs, pixels, size):

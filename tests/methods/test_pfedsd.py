@@ -7,9 +7,9 @@ import torch
 from safetensors.numpy import load_file
 from support import head, linear_round, simulate, softmax, train
 
-from fedpfl.export import export_personal
 from fedpfl.layers.memory import twin
 from fedpfl.methods.pfedsd import PFedSD, PFedSDSettings
+from fedpfl.results.export import export_personal
 from fedpfl.training.settings import TrainingSettings
 
 

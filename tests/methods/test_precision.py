@@ -8,10 +8,10 @@ from support import FEW_SAMPLES, simulate
 from test_federation import SETTINGS, arrays
 from torch import nn
 
-from fedpfl.config import Config
-from fedpfl.errors import ConfigError
+from fedpfl.core.errors import ConfigError
 from fedpfl.methods import methods
 from fedpfl.models import SplitModel, registry
+from fedpfl.setup.config import Config
 
 
 def small_with_batchnorm(input_shape, num_classes):

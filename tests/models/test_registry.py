@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedpfl import models
-from fedpfl.errors import ConfigError
+from fedpfl.core.errors import ConfigError
 from fedpfl.models import registry
 
 SMALLEST_SIDES = {"fedavg-cnn": 16, "convnet": 16, "small-cnn": 4, "resnet9": 11}

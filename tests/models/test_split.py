@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedpfl import models
-from fedpfl.errors import ConfigError
+from fedpfl.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedpfl import models
-from fedpfl.errors import ConfigError
+from fedpfl.core.errors import ConfigError
 from fedpfl.models.transformer import SelfAttention, sinusoids
 
 

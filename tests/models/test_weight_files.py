@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import save_file
 
 from fedpfl import models
-from fedpfl.assembly import assemble
-from fedpfl.config import Config
-from fedpfl.errors import ConfigError
+from fedpfl.core.errors import ConfigError
+from fedpfl.setup.assembly import assemble
+from fedpfl.setup.config import Config
 
 
 def saved(path, arrays):

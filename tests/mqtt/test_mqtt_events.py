@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 
 from fedpfl.cli import app
 from fedpfl.cli.watch import _keep, _lines
-from fedpfl.errors import ConfigError
+from fedpfl.core.errors import ConfigError
 from fedpfl.mqtt import telemetry, topics
 from fedpfl.mqtt.broker import BrokerTls, access_list, write_broker_files
 from fedpfl.mqtt.events import Events, LogEvents, RunFollower
 from fedpfl.mqtt.link import PACKET_OVERHEAD, Account, Arrived
 from fedpfl.mqtt.watch import MAX_PAYLOAD, Board, EventError, read_event
-from fedpfl.results import RunFolder
+from fedpfl.results.run import RunFolder
 
 
 class Recorder:
@@ -128,7 +128,7 @@ def test_a_look_at_a_run_does_not_keep_it_from_going_on(tmp_path, monkeypatch):
     with (tmp_path / ".lock").open("rb") as looked_at:
         fcntl.flock(looked_at, fcntl.LOCK_SH)
         looked = SimpleNamespace(sleep=lambda seconds: fcntl.flock(looked_at, fcntl.LOCK_UN))
-        monkeypatch.setattr("fedpfl.results.time", looked)
+        monkeypatch.setattr("fedpfl.results.run.time", looked)
         with folder.alone():
             pass
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from support import simulate
 
-from fedpfl.results import RunFolder, to_toml
+from fedpfl.results.run import RunFolder, to_toml
 
 
 @pytest.fixture(scope="session")

@@ -7,12 +7,12 @@ import statistics
 import pytest
 
 from fedpfl.analysis.figure import Distributions, Division, Heatmap, Lines
+from fedpfl.core.errors import DataError, StateError
+from fedpfl.core.payload import Payload
 from fedpfl.data import DataSettings, federated_data, load, no_downloads
-from fedpfl.errors import DataError, StateError
-from fedpfl.payload import Payload
 from fedpfl.report import sections
-from fedpfl.results import RunFolder
-from fedpfl.server import _division
+from fedpfl.results.run import RunFolder
+from fedpfl.server.federation import _division
 
 
 def by_title(runs):

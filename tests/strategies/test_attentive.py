@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support import play, rule
 
-from fedpfl.errors import ConfigError
-from fedpfl.wire import Layout
+from fedpfl.core.errors import ConfigError
+from fedpfl.core.layout import Layout
 
 W = {0: [0.0, 0.0], 1: [1.0, 0.0], 2: [0.0, 2.0]}
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpfl.config import RunSettings
-from fedpfl.errors import LayoutError
-from fedpfl.payload import Payload
+from fedpfl.core.errors import LayoutError
+from fedpfl.core.layout import Layout
+from fedpfl.core.payload import Payload
+from fedpfl.setup.config import RunSettings
 from fedpfl.strategies import Client, strategies
-from fedpfl.wire import Layout
 
 LAYOUT = Layout.of([("base.w", (2,)), ("head.w", (1,)), ("base.v", (1,))])
 SIZES = (1, 2, 5)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from support import play, rule
 
-from fedpfl.errors import LayoutError
-from fedpfl.payload import Payload
+from fedpfl.core.errors import LayoutError
+from fedpfl.core.payload import Payload
 from fedpfl.strategies.base import Round
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from support import play, rule
 
+from fedpfl.core.layout import Layout
 from fedpfl.strategies.critical import overlaps, threshold, top_share
-from fedpfl.wire import Layout
 
 LAYOUT = Layout.of([("a", (4,)), ("b", (2,))])
 

@@ -4,11 +4,11 @@ import pytest
 from flwr.app import Error, Message
 from support import FEW_SAMPLES, Clock, LocalGrid, federation
 
-from fedpfl.client import handle
-from fedpfl.errors import ConfigError, FedpflError
+from fedpfl.client.engine import handle
+from fedpfl.core.errors import ConfigError, FedpflError
+from fedpfl.core.payload import Payload, is_probe
 from fedpfl.messages import from_content
-from fedpfl.payload import Payload, is_probe
-from fedpfl.server import run_federation
+from fedpfl.server.federation import run_federation
 from fedpfl.transports import exchange
 
 LOST_NODE, CRASHED = 5, 8

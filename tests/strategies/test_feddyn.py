@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from fedpfl.config import RunSettings
-from fedpfl.payload import Payload
+from fedpfl.core.layout import Layout
+from fedpfl.core.payload import Payload
+from fedpfl.setup.config import RunSettings
 from fedpfl.strategies import Client, strategies
-from fedpfl.wire import Layout
 
 LAYOUT = Layout.of([("fc.weight", (1,)), ("norm.running_mean", (1,)), ("norm.running_var", (1,)), ("norm.bias", (1,))])
 CLIENTS = [Client(i, 1 + i, 5) for i in range(4)]

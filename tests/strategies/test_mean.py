@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpfl.config import RunSettings
-from fedpfl.payload import Payload
+from fedpfl.core.layout import Layout
+from fedpfl.core.payload import Payload
+from fedpfl.setup.config import RunSettings
 from fedpfl.strategies import Client, strategies
-from fedpfl.wire import Layout
 
 LAYOUT = Layout.of([("w", (3,))])
 CLIENTS = [Client(i, n, 5) for i, n in enumerate((1, 2, 5))]

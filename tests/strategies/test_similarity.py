@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedpfl.config import RunSettings
-from fedpfl.payload import Payload
+from fedpfl.core.layout import Layout
+from fedpfl.core.payload import Payload
+from fedpfl.setup.config import RunSettings
 from fedpfl.strategies import Client, strategies
 from fedpfl.strategies.base import Round
 from fedpfl.strategies.similarity import cosines
-from fedpfl.wire import Layout
 
 LAYOUT = Layout.of([("u", (2,))])
 SAMPLES = (1, 2, 5, 8)

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from support import FEW_SAMPLES, LocalGrid, federation
 
-from fedpfl.client import HANDLERS
-from fedpfl.config import Config
-from fedpfl.errors import FedpflError
+from fedpfl.client.engine import HANDLERS
+from fedpfl.core.errors import FedpflError
+from fedpfl.core.payload import Payload
 from fedpfl.messages import to_content
 from fedpfl.methods import methods
-from fedpfl.payload import Payload
-from fedpfl.server import run_federation
+from fedpfl.server.federation import run_federation
+from fedpfl.setup.config import Config
 from fedpfl.transports import Client, Request, local, player
 from fedpfl.transports.base import count_bytes
 from fedpfl.transports.local import LocalTransport

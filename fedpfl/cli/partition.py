@@ -1,0 +1,71 @@
+"""``fedpfl partition``: who gets which classes, without running anything."""
+
+from __future__ import annotations
+
+import io
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..core.errors import ConfigError, FedpflError
+from ..core.files import write_atomically
+from . import app
+from .common import RunConfig, app_settings, overrides
+
+if TYPE_CHECKING:
+    from ..data.federation import FederatedData
+
+DEFAULT_CLIENTS = 10
+CHART = "partition.png"
+
+
+@app.command("partition")
+def partition_command(
+    run_config: RunConfig = None,
+    num_supernodes: Annotated[
+        int | None, typer.Option(min=1, help="Number of clients where num-clients is 0; 10 by default.")
+    ] = None,
+    plot: Annotated[bool, typer.Option("--plot", help=f"Draw a chart into {CHART}.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Draw it into this .png, .svg or .pdf instead.")] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write each client's samples to FOLDER/client-NUMBER.npz, for its device."),
+    ] = None,
+) -> None:
+    """Print how the data are divided, clients by classes, and write each client's samples for its device if asked."""
+    from ..data import as_text, bubble_chart, default_clients, federated_data, partition_counts, with_partitioner
+    from ..setup.config import Config, check_keys
+
+    chart = output or (Path(CHART) if plot else None)
+    if chart is not None and find_spec("matplotlib") is None:
+        raise FedpflError("the chart needs matplotlib: pip install matplotlib")
+    values = {**(app_settings(Path()) or {}), **overrides(run_config)}
+    check_keys(values)
+    config = Config.parse(values)
+    clients = config.data.num_clients or num_supernodes or default_clients(config.data) or DEFAULT_CLIENTS
+    data = federated_data(config.data, clients, config.run.seed)
+    for remark in data.remarks:
+        typer.echo(f"note: {remark}", err=True)
+    counts = partition_counts(data)
+    typer.echo(as_text(counts))
+    if export is not None:
+        typer.echo(f"wrote {_export(data, export.expanduser())} files to {export}", err=True)
+    if chart is not None:
+        title = f"{config.data.dataset}, {with_partitioner(config.data).partitioner}, {clients} clients"
+        typer.echo(f"wrote {bubble_chart(counts, chart, title).absolute()}", err=True)
+
+
+def _export(data: FederatedData, folder: Path) -> int:
+    import numpy as np
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for client in range(data.num_clients):
+            content = io.BytesIO()
+            np.savez_compressed(content, **data.arrays(client))  # type: ignore[arg-type]
+            write_atomically(folder / f"client-{client}.npz", content.getvalue())
+    except OSError as error:
+        raise ConfigError("export", str(folder), f"cannot be written ({error.strerror})") from error
+    return data.num_clients

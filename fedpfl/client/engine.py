@@ -1,0 +1,378 @@
+"""A client's part of a round, without Flower: receive, train or test, answer.
+
+An :class:`Engine` is the warm part of a process (data, model, settings); every client that the process plays goes
+through it one after the other. It is what the ClientApp calls, in a simulation as on a device.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from pathlib import Path
+from typing import Callable, Mapping, Sequence, Tuple
+
+import numpy as np
+import torch
+
+from ..core.errors import ConfigError, TrainingDiverged
+from ..core.extras import CLIENT, SERVER
+from ..core.layout import Layout
+from ..core.payload import EVALUATION_ONLY, Payload
+from ..core.privacy import noise_key, private_reply
+from ..core.rng import generator, seed_torch, torch_seed
+from ..core.settings import Value
+from ..data.federation import FederatedData, Samples, federated_data, own_data
+from ..methods.base import LocalRound
+from ..setup.assembly import assemble, extras_of, mean_model_layout
+from ..setup.config import Config
+from ..training.device import require_device
+from ..training.loop import Score, evaluate, run_phase
+from ..training.phase import Phase
+from .state import ClientState
+
+# In front of the names of arrays that ``diagnostics`` keeps as they were before the client's first round.
+FIRST = "first/"
+
+
+class Engine:
+    """Data, model and settings of one run in one process.
+
+    Parameters
+    ----------
+    config : Config
+        The run's settings.
+    data : FederatedData
+        The clients' data, or (with one client in it) those that lie on this device.
+    num_clients : int
+        Clients of the federation.
+    own : bool
+        Whether ``data`` are this device's own, of one client.
+    """
+
+    def __init__(self, config: Config, data: FederatedData, num_clients: int, own: bool = False) -> None:
+        torch.set_num_threads(config.training.threads or _available_threads())
+        require_device(config.training)
+        self.config = config
+        self.data = data
+        self.num_clients = num_clients
+        self.own = own
+        self.model, self.partition = assemble(
+            config, data.input_shape, data.num_classes, config.training.device, data.vocabulary
+        )
+        self.extras = extras_of(config, self.model, self.partition)
+        self._first_personal = self.partition.get_personal()
+        self._mean_model = mean_model_layout(config, self.model, self.partition)
+
+    def query(self, client: int, message: Payload) -> Payload:
+        """Describe the client's task; no array of the client leaves it."""
+        train_samples, test_samples = self.data.sizes(self._place(client))
+        self.partition.accept({})
+        # All clients must divide common data alike; data of a device's own are not divided.
+        division: dict[str, Value] = {} if self.own else {"division": self.data.checksum}
+        if self.data.remarks:
+            division["remarks"] = "\n".join(self.data.remarks)
+        return Payload(
+            config={
+                **division,
+                "client": client,
+                "num-clients": self.num_clients,
+                "input-shape": "x".join(map(str, self.data.input_shape)),
+                "num-classes": self.data.num_classes,
+                "vocabulary": self.data.vocabulary,
+                "layout": self.partition.layout.to_text(),
+            },
+            metrics={"train-samples": train_samples, "test-samples": test_samples},
+        )
+
+    def train(self, client: int, message: Payload) -> Payload:
+        """Run the method's schedule from the received shared and the stored personal arrays."""
+        started = time.perf_counter()
+        state, local = self.load(client, message)
+        method = self.config.method
+        method.prepare(local)
+        first = self._first_personal_part(state, local)
+        losses = self._run(method.schedule(local), local, "batches")
+        extra = method.conclude(local)
+        personal, shared = self.partition.get_personal(), self.partition.get_shared()
+        if not all(np.isfinite(array).all() for array in (shared, *personal.values(), *extra.arrays.values())):
+            # Neither sent nor kept: the client's last good state is where its next round starts.
+            raise TrainingDiverged(f"the training diverged in round {local.round}; a smaller learning-rate may help")
+        seconds = time.perf_counter() - started
+        movement = self._movement(first)
+        state.save({**personal, **first}, local.round, int(message.config["personal-round"]))
+        if self.config.privacy.on:
+            key = noise_key(self.config.privacy, state.folder, local.seed, local.client)
+            # What the client keeps is as it was trained.
+            shared, besides = self.private(local, shared, extra.arrays, key)
+            extra = Payload(extra.config, extra.metrics, besides)
+        sent = {**extra.arrays, **self._for_evaluation(local.round)}
+        reply = Payload(
+            metrics={
+                **extra.metrics,
+                **movement,
+                "train-samples": len(local.samples.y),
+                "train-loss": losses[-1] if losses else 0.0,
+                "train-seconds": seconds,
+            },
+            arrays={**self.extras.pack(sent, SERVER), **self.partition.layout.pack(shared, self.config.run.wire_dtype)},
+            config={**extra.config, "layout": self.partition.layout.to_text()},
+        )
+        if self.config.run.evaluate_trained:
+            reply.metrics.update(self._test_trained(local))
+        return reply
+
+    def evaluate(self, client: int, message: Payload) -> Payload:
+        """Test the client's personalised model, also on samples for validation, and the global one."""
+        started = time.perf_counter()
+        _, local = self.load(client, message)
+        method, metrics = self.config.method, {}
+        method.prepare(local)
+        samples = self.test_samples(client)
+        adaptation = method.adaptation(local)
+        self.model.eval()
+        personalised, shared = method.personalised(self.model), method.common_model(self.model)
+        # Before the model adapts: the next message loads every array anew, so the adapted one needs no undoing.
+        if shared is not None and (adaptation or shared is not personalised):
+            metrics.update(_metrics("global", evaluate(shared, samples)))
+        if local.has_received(EVALUATION_ONLY):
+            metrics.update(_metrics("global", self._test_mean_model(local.received(EVALUATION_ONLY), samples)))
+        self._run(adaptation, local, "adaptation")
+        self.model.eval()
+        score = evaluate(personalised, samples)
+        metrics.update(_metrics("personalised", score))
+        if self.config.data.validation_fraction and len((held := self.validation_samples(client)).y):
+            metrics.update(_metrics("validation", evaluate(personalised, held)))
+        if shared is not None and "global-correct" not in metrics:
+            metrics.update(_metrics("global", score))
+        metrics["evaluate-seconds"] = time.perf_counter() - started
+        return Payload(metrics=metrics)
+
+    def _test_trained(self, local: LocalRound) -> dict[str, int | float]:
+        # The model may adapt: all that is sent or kept of it has been copied.
+        self._run(self.config.method.adaptation(local), local, "adaptation")
+        self.model.eval()
+        score = evaluate(self.config.method.personalised(self.model), self.test_samples(local.client))
+        return _metrics("trained", score)
+
+    def private(
+        self, local: LocalRound, shared: np.ndarray, besides: Mapping[str, np.ndarray], key: bytes
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Clip and disturb the trained shared arrays and those that the method sends besides; see ``privacy.py``."""
+        layout = self.partition.layout
+        # All clients know the first arrays, from the seed; the client's last ones are its secret.
+        starts = {name: array.reshape(-1) for name, array in self.extras.private_starts(local.extras).items()}
+        flat = {name: array.reshape(-1) for name, array in besides.items()}
+        received = layout.unpack(local.message.arrays)
+        shared, sent = private_reply(received, shared, starts, flat, self.config.privacy, key, local.round, layout)
+        return shared, {name: array.reshape(besides[name].shape) for name, array in sent.items()}
+
+    def _for_evaluation(self, server_round: int) -> dict[str, np.ndarray]:
+        if not self._mean_model.size or not self.config.run.evaluates_in(server_round):
+            return {}
+        whole = self.partition.copies(self._mean_model.names)
+        return {EVALUATION_ONLY: self._mean_model.flatten(whole)}
+
+    def _personal_part(self) -> dict[str, np.ndarray]:
+        part = self.config.method.personal_part(self.model)
+        return {f"{FIRST}{name}": array.detach().cpu().numpy().copy() for name, array in part.items()}
+
+    def _first_personal_part(self, state: ClientState, local: LocalRound) -> dict[str, np.ndarray]:
+        """Return, for ``diagnostics``, the personal part before the client's first round, which stays with it."""
+        # Asked before the file is: a client that keeps nothing has none.
+        if not (self.config.run.diagnostics and self.config.method.personal_part(self.model)):
+            return {}
+        if local.never_trained:
+            return self._personal_part()
+        stored = state.load(int(local.message.config["personal-round"]))
+        return {name: array for name, array in stored.items() if name.startswith(FIRST)}
+
+    def _movement(self, first: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Return how far the personal part has moved since."""
+        if not first:
+            return {}
+        now = self._personal_part()
+        squares = [float(np.sum(np.square(now[name].astype(np.float64) - first[name]))) for name in now]
+        return {"personal-change": sum(squares) ** 0.5}
+
+    def _test_mean_model(self, mean: np.ndarray, samples: Samples) -> Score:
+        """Test the shared arrays with the mean of the clients' personal ones."""
+        own = self.partition.get_personal()
+        self.partition.set_personal({**own, **self._mean_model.unflatten(mean)})
+        score = evaluate(self.config.method.personalised(self.model), samples)
+        self.partition.set_personal(own)
+        return score
+
+    def _run(self, phases: Sequence[Phase], local: LocalRound, purpose: str) -> list[float]:
+        """Run phases; return the mean loss of each."""
+        # A phase without epochs does not count: a schedule that is FedAvg's in effect draws FedAvg's batches.
+        phases = [phase for phase in phases if phase.epochs]
+        if phases:
+            # Dropout draws from torch's own generator; the batches have theirs.
+            seed = torch_seed(local.seed, f"torch {purpose}", local.client, local.round)
+            seed_torch(seed, self.config.training.device)
+        return [
+            run_phase(
+                self.model, phase, local.samples, self.config.training,
+                generator(local.seed, purpose, local.client, local.round, place),
+            )
+            for place, phase in enumerate(phases)
+        ]  # fmt: skip
+
+    def load(self, client: int, message: Payload) -> tuple[ClientState, LocalRound]:
+        """Put a client's model together: the arrays of a ``train`` or ``evaluate`` message, and its own of that round.
+
+        Returns
+        -------
+        tuple of (ClientState, LocalRound)
+            Where the client keeps its arrays, and what a method may look at.
+
+        Raises
+        ------
+        LayoutError
+            The message is for another model.
+        StateError
+            The client's arrays cannot be read.
+        """
+        extras = self.extras.read(message.arrays, CLIENT)
+        self.partition.accept(extras)
+        layout = str(message.config["layout"])
+        if layout != self.partition.layout.to_text():
+            self.partition.layout.require(Layout.from_text(layout))
+        vector = self.partition.layout.unpack(message.arrays)
+        self.partition.set_shared(vector)
+        state = ClientState(Path(self.config.run.state_dir), str(message.config["state-key"]), client)
+        if self.partition.personal:
+            stored = int(message.config["personal-round"])
+            self.partition.set_personal(state.load(stored) if stored else self._first_personal)
+        place = self._place(client)
+        local = LocalRound(
+            client, int(message.config["round"]), self.config.run.seed, self.data.num_classes, self.model,
+            self.partition.received(vector), message,
+            train_data=lambda: self._on_device(self.data.train(place)),
+            train_labels=lambda: self.data.labels(place),
+            layout=self.partition.layout,
+            extras=extras,
+        )  # fmt: skip
+        return state, local
+
+    def test_samples(self, client: int) -> Samples:
+        """Return a client's test samples where the model computes."""
+        return self._on_device(self.data.test(self._place(client)))
+
+    def validation_samples(self, client: int) -> Samples:
+        """Return a client's samples for validation where the model computes."""
+        return self._on_device(self.data.validation(self._place(client)))
+
+    def _place(self, client: int) -> int:
+        return 0 if self.own else client
+
+    def _on_device(self, samples: Samples) -> Samples:
+        return Samples(*(tensor.to(self.config.training.device) for tensor in samples))
+
+
+Handler = Callable[[str, Payload, Mapping[str, Value], Mapping[str, Value]], Payload]
+Key = Tuple[Tuple[Tuple[Tuple[str, Value], ...], int], str, int]
+
+HANDLERS: dict[str, Callable[[Engine, int, Payload], Payload]] = {
+    "query": Engine.query,
+    "train": Engine.train,
+    "evaluate": Engine.evaluate,
+}
+
+
+def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_config: Mapping[str, Value]) -> Payload:
+    """Answer one message for the client that the node is.
+
+    Parameters
+    ----------
+    kind : str
+        ``query``, ``train`` or ``evaluate``.
+    message : Payload
+        What arrived. Its config has ``state-key``, under which the client keeps its arrays, and with ``train`` and
+        ``evaluate`` ``round``, ``personal-round`` (the round after which the client's arrays are wanted; 0 for the
+        initial ones) and ``layout``.
+    run_config, node_config : mapping
+        As Flower hands them to the ClientApp; the node has ``partition-id`` and ``num-partitions``, and on a device
+        that holds its own data ``data``.
+
+    Raises
+    ------
+    FedpflError
+        A setting, the data, the stored state or the message is not as it should be.
+    """
+    client, nodes = _number(node_config, "partition-id", 0), _number(node_config, "num-partitions", 1)
+    if client >= nodes:
+        raise ConfigError("partition-id", client, f"must be below num-partitions = {nodes}")
+    engine = engine_for(run_config, nodes, str(node_config.get("data", "")), client)
+    return HANDLERS[kind](engine, client, message)
+
+
+def _number(node_config: Mapping[str, Value], key: str, least: int) -> int:
+    if key not in node_config:
+        raise ConfigError("node-config", dict(node_config), f"must have {key} (`--node-config '{key}=…'`)")
+    value = node_config[key]
+    if type(value) is not int or value < least:
+        raise ConfigError(key, value, f"must be a whole number of at least {least} (`--node-config '{key}=…'`)")
+    return value
+
+
+# The engines of one run, the latest used last. Clients that divide a data set share one; a client with data of its own
+# has its own, and a device has few of those.
+_engines: OrderedDict[Key, Engine] = OrderedDict()
+MOST_ENGINES = 4
+
+
+def engine_for(run_config: Mapping[str, Value], nodes: int, path: str, client: int) -> Engine:
+    """Return the engine that plays a client, made now or kept from an earlier message of the same run.
+
+    Parameters
+    ----------
+    run_config : mapping
+        The settings.
+    nodes : int
+        Nodes of the federation.
+    path : str
+        The client's own data, or nothing.
+    client : int
+        Client from 0.
+    """
+    run = tuple(sorted(run_config.items())), nodes
+    key = (run, path, client if path else -1)
+    if key in _engines:
+        _engines.move_to_end(key)
+        return _engines[key]
+    # Before the new engine is made: two runs' data and models may not fit into the memory of a small board.
+    if any(kept[0] != run for kept in _engines):
+        _engines.clear()
+    while len(_engines) >= MOST_ENGINES:
+        _engines.popitem(last=False)
+    _engines[key] = _make_engine(dict(run_config), nodes, path, client)
+    return _engines[key]
+
+
+def _make_engine(values: Mapping[str, Value], nodes: int, path: str, client: int) -> Engine:
+    config = Config.parse(values)
+    num_clients = config.data.num_clients or nodes
+    if num_clients != nodes:
+        raise ConfigError("num-clients", num_clients, f"this federation has {nodes} nodes; use {nodes} or 0")
+    if path:
+        data = own_data(config.data, path, client, config.run.seed, config.data.num_classes or None)
+    else:
+        data = federated_data(config.data, num_clients, config.run.seed)
+    return Engine(config, data, num_clients, own=bool(path))
+
+
+def _available_threads() -> int:
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _metrics(prefix: str, score: Score) -> dict[str, int | float]:
+    return {
+        f"{prefix}-correct": score.correct,
+        f"{prefix}-loss-sum": score.loss_sum,
+        f"{prefix}-samples": score.samples,
+    }

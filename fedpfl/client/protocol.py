@@ -1,0 +1,196 @@
+"""Requests to the worker and its replies, as bytes on a local socket.
+
+A frame is a prefix (magic, length of the header, length of the arrays), a header in JSON and the arrays as safetensors.
+Both are bounded and neither can carry code; numbers come back as they went, to the bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import struct
+from functools import lru_cache
+from io import BufferedIOBase
+from pathlib import Path
+from typing import Any, Dict, Mapping
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from ..core.device import DEVICE_ROOMS
+from ..core.errors import ConfigError, FedpflError
+from ..core.payload import Payload
+from ..core.settings import Value
+
+MAGIC = b"fedpfl1\n"
+MAX_HEADER_BYTES = 4_000_000
+MAX_ARRAYS_BYTES = 2**30
+SOCKET_VARIABLE = "FEDPFL_WORKER_SOCKET"
+# sockaddr_un holds 108 bytes on Linux, 104 elsewhere, with a zero at the end.
+MAX_SOCKET_PATH = 103
+
+_PREFIX = struct.Struct(">8sIQ")
+_CREDENTIALS = struct.Struct("3i")
+
+Header = Dict[str, Any]
+
+
+class FrameError(FedpflError):
+    """Bytes that are not a frame arrived, or a frame that is too large."""
+
+
+def socket_path() -> Path:
+    """Return where the worker of this device listens.
+
+    ``$FEDPFL_WORKER_SOCKET``, else ``fedpfl/worker.sock`` in ``$XDG_RUNTIME_DIR``, else ``~/.fedpfl/worker.sock``.
+
+    Raises
+    ------
+    ConfigError
+        The path is too long for a socket.
+    """
+    given, runtime = os.environ.get(SOCKET_VARIABLE), os.environ.get("XDG_RUNTIME_DIR")
+    if given:
+        path = Path(given).expanduser().absolute()
+    else:
+        path = Path(runtime, "fedpfl", "worker.sock") if runtime else Path("~/.fedpfl/worker.sock").expanduser()
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
+        raise ConfigError(SOCKET_VARIABLE, str(path), f"a socket's path has at most {MAX_SOCKET_PATH} bytes")
+    return path
+
+
+@lru_cache(maxsize=None)
+def code_hash(package: Path = Path(__file__).parents[1]) -> str:
+    """Return a hash of the source that trains: the same for a checkout, an installed wheel and an unpacked app.
+
+    Parameters
+    ----------
+    package : Path
+        The package's folder; by default that of this process, as it is at the first call.
+    """
+    digest = hashlib.sha256()
+    files = [path for room in DEVICE_ROOMS for path in (package / room).rglob("*.py") if path.name[0] != "."]
+    for path in sorted(path for path in files if path.is_file()):
+        source = path.read_bytes().replace(b"\r\n", b"\n")
+        digest.update(f"{path.relative_to(package).as_posix()} {len(source)}\n".encode() + source)
+    return digest.hexdigest()[:16]
+
+
+def require_own_peer(connection: socket.socket) -> None:
+    """Check that the other end of a Unix socket runs as the same user as this process.
+
+    Raises
+    ------
+    FrameError
+        It does not. Systems that do not tell have only the socket's permissions.
+    """
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return
+    _, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
+    if user != os.geteuid():
+        raise FrameError(f"the other end belongs to user {user}, and this process to user {os.geteuid()}")
+
+
+def write(stream: BufferedIOBase, header: Mapping[str, Any], payload: Payload) -> None:
+    """Write one frame.
+
+    Parameters
+    ----------
+    stream : buffered binary stream
+        Where to.
+    header : mapping
+        What goes beside the payload; JSON.
+    payload : Payload
+        Its settings and numbers go into the header.
+
+    Raises
+    ------
+    FrameError
+        It would be too large.
+    """
+    content = {**header, "config": payload.config, "metrics": payload.metrics}
+    text = json.dumps(content, separators=(",", ":")).encode()
+    arrays = save({name: np.ascontiguousarray(array) for name, array in payload.arrays.items()})
+    _require_lengths(len(text), len(arrays))
+    stream.write(_PREFIX.pack(MAGIC, len(text), len(arrays)))
+    stream.write(text)
+    stream.write(arrays)
+    stream.flush()
+
+
+def read(stream: BufferedIOBase) -> tuple[Header, Payload]:
+    """Read one frame; return the header without the payload's part, and the payload.
+
+    Raises
+    ------
+    EOFError
+        The stream ended before the frame did.
+    FrameError
+        What arrived is not a frame, or is too large.
+    """
+    magic, header_bytes, arrays_bytes = _PREFIX.unpack(_exactly(stream, _PREFIX.size))
+    if magic != MAGIC:
+        raise FrameError("something that does not speak this protocol, or another version of it, is at the other end")
+    _require_lengths(header_bytes, arrays_bytes)
+    header = _header(_exactly(stream, header_bytes))
+    arrays = _arrays(_exactly(stream, arrays_bytes))
+    return header, Payload(_scalars(header, "config"), _numbers(header), arrays)
+
+
+def values(header: Header, key: str) -> dict[str, Value]:
+    """Take a mapping of settings out of a header.
+
+    Raises
+    ------
+    FrameError
+        It is not there, or holds something else.
+    """
+    return _scalars(header, key)
+
+
+def _exactly(stream: BufferedIOBase, count: int) -> bytes:
+    found = stream.read(count)
+    if len(found) < count:
+        raise EOFError("the connection ended within a frame")
+    return found
+
+
+def _require_lengths(header_bytes: int, arrays_bytes: int) -> None:
+    for what, count, most in (("header", header_bytes, MAX_HEADER_BYTES), ("arrays", arrays_bytes, MAX_ARRAYS_BYTES)):
+        if count > most:
+            raise FrameError(f"a frame whose {what} take {count} bytes; at most {most} are allowed")
+
+
+def _header(text: bytes) -> Header:
+    try:
+        header = json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"a header that is not JSON arrived: {error}") from error
+    if not isinstance(header, dict):
+        raise FrameError("a header that is not a JSON object arrived")
+    return header
+
+
+def _arrays(content: bytes) -> dict[str, np.ndarray]:
+    try:
+        return dict(load(content))
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:  # the last three: types that NumPy lacks
+        raise FrameError(f"arrays that cannot be read arrived: {error}") from error
+
+
+def _scalars(header: Header, key: str) -> dict[str, Value]:
+    found = header.pop(key, None)
+    if not isinstance(found, dict) or not all(isinstance(v, (bool, int, float, str)) for v in found.values()):
+        raise FrameError(f"a header arrived whose {key} is not a mapping of settings")
+    return found
+
+
+def _numbers(header: Header) -> dict[str, Any]:
+    found = _scalars(header, "metrics")
+    if any(isinstance(value, (bool, str)) for value in found.values()):
+        raise FrameError("a header arrived whose metrics are not all numbers")
+    return found

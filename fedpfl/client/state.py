@@ -1,0 +1,93 @@
+"""Personal state: what a client keeps between rounds, on its own disk.
+
+One safetensors file a client and round, ``state-dir/KEY/client-00003/round-000012.safetensors``, written beside and
+renamed, so that a crash or a full disk leaves the last good file. The server says after which round the client's
+arrays are wanted (the last one whose reply it has), so a round that is repeated starts exactly where it did; that
+round's file and the new one are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Mapping
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from ..core.errors import StateError
+from ..core.files import write_atomically
+
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_FILE = re.compile(r"round-(\d{6,})\.safetensors")
+
+
+class ClientState:
+    """The stored arrays of one client in one run.
+
+    Parameters
+    ----------
+    root : Path
+        ``state-dir``.
+    key : str
+        The run's key, which no other run has.
+    client : int
+        Client from 0.
+
+    Raises
+    ------
+    StateError
+        The key is not the name of a folder.
+    """
+
+    def __init__(self, root: Path, key: str, client: int) -> None:
+        if not _KEY.fullmatch(key):
+            # The key comes from the network and becomes a path.
+            raise StateError(f"state-key = {key!r}: must be letters, digits, '.', '_' and '-'")
+        self.folder = Path(root).expanduser() / key / f"client-{client:05d}"
+
+    def load(self, server_round: int) -> dict[str, np.ndarray]:
+        """Return the arrays that the client held after ``server_round``.
+
+        Raises
+        ------
+        StateError
+            The file is missing or damaged.
+        """
+        path = self._path(server_round)
+        try:
+            return dict(load_file(path))
+        except (SafetensorError, OSError) as error:
+            raise StateError(f"{path}: the client's personal arrays cannot be read ({error})") from error
+
+    def save(self, arrays: Mapping[str, np.ndarray], server_round: int, started_from: int) -> None:
+        """Store the arrays that the client holds after ``server_round``; does nothing if there are none.
+
+        Parameters
+        ----------
+        arrays : mapping of str to ndarray
+            The personal arrays.
+        server_round : int
+            The round that was trained.
+        started_from : int
+            The round whose arrays it started from: its file stays, earlier ones go. Later ones stay as well: this may
+            be the late answer to a round that the server has long closed.
+        """
+        if not arrays:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(self._path(server_round), save(dict(arrays)), private=True)
+        for number in self.rounds():
+            if number < min(server_round, started_from):
+                self._path(number).unlink()
+
+    def rounds(self) -> list[int]:
+        """Return the rounds after which arrays are stored, in order."""
+        if not self.folder.is_dir():
+            return []
+        found = (_FILE.fullmatch(path.name) for path in self.folder.iterdir())
+        return sorted(int(match.group(1)) for match in found if match)
+
+    def _path(self, server_round: int) -> Path:
+        return self.folder / f"round-{server_round:06d}.safetensors"

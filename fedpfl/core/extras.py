@@ -1,0 +1,199 @@
+"""The arrays that travel beside the shared vector, each declared once.
+
+A method lists them as :class:`Extra`. All that has to know of them reads that list: :class:`Extras` checks and packs
+them at both ends, differential privacy bounds those that clients send, and the documentation names them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Iterable, Mapping, Tuple, Union
+
+import numpy as np
+
+from .errors import LayoutError
+from .layout import DTYPES, decode, encode
+
+SERVER, CLIENT, BOTH = "server", "client", "both"
+# Sizes that are no numbers: as many as there are shared values; any number, which the receiver counts.
+SHARED, ANY = "shared", "any"
+# What noise is added to, if the array is neither a copy of one of the model's nor something that came from the server.
+ZEROS, RECEIVED = "zeros", "received"
+
+Size = Union[int, str]
+Shape = Tuple[Size, ...]
+
+# What is in a message anyway.
+OWN = frozenset({"shared", "shared-kept"})
+
+
+@dataclass(frozen=True)
+class Extra:
+    """An array that travels beside the shared vector.
+
+    Parameters
+    ----------
+    name : str
+        Its name in messages, replies and checkpoints.
+    to : str
+        ``server``: replies to ``train`` carry it; ``client``: the server may attach it to a message; ``both``.
+    about : str
+        What it is, in a few words, for the documentation.
+    shape : tuple of int or str, or a callable, model → such a tuple
+        ``shared`` stands for the number of shared values. One size may be ``any``: the receiver counts.
+    copy_of : callable, model → str, optional
+        The array is a copy of the model's array of that state-dict name. The shape follows from it, and differential
+        privacy bounds the copy from the values that all clients start with.
+    exact : str, optional
+        NumPy type in which the array travels as it is, for example ``uint8`` for a mask. Without it the array is of
+        floats, travels in ``wire-dtype`` and arrives as float32.
+    required : bool
+        Whether a reply that lacks the array is refused. A rule has to look for itself where it may be missing.
+    private_from : str
+        What differential privacy bounds the array from, unless it is a copy: ``zeros``, or ``received``, the array of
+        this name that the server sent with the message (zeros where it sent none).
+    """
+
+    name: str
+    to: str
+    about: str
+    shape: Shape | Callable[[Any], Shape] = ()
+    copy_of: Callable[[Any], str] | None = None
+    exact: str = ""
+    required: bool = True
+    private_from: str = ZEROS
+
+    def __post_init__(self) -> None:
+        if self.to not in (SERVER, CLIENT, BOTH):
+            raise ValueError(f"array {self.name!r}: to is {self.to!r}, not {SERVER}, {CLIENT} or {BOTH}")
+        if self.name in OWN:
+            raise ValueError(f"array {self.name!r}: the shared vector travels under this name")
+        if self.exact and np.dtype(self.exact).kind not in "biuf":
+            raise ValueError(f"array {self.name!r}: {self.exact} is no type of numbers")
+        if self.private_from not in (ZEROS, RECEIVED):
+            raise ValueError(f"array {self.name!r}: private_from is {self.private_from!r}, not {ZEROS} or {RECEIVED}")
+        if self.private_from == RECEIVED and self.to != BOTH:
+            raise ValueError(f"array {self.name!r}: what does not come from the server cannot be bounded from that")
+
+    def goes(self, to: str) -> bool:
+        """Say whether the array travels to an end, ``server`` or ``client``."""
+        return self.to in (to, BOTH)
+
+
+class Extras:
+    """The extras of a run: checks them, packs them for a message and takes them out of one.
+
+    Parameters
+    ----------
+    declared : iterable of Extra
+        Their names differ.
+    model : nn.Module, optional
+        The initial model of the run, from which shapes follow.
+    shared : int
+        Number of shared values.
+    wire_dtype : str
+        Type in which floats travel.
+    """
+
+    def __init__(
+        self, declared: Iterable[Extra] = (), model: Any = None, shared: int = 0, wire_dtype: str = "float32"
+    ) -> None:
+        self._wire_dtype = wire_dtype
+        self._declared: dict[str, Extra] = {}
+        self._shapes: dict[str, Shape] = {}
+        self._first: dict[str, np.ndarray] = {}
+        self.copies: dict[str, str] = {}
+        for extra in declared:
+            if extra.name in self._declared:
+                raise ValueError(f"array {extra.name!r} is declared twice")
+            self._declared[extra.name] = extra
+            if extra.copy_of is not None:
+                own = extra.copy_of(model)
+                self.copies[extra.name] = own
+                self._first[extra.name] = model.state_dict()[own].detach().cpu().numpy().copy()
+                self._shapes[extra.name] = self._first[extra.name].shape
+            else:
+                shape = extra.shape(model) if callable(extra.shape) else extra.shape
+                self._shapes[extra.name] = tuple(shared if size == SHARED else size for size in shape)
+
+    def names(self, to: str) -> list[str]:
+        """Return the names of the arrays that travel to an end, ``server`` or ``client``."""
+        return [name for name, extra in self._declared.items() if extra.goes(to)]
+
+    def pack(self, arrays: Mapping[str, np.ndarray], to: str) -> dict[str, np.ndarray]:
+        """Return shaped arrays as the vectors in which they travel to an end.
+
+        Raises
+        ------
+        LayoutError
+            An array is not declared, or is not as it was declared, or a value is too large for ``wire-dtype``.
+        """
+        packed = {}
+        for name, array in arrays.items():
+            exact = self._expected(name, to).exact
+            if array.shape != self._shape(name, array.size) or (exact and array.dtype.name != exact):
+                raise LayoutError(f"{self._unlike(name, array)} was to be sent")
+            flat = np.ascontiguousarray(array).reshape(-1)
+            packed[name] = flat if exact else encode(flat, self._wire_dtype)
+        return packed
+
+    def read(self, arrays: Mapping[str, np.ndarray], to: str) -> dict[str, np.ndarray]:
+        """Return what came to an end beside the shared vector, shaped, floats as float32; it comes from the network.
+
+        Raises
+        ------
+        LayoutError
+            An array is not declared, or is not as it was declared, or holds values that are not finite; or a reply
+            lacks one that is required.
+        """
+        found = {}
+        for name, sent in arrays.items():
+            if name in OWN:
+                continue
+            exact, shape = self._expected(name, to).exact, self._shape(name, sent.size)
+            proper = sent.dtype.name == exact if exact else sent.dtype.name in DTYPES
+            if not proper or shape is None or sent.ndim != 1:
+                raise LayoutError(f"{self._unlike(name, sent)} arrived")
+            if not np.isfinite(sent).all():
+                raise LayoutError(f"array {name!r} arrived with values that are not finite")
+            found[name] = (np.ascontiguousarray(sent, exact) if exact else decode(sent)).reshape(shape)
+        for name in self.names(to):
+            if to == SERVER and name not in found and self._declared[name].required:
+                raise LayoutError(f"a reply without the array {name!r} arrived")
+        return found
+
+    def private_starts(self, received: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return from where arrays that clients send are bounded, by name; the others are bounded from 0.
+
+        Parameters
+        ----------
+        received : mapping of str to ndarray
+            What came with the message.
+        """
+        theirs = {name for name in self.names(SERVER) if self._declared[name].private_from == RECEIVED}
+        return {**self._first, **{name: received[name] for name in theirs & received.keys()}}
+
+    def _expected(self, name: str, to: str) -> Extra:
+        extra = self._declared.get(name)
+        if extra is None or not extra.goes(to):
+            raise LayoutError(f"array {name!r}: the method declares none of this name that goes to the {to}")
+        return extra
+
+    def _shape(self, name: str, count: int) -> tuple[int, ...] | None:
+        """Return the declared shape of an array of that many values; None if it cannot have as many."""
+        shape = self._shapes[name]
+        least = int(np.prod([size for size in shape if isinstance(size, int)]))
+        if ANY in shape:
+            return None if not least or count % least else tuple(count // least if n == ANY else int(n) for n in shape)
+        return tuple(map(int, shape)) if count == least else None
+
+    def _unlike(self, name: str, found: np.ndarray) -> str:
+        wanted = " × ".join(map(str, self._shapes[name])) or "1"
+        kind = self._declared[name].exact or " or ".join(DTYPES)
+        return f"array {name!r} is to be {wanted} values of {kind}; {found.dtype} of shape {found.shape}"
+
+
+def describe(extra: Extra) -> str:
+    """Say in one line where an extra goes, of which type it is and what it holds."""
+    ways = {SERVER: "to the server", CLIENT: "to the clients", BOTH: "both ways"}
+    return f"`{extra.name}` ({ways[extra.to]}, {extra.exact or 'floats'}): {extra.about}"

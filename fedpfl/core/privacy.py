@@ -1,0 +1,250 @@
+"""Client-level differential privacy of what is shared: bound a client's update, drown it in noise.
+
+McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models, ICLR 2018, for the flat
+clipping of a client's whole update. What it protects and what it does not: docs/privacy.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Mapping, Sequence
+
+import numpy as np
+
+from .errors import ConfigError, StateError
+from .extras import SERVER, Extra
+from .files import write_atomically
+from .layout import Layout
+from .rng import generator
+from .settings import setting
+
+KEY_FILE = "noise.key"
+KEY_BYTES = 32
+
+
+@dataclass(frozen=True)
+class PrivacySettings:
+    """Whether and how a client's update of the shared arrays is bounded and drowned in noise."""
+
+    dp_noise_multiplier: float = setting(
+        0.0,
+        "Standard deviation z of the noise on what is shared, in units of dp-clip-norm; 0: no differential privacy.",
+        minimum=0,
+    )
+    dp_clip_norm: float = setting(
+        1.0, "Largest L2 norm C of a client's update of all shared arrays; a longer one is scaled down to it.", above=0
+    )
+    dp_delta: float = setting(
+        1e-5, "δ for which ε is reported; well below 1 / number of clients.", above=0, maximum=0.1
+    )
+    dp_where: str = setting(
+        "client",
+        "Who adds the noise: each client to what it sends (any rule; the server need not be trusted), or the server to "
+        "the sum (rules that are a mean; the clients count alike, and the server sees their clipped updates).",
+        choices=("client", "server"),
+    )
+    dp_reproducible: bool = setting(
+        False, "Draw the noise from the seed, for experiments: whoever knows the seed can take it off again."
+    )
+
+    @property
+    def on(self) -> bool:
+        """Whether there is any noise."""
+        return self.dp_noise_multiplier > 0
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise, in the unit of the shared values."""
+        return self.dp_noise_multiplier * self.dp_clip_norm
+
+
+def clipped(received: np.ndarray, trained: np.ndarray, norm: float) -> np.ndarray:
+    """Return trained − received, scaled down to an L2 norm of at most ``norm``.
+
+    Parameters
+    ----------
+    received, trained : ndarray, shape (values,)
+        All shared arrays before and after training.
+    norm : float
+        C.
+
+    Returns
+    -------
+    ndarray of float64, shape (values,)
+    """
+    update: np.ndarray = trained.astype(np.float64) - received
+    length = float(np.sqrt(np.sum(np.square(update))))
+    return update if length <= norm else update * (norm / length)
+
+
+def private_update(
+    received: np.ndarray, trained: np.ndarray, settings: PrivacySettings, key: bytes, server_round: int, layout: Layout
+) -> np.ndarray:
+    """Return what a client sends instead of its trained shared arrays.
+
+    Parameters
+    ----------
+    received, trained : ndarray of float32, shape (layout.size,)
+        The shared arrays before and after training; more values may follow them.
+    settings : PrivacySettings
+        With ``dp-where = "server"`` the update is only clipped here.
+    key : bytes
+        The client's secret.
+    server_round : int
+        The round.
+    layout : Layout
+        Says which values are variances.
+
+    Returns
+    -------
+    ndarray of float32, of the same shape
+    """
+    update = clipped(received, trained, settings.dp_clip_norm)
+    if settings.dp_where == "client":
+        # The same noise in a round that is repeated with the same outcome, whose message then says nothing new.
+        context = b"%d/" % server_round + received.tobytes() + update.tobytes()
+        update += settings.deviation * gaussian(key, context, len(update))
+    return without_negative_variances(layout, (received + update).astype(np.float32))
+
+
+def private_reply(
+    received: np.ndarray,
+    trained: np.ndarray,
+    starts: Mapping[str, np.ndarray],
+    besides: Mapping[str, np.ndarray],
+    settings: PrivacySettings,
+    key: bytes,
+    server_round: int,
+    layout: Layout,
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return what a client sends instead of its shared arrays and of those that its method sends besides.
+
+    All of them are one vector to :func:`private_update`: one clip norm bounds them together.
+
+    Parameters
+    ----------
+    received, trained : ndarray of float32, shape (layout.size,)
+        The shared arrays before and after training.
+    starts : mapping of str to ndarray
+        From where the arrays of these names are bounded, of the same sizes; nothing of any client's data may be in
+        them. Others are bounded from 0.
+    besides : mapping of str to ndarray of float32, shape (values,)
+        What else would be sent.
+    settings, key, server_round, layout
+        As for :func:`private_update`.
+
+    Returns
+    -------
+    tuple of (ndarray of float32, dict of str to ndarray)
+        In place of ``trained`` and ``besides``.
+    """
+    origin = [starts[name] if name in starts else np.zeros_like(array) for name, array in besides.items()]
+    start, end = np.concatenate([received, *origin]), np.concatenate([trained, *besides.values()])
+    sent = private_update(start, end, settings, key, server_round, layout)
+    shared, *others = np.split(sent, np.cumsum([len(trained), *map(len, besides.values())])[:-1])
+    return shared, dict(zip(besides, others))
+
+
+def gaussian(key: bytes, context: bytes, size: int) -> np.ndarray:
+    """Return standard normal numbers that only the key's owner can tell, by Box and Muller from SHAKE-256.
+
+    Parameters
+    ----------
+    key : bytes
+        The secret.
+    context : bytes
+        Another context makes independent numbers.
+    size : int
+        How many.
+
+    Returns
+    -------
+    ndarray of float64, shape (size,)
+    """
+    pairs = (size + 1) // 2
+    stream = hashlib.shake_256(key + hashlib.sha256(context).digest()).digest(16 * pairs)
+    # 53 bits each, above 0, because of the logarithm.
+    uniform = ((np.frombuffer(stream, "<u8") >> np.uint64(11)).astype(np.float64) + 1) * 2.0**-53
+    radius, angle = np.sqrt(-2 * np.log(uniform[:pairs])), 2 * np.pi * uniform[pairs:]
+    both: np.ndarray = np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[:size]
+    return both
+
+
+def without_negative_variances(layout: Layout, vector: np.ndarray) -> np.ndarray:
+    """Raise BatchNorm's variances to 0 where noise has made them negative, in place; return the vector."""
+    for name, place in layout.slices().items():
+        if "running_var" in name:
+            np.maximum(vector[place], 0, out=vector[place])
+    return vector
+
+
+def noise_key(settings: PrivacySettings, folder: Path, seed: int, *owner: int | str) -> bytes:
+    """Return the secret from which the noise is drawn: kept in ``folder``, or, if reproducible, made from the seed.
+
+    Parameters
+    ----------
+    settings : PrivacySettings
+        Says which.
+    folder : Path
+        Where the secret is kept for the run; only its owner can read it.
+    seed : int
+        The run's.
+    *owner : int or str
+        Whose it is.
+
+    Raises
+    ------
+    StateError
+        The file is damaged.
+    """
+    if settings.dp_reproducible:
+        return generator(seed, "noise key", *owner).bytes(KEY_BYTES)
+    path = folder / KEY_FILE
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(path, secrets.token_bytes(KEY_BYTES), private=True)
+    key = path.read_bytes()
+    if len(key) != KEY_BYTES:
+        raise StateError(f"{path}: has {len(key)} bytes instead of {KEY_BYTES}")
+    return key
+
+
+def require_covered(settings: PrivacySettings, method: str, extras: Sequence[Extra], **switches: bool) -> None:
+    """Refuse what would leave a client past the noise.
+
+    Parameters
+    ----------
+    settings : PrivacySettings
+        Nothing is refused if they are off.
+    method : str
+        The method's name.
+    extras : sequence of Extra
+        What travels beside its shared vector. What clients send of that is no sum: they have to disturb it.
+    **switches : bool
+        Settings that make clients send more about their arrays, by name with underscores.
+
+    Raises
+    ------
+    ConfigError
+        Names what is not covered.
+    """
+    if not settings.on:
+        return
+    value = settings.dp_noise_multiplier
+    sent = [extra for extra in extras if extra.goes(SERVER)]
+    for extra in sent:
+        if extra.exact not in ("", "float32"):
+            allowed = f"must be 0 with {method}: its clients send {extra.name!r} as {extra.exact}, which bears no noise"
+            raise ConfigError("dp-noise-multiplier", value, allowed)
+    if sent and settings.dp_where == "server":
+        arrays = " and ".join(repr(extra.name) for extra in sent)
+        raise ConfigError("dp-where", "server", f"must be client with {method}: its clients also send {arrays}")
+    for name, on in switches.items():
+        if on:
+            key = name.replace("_", "-")
+            raise ConfigError(
+                "dp-noise-multiplier", value, f"must be 0 with {key} = true: clients then send more, without noise"
+            )

@@ -1,0 +1,525 @@
+"""Dividing a data set among clients.
+
+A partitioner gets the labels of a pool of samples and returns, for each client, the positions of its samples. A
+newcomer is one function::
+
+    @partitioner("my-way")
+    def my_way(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> List[np.ndarray]:
+        '''One sentence for the documentation.'''
+
+Everything here is plain NumPy and follows from the seed alone, so that every process works out the same division
+without being told.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Callable, List, NamedTuple, Sequence
+
+import numpy as np
+
+from ..core.errors import ConfigError, DataError
+from ..core.rng import generator
+
+if TYPE_CHECKING:
+    from .datasets import Dataset
+    from .settings import DataSettings
+
+# Chooses among the partitioners by the data.
+AUTO = "auto"
+# Factorized-FL numbers the classes of client i with this seed + i (appendix B.1).
+LABEL_SEED = 1234
+# The five domains of CIFAR-100 by the numbers of their classes (Factorized-FL, appendix C, table of the permutations,
+# where the names of a domain's classes stand in another order than their numbers).
+DOMAINS = (
+    ("Household Objects", (5, 20, 22, 25, 39, 40, 84, 86, 87, 94)),
+    ("Fruits & Foods", (0, 9, 10, 16, 28, 51, 53, 57, 61, 83)),
+    ("Trees & Flowers", (47, 52, 54, 56, 59, 62, 70, 82, 92, 96)),
+    ("Transport", (8, 13, 41, 48, 58, 69, 81, 85, 89, 90)),
+    ("Animals", (3, 34, 42, 43, 63, 64, 66, 75, 88, 97)),
+)
+CIFAR100_CLASSES = 100
+# Draws of the class-wise Dirichlet before samples are moved, and the share of samples that may be moved.
+TRIES, MOVABLE = 100, 0.05
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The samples that a partitioner divides, known by their labels.
+
+    Parameters
+    ----------
+    labels : ndarray of int64, shape (n,)
+        The class of each sample.
+    num_classes : int
+        Number of classes C of the data set.
+    owners : ndarray of int64, shape (n,), optional
+        The natural client of each sample; −1 for nobody.
+    part : str
+        ``train``, ``test`` or ``all``: which samples these are.
+    """
+
+    labels: np.ndarray
+    num_classes: int
+    owners: np.ndarray | None = None
+    part: str = "all"
+
+    def by_class(self, rng: np.random.Generator | None = None) -> list[np.ndarray]:
+        """Return the positions of each class's samples, shuffled if ``rng`` is given."""
+        order = np.argsort(self.labels, kind="stable")
+        ends = np.cumsum(np.bincount(self.labels, minlength=self.num_classes))[:-1]
+        classes = np.split(order, ends)
+        return classes if rng is None else [rng.permutation(members) for members in classes]
+
+
+class Share(NamedTuple):
+    """One client's samples: ascending positions in the training set followed by the test set."""
+
+    train: np.ndarray
+    test: np.ndarray
+
+
+Partitioner = Callable[[Pool, int, "DataSettings", int], List[np.ndarray]]
+# (client, number of clients) → the classes that are this client's task, in the order in which it numbers them.
+Tasks = Callable[[int, int], Sequence[int]]
+
+
+class _Entry(NamedTuple):
+    deal: Partitioner
+    draws: bool
+    tasks: Tasks | None
+
+
+_REGISTRY: dict[str, _Entry] = {}
+
+
+def partitioner(name: str, *, draws: bool = False, tasks: Tasks | None = None) -> Callable[[Partitioner], Partitioner]:
+    """Register a partitioner.
+
+    Parameters
+    ----------
+    name : str
+        The value of the setting ``partitioner``.
+    draws : bool
+        The partitioner draws training and test samples by itself: it is called once with the training and once with
+        the test samples instead of once with all.
+    tasks : callable, optional
+        Says which classes each client has to tell apart, where these are not all classes of the data set. The client's
+        labels are then their places in that list.
+    """
+
+    def register(deal: Partitioner) -> Partitioner:
+        _REGISTRY[name] = _Entry(deal, draws, tasks)
+        return deal
+
+    return register
+
+
+def names() -> list[str]:
+    """Return the names of all partitioners."""
+    return list(_REGISTRY)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Partitioners
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@partitioner("iid")
+def iid(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
+    """Shuffle the samples and give every client the same number (± 1)."""
+    return np.array_split(generator(seed, "partition").permutation(len(pool.labels)), num_clients)
+
+
+@partitioner("dirichlet")
+def dirichlet(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
+    """Cut each class among the clients in proportions drawn from Dir(α) (FedReG, Factorized-FL and most others).
+
+    All proportions are drawn again, up to 100 times, until every client has ``min_samples``. With many clients or a
+    small α no draw may do that; then the draw that lacks the fewest samples is completed: a client with too few gets
+    samples of the classes that it has most of, from the client that has most of that class. At most 5 % of the samples
+    are moved this way; a federation that needs more is refused.
+    """
+    rng = generator(seed, "partition")
+    sizes = np.bincount(pool.labels, minlength=pool.num_classes)
+    counts = _dirichlet_counts(sizes, num_clients, settings, rng)
+    if counts is None:
+        fits = num_clients  # look for a number that works with this very seed
+        while counts is None and fits > 1:
+            fits = int(fits * 0.9)
+            counts = _dirichlet_counts(sizes, fits, settings, generator(seed, "partition"))
+        advice = "more samples" if counts is None else f"{fits} clients"
+        raise DataError(
+            f"{len(pool.labels)} samples cannot give {num_clients} clients {settings.min_samples} each (min-samples) "
+            f"with dirichlet-alpha {settings.dirichlet_alpha:g}: use {advice}, a larger "
+            "dirichlet-alpha or a smaller min-samples"
+        )
+    return _deal(pool.by_class(rng), counts)
+
+
+def _dirichlet_counts(
+    sizes: np.ndarray, num_clients: int, settings: DataSettings, rng: np.random.Generator
+) -> np.ndarray | None:
+    """Draw how many samples of each class (rows) each client (columns) gets; None if the data do not suffice."""
+    least, total = settings.min_samples, int(sizes.sum())
+    best, best_lack = np.empty(0, np.int64), total + 1
+    if total < least * num_clients:
+        return None
+    for _ in range(TRIES):
+        mix = rng.dirichlet(np.full(num_clients, settings.dirichlet_alpha), size=len(sizes))
+        counts = _proportional(sizes, mix)
+        lack = int(np.maximum(least - counts.sum(axis=0), 0).sum())
+        if lack < best_lack:
+            best, best_lack = counts, lack
+        if lack == 0:
+            break
+    return _top_up(best, least, best) if best_lack <= MOVABLE * total else None
+
+
+def _proportional(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """Cut ``sizes[c]`` samples at the cumulated ``shares[c]``; rows of the result sum to ``sizes``."""
+    cuts = (np.cumsum(shares, axis=1) * sizes[:, None]).astype(np.int64)
+    cuts = np.minimum(cuts, sizes[:, None])
+    cuts[:, -1] = sizes  # the sum of the shares may fall short of one by a rounding error
+    return np.diff(cuts, axis=1, prepend=0)
+
+
+def _top_up(counts: np.ndarray, least: int, liking: np.ndarray) -> np.ndarray:
+    """Move samples, one at a time, until every client (column) has ``least``.
+
+    A client takes from the class that it has most of in ``liking``, and from whoever has most of that class and can
+    spare one; so its mix of classes changes as little as possible.
+    """
+    counts = counts.copy()
+    sizes = counts.sum(axis=0)
+    for client in np.flatnonzero(sizes < least):
+        while sizes[client] < least:
+            spare = np.where(sizes > least, counts, 0)
+            taste = np.where(spare.any(axis=1), liking[:, client] + 1, 0)
+            chosen = np.lexsort((spare.sum(axis=1), taste))[-1]
+            donor = spare[chosen].argmax()
+            counts[chosen, [client, donor]] += (1, -1)
+            sizes[[client, donor]] += (1, -1)
+    return counts
+
+
+def _deal(classes: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
+    """Hand out each class's positions, ``counts[c, i]`` of class c to client i; what is left belongs to nobody."""
+    pieces = [np.split(members[: row.sum()], np.cumsum(row)[:-1]) for members, row in zip(classes, counts)]
+    return [np.concatenate(mine) for mine in zip(*pieces)]
+
+
+@partitioner("dirichlet-client", draws=True)
+def dirichlet_client(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
+    """Let every client draw a class mix q ~ Dir(α), then a fixed number of samples by q (FedDecomp, section 4.1).
+
+    Of class c a client gets ⌊n·q_c + ½⌋ different samples, or the whole class if it is smaller. Where these numbers sum
+    to more than n, the client's list is cut off after n samples in the order of the classes, as in the authors' code;
+    where they sum to less, the client ends just under n. So n = ``train_samples`` (``test_samples``) is never exceeded.
+    Clients draw from the full pool: two of them can have the same sample. A client's draw does not depend on the number
+    of clients.
+    """
+    classes = pool.by_class()
+    sizes = np.array([len(members) for members in classes])
+    wanted = settings.test_samples if pool.part == "test" else settings.train_samples
+    shares = []
+    for client in range(num_clients):
+        mix = generator(seed, "class mix", client).dirichlet(np.full(pool.num_classes, settings.dirichlet_alpha))
+        rng = generator(seed, "samples", client, pool.part)
+        up_to_here = np.minimum((wanted * mix + 0.5).astype(np.int64), sizes).cumsum()
+        takes = np.diff(np.minimum(up_to_here, wanted), prepend=0)
+        drawn = [rng.choice(members, take, replace=False) for members, take in zip(classes, takes) if take]
+        shares.append(np.concatenate(drawn) if drawn else np.empty(0, np.int64))
+    return shares
+
+
+@partitioner("pathological")
+def pathological(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
+    """Give every client exactly S classes (``classes_per_client``), each class cut into equal shards (FedFac).
+
+    1. Of the N·S shards every class gets ⌊N·S/C⌋ or one more (which ones is random), but never more than it has samples
+       or there are clients.
+    2. One client after the other takes a shard of the S classes with the most shards left, ties in random order. That
+       never runs out: it is the one rule under which N clients always find S different classes.
+    3. The clients are shuffled, the samples of each class too, and handed out.
+
+    All classes are used if N·S ≥ C; otherwise the samples of C − N·S classes, drawn at random, are left out.
+    """
+    rng = generator(seed, "partition")
+    each = settings.classes_per_client
+    sizes = np.bincount(pool.labels, minlength=pool.num_classes)
+    present = int((sizes > 0).sum())
+    if each > present:
+        raise ConfigError("classes-per-client", each, f"must be at most {present}, the number of classes in the data")
+    limit = np.minimum(sizes, num_clients)
+    if limit.sum() < num_clients * each:
+        raise DataError(
+            f"the data have samples for {int(limit.sum())} shards, {num_clients} clients with {each} classes each need "
+            f"{num_clients * each}: use fewer clients or a smaller classes-per-client"
+        )
+    shards = np.zeros(pool.num_classes, np.int64)
+    while shards.sum() < num_clients * each:
+        room = rng.permutation(np.flatnonzero(shards < limit))
+        shards[room[: num_clients * each - shards.sum()]] += 1
+    has = np.zeros((pool.num_classes, num_clients), np.int64)
+    left = shards.copy()
+    for client in rng.permutation(num_clients):
+        chosen = np.lexsort((rng.random(pool.num_classes), left))[-each:]
+        left[chosen] -= 1
+        has[chosen, client] = 1
+    classes = pool.by_class(rng)
+    counts = np.zeros_like(has)
+    for label in np.flatnonzero(shards):
+        pieces = np.array_split(classes[label], shards[label])
+        counts[label, has[label] > 0] = rng.permutation([len(piece) for piece in pieces])
+    return _deal(classes, counts)
+
+
+@partitioner("natural")
+def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
+    """Give every client the samples of one person, device or writer, as the data set says (its array ``client``).
+
+    Owners with fewer than ``min_samples`` samples are passed over, and of the others the first ``num_clients`` are
+    taken in the order of their numbers or names.
+    """
+    if pool.owners is None:
+        raise ConfigError(
+            "partitioner", "natural", "needs data that say whom each sample belongs to (an array client in an npz file)"
+        )
+    enough = [mine for mine in _by_owner(pool.owners) if len(mine) >= settings.min_samples]
+    if num_clients > len(enough):
+        raise ConfigError(
+            "num-clients",
+            num_clients,
+            f"must be at most {len(enough)}, the number of natural clients with at least {settings.min_samples} "
+            "samples (min-samples)",
+        )
+    return enough[:num_clients]
+
+
+def _by_owner(owners: np.ndarray) -> list[np.ndarray]:
+    """Return the positions of each owner's samples, in the order of the owners' numbers, without those of nobody."""
+    order = np.argsort(owners, kind="stable")
+    order = order[owners[order] >= 0]
+    return np.split(order, np.flatnonzero(np.diff(owners[order])) + 1) if len(order) else []
+
+
+def natural_clients(train: np.ndarray, test: np.ndarray | None, settings: DataSettings) -> int:
+    """Return how many owners can be clients: those with at least ``min_samples`` samples.
+
+    Parameters
+    ----------
+    train, test : ndarray of int64
+        The owner of each sample; ``test`` counts with ``split = "mixed"``.
+    settings : DataSettings
+        ``split`` and ``min_samples`` are used.
+    """
+    counted = train if test is None or settings.split == "given" else np.concatenate([train, test])
+    return sum(len(mine) >= settings.min_samples for mine in _by_owner(counted))
+
+
+def _domain(client: int, num_clients: int) -> tuple[int, ...]:
+    return DOMAINS[client * len(DOMAINS) // num_clients][1]
+
+
+@partitioner("domains", tasks=_domain)
+def domains(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
+    """Give CIFAR-100's five domains of ten classes to a fifth of the clients each (Factorized-FL, appendix B.2).
+
+    The first fifth of the clients gets Household Objects, then come Fruits & Foods, Trees & Flowers, Transport and
+    Animals. The samples of a domain are shuffled and cut into equal shares: 1,500 each with 20 clients, of which
+    ``test-fraction = 0.2`` leaves 1,200 for training.
+    """
+    if pool.num_classes != CIFAR100_CLASSES:
+        raise ConfigError("partitioner", "domains", f"needs the 100 classes of CIFAR-100, not {pool.num_classes}")
+    if num_clients % len(DOMAINS):
+        raise ConfigError("num-clients", num_clients, 'must be a multiple of 5 for partitioner = "domains"')
+    shares = []
+    for number, (_, classes) in enumerate(DOMAINS):
+        members = np.flatnonzero(np.isin(pool.labels, classes))
+        shuffled = generator(seed, "domain", number).permutation(members)
+        shares += np.array_split(shuffled, num_clients // len(DOMAINS))
+    return shares
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# From a data set to shares
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -> list[Share]:
+    """Divide a data set among clients, each with training and test samples.
+
+    Parameters
+    ----------
+    data : Dataset
+        What to divide.
+    settings : DataSettings
+        How; ``settings.num_clients`` is not looked at.
+    num_clients : int
+        Among how many clients.
+    seed : int
+        Same seed, same shares.
+
+    Returns
+    -------
+    list of Share
+        For each client the positions of its training and of its test samples in the training set followed by the test
+        set, ascending. No client is without either.
+
+    Raises
+    ------
+    ConfigError
+        A setting does not fit this data set.
+    DataError
+        The data cannot feed that many clients.
+
+    Notes
+    -----
+    With ``split = "mixed"`` the pool of all samples is divided and each share cut at random by ``test_fraction``
+    (``dirichlet-client`` draws from a pool that is cut once for all clients, so that no client is tested with what
+    another one learns from). With ``split = "given"`` the training set is divided, and of each class of the test set a
+    client gets the share that it has of the class's training samples; for ``natural``, its owner's test samples if the
+    data name their owners.
+    """
+    settings = chosen_partitioner(settings, data.client_train is not None)
+    _check(data, settings, num_clients, seed)
+    chosen = _REGISTRY[settings.partitioner]
+    given = settings.split == "given"
+    y_test = data.y_test if data.y_test is not None else np.empty(0, np.int64)
+    n_train, n = len(data.y_train), len(data.y_train) + len(y_test)
+    labels, owners = np.concatenate([data.y_train, y_test]), _all_owners(data, n)
+
+    def deal(positions: np.ndarray, part: str) -> list[np.ndarray]:
+        pool = Pool(labels[positions], data.num_classes, None if owners is None else owners[positions], part)
+        return [positions[np.sort(mine)] for mine in chosen.deal(pool, num_clients, settings, seed)]
+
+    everything = np.arange(n)
+    if chosen.draws:
+        cut = Share(everything[:n_train], everything[n_train:]) if given else cut_share(everything, settings, seed)
+        shares = [Share(*both) for both in zip(deal(cut.train, "train"), deal(cut.test, "test"))]
+    elif given:
+        train = deal(everything[:n_train], "train")
+        if settings.partitioner == "natural" and owners is not None and data.client_test is not None:
+            test = [n_train + np.flatnonzero(data.client_test == owners[mine[0]]) for mine in train]
+        else:
+            test = [n_train + mine for mine in _matching(y_test, [labels[mine] for mine in train], data, seed)]
+        shares = [Share(*both) for both in zip(train, test)]
+    else:
+        dealt = deal(everything, "all")
+        shares = [cut_share(mine, settings, seed, client) for client, mine in enumerate(dealt)]
+    _check_shares(shares, settings, data)
+    return shares
+
+
+def chosen_partitioner(settings: DataSettings, owned: bool) -> DataSettings:
+    """Return the settings with a partitioner in the place of ``auto``.
+
+    Parameters
+    ----------
+    settings : DataSettings
+        As given.
+    owned : bool
+        Whether the data say whom a sample belongs to.
+    """
+    if settings.partitioner != AUTO:
+        return settings
+    return replace(settings, partitioner="natural" if owned else "dirichlet")
+
+
+def cut_share(positions: np.ndarray, settings: DataSettings, seed: int, client: int = 0) -> Share:
+    """Cut one client's samples at random into training and test samples by ``test_fraction``, at least one of each."""
+    n = len(positions)
+    num_test = min(max(int(n * settings.test_fraction + 0.5), 1), max(n - 1, 0))
+    order = generator(seed, "test split", client).permutation(n)
+    return Share(positions[np.sort(order[num_test:])], positions[np.sort(order[:num_test])])
+
+
+def cut_validation(
+    positions: np.ndarray, settings: DataSettings, seed: int, client: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cut one client's training samples at random into those that it trains on and ``validation_fraction`` of them.
+
+    One sample at least stays on either side; of a single one none is taken.
+
+    Returns
+    -------
+    tuple of ndarray
+        Ascending positions for training and for validation.
+    """
+    n, share = len(positions), settings.validation_fraction
+    count = min(max(int(n * share + 0.5), 1), n - 1) if share else 0
+    order = generator(seed, "validation split", client).permutation(n) if count else np.arange(n)
+    return positions[np.sort(order[count:])], positions[np.sort(order[:count])]
+
+
+def task_of(settings: DataSettings, client: int, num_clients: int) -> np.ndarray | None:
+    """Return the classes that ``client`` has to tell apart, in its order; None where they are those of the data set."""
+    tasks = _REGISTRY[settings.partitioner].tasks
+    return None if tasks is None else np.array(tasks(client, num_clients), np.int64)
+
+
+def label_permutation(client: int, num_classes: int) -> np.ndarray:
+    """Return the numbering of the classes that Factorized-FL gives to client ``client``, counted from 0.
+
+    The list 0 … C−1 shuffled by Python's generator with seed 1234 + ``client``: y becomes ``result[y]`` (appendix B.1,
+    table 4).
+    """
+    order = list(range(num_classes))
+    random.Random(LABEL_SEED + client).shuffle(order)
+    return np.array(order, np.int64)
+
+
+def _all_owners(data: Dataset, n: int) -> np.ndarray | None:
+    if data.client_train is None:
+        return None
+    owners = np.full(n, -1, np.int64)
+    owners[: len(data.client_train)] = data.client_train
+    if data.client_test is not None:
+        owners[len(data.client_train) :] = data.client_test
+    return owners
+
+
+def _matching(y_test: np.ndarray, labels: list[np.ndarray], data: Dataset, seed: int) -> list[np.ndarray]:
+    """Divide the test set so that each client has the class mix of its training samples, and at least one sample."""
+    counts = np.stack([np.bincount(mine, minlength=data.num_classes) for mine in labels], axis=1)
+    total = counts.sum(axis=1, keepdims=True)
+    test_sizes = np.bincount(y_test, minlength=data.num_classes)
+    # Test samples of a class that nobody trains on stay with nobody.
+    known = test_sizes * (total[:, 0] > 0)
+    if known.sum() < len(labels):
+        raise DataError(
+            f"{data.name}: {int(known.sum())} test samples cannot be divided among {len(labels)} clients: use "
+            'split = "mixed" or fewer clients'
+        )
+    dealt = _top_up(_proportional(known, counts / np.maximum(total, 1)), 1, counts)
+    classes = Pool(y_test, data.num_classes).by_class(generator(seed, "matching test samples"))
+    return [np.sort(mine) for mine in _deal(classes, dealt)]
+
+
+def _check(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -> None:
+    if num_clients < 1:
+        raise ConfigError("num-clients", num_clients, "must be at least 1")
+    if seed < 0:
+        raise ConfigError("seed", seed, "must be at least 0")
+    if settings.partitioner not in _REGISTRY:
+        raise ConfigError("partitioner", settings.partitioner, "must be one of " + ", ".join(names()))
+    if settings.split == "given" and data.y_test is None:
+        raise ConfigError("split", "given", f'{data.name} has no test set of its own, use "mixed"')
+
+
+def _check_shares(shares: list[Share], settings: DataSettings, data: Dataset) -> None:
+    given = settings.split == "given"
+    sizes = [len(share.train) + (0 if given else len(share.test)) for share in shares]
+    smallest = int(np.argmin(sizes))
+    if sizes[smallest] < settings.min_samples:
+        what = "training samples" if given else "samples"
+        raise DataError(
+            f"{data.name}: client {smallest} of {len(shares)} would have {sizes[smallest]} {what}, min-samples is "
+            f"{settings.min_samples}: use fewer clients or a smaller min-samples"
+        )
+    for client, share in enumerate(shares):
+        if not len(share.train) or not len(share.test):
+            kind = "training" if not len(share.train) else "test"
+            raise DataError(f'{data.name}: client {client} would have no {kind} samples: use split = "mixed"')

@@ -1,0 +1,358 @@
+"""A private Flower SuperLink: start it, submit a run, watch it, and leave nothing behind.
+
+``flwr run .`` alone uses one SuperLink for all of a user's runs: it goes on running afterwards, in the working
+directory and with the environment of whoever started it first. A run of ``fedpfl up`` (``testbed.py``) brings
+its own instead, on a free port, with its own ``FLWR_HOME``, in an empty folder. Everything is said through the commands
+``flower-superlink`` and ``flwr``, which Flower documents, rather than through the modules behind them, which change.
+
+Nothing here needs torch: a run's settings are checked, which does, while the SuperLink is starting.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from ..core.errors import FedpflError
+from ..flower_private import HEALTH, RUN_REFUSED, TASK_ENDED
+from ..results.run import to_toml
+from . import guard
+
+SUPERLINK = "Flower's SuperLink"
+START_SECONDS = 60.0
+COMMAND_SECONDS = 120.0
+PORT_TRIES = 3
+
+# What Flower bundles of an app. It looks at every file below the app's folder, a virtual environment there included
+# (5 s for one with torch), and so it is given a copy without one.
+APP_SUFFIXES = frozenset({".py", ".toml", ".md", ".yaml", ".yml", ".json"})
+APP_NAMES = frozenset({"LICENSE", ".gitignore"})
+
+_PYPROJECT = """\
+[project]
+name = "fedpfl"
+version = "0.1.0"
+description = "The installed package as a Flower app"
+license = { text = "Apache-2.0" }
+dependencies = ["flwr[simulation]>=1.41"]
+[tool.flwr.app]
+publisher = "fedpfl"
+[tool.flwr.app.components]
+serverapp = "server_app:app"
+clientapp = "client_app:app"
+"""  # and the settings, because Flower refuses a --run-config key that the app does not list
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_REASON = re.compile(rf"ERROR\W+(?:fedpfl|{RUN_REFUSED}): (.*)")
+
+
+class SuperLink:
+    """A SuperLink for one run; a context manager that stops everything it started, even if this program is killed.
+
+    Attributes
+    ----------
+    folder : Path
+        Temporary folder of the SuperLink: its ``FLWR_HOME``, the app, logs. Removed at the end.
+    """
+
+    def __init__(self) -> None:
+        # Sockets lie below it, whose paths are limited to about 100 characters.
+        base = tempfile.gettempdir()
+        self.folder = Path(tempfile.mkdtemp(prefix="fedpfl-", dir=base if len(base) < 24 else "/tmp"))
+        self._home = guard.home(self.folder)
+        self._work = self.folder / "work"
+        self._log = self.folder / "superlink.log"
+        self._read = 0
+        self._port = 0
+        self._environment = _environment(self.folder)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> SuperLink:
+        """Begin to start it; :meth:`submit` waits until it answers."""
+        # First of all, so that from here on nothing can be left behind. Its standard input is the sign that we live.
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", guard.__file__, str(self.folder)], stdin=subprocess.PIPE, start_new_session=True
+        )
+        try:
+            self._home.mkdir()
+            self._work.mkdir()
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop, if it has not been stopped."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop every process that came from here and remove the temporary folder."""
+        with _undisturbed():
+            assert self._guard.stdin is not None
+            self._guard.stdin.close()
+            for process in (self._guard, *self._processes.values()):
+                process.wait()
+
+    def submit(self, app: Path | None, run_config: Mapping[str, Any]) -> str:
+        """Submit a run.
+
+        Parameters
+        ----------
+        app : Path or None
+            Folder of the app; None means the installed package.
+        run_config : mapping
+            Settings by key.
+
+        Returns
+        -------
+        str
+            The run's id.
+
+        Raises
+        ------
+        FedpflError
+            The SuperLink does not start, or refuses the app.
+        """
+        self._await()
+        copy = self.folder / "app"
+        copy_app(app, copy)
+        settings = self.folder / "run-config.toml"
+        settings.write_text(to_toml(dict(run_config)), encoding="utf-8")
+        answer = self._flwr("run", str(copy), "--run-config", str(settings), "--format", "json")
+        return str(answer["run-id"])
+
+    def status(self, run_id: str) -> tuple[str, str]:
+        """Return Flower's (status, details) of a run, for example ``("finished:completed", "N/A")``."""
+        run = self._flwr("ls", "--run-id", run_id, "--format", "json")["runs"][0]
+        return str(run["status"]), str(run["status-details"])
+
+    def log(self, run_id: str | None) -> str:
+        """Return what the SuperLink, and with a run's id its ServerApp and clients, have logged."""
+        parts = [text(self._log)]
+        if run_id is not None and self.ended() is None:
+            try:
+                shown = self._command("log", run_id, "--show")
+                parts.append(shown.stdout + shown.stderr)
+            except FedpflError as error:  # the rest is still of use, and how the run ended is known without
+                parts.append(str(error))
+        return _COLOUR.sub("", "\n".join(parts))
+
+    def ended(self) -> str | None:
+        """Say which of the processes that must run has ended; None while they all run."""
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                return f"{name} ended with exit code {process.poll()}"
+        return None
+
+    def hints_end(self) -> bool:
+        """Say whether the SuperLink has logged since the last call that a task ended: time to ask for the status."""
+        with self._log.open("rb") as file:
+            file.seek(self._read)
+            new = file.read()
+        self._read += len(new)
+        return TASK_ENDED.encode() in new
+
+    def _start(self) -> None:
+        self._port = free_port()
+        address = ["--host", "127.0.0.1", "--port", str(self._port)]
+        self._spawn(SUPERLINK, [script("flower-superlink"), *self._flags(), *address], self._environment)
+
+    def _flags(self) -> list[str]:
+        return ["--insecure", "--isolation", "subprocess"]
+
+    def _trust(self) -> str:
+        """Return what Flower's configuration says of the SuperLink's certificate."""
+        return "insecure = true"
+
+    def _connection(self) -> HTTPConnection:
+        return HTTPConnection("127.0.0.1", self._port, timeout=2)  # which looks at no proxy variable
+
+    def _await(self) -> None:
+        for _ in range(PORT_TRIES):
+            if self._answers():
+                address = f"127.0.0.1:{self._port}"
+                config = f'[superlink]\ndefault = "fedpfl"\n[superlink.fedpfl]\naddress = "{address}"\n'
+                (self._home / "config.toml").write_text(f"{config}{self._trust()}\n", encoding="utf-8")
+                return
+            if "address already in use" not in text(self._log):
+                break
+            self._start()  # another program took the port between our look and the SuperLink's
+        reason = self.ended() or f"{SUPERLINK} did not answer within {START_SECONDS:g} s"
+        raise FedpflError(f"{reason}: {last_line(self._log)}")
+
+    def _answers(self) -> bool:
+        deadline = time.monotonic() + START_SECONDS
+        while self.ended() is None and time.monotonic() < deadline:
+            connection = self._connection()
+            try:
+                connection.request("GET", HEALTH)
+                return connection.getresponse().status == 200
+            except (OSError, HTTPException):
+                time.sleep(0.05)
+            finally:
+                connection.close()
+        return False
+
+    def _spawn(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        with self._log_of(name).open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                command, env=environment, cwd=self._work, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def _log_of(self, name: str) -> Path:
+        return self._log
+
+    def _flwr(self, *arguments: str) -> dict[str, Any]:
+        return answer(arguments[0], self._command(*arguments))
+
+    def _command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                [script("flwr"), *arguments], env=self._environment, cwd=self._work, stdin=subprocess.DEVNULL,
+                capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False, start_new_session=True,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise FedpflError(f"`flwr {arguments[0]}` did not end within {COMMAND_SECONDS:g} s") from None
+
+
+def answer(command: str, done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Return what a command of ``flwr`` with ``--format json`` answered.
+
+    Raises
+    ------
+    FedpflError
+        It failed.
+    """
+    try:
+        found = dict(json.loads(done.stdout))
+    except ValueError:
+        found = {}
+    if not found.get("success"):
+        reason = found.get("error-message") or done.stderr or done.stdout
+        raise FedpflError(f"`flwr {command}` failed: {' '.join(_COLOUR.sub('', str(reason)).split())[:500]}")
+    return found
+
+
+def copy_app(app: Path | None, to: Path) -> None:
+    """Copy what Flower takes of an app; without an app write one that is the installed package."""
+    if app is None:
+        from ..cli.reference import pyproject_block
+
+        to.mkdir()
+        (to / "pyproject.toml").write_text(_PYPROJECT + pyproject_block(), encoding="utf-8")
+        for side in ("server", "client"):
+            # Flower looks for the name in the text.
+            text = f'from fedpfl.{side}_app import app\n\n__all__ = ["app"]\n'
+            (to / f"{side}_app.py").write_text(text, encoding="utf-8")
+        return
+
+    def skipped(folder: str, names: list[str]) -> set[str]:
+        return {name for name in names if not _belongs(Path(folder, name))}
+
+    shutil.copytree(app, to, ignore=skipped)
+
+
+def reason_in(log: str) -> str | None:
+    """Return the words in which the ServerApp, or Flower itself, logged why the run failed."""
+    found = _REASON.findall(log)
+    return found[-1].strip() if found else None
+
+
+def _belongs(path: Path) -> bool:
+    if path.is_dir():
+        return not path.name.startswith(".") and path.name != "__pycache__" and not (path / "pyvenv.cfg").exists()
+    return path.suffix in APP_SUFFIXES or path.name in APP_NAMES
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    here = {"127.0.0.1", "localhost"}
+    given = ",".join(os.environ.get(name, "") for name in ("NO_PROXY", "no_proxy"))
+    no_proxy = ",".join(sorted({*filter(None, given.split(",")), *here}))
+    return {
+        **os.environ,
+        # The SuperLink starts its helpers by name.
+        "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
+        "FLWR_HOME": str(guard.home(folder)),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "NO_PROXY": no_proxy,
+        "no_proxy": no_proxy,
+    }
+
+
+def script(name: str) -> str:
+    """Return the path of one of Flower's commands, first looked for beside this Python.
+
+    Raises
+    ------
+    FedpflError
+        It is not installed.
+    """
+    found = shutil.which(name, path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
+    if found is None:
+        raise FedpflError(f"the command {name} is not installed; install flwr[simulation] beside fedpfl")
+    return found
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 on which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ignore further signals to end while everything is being ended."""
+    numbers: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def ending_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind the program as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def text(path: Path) -> str:
+    """Return what a log holds; nothing if it is not there."""
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log that says something."""
+    lines = [line.strip() for line in _COLOUR.sub("", text(log)).splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,1 @@
+"""What a run leaves: its folder, exported models, held-out clients, tables."""

@@ -1,0 +1,103 @@
+"""Personalised models as plain weights: what ``load_state_dict`` of the model without the method's changes takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from .. import models
+from ..client.state import ClientState
+from ..core.errors import ConfigError, StateError
+from ..core.files import write_atomically
+from ..core.sharing import UNUSED_BUFFER, Partition
+from ..setup.assembly import assemble
+from ..setup.config import Config
+from .run import RunFolder
+
+
+def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> list[Path]:
+    """Write the personalised model of each client whose state is on this machine.
+
+    Parameters
+    ----------
+    folder : RunFolder
+        A run; the clients' state is looked for in its ``state-dir``.
+    clients : sequence of int, optional
+        Only these, numbered from 0.
+
+    Returns
+    -------
+    list of Path
+        ``RUN/personal/client-00003.safetensors`` and so on; empty if ``global.safetensors`` is every client's.
+
+    Raises
+    ------
+    ConfigError
+        A client that was asked for has no state here.
+    NoPlainModel
+        The method has none to export.
+    StateError
+        A file is missing, damaged or of another model.
+    """
+    config, task = Config.parse(folder.config()), folder.described()
+    shape = tuple(task["input_shape"])
+    classes = task.get("classes_of_clients", [task["num_classes"]] * task["clients"])
+    # Shared and personal arrays of one moment: the client may have trained on since, for a reply that was lost.
+    _, stored = folder.checkpoint()
+    personal_round = stored["personal_round"].tolist()
+    vocabulary = task.get("vocabulary", 0)
+    blanks = {count: _blank(config, shape, count, vocabulary, stored) for count in set(classes)}
+    written = []
+    for client in range(task["clients"]) if clients is None else clients:
+        if not 0 <= client < len(classes):
+            raise ConfigError("client", client, f"run {folder.path.name} has the clients 0 … {len(classes) - 1}")
+        model, partition, initial, plain = blanks[classes[client]]
+        if not partition.personal and "for_clients" not in stored and set(partition.shared) <= plain.keys():
+            continue  # the one model of all is global.safetensors
+        state = ClientState(Path(config.run.state_dir), task["state_key"], client)
+        if partition.personal and not state.folder.is_dir():
+            if clients is not None:
+                allowed = f"has no stored state of run {folder.path.name} in {config.run.state_dir}"
+                raise ConfigError("client", client, allowed)
+            continue
+        number = personal_round[client]
+        partition.set_shared(stored["for_clients"][client] if "for_clients" in stored else stored["shared"])
+        if partition.personal:
+            partition.set_personal(state.load(number) if number else initial)
+        path = folder.path / "personal" / f"client-{client:05d}.safetensors"
+        exported = config.method.export(model)
+        # BatchNorm's count of batches is kept nowhere, because nothing depends on it.
+        counts = {name: torch.zeros_like(array) for name, array in plain.items() if name.endswith(UNUSED_BUFFER)}
+        complete = {name: array for name, array in {**counts, **exported}.items() if name in plain}
+        if complete.keys() != plain.keys():
+            raise StateError(f"the method's export lacks {sorted(plain.keys() - complete.keys())[0]!r}")
+        content = {name: array.detach().cpu().contiguous() for name, array in complete.items()}
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, save(content), private=True)  # as the same arrays are in state-dir
+        written.append(path)
+    return written
+
+
+class _Blank(NamedTuple):
+    """A model to load clients into, its first personal arrays, and the plain model's state dict."""
+
+    model: nn.Module
+    partition: Partition
+    initial: dict[str, np.ndarray]
+    plain: dict[str, Tensor]
+
+
+def _blank(
+    config: Config, input_shape: tuple[int, ...], num_classes: int, vocabulary: int, stored: dict[str, np.ndarray]
+) -> _Blank:
+    model, partition = assemble(config, input_shape, num_classes, vocabulary=vocabulary)
+    initial = partition.get_personal()
+    partition.accept(stored)
+    plain = models.build(config.run.model, input_shape, num_classes, vocabulary).state_dict()
+    return _Blank(model, partition, initial, plain)

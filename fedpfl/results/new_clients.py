@@ -1,0 +1,233 @@
+"""How a run's method serves clients that were not there: the held-out ones, tested on what a simulation left behind.
+
+Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, Sections 3.2
+and 5.2 (table 3).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..client.engine import Engine
+from ..core.errors import ConfigError, DataError
+from ..core.extras import CLIENT
+from ..core.payload import Payload
+from ..core.rng import generator
+from ..core.settings import Value
+from ..data.federation import federated_data
+from ..methods.base import LocalRound
+from ..setup.config import Config
+from ..strategies import Client, strategies
+from ..strategies.base import new_clients
+from ..training.loop import EVALUATION_BATCH, evaluate, run_phase
+from ..training.phase import Penalty, Phase
+from .run import RunFolder
+
+
+def try_new_clients(folder: RunFolder, mode: str) -> dict[str, Any]:
+    """Test the clients that a run held out.
+
+    Parameters
+    ----------
+    folder : RunFolder
+        A run with ``new-clients`` above 0, and with the data and the clients' state on this machine.
+    mode : str
+        ``local-train``: a new client takes the shared arrays and trains its personal ones for a round's epochs;
+        ``ensemble``: its prediction is the mean of the outputs of the existing clients' personalised models;
+        ``fine-tune``: it takes the shared arrays and trains everything for a round's epochs.
+
+    Returns
+    -------
+    dict
+        ``mode``, ``accuracy`` (mean over the new clients), ``weighted`` (share of all their test samples) and ``each``
+        (by client).
+
+    Raises
+    ------
+    ConfigError
+        The run held no client out, or its method has no shared model.
+    StateError
+        A file is missing or damaged.
+    """
+    config, task = Config.parse(folder.config()), folder.described()
+    new = new_clients(config.run, int(task["clients"]))
+    if not new:
+        raise ConfigError("new-clients", config.run.new_clients, "the run held out no clients, so none are new")
+    left = Simulation.of(folder)
+    if not left.strategy.one_model:
+        raise ConfigError("method", config.method.name, "makes a model for each client and has none for new ones")
+    correct = MODES[mode](left, new)
+    engine = left.engine
+    samples = {client: engine.data.sizes(client)[1] for client in new if engine.data.sizes(client)[1]}
+    if not samples:
+        raise ConfigError("new-clients", config.run.new_clients, "none of the new clients has test samples")
+    each = {str(client): correct[client] / count for client, count in samples.items()}
+    weighted = sum(correct.values()) / sum(samples.values())
+    return {"mode": mode, "accuracy": statistics.fmean(each.values()), "weighted": weighted, "each": each}
+
+
+class Simulation:
+    """What a simulation left behind: enough to put every client's model together as its messages would.
+
+    Parameters
+    ----------
+    engine : Engine
+        Data, model and settings.
+    state_key : str
+        Key of the clients' state.
+    last : int
+        The last finished round.
+    stored : dict of str to ndarray
+        The strategy's state after it.
+    """
+
+    def __init__(self, engine: Engine, state_key: str, last: int, stored: Mapping[str, np.ndarray]) -> None:
+        self.engine = engine
+        self.state_key = state_key
+        self.last = last
+        clients = [Client(i, *engine.data.sizes(i)) for i in range(engine.num_clients)]
+        aggregation, partition = engine.config.method.aggregation, engine.partition
+        options = {**aggregation.options, **partition.rule_options}
+        self.strategy = strategies()[aggregation.rule](
+            clients, partition.layout, partition.get_shared(), engine.config.run, state_key, **options
+        )
+        self.strategy.load_state(dict(stored))
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> Simulation:
+        """Read what a run left.
+
+        Raises
+        ------
+        ConfigError, DataError
+            The data are not on this machine, or are divided differently here.
+        StateError
+            A file of the run is missing or damaged.
+        """
+        config, task = Config.parse(folder.config()), folder.task()
+        last, stored = folder.checkpoint()
+        clients = int(task["clients"])
+        engine = Engine(config, federated_data(config.data, clients, config.run.seed), clients)
+        if task.get("division", engine.data.checksum) != engine.data.checksum:
+            raise DataError(f"{folder.path.name}: the clients had other data than this machine divides among them")
+        return cls(engine, str(task["state_key"]), last, stored)
+
+    @property
+    def personal_round(self) -> Mapping[int, int]:
+        """The round after which each client holds its personal arrays; 0 if it never trained."""
+        return self.strategy.personal_round
+
+    def load(self, client: int, kind: str = "evaluate") -> LocalRound:
+        """Put a client's model together as the next message to it would: shared arrays, and its own if it has any.
+
+        Parameters
+        ----------
+        client : int
+            Client from 0.
+        kind : str
+            What the message would be for, ``train`` or ``evaluate``: it says what the server attaches.
+        """
+        partition, strategy = self.engine.partition, self.strategy
+        known = strategy.clients[client]
+        extra = strategy.attachments(known, kind)
+        partition.accept(extra.arrays)
+        config: dict[str, Value] = {
+            **extra.config, "round": self.last + 1, "personal-round": strategy.personal_round[client],
+            "state-key": self.state_key, "layout": partition.layout.to_text(),
+        }  # fmt: skip
+        shared = partition.layout.pack(strategy.outgoing(known), "float32")
+        arrays = {**self.engine.extras.pack(extra.arrays, CLIENT), **shared}
+        _, local = self.engine.load(client, Payload(config, arrays=arrays))
+        self.engine.config.method.prepare(local)
+        return local
+
+    def train(self, phases: Sequence[Phase], local: LocalRound, purpose: str, weight_decay: float) -> None:
+        """Run phases."""
+        settings = replace(self.engine.config.training, weight_decay=weight_decay)
+        for place, phase in enumerate(phases):
+            rng = generator(local.seed, purpose, local.client, local.round, place)
+            run_phase(local.model, phase, local.samples, settings, rng)
+
+    def correct(self, local: LocalRound) -> int:
+        """Count a client's correct predictions with its model as it stands."""
+        method = self.engine.config.method
+        self.train(method.adaptation(local), local, "adaptation", self.engine.config.training.weight_decay)
+        local.model.eval()
+        return evaluate(method.personalised(local.model), self.engine.test_samples(local.client)).correct
+
+
+class OnlyPersonal:
+    """Keeps the shared elements of arrays still, which a selection of whole arrays cannot.
+
+    Weight decay, which an optimiser would add later and everywhere, is added here.
+    """
+
+    def __init__(self, where: Mapping[str, Tensor], weight_decay: float, inner: Penalty | None) -> None:
+        self.where = where
+        self.weight_decay = weight_decay
+        self.inner = inner
+
+    @torch.no_grad()
+    def add_gradient(self, names: Sequence[str], params: Sequence[Tensor], grads: list[Tensor]) -> None:
+        """Set the gradient of shared elements to zero."""
+        if self.inner is not None:
+            self.inner.add_gradient(names, params, grads)
+        for name, param, grad in zip(names, params, grads, strict=True):
+            grad.add_(param, alpha=self.weight_decay).mul_(self.where[name])
+
+
+def _local_train(left: Simulation, new: Sequence[int]) -> dict[int, int]:
+    correct = {}
+    for client in new:
+        local = left.load(client, "train")
+        own = left.engine.partition.personal_elements()
+        decay = left.engine.config.training.weight_decay
+        phases = [_of_personal(phase, own, decay) for phase in left.engine.config.method.schedule(local)]
+        left.train(phases, local, "batches", weight_decay=0.0)
+        trained = left.engine.partition.get_personal()
+        left.engine.partition.set_shared(left.strategy.shared)  # running statistics have moved
+        left.engine.partition.set_personal(trained)  # what is shared may hold the others' personal channels, too
+        correct[client] = left.correct(local)
+    return correct
+
+
+def _of_personal(phase: Phase, own: Mapping[str, Tensor], weight_decay: float) -> Phase:
+    penalty = OnlyPersonal(own, weight_decay if phase.weight_decay is None else phase.weight_decay, phase.penalty)
+    return replace(phase, train=lambda name: name in own and phase.train(name), penalty=penalty, weight_decay=None)
+
+
+def _fine_tune(left: Simulation, new: Sequence[int]) -> dict[int, int]:
+    correct = {}
+    for client in new:
+        local = left.load(client, "train")
+        method, training = left.engine.config.method, left.engine.config.training
+        left.train(method.schedule(local), local, "batches", training.weight_decay)
+        method.conclude(local)
+        correct[client] = left.correct(local)
+    return correct
+
+
+@torch.no_grad()
+def _ensemble(left: Simulation, new: Sequence[int]) -> dict[int, int]:
+    samples = {client: left.engine.test_samples(client) for client in new}
+    outputs = dict.fromkeys(new, torch.zeros(()))
+    for client in (client for client, trained in left.personal_round.items() if trained):
+        model = left.load(client).model.eval()
+        forward = left.engine.config.method.personalised(model)
+        for other, (x, _) in samples.items():
+            outputs[other] = outputs[other] + torch.cat([forward(part) for part in torch.split(x, EVALUATION_BATCH)])
+    return {client: int((outputs[client].argmax(1) == samples[client].y).sum()) for client in new}
+
+
+MODES: dict[str, Callable[[Simulation, Sequence[int]], dict[int, int]]] = {
+    "local-train": _local_train,
+    "ensemble": _ensemble,
+    "fine-tune": _fine_tune,
+}

@@ -1,0 +1,524 @@
+"""The folder of a run: settings, metrics, checkpoints, final weights.
+
+::
+
+    RUN/config.toml          every setting, as used; `flwr run . --run-config RUN/config.toml` runs it again
+    RUN/task.json            input shape, classes, clients, and the key of the clients' stored state
+    RUN/metrics.jsonl        one line a round
+    RUN/checkpoint/          server state of the last two rounds (safetensors), for --resume
+    RUN/arrays/NAME/         what a strategy keeps of each round, for example similarities (NumPy files)
+    RUN/global.safetensors   shared arrays at the end, by name; not with strategies that keep a model for each client
+    RUN/personal/            personalised models, written by `fedpfl export` where the clients' state is at hand
+    RUN/summary.md           the outcome in words and numbers
+    RUN/failed.txt           why the run failed, if it did; what was stopped or killed has neither this nor a summary
+    RUN/.lock                locked by the server of the run for as long as it runs
+    RUN/events.out.tfevents… the curves, for TensorBoard
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import re
+import secrets
+import statistics
+import time
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from ..core.errors import ConfigError, StateError
+from ..core.files import write_atomically
+
+if TYPE_CHECKING:
+    from ..setup.config import Config
+    from ..strategies.base import PersonalisedStrategy, Round
+
+# A crash while the newest checkpoint is read or judged damaged leaves one more.
+KEPT_CHECKPOINTS = 2
+_CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
+
+# What any client can report after training; what else it reports is the method's own.
+EVERY_REPLY = frozenset({
+    "train-samples", "train-loss", "train-seconds", "trained-correct", "trained-samples", "trained-loss-sum",
+})  # fmt: skip
+
+# What a resumed run may change: how long it runs, how long it waits, where things lie, and with how many threads.
+FREE_ON_RESUME = frozenset({
+    "resume", "run-name", "num-server-rounds", "node-timeout", "round-timeout", "check-after",
+    "min-replies", "output-dir", "state-dir", "data-dir", "data", "threads", "early-stop",
+})  # fmt: skip
+
+
+class RunFolder:
+    """Reads and writes the folder of one run.
+
+    Parameters
+    ----------
+    path : Path
+        The folder.
+    row, column : str
+        What an experiment calls it; empty: tables and figures call it by its settings.
+    beside : Path, optional
+        Folder in which analyses that compute keep their numbers; without it they are computed anew each time.
+    """
+
+    def __init__(self, path: Path, row: str = "", column: str = "", beside: Path | None = None) -> None:
+        self.path, self.row, self.column, self.beside = Path(path), row, column, beside
+        self._events: Any = None
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, config: Config) -> RunFolder:
+        """Make the folder of a new run.
+
+        Raises
+        ------
+        ConfigError
+            A run of that name is there already, or the folder cannot be made.
+        """
+        root = Path(config.run.output_dir).expanduser()
+        name = config.run.run_name or f"{time.strftime('%Y%m%d-%H%M%S')}-{config.run.method}-{config.data.dataset}"
+        path, tries = root / name, 1
+        while True:
+            try:
+                path.mkdir(parents=True)
+                break
+            except FileExistsError:
+                if config.run.run_name:
+                    allowed = f"a run of this name is in {root}; choose another, or go on with it: --resume {name}"
+                    raise ConfigError("run-name", name, allowed) from None
+                tries += 1  # two unnamed runs within one second
+                path = root / f"{name}-{tries}"
+            except OSError as error:
+                raise ConfigError("output-dir", str(root), f"cannot be written ({error.strerror})") from error
+        folder = cls(path)
+        folder._write_config(config)
+        # The name may have been used before, by a run that was deleted: its clients' arrays must not come back.
+        folder._write_task({"state_key": f"{path.name}-{secrets.token_hex(4)}"})
+        (path / "checkpoint").mkdir()
+        return folder
+
+    @classmethod
+    def reopen(cls, config: Config) -> RunFolder:
+        """Open the folder of a run that goes on.
+
+        Raises
+        ------
+        ConfigError
+            There is no such run, or it ran with other settings.
+        StateError
+            It has no checkpoint.
+        """
+        folder = cls(Path(config.run.output_dir).expanduser() / config.run.run_name)
+        # A setting that is younger than the run counts as its default.
+        stored = {**type(config).parse({"method": config.run.method}).flat(), **folder.config()}
+        same = dict(config.flat())
+        if 0 in (stored["num-clients"], same["num-clients"]):  # as many as there are nodes: see require_task
+            del same["num-clients"]
+        for key, value in same.items():
+            if key not in FREE_ON_RESUME and stored[key] != value:
+                raise ConfigError(key, value, f"the run to resume used {stored[key]!r}")
+        if not folder._checkpoints():
+            rounds = len(folder.metrics())
+            what = f"it recorded {rounds} rounds, but checkpoint/ is empty" if rounds else "no round was finished"
+            raise StateError(f"{folder.path}: {what}, so there is nothing to resume")
+        return folder
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep every other process from going on with this run meanwhile.
+
+        Raises
+        ------
+        StateError
+            One does so now.
+        """
+        with (self.path / ".lock").open("ab") as file:
+            for last in (False, True):
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if last:
+                        words = "the run is going on in another process; wait for it, or end it"
+                        raise StateError(f"{self.path}: {words}") from None
+                    time.sleep(0.1)  # the bridge holds it for a moment when it looks whether the run goes on
+                except OSError:  # a file system that knows no locks
+                    break
+            yield
+
+    def describe(
+        self,
+        input_shape: tuple[int, ...],
+        classes: Sequence[int],
+        remarks: Sequence[str] = (),
+        vocabulary: int = 0,
+        division: int | None = None,
+    ) -> None:
+        """Write what the model was built for, so that it can be built again without the data; and the remarks on it.
+
+        ``division`` is the checksum of how common data are divided, None where a client has data of its own.
+        """
+        described = {"vocabulary": vocabulary, "division": division, "remarks": list(remarks)}
+        self._write_task({**self.task(), **_task(input_shape, classes), **described})
+
+    def require_task(self, input_shape: tuple[int, ...], classes: Sequence[int], division: int | None = None) -> None:
+        """Raise :class:`ConfigError` if a run that goes on has another task, or other data in common, than before."""
+        before = self.task()
+        for key, value in {"classes_of_clients": None, **_task(input_shape, classes)}.items():
+            if before.get(key) != value:
+                raise ConfigError(key, value, f"the run to resume had {before.get(key)}")
+        # Unknown of runs that are older than it, and where a device has data of its own.
+        known = before.get("division")
+        if None not in (division, known) and division != known:
+            allowed = f"the run to resume had {known}: clients would get other samples (are the data others, or NumPy?)"
+            raise ConfigError("division", division, allowed)
+
+    def go_on(self, config: Config) -> None:
+        """Note that the run goes on with these settings; what it concluded before no longer holds."""
+        self._write_config(config)
+        for name in ("summary.md", "failed.txt"):
+            (self.path / name).unlink(missing_ok=True)
+
+    def fail(self, reason: str) -> None:
+        """Note why the run failed, for whoever looks at the folder."""
+        with suppress(OSError):  # the reason may well be the same: a full disk
+            write_atomically(self.path / "failed.txt", f"{reason}\n".encode())
+
+    def record(self, done: Round, strategy: PersonalisedStrategy) -> dict[str, Any]:
+        """Store a round: its metrics first, then the checkpoint that makes it count; return its line of metrics."""
+        line = summarise(done)
+        for name, array in done.arrays.items():
+            self._write_array(name, done.number, array)
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # as the checkpoint is: a loss of power must not leave it without its line
+        path = self.path / "checkpoint" / f"round-{done.number:06d}.safetensors"
+        write_atomically(path, save(strategy.state()))
+        for old in self._checkpoints()[:-KEPT_CHECKPOINTS]:
+            old[1].unlink()
+        self._write_events(line)
+        return line
+
+    def finish(self, strategy: PersonalisedStrategy) -> None:
+        """Write the final weights and the summary."""
+        if strategy.one_model:
+            arrays = {name: array.copy() for name, array in strategy.layout.unflatten(strategy.shared).items()}
+            write_atomically(self.path / "global.safetensors", save(arrays))
+        write_atomically(self.path / "summary.md", summary(self).encode())
+        if self._events is not None:
+            self._events.close()
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def config(self) -> dict[str, Any]:
+        """Return the stored settings.
+
+        Raises
+        ------
+        ConfigError
+            This is not the folder of a run.
+        """
+        try:
+            return tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigError("run", str(self.path), "is not the folder of a run (it has no config.toml)") from None
+        except (OSError, ValueError) as error:  # neither TOML nor UTF-8
+            raise StateError(f"{self.path / 'config.toml'}: cannot be read ({error})") from error
+
+    def described(self) -> dict[str, Any]:
+        """Return :meth:`task` of a run whose clients are found.
+
+        Raises
+        ------
+        StateError
+            They are not, or the file is missing or damaged.
+        """
+        task = self.task()
+        if "clients" not in task:
+            raise StateError(f"{self.path}: the run has not got as far as its first round")
+        return task
+
+    def task(self) -> dict[str, Any]:
+        """Return ``state_key`` and, once the clients are found, what they have to learn.
+
+        That is ``input_shape``, ``num_classes``, ``vocabulary`` (0 unless the inputs are texts), ``clients``,
+        ``division`` (see :meth:`describe`) and, if the clients have different numbers of classes (the largest is
+        ``num_classes`` then), ``classes_of_clients``.
+
+        Raises
+        ------
+        StateError
+            The file is missing or damaged.
+        """
+        path = self.path / "task.json"
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise StateError(f"{path}: cannot be read ({error})") from error
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the recorded rounds; a last line that a crash cut short does not count."""
+        return list(_lines(self.path / "metrics.jsonl"))
+
+    def stalled(self, patience: int) -> bool:
+        """Say whether the accuracy on samples for validation has not grown for ``patience`` rounds (0: never)."""
+        rounds = [(line["round"], line["validation"]["accuracy"]) for line in self.metrics() if "validation" in line]
+        if not patience or not rounds:
+            return False
+        best = max(rounds, key=lambda found: found[1])[0]  # the first of several
+        return bool(rounds[-1][0] - best >= patience)
+
+    def checkpoint(self) -> tuple[int, dict[str, np.ndarray]]:
+        """Return (round, the strategy's state after it) of the newest checkpoint.
+
+        Raises
+        ------
+        StateError
+            There is none, or it is damaged.
+        """
+        stored = self._checkpoints()
+        if not stored:
+            raise StateError(f"{self.path}: no round was finished")
+        last, path = stored[-1]
+        try:
+            return last, dict(load_file(path))
+        except (SafetensorError, OSError) as error:
+            raise StateError(f"{path}: cannot be read ({error}); delete it to go on from the round before") from error
+
+    def forget_after(self, last: int) -> None:
+        """Drop the rounds that were recorded after ``last``, that of the checkpoint from which the run goes on."""
+        kept = [line for line in self.metrics() if line["round"] <= last]
+        write_atomically(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept).encode())
+
+    def _write_array(self, name: str, number: int, array: np.ndarray) -> None:
+        path = self.path / "arrays" / name / f"round-{number:06d}.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = io.BytesIO()
+        np.save(content, array, allow_pickle=False)
+        write_atomically(path, content.getvalue())
+
+    def _write_config(self, config: Config) -> None:
+        values = {**config.flat(), "run-name": "", "resume": False}
+        write_atomically(self.path / "config.toml", to_toml(values).encode())
+
+    def _write_task(self, task: dict[str, Any]) -> None:
+        write_atomically(self.path / "task.json", (json.dumps(task) + "\n").encode())
+
+    def _checkpoints(self) -> list[tuple[int, Path]]:
+        folder = self.path / "checkpoint"
+        if not folder.is_dir():
+            return []
+        found = ((_CHECKPOINT.fullmatch(path.name), path) for path in folder.iterdir())
+        return sorted((int(match.group(1)), path) for match, path in found if match)
+
+    def _write_events(self, line: dict[str, Any]) -> None:
+        # Half a second to import: the first round is over by then, and reading a run needs none of it.
+        from tensorboard.summary import Writer
+
+        if self._events is None:
+            self._events = Writer(str(self.path))
+        curves = {
+            "train/loss": line.get("train_loss"),
+            "personalised/accuracy": (line.get("personalised") or {}).get("accuracy"),
+            "global/accuracy": (line.get("global") or {}).get("accuracy"),
+            "validation/accuracy": (line.get("validation") or {}).get("accuracy"),
+            "bytes/up": line["bytes_up"],
+            "bytes/down": line["bytes_down"],
+            "seconds": line["seconds"],
+        }
+        for name, value in curves.items():
+            if value is not None:
+                self._events.add_scalar(name, value, step=line["round"])
+        self._events.flush()
+
+
+def summarise(done: Round) -> dict[str, Any]:
+    """Turn a round into its line of ``metrics.jsonl``.
+
+    ``personalised`` has the mean over clients of each client's accuracy on its own test samples (``accuracy``, with
+    ``std``, ``each`` and each one's number of test ``samples``) and the share of all test samples that are classified
+    correctly (``weighted``); ``global`` measures the shared model (with ``evaluate-global``, where there is none: the
+    mean of the clients' whole models) on the union of the clients' test sets. ``trained`` (with ``evaluate-trained``)
+    is like ``personalised``, but of the clients that trained in this round, with the models that they had then, made
+    ready for a test as the method does. Clients without test samples do not count.
+    ``validation`` (with ``validation-fraction``) is ``personalised`` on the samples that were set aside.
+    ``details`` has what the method measured itself: means over the clients, and the strategy's own numbers;
+    ``privacy`` what differential privacy has cost up to this round, if there is any.
+    """
+    line: dict[str, Any] = {
+        "round": done.number,
+        "seconds": round(done.seconds_train + done.seconds_evaluate, 4),
+        "seconds_train": round(done.seconds_train, 4),
+        "seconds_evaluate": round(done.seconds_evaluate, 4),
+        "bytes_up": done.bytes_up,
+        "bytes_down": done.bytes_down,
+        "clients": sorted(done.trained),
+        "train_loss": statistics.fmean(m["train-loss"] for m in done.trained.values()) if done.trained else None,
+    }
+    parts = (("trained", done.trained), ("personalised", done.evaluated), ("validation", done.evaluated))
+    for name, replies in parts:
+        if scores := _scores(name, replies):
+            line[name] = scores
+    if "personalised" in line:
+        shared = [m for _, m in sorted(done.evaluated.items()) if m.get("global-samples")]
+        if shared:
+            samples = sum(m["global-samples"] for m in shared)
+            line["global"] = {
+                "accuracy": sum(m["global-correct"] for m in shared) / samples,
+                "loss": sum(m["global-loss-sum"] for m in shared) / samples,
+            }
+    if done.bytes_evaluation_only:
+        line["bytes_evaluation_only"] = done.bytes_evaluation_only
+    details = {**_means(done.trained.values()), **done.details}
+    if details:
+        line["details"] = details
+    if done.privacy:
+        line["privacy"] = done.privacy
+    if done.failed:
+        line["failed"] = {str(i): reason for i, reason in sorted(done.failed.items())}
+    return line
+
+
+def _scores(name: str, replies: Mapping[int, Mapping[str, float]]) -> dict[str, Any]:
+    """Return the scores of the models that replies call ``name``, in client order; nothing where there are none."""
+    tested = {i: m for i, m in sorted(replies.items()) if m.get(f"{name}-samples")}
+    if not tested:
+        return {}
+    each = {i: m[f"{name}-correct"] / m[f"{name}-samples"] for i, m in tested.items()}
+    each_samples = {i: int(m[f"{name}-samples"]) for i, m in tested.items()}
+    samples = sum(each_samples.values())
+    return {
+        "accuracy": statistics.fmean(each.values()),
+        "std": statistics.pstdev(each.values()),
+        "weighted": sum(m[f"{name}-correct"] for m in tested.values()) / samples,
+        "loss": sum(m[f"{name}-loss-sum"] for m in tested.values()) / samples,
+        "each": {str(i): accuracy for i, accuracy in each.items()},
+        "samples": {str(i): number for i, number in each_samples.items()},
+    }
+
+
+def _means(replies: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the means, over the clients that sent them, of the numbers that only this method reports."""
+    values: dict[str, list[float]] = {}
+    for reply in replies:
+        for name, value in reply.items():
+            if name not in EVERY_REPLY:
+                values.setdefault(name, []).append(value)
+    return {name: statistics.fmean(values[name]) for name in sorted(values)}
+
+
+OUTCOME_KEYS = (
+    "folder", "rounds", "personalised_accuracy", "global_accuracy", "best_personalised_accuracy",
+    "best_global_accuracy", "seconds_per_round", "bytes_up", "bytes_down", "epsilon", "delta",
+)  # fmt: skip
+
+
+def outcome(folder: RunFolder) -> dict[str, Any]:
+    """Return the outcome of a run as ``fedpfl run --json`` prints it, without ``run`` and ``status``."""
+    lines = folder.metrics()
+    personalised = [line["personalised"]["accuracy"] for line in lines if "personalised" in line]
+    shared = [line["global"]["accuracy"] for line in lines if "global" in line]
+    spent = lines[-1].get("privacy", {}) if lines else {}
+    return {
+        "folder": str(folder.path),
+        "rounds": lines[-1]["round"] if lines else 0,
+        "personalised_accuracy": personalised[-1] if personalised else None,
+        "global_accuracy": shared[-1] if shared else None,
+        "best_personalised_accuracy": max(personalised, default=None),
+        "best_global_accuracy": max(shared, default=None),
+        "seconds_per_round": statistics.median(line["seconds"] for line in lines) if lines else None,
+        "bytes_up": sum(line["bytes_up"] for line in lines),
+        "bytes_down": sum(line["bytes_down"] for line in lines),
+        "epsilon": spent.get("epsilon"),
+        "delta": spent.get("delta"),
+    }
+
+
+def summary(folder: RunFolder) -> str:
+    """Write the outcome of a run as Markdown."""
+    values, result, lines = folder.config(), outcome(folder), folder.metrics()
+    rows = [
+        ("personalised accuracy, last round", _percent(result["personalised_accuracy"])),
+        ("personalised accuracy, best round", _percent(result["best_personalised_accuracy"])),
+        ("global accuracy, last round", _percent(result["global_accuracy"])),
+        ("global accuracy, best round", _percent(result["best_global_accuracy"])),
+        ("seconds per round (median)", f"{result['seconds_per_round']:.2f}"),
+        ("bytes up / down", f"{result['bytes_up']:,} / {result['bytes_down']:,}"),
+    ]
+    chosen = _at_best_validation(lines)
+    if chosen:
+        number, validation, accuracy = chosen
+        rows.insert(2, (f"best on samples for validation: round {number}", f"{_percent(validation)}"))
+        rows.insert(3, ("personalised accuracy in that round", _percent(accuracy)))
+    if folder.stalled(values.get("early-stop", 0)):
+        rows.append(("ended early", f"no better validation for {values['early-stop']} rounds"))
+    last = next((line["personalised"] for line in reversed(lines) if "personalised" in line), None)
+    if last:
+        worst = sorted(last["each"].values())
+        tenth = worst[: max(1, len(worst) // 10)]
+        rows.append(("clients' accuracy: std / mean of the worst tenth", f"{_percent(last['std'])} / "
+                     f"{_percent(statistics.fmean(tenth))}"))  # fmt: skip
+    spent = lines[-1].get("privacy") if lines else None
+    if spent:
+        rows.append(("privacy of a client's updates", f"ε = {spent['epsilon']:.2f} at δ = {spent['delta']:g} (noise at "
+                     f"the {values['dp-where']}; against other updates in their place "
+                     f"ε = {spent['epsilon-replaced']:.2f})"))  # fmt: skip
+    mean_model = any("bytes_evaluation_only" in line for line in lines)
+    tested = "the mean of the clients' whole models" if mean_model else "the shared model"
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    return (
+        f"# {folder.path.name}\n\n"
+        f"{values['method']} on {values['dataset']} ({values['partitioner']}), model {values['model']}, "
+        f"{result['rounds']} rounds, seed {values['seed']}.\n\n"
+        f"| | |\n|---|---|\n{table}\n\n"
+        f"Personalised: mean over clients of the accuracy on their own test samples. Global: {tested} on the\n"
+        "union of all test samples. All settings: `config.toml`; every round: `metrics.jsonl`.\n"
+    )
+
+
+def _at_best_validation(lines: Sequence[Mapping[str, Any]]) -> tuple[int, float, float] | None:
+    """Return (round, accuracy on samples for validation, on test samples) of the round with the best validation."""
+    validated = [line for line in lines if "validation" in line and "personalised" in line]
+    if not validated:
+        return None
+    best = max(validated, key=lambda line: float(line["validation"]["accuracy"]))
+    return best["round"], best["validation"]["accuracy"], best["personalised"]["accuracy"]
+
+
+def to_toml(values: dict[str, Any]) -> str:
+    """Write flat settings as TOML (the standard library reads it but does not write it)."""
+    # A JSON string is a TOML string, and JSON's numbers and booleans are TOML's, once NaN is ruled out by the checks.
+    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
+
+
+def _task(input_shape: tuple[int, ...], classes: Sequence[int]) -> dict[str, Any]:
+    task = {"input_shape": list(input_shape), "num_classes": max(classes), "clients": len(classes)}
+    return task if len(set(classes)) == 1 else {**task, "classes_of_clients": list(classes)}
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.is_file():
+        return
+    lines = path.read_bytes().splitlines()
+    for at, line in enumerate(lines):
+        try:
+            yield json.loads(line)
+        except ValueError as error:
+            if at < len(lines) - 1:
+                raise StateError(f"{path}: line {at + 1} is damaged ({error})") from error
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.2f} %"

@@ -1,0 +1,216 @@
+"""The server's side of a run: find the clients, agree on the task, run the rounds, write the results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from logging import INFO, WARNING, getLogger
+from pathlib import Path
+from typing import Any, Protocol
+
+from flwr.serverapp import Grid
+
+from ..core.errors import ConfigError, FedpflError, LayoutError
+from ..core.layout import Layout
+from ..core.payload import Payload
+from ..core.settings import Value
+from ..core.sharing import Partition
+from ..results.run import RunFolder
+from ..setup.assembly import assemble, extras_of, mean_model_layout
+from ..setup.config import Config, unused
+from ..strategies import PersonalisedStrategy, strategies
+from ..strategies.base import Round
+from ..strategies.mean_model import MeanModel
+from ..strategies.privacy import ServerPrivacy
+from ..transports import Client, Transport
+from ..transports.flower import FlowerTransport
+
+logger = getLogger("flwr")
+
+
+class Watch(Protocol):
+    """Is told how a run goes on, in the server's process."""
+
+    def described(self, remarks: Sequence[str]) -> None:
+        """Hear that the clients are there, and what there is to know before round 1."""
+
+    def round(self, line: dict[str, Any]) -> None:
+        """Hear of a finished round, given its line of ``metrics.jsonl``."""
+
+
+def run_federation(grid: Grid | Transport, run_config: Mapping[str, Value], watch: Watch | None = None) -> RunFolder:
+    """Run a federation from the first message to the summary.
+
+    Parameters
+    ----------
+    grid : Grid or Transport
+        Flower's connection to the nodes, or another way to reach the clients.
+    run_config : mapping
+        The settings, as Flower hands them to the ServerApp.
+    watch : Watch, optional
+        Is told of the clients and of each round.
+
+    Returns
+    -------
+    RunFolder
+        Where the results are.
+
+    Raises
+    ------
+    FedpflError
+        A setting is wrong, the clients do not fit together, or a round failed.
+    """
+    config = Config.parse(run_config)
+    folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
+    with folder.alone():
+        try:
+            _run(grid, config, folder, run_config, watch)
+        except Exception as error:  # whatever it is, it goes on its way; the folder says that the run failed
+            folder.fail(str(error) if isinstance(error, (FedpflError, OSError)) else f"{type(error).__name__}: {error}")
+            raise
+    return folder
+
+
+def _run(
+    grid: Grid | Transport,
+    config: Config,
+    folder: RunFolder,
+    run_config: Mapping[str, Value],
+    watch: Watch | None,
+) -> None:
+    logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
+    transport = grid if isinstance(grid, Transport) else FlowerTransport(grid, config.run)
+    descriptions = transport.find_clients(config)
+    shape, classes, vocabulary = _task(descriptions)
+    division = _division(descriptions)
+    model, partition = assemble(config, shape, max(classes), vocabulary=vocabulary)
+    if config.run.resume:
+        folder.require_task(shape, classes, division)
+    else:
+        remarks = [*config.method.remarks(model), *unused(run_config, config.method.name), *_remarks(descriptions)]
+        folder.describe(shape, classes, remarks, vocabulary, division)
+    remarks = folder.task().get("remarks", [])
+    if watch is not None:
+        watch.described(remarks)
+    else:
+        for remark in remarks:
+            logger.log(WARNING, "fedpfl: %s", remark)
+    strategy = _strategy(config, descriptions, folder.task()["state_key"], partition)
+    strategy.extras = extras_of(config, model, partition)
+    strategy.recorder = _Recorder(folder, watch)
+    if config.privacy.on:
+        strategy.privacy = _privacy(config, strategy)
+    personal = mean_model_layout(config, model, partition)
+    if personal.size:
+        if not strategy.one_model:
+            raise ConfigError(
+                "evaluate-global", True, f"{config.run.method} has no mean: each client gets other arrays"
+            )
+        if len(set(classes)) > 1:
+            raise ConfigError("evaluate-global", True, "clients with different numbers of classes have no mean model")
+        strategy.mean_model = MeanModel(personal)
+    first_round = 1
+    if config.run.resume:
+        finished, state = folder.checkpoint()
+        strategy.load_state(state)
+        folder.forget_after(finished)
+        first_round = finished + 1
+        folder.go_on(config)
+    # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
+    if not folder.stalled(config.run.early_stop):
+        strategy.start(transport, first_round=first_round)
+    folder.finish(strategy)
+
+
+@dataclass(frozen=True)
+class _Recorder:
+    """Records rounds in the run's folder, then tells of them."""
+
+    folder: RunFolder
+    watch: Watch | None
+
+    def record(self, done: Round, strategy: PersonalisedStrategy) -> bool:
+        line = self.folder.record(done, strategy)
+        if self.watch is not None:
+            self.watch.round(line)
+        return self.folder.stalled(strategy.settings.early_stop)
+
+
+def _division(descriptions: Mapping[int, Payload]) -> int | None:
+    """Return the checksum of how common data are divided; None where a client has data of its own.
+
+    Raises
+    ------
+    FedpflError
+        Clients' processes divide the common data differently: some samples would be trained on twice.
+    """
+    clients: dict[int, list[int]] = {}
+    for description in descriptions.values():
+        if "division" in description.config:
+            clients.setdefault(int(description.config["division"]), []).append(int(description.config["client"]))
+    if len(clients) > 1:
+        groups = " and ".join(f"clients {same}" for same in sorted(map(sorted, clients.values())))
+        raise FedpflError(f"{groups} divide the data differently: other versions of NumPy or of the data set?")
+    common = all("division" in description.config for description in descriptions.values())
+    return next(iter(clients)) if common else None
+
+
+def _remarks(descriptions: Mapping[int, Payload]) -> list[str]:
+    """Return what clients say of common data, each remark once."""
+    said = (str(description.config.get("remarks", "")).splitlines() for description in descriptions.values())
+    return list(dict.fromkeys(line for lines in said for line in lines))
+
+
+def _task(descriptions: Mapping[int, Payload]) -> tuple[tuple[int, ...], list[int], int]:
+    """Return input shape and vocabulary, which all clients have in common, and each one's classes, in client order.
+
+    Numbers of classes may differ where the method keeps on the client whatever depends on them: the layouts are then
+    the same all the same.
+
+    Returns
+    -------
+    input_shape : tuple of int
+    classes : list of int
+    vocabulary : int
+        Number of different tokens of texts, else 0.
+    """
+    found = sorted(descriptions.values(), key=lambda description: int(description.config["client"]))
+    inputs = [(str(d.config["input-shape"]), int(d.config.get("vocabulary", 0))) for d in found]
+    classes, layouts = [int(d.config["num-classes"]) for d in found], {str(d.config["layout"]) for d in found}
+    tasks = set(zip(inputs, classes, strict=True))
+    if len(set(inputs)) > 1 or (len(tasks) > 1 and len(layouts) > 1):
+        described = ", ".join(
+            f"{shape}{f' of {tokens} tokens' * bool(tokens)} with {count} classes"
+            for (shape, tokens), count in sorted(tasks)
+        )
+        raise FedpflError(f"the clients' data do not fit together: {described}")
+    shape, vocabulary = inputs[0]
+    return tuple(int(n) for n in shape.split("x")), classes, vocabulary
+
+
+def _privacy(config: Config, strategy: PersonalisedStrategy) -> ServerPrivacy:
+    """Set up differential privacy; refuse a rule that computes more of clients' arrays than a sum with noise."""
+    if config.privacy.dp_where == "server" and not strategy.only_a_sum:
+        allowed = f"the server's rule of {config.run.method} is more than a mean of updates; use client"
+        raise ConfigError("dp-where", "server", allowed)
+    folder = Path(config.run.state_dir).expanduser() / strategy.state_key / "server"
+    return ServerPrivacy(config.privacy, strategy.clients, config.run.seed, folder, config.run.wire_dtype)
+
+
+def _strategy(
+    config: Config, descriptions: Mapping[int, Payload], state_key: str, partition: Partition
+) -> PersonalisedStrategy:
+    clients, layout = [], partition.layout.to_text()
+    for client, description in descriptions.items():
+        try:
+            if description.config["layout"] != layout:
+                partition.layout.require(Layout.from_text(str(description.config["layout"])))
+        except LayoutError as error:
+            raise LayoutError(f"client {client} has another model: {error}") from error
+        metrics = description.metrics
+        clients.append(Client(client, int(metrics["train-samples"]), int(metrics["test-samples"])))
+    aggregation = config.method.aggregation
+    options = {**aggregation.options, **partition.rule_options}
+    return strategies()[aggregation.rule](
+        clients, partition.layout, partition.get_shared(), config.run, state_key, **options
+    )

@@ -1,0 +1,82 @@
+"""Builds what server and clients must agree on: the model, with the method's changes, and which arrays travel."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from .. import models
+from ..core.errors import ConfigError
+from ..core.extras import BOTH, Extra, Extras
+from ..core.layout import Layout
+from ..core.payload import EVALUATION_ONLY
+from ..core.rng import torch_seed
+from ..core.sharing import Partition
+from .config import Config
+
+
+def assemble(
+    config: Config, input_shape: tuple[int, ...], num_classes: int, device: str = "cpu", vocabulary: int = 0
+) -> tuple[nn.Module, Partition]:
+    """Build the model that every participant of a run starts from.
+
+    The same seed, and the same file of initial weights where one is given, make the same arrays everywhere.
+
+    Parameters
+    ----------
+    config : Config
+        The run's settings.
+    input_shape : tuple of int
+        (channels, height, width) of an image, (length,) of a text, or the shape of a feature array.
+    num_classes : int
+        Classes of the task.
+    device : str
+        Where the model computes; a server needs only its arrays.
+    vocabulary : int
+        Number of different tokens of texts, else 0.
+
+    Raises
+    ------
+    ConfigError
+        The model cannot take this input or the initial weights, or the method cannot take this model or has no place
+        for its initial weights.
+    """
+    torch.manual_seed(torch_seed(config.run.seed, "model"))
+    plain = models.build(config.run.model, input_shape, num_classes, vocabulary)
+    if config.run.initial_weights:
+        models.load_weights(plain, config.run.model, config.run.initial_weights)
+    names = plain.state_dict().keys()
+    model = config.method.build(plain)
+    lost = names - model.state_dict().keys()
+    if config.run.initial_weights and lost:
+        allowed = f"must be empty for {config.run.method}, which draws {min(lost)} and other arrays anew"
+        raise ConfigError("initial-weights", config.run.initial_weights, allowed)
+    # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
+    model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model, config.method.partition(model)
+
+
+def mean_model_layout(config: Config, model: nn.Module, partition: Partition) -> Layout:
+    """Return the layout of the personal arrays that ``evaluate-global`` averages; empty unless it is on and of use."""
+    if not config.run.evaluate_global or config.method.common_model(model) is not None:
+        return Layout(())
+    personal = partition.get_personal().items()
+    floats = [(name, array.shape) for name, array in personal if array.dtype.kind == "f"]
+    return Layout.of([(name, shape) for name, shape in floats if config.method.in_mean_model(name)])
+
+
+def extras_of(config: Config, model: nn.Module, partition: Partition) -> Extras:
+    """Return what travels beside the shared vector in a run: the method's extras, and ``evaluate-global``'s.
+
+    Parameters
+    ----------
+    config : Config
+        The run's settings.
+    model, partition : nn.Module, Partition
+        As :func:`assemble` made them.
+    """
+    declared, mean = [*config.method.extras], mean_model_layout(config, model, partition)
+    if mean.size:
+        about = "a client's personal arrays, and their mean, for `evaluate-global` alone"
+        declared.append(Extra(EVALUATION_ONLY, BOTH, about, (mean.size,), required=False))
+    return Extras(declared, model, partition.layout.size, config.run.wire_dtype)

@@ -1,0 +1,198 @@
+"""All settings of a run, put together from the parts of the program that use them.
+
+Flower hands every process the same flat mapping (``pyproject.toml``, overridden by ``--run-config``);
+:meth:`Config.parse` checks it and cuts it into the settings of each part.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Mapping
+
+from ..core import settings as s
+from ..core.errors import ConfigError
+from ..core.layout import DTYPES
+from ..core.privacy import PrivacySettings, require_covered
+from ..core.settings import setting
+from ..data.settings import DataSettings
+from ..methods import Method, find, methods
+from ..methods import names as method_names
+from ..models import names as model_names
+from ..training.settings import TrainingSettings
+
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What is run, for how long, and where the results go."""
+
+    method: str = setting("feddecomp", "The method.", choices=method_names)
+    model: str = setting("small-cnn", "Model; its input and output sizes follow from the data.", choices=model_names)
+    num_server_rounds: int = setting(5, "Rounds.", minimum=1)
+    fraction_train: float = setting(
+        1.0, "Share of the clients asked to train in a round (join rate); at least one client.", above=0, maximum=1
+    )
+    personal_head: bool = setting(
+        False,
+        "Each client keeps its classifier, the model's last layer, whatever the method shares of it: for clients that "
+        "number their labels differently, or have different ones.",
+    )
+    new_clients: float = setting(
+        0.0,
+        "Share of the clients that are held out as new ones: they neither train nor count in a run's accuracies; "
+        "`fedpfl new-clients` tests them afterwards.",
+        minimum=0,
+        maximum=0.9,
+    )
+    initial_weights: str = setting(
+        "",
+        "File of weights to start from (safetensors, or a state dict that PyTorch saved), at the same path on every "
+        "machine; the last layer starts afresh where its shape differs.",
+    )
+    evaluate_every: int = setting(1, "Rounds between evaluations of all clients; 0: only after the last.", minimum=0)
+    early_stop: int = setting(
+        0,
+        "Rounds without a better mean accuracy on the samples for validation (validation-fraction) after which the run "
+        "ends; 0: it never ends early.",
+        minimum=0,
+    )
+    evaluate_global: bool = setting(
+        False,
+        "Test the mean of the clients' whole models where a method has no global model of its own: for this alone, "
+        "clients send arrays that otherwise never leave them.",
+    )
+    evaluate_trained: bool = setting(
+        False,
+        "Clients also test the model that they have just trained, before the server combines it with others' (trained "
+        "in metrics.jsonl), as FedReG's testbed does.",
+    )
+    diagnostics: bool = setting(
+        False,
+        "Record how far shared and personal arrays move (drift, shared-change and personal-change in metrics.jsonl): "
+        "costs memory on the server and another copy of a client's personal arrays on its disk.",
+    )
+    seed: int = setting(1, "Every random choice follows from it.", minimum=0)
+    output_dir: str = setting("~/.fedpfl/runs", "Where run folders are made, on the server's machine.")
+    state_dir: str = setting("~/.fedpfl/state", "Where a client keeps its personal arrays, on its own machine.")
+    run_name: str = setting("", "Name of the run's folder; empty makes one from method, data set and time.")
+    resume: bool = setting(False, "Go on after the last finished round of the run called run-name.")
+    wire_dtype: str = setting("float32", "Type in which arrays of floats travel.", choices=DTYPES)
+    node_timeout: float = setting(
+        600.0, "Seconds to wait until all clients are connected, over Flower; those of `fedpfl run` are there.", above=0
+    )
+    round_timeout: float = setting(
+        600.0,
+        "Seconds to wait for a round's replies over Flower, training and tests together; the tests have at least a "
+        "quarter of it. `fedpfl run` waits for its workers as long as they live.",
+        above=0,
+    )
+    check_after: float = setting(
+        60.0,
+        "Seconds without a reply after which a device is asked whether it still works; a message that it lost is sent "
+        "again.",
+        above=0,
+    )
+    min_replies: int = setting(1, "Fewest clients that have to train in a round; with fewer the run ends.", minimum=1)
+
+    def evaluates_in(self, server_round: int) -> bool:
+        """Say whether the clients are tested after a round."""
+        due = self.evaluate_every > 0 and server_round % self.evaluate_every == 0
+        return due or server_round == self.num_server_rounds
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every setting of a run.
+
+    Attributes
+    ----------
+    run, data, training, privacy : dataclass
+        The parts that all methods use.
+    method : Method
+        The method, set up with its own settings.
+    """
+
+    run: RunSettings
+    data: DataSettings
+    training: TrainingSettings
+    privacy: PrivacySettings
+    method: Method = field(compare=False)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Config:
+        """Check a flat mapping of keys.
+
+        Raises
+        ------
+        ConfigError
+            A value is not allowed, or values do not fit together.
+        """
+        run = s.parse(RunSettings, values)
+        if run.run_name and not _RUN_NAME.fullmatch(run.run_name):
+            raise ConfigError("run-name", run.run_name, "must be letters, digits, '.', '_' and '-', at most 100")
+        if run.resume and not run.run_name:
+            raise ConfigError("resume", True, "needs run-name, the run to go on with")
+        training, data = s.parse(TrainingSettings, values), s.parse(DataSettings, values)
+        if run.early_stop and not (data.validation_fraction and run.evaluate_every):
+            raise ConfigError("early-stop", run.early_stop, "needs validation-fraction and evaluate-every above 0")
+        method = find(run.method)
+        own = method(s.parse(method.Settings, values, method.name), training, run.personal_head)
+        privacy = s.parse(PrivacySettings, values)
+        require_covered(
+            privacy, method.name, own.extras, evaluate_global=run.evaluate_global, diagnostics=run.diagnostics
+        )
+        return cls(run, data, training, privacy, own)
+
+    def flat(self) -> dict[str, s.Value]:
+        """Return the settings that this run uses, by key: the common ones and the method's own."""
+        common = ((self.run, ""), (self.data, ""), (self.training, ""), (self.privacy, ""))
+        parts = (*common, (self.method.settings, self.method.name))
+        return {key: value for part, prefix in parts for key, value in s.items(part, prefix)}
+
+
+def sections() -> list[tuple[str, type, str]]:
+    """Return (title, settings class, key prefix) of every part, the methods last."""
+    common: list[tuple[str, type, str]] = [
+        ("Run", RunSettings, ""), ("Data", DataSettings, ""), ("Local training", TrainingSettings, ""),
+        ("Differential privacy", PrivacySettings, ""),
+    ]  # fmt: skip
+    return common + [(f"Method {m.name}", m.Settings, m.name) for m in methods().values() if s.keys(m.Settings)]
+
+
+def known_keys() -> list[str]:
+    """Return every key that a run may set."""
+    return [key for _, cls, prefix in sections() for key in s.keys(cls, prefix)]
+
+
+def owners() -> dict[str, str]:
+    """Return of every setting that belongs to one method which method that is."""
+    return {key: m.name for m in methods().values() for key in s.keys(m.Settings, m.name)}
+
+
+def unused(values: Mapping[str, Any], method: str) -> list[str]:
+    """Name, in one line, the settings of other methods that are not at their defaults; an empty list if there are none.
+
+    Flower hands over every key that the app has, so that only another value shows that a setting was given.
+    """
+    given: dict[str, list[str]] = {}
+    for other in methods().values():
+        for key, default in s.items(other.Settings(), other.name):
+            if other.name != method and values.get(key, default) != default:
+                given.setdefault(other.name, []).append(key)
+    named = "; ".join(f"{', '.join(keys)} of {name}" for name, keys in given.items())
+    return [f"settings of other methods, which {method} does not use: {named}"] if given else []
+
+
+def check_keys(values: Mapping[str, Any]) -> None:
+    """Raise :class:`ConfigError` for a key that no part of the program knows."""
+    known = known_keys()
+    for key, value in values.items():
+        if key not in known:
+            # Imported here: only the error needs it.
+            from difflib import get_close_matches
+
+            near = get_close_matches(key, known, 3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else "; `fedpfl config` lists all keys"
+            raise ConfigError(key, value, "there is no such setting" + hint)

@@ -1,0 +1,646 @@
+"""Whole federations in one process: resume, order of arrival, what leaves a client, failures."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from support import FEW_SAMPLES, Clock, Killed, LocalGrid, federation, simulate
+from waiting import HANG_SECONDS
+
+from fedpfl.core.errors import ConfigError, FedpflError, LayoutError, StateError
+from fedpfl.core.extras import SERVER
+from fedpfl.layers.memory import in_twin
+from fedpfl.methods import methods
+from fedpfl.methods.trained import KeepsTrained
+from fedpfl.results.run import outcome
+from fedpfl.server.federation import run_federation
+from fedpfl.setup.assembly import assemble, extras_of
+from fedpfl.setup.config import Config
+
+# What a method needs beside the quick settings of all.
+SETTINGS: dict[str, dict[str, object]] = {
+    "fedbabu": {"fedbabu_tuning_epochs": 2},
+    "feddecomp": {"feddecomp_lora_epochs": 1},
+    "fedreg": {"fedreg_augmentation": "auto"},  # a third of the time of "simple"
+    "fedrep": {"fedrep_p_epochs": 1},
+    # Every gate halves its weights at the start.
+    "pfedgate": {"learning_rate": 0.1, "momentum": 0.9, "batch_size": 10, "pfedgate_share": 1.0},
+    "pfedpara": {"learning_rate": 0.005},  # a step moves both factors of every weight
+    "per-fedavg": {"per_fedavg_beta": 0.02},  # the default is for more rounds than there are here
+    "factorized-fl": {"learning_rate": 0.05},
+    "factorized-fl-plus": {"learning_rate": 0.05},
+}
+# Methods whose server has to see what is personal; what leaves the client has a test of its own beside the method's.
+SERVER_SEES_ALL = {"fedfac"}
+
+
+def test_what_clients_say_of_their_data_is_noted(tmp_path):
+    x, owner = np.random.default_rng(0).random((90, 4), np.float32), np.repeat([0, 1, 2], 30)
+    np.savez(tmp_path / "p.npz", x=x, y=np.array([0, 1, 3])[np.arange(90) % 3], client=owner)
+    data = {"dataset": "npz", "data": str(tmp_path / "p.npz"), "model": "mlp"}
+    run = simulate(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1, **data)
+    assert run.task()["remarks"] == [
+        "p: no sample has label 2: the models tell 4 classes apart", "p: 2 of 3 natural clients take part (num-clients)"
+    ]  # fmt: skip
+
+
+def test_settings_of_other_methods_are_noted(tmp_path):
+    values = {**federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1), "ditto-pull": 3.0}
+    (said,) = run_federation(LocalGrid(2, values), values).task()["remarks"]
+    assert said.endswith("which fedavg does not use: ditto-pull of ditto")
+
+
+def arrays(folder, tmp_path):
+    """Return all arrays of a finished run: the server's whole state and each client's newest personal ones."""
+    found = {f"server/{k}": v for k, v in folder.checkpoint()[1].items()}
+    for client in sorted((tmp_path / "state").glob("*/client-*")):
+        newest = sorted(client.glob("round-*.safetensors"))[-1]
+        found.update({f"{client.name}/{newest.name}/{k}": v for k, v in load_file(newest).items()})
+    return found
+
+
+def assert_identical(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        assert np.array_equal(a[name], b[name]), name
+
+
+@pytest.mark.parametrize(
+    ("method", "fraction"), [*((method, 0.5) for method in methods()), ("fedavg", 1.0), ("feddecomp", 1.0)]
+)
+def test_a_killed_and_resumed_run_ends_with_the_same_bits(tmp_path, method, fraction):
+    settings = {"method": method, "fraction_train": fraction, "num_server_rounds": 4, **SETTINGS.get(method, {})}
+    settings |= FEW_SAMPLES
+    whole = simulate(tmp_path / "whole", 4, **settings)
+
+    values = federation(tmp_path / "killed", 4, **settings)
+    trained = []
+
+    def kill(kind, client, payload):
+        trained.extend([payload.config["round"]] if kind == "train" else [])
+        if kind == "train" and payload.config["round"] == 3 and trained.count(3) == 2:
+            raise Killed  # in the middle of round 3: one client has trained and stored its personal arrays
+
+    with pytest.raises(Killed):
+        run_federation(LocalGrid(4, values, intercept=kill), values)
+    values["resume"] = True
+    resumed = run_federation(LocalGrid(4, values), values)
+
+    assert_identical(arrays(whole, tmp_path / "whole"), arrays(resumed, tmp_path / "killed"))
+    strip = ("seconds", "seconds_train", "seconds_evaluate")
+    lines = [[{k: v for k, v in line.items() if k not in strip} for line in f.metrics()] for f in (whole, resumed)]
+    assert lines[0] == lines[1]
+    assert [line["round"] for line in lines[1]] == [1, 2, 3, 4]
+
+
+# A process that is killed in round 3, when the second client's personal arrays are written but not yet in their place.
+KILLED = """
+import os, pathlib, signal, sys
+import torch  # before the patch
+from support import LocalGrid, federation
+from fedpfl.server.federation import run_federation
+trained, replace = [], pathlib.Path.replace
+def intercept(kind, client, payload):
+    trained.extend([payload.config["round"]] if kind == "train" else [])
+def dying(self, target):
+    if trained.count(3) == 2 and "state" in self.parts:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return replace(self, target)
+pathlib.Path.replace = dying
+values = federation(pathlib.Path(sys.argv[1]), 3, method="feddecomp", threads=1, num_server_rounds=4)
+run_federation(LocalGrid(3, values, intercept=intercept), values)
+"""
+
+
+def test_a_process_that_is_killed_for_real_leaves_what_a_resumed_run_needs(tmp_path):
+    settings = {"method": "feddecomp", "threads": 1, "num_server_rounds": 4}
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    killed = subprocess.Popen(
+        [sys.executable, "-c", KILLED, tmp_path / "killed"], env={**os.environ, "PYTHONPATH": path}
+    )
+    whole = simulate(tmp_path / "whole", 3, **settings)
+    assert killed.wait(HANG_SECONDS) == -signal.SIGKILL
+    assert list((tmp_path / "killed" / "state").rglob("*.part"))
+    resumed = simulate(tmp_path / "killed", 3, **settings, resume=True)
+    assert_identical(arrays(whole, tmp_path / "whole"), arrays(resumed, tmp_path / "killed"))
+    assert (whole.path / "global.safetensors").read_bytes() == (resumed.path / "global.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("method", list(methods()))
+def test_the_order_of_arrival_changes_no_bit(tmp_path, method):
+    settings = {"method": method, "num_server_rounds": 2, **SETTINGS.get(method, {}), **FEW_SAMPLES}
+    a = simulate(tmp_path / "a", 4, **settings)
+    b = simulate(tmp_path / "b", 4, grid=lambda n, v: LocalGrid(n, v, shuffle=True), **settings)
+    assert_identical(arrays(a, tmp_path / "a"), arrays(b, tmp_path / "b"))
+
+
+@pytest.mark.parametrize("method", [method for method in methods() if method not in SERVER_SEES_ALL])
+def test_nothing_personal_leaves_a_client(tmp_path, method):
+    values = federation(tmp_path, 3, method=method, num_server_rounds=2, **SETTINGS.get(method, {}), **FEW_SAMPLES)
+    grid = LocalGrid(3, values)
+    folder = run_federation(grid, values)
+    config, task = Config.parse(values), folder.task()
+    model, partition = assemble(config, tuple(task["input_shape"]), task["num_classes"])
+    initial = partition.get_personal()
+    besides = extras_of(config, model, partition).names(SERVER)
+    stored = [item for p in (tmp_path / "state").rglob("*.safetensors") for item in load_file(p).items()]
+    assert bool(stored) == bool(partition.personal)
+    if isinstance(config.method, KeepsTrained):
+        assert all(in_twin(name) for name in partition.personal)
+        stored = []  # what it keeps is a copy of what it sends
+    sent = b"".join(
+        array.data
+        for kind, _, _, reply in grid.log
+        if reply is not None
+        for name, array in reply.array_records.get("arrays", {}).items()
+        if name not in besides
+    )
+    for name, array in stored:
+        # Any 16 bytes in a row of a personal array: a copy would hold them. Zeros prove nothing, and a weight that no
+        # training has moved is what everybody starts from.
+        for at in range(0, array.size - 4, max(1, array.size // 20)):
+            piece, start = (np.ascontiguousarray(a).reshape(-1)[at : at + 4] for a in (array, initial[name]))
+            if np.all(piece != 0) and np.all(piece != start):
+                assert piece.tobytes() not in sent
+    for kind, _, _, reply in grid.log:
+        assert reply is not None
+        vector = {"shared", "shared-kept"} if partition.layout.sparse else {"shared"}
+        expected = {*vector, *besides} if kind == "train" else set()
+        assert set(reply.array_records.get("arrays", {})) == expected
+        assert all(isinstance(value, (int, float)) for value in reply.metric_records["metrics"].values())
+
+
+@pytest.mark.parametrize("method", list(methods()))
+def test_every_method_learns_and_personalised_clients_beat_chance(tmp_path, method):
+    settings = {"num_server_rounds": 3, "local_epochs": 5, **SETTINGS.get(method, {})}
+    run = simulate(tmp_path, 4, method=method, **settings)
+    assert outcome(run)["personalised_accuracy"] > 0.5
+
+
+def test_bytes_are_those_of_the_messages(tmp_path):
+    values = federation(tmp_path, 3, method="fedavg", num_server_rounds=1, evaluate_every=0)
+    folder = run_federation(LocalGrid(3, values), values)
+    line = folder.metrics()[0]
+    vector = 4 * 13706
+    assert 3 * vector <= line["bytes_up"] <= 1.02 * 3 * vector
+    assert 6 * vector <= line["bytes_down"] <= 1.02 * 6 * vector  # training and the evaluation after the last round
+
+
+def test_float16_halves_the_traffic(tmp_path):
+    full = simulate(tmp_path / "a", 2, method="fedavg", num_server_rounds=1)
+    half = simulate(tmp_path / "b", 2, method="fedavg", num_server_rounds=1, wire_dtype="float16")
+    assert outcome(half)["bytes_up"] < 0.52 * outcome(full)["bytes_up"]
+
+
+def test_local_training_sends_no_arrays_and_has_no_global_model(tmp_path):
+    run = simulate(tmp_path, 2, method="local", num_server_rounds=1)
+    assert "global" not in run.metrics()[0]
+    assert outcome(run)["bytes_up"] < 3000
+
+
+@pytest.mark.parametrize(("every", "rounds"), [(1, [1, 2, 3]), (2, [2, 3]), (0, [3])])
+def test_clients_are_tested_when_asked_and_after_the_last_round(tmp_path, every, rounds):
+    run = simulate(tmp_path, 2, method="fedavg", evaluate_every=every)
+    assert [line["round"] for line in run.metrics() if "personalised" in line] == rounds
+
+
+def test_the_model_that_a_client_has_just_trained_is_tested_when_asked(tmp_path):
+    settings = {"num_server_rounds": 2, "fraction_train": 0.5, "evaluate_trained": True}
+    alone = simulate(tmp_path / "local", 4, method="local", **settings).metrics()
+    for line in alone:  # nothing happens to these models between training and the test of all
+        assert line["trained"]["each"] == {str(i): line["personalised"]["each"][str(i)] for i in line["clients"]}
+    mixed = simulate(tmp_path / "fedavg", 4, method="fedavg", **settings)
+    assert all(line["trained"]["each"].keys() == {str(i) for i in line["clients"]} for line in mixed.metrics())
+    assert any(line["trained"]["each"][i] != line["personalised"]["each"][i]
+               for line in mixed.metrics() for i in line["trained"]["each"])  # fmt: skip
+    without = simulate(tmp_path / "without", 4, method="fedavg", **{**settings, "evaluate_trained": False})
+    assert not any("trained" in line for line in without.metrics())
+    assert (without.path / "global.safetensors").read_bytes() == (mixed.path / "global.safetensors").read_bytes()
+
+
+def test_a_model_that_is_adapted_for_its_test_is_so_right_after_training(tmp_path):
+    # With a single client the mean is what it has trained.
+    settings = {"num_server_rounds": 1, "local_epochs": 1, "evaluate_trained": True}
+    (line,) = simulate(tmp_path / "a", 1, method="fedbabu", **settings).metrics()
+    assert line["trained"] == line["personalised"]
+    (without,) = simulate(tmp_path / "b", 1, method="fedbabu", fedbabu_tuning_epochs=0, **settings).metrics()
+    assert without["trained"]["loss"] > line["trained"]["loss"]
+
+
+def test_a_run_never_overwrites_another(tmp_path):
+    simulate(tmp_path, 2, method="fedavg", num_server_rounds=1)
+    with pytest.raises(ConfigError, match=r"run-name = 'run': a run of this name is in"):
+        simulate(tmp_path, 2, method="fedavg", num_server_rounds=1)
+
+
+def test_a_deleted_run_s_personal_arrays_do_not_come_back(tmp_path):
+    import shutil
+
+    first = simulate(tmp_path, 2, method="local", num_server_rounds=3)
+    shutil.rmtree(first.path)
+    again = simulate(tmp_path, 2, method="local", num_server_rounds=1)
+    fresh = simulate(tmp_path / "fresh", 2, method="local", num_server_rounds=1)
+    assert again.metrics()[0]["personalised"] == fresh.metrics()[0]["personalised"]
+
+
+def test_resume_refuses_other_settings_and_names_the_key(tmp_path):
+    simulate(tmp_path, 2, method="fedavg", num_server_rounds=1)
+    with pytest.raises(ConfigError, match=r"learning-rate = 0.5: the run to resume used"):
+        simulate(tmp_path, 2, method="fedavg", num_server_rounds=2, learning_rate=0.5, resume=True)
+
+
+def test_resume_refuses_data_that_are_divided_otherwise(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        x = rng.integers(0, 255, (120, 8, 8), dtype=np.uint8)
+        np.savez(tmp_path / f"{name}.npz", x=x, y=rng.permutation(np.arange(120) % 3))
+    settings = {"method": "fedavg", "local_epochs": 1, "dataset": "npz"}
+    simulate(tmp_path, 2, data=str(tmp_path / "a.npz"), num_server_rounds=1, **settings)
+    with pytest.raises(
+        ConfigError, match=r"division = \d+: the run to resume had \d+: clients would get other samples"
+    ):
+        simulate(tmp_path, 2, data=str(tmp_path / "b.npz"), num_server_rounds=2, resume=True, **settings)
+    simulate(tmp_path, 2, data=str(tmp_path / "a.npz"), num_server_rounds=2, resume=True, **settings)
+
+
+def test_a_run_that_goes_on_is_not_resumed_beside(tmp_path):
+    seen = []
+    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=2, local_epochs=1)
+
+    def resume(kind, client, payload):
+        if kind == "train" and payload.config["round"] == 2:
+            with pytest.raises(StateError, match="runs/run: the run is going on in another process"):
+                simulate(tmp_path, 2, method="fedavg", num_server_rounds=2, local_epochs=1, resume=True)
+            seen.append(client)
+
+    folder = run_federation(LocalGrid(2, values, intercept=resume), values)
+    assert sorted(seen) == [0, 1]
+    assert [line["round"] for line in folder.metrics()] == [1, 2]
+    with folder.alone():  # after its end anybody may
+        pass
+
+
+def test_a_round_s_line_is_on_the_disk_before_its_checkpoint(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(Path(f"/proc/self/fd/{handle}").readlink()))
+    simulate(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1)
+    names = [path.name for path in synced]
+    line = names.index("metrics.jsonl")
+    assert names[line + 1].startswith(".round-000001.safetensors")
+
+
+def test_a_finished_run_can_be_made_longer(tmp_path):
+    simulate(tmp_path / "a", 2, method="feddecomp", num_server_rounds=2, feddecomp_lora_epochs=1)
+    longer = simulate(tmp_path / "a", 2, method="feddecomp", num_server_rounds=4, feddecomp_lora_epochs=1, resume=True)
+    whole = simulate(tmp_path / "b", 2, method="feddecomp", num_server_rounds=4, feddecomp_lora_epochs=1)
+    assert_identical(arrays(longer, tmp_path / "a"), arrays(whole, tmp_path / "b"))
+
+
+def test_lost_personal_state_is_an_error_not_a_fresh_start(tmp_path):
+    simulate(tmp_path, 2, method="local", num_server_rounds=1)
+    for path in (tmp_path / "state").rglob("client-00001/*"):
+        path.unlink()
+    run = simulate(tmp_path, 2, method="local", num_server_rounds=2, resume=True)
+    assert "personal arrays cannot be read" in run.metrics()[1]["failed"]["1"]
+
+
+def test_a_failing_client_is_recorded_and_the_others_go_on(tmp_path):
+    values = federation(tmp_path, 3, method="fedavg", num_server_rounds=2)
+
+    def fail(kind, client, payload):
+        if kind == "train" and client == 1 and payload.config["round"] == 1:
+            raise StateError("the disk of client 1 is full")
+
+    folder = run_federation(LocalGrid(3, values, intercept=fail), values)
+    first, second = folder.metrics()
+    assert first["failed"] == {"1": "the disk of client 1 is full"}
+    assert first["clients"] == [0, 2]
+    assert second["clients"] == [0, 1, 2]
+    assert "failed" not in second
+
+
+def test_a_round_without_any_reply_ends_the_run_with_the_clients_words(tmp_path):
+    values = federation(tmp_path, 2, method="fedavg")
+
+    def fail(kind, client, payload):
+        if kind == "train":
+            raise StateError("no space left")
+
+    with pytest.raises(FedpflError, match=r"round 1: no client trained; clients 0, 1: no space left") as failed:
+        run_federation(LocalGrid(2, values, intercept=fail), values)
+    assert (tmp_path / "runs" / "run" / "failed.txt").read_text() == f"{failed.value}\n"
+
+
+def test_a_silent_client_costs_a_round_no_more_than_the_timeout(tmp_path, monkeypatch):
+    Clock.of_the_server(monkeypatch)
+    values = federation(tmp_path, 3, method="fedavg", num_server_rounds=1, round_timeout=0.5, **FEW_SAMPLES)
+
+    class Deaf(LocalGrid):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            lost = [m for m in replies if m.metadata.src_node_id == 101 and m.metadata.message_type == "train"]
+            return [m for m in replies if m not in lost]
+
+    folder = run_federation(Deaf(3, values), values)
+    line = folder.metrics()[0]
+    assert line["failed"] == {"1": "no reply within 0.4 s"}  # of 0.5; the tests have a quarter
+    assert line["clients"] == [0, 2]
+    assert line["seconds_train"] == pytest.approx(0.375, abs=0.01)
+
+
+@pytest.mark.parametrize("silent", [{"train", "evaluate"}, {"evaluate"}])
+def test_both_halves_of_a_round_share_the_timeout(tmp_path, silent, monkeypatch):
+    Clock.of_the_server(monkeypatch)
+    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1, round_timeout=0.6)
+
+    class Dead(LocalGrid):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            return [m for m in replies if m.metadata.src_node_id != 101 or m.metadata.message_type not in silent]
+
+    line = run_federation(Dead(2, values), values).metrics()[0]
+    waited = float(line["failed"]["1"].removeprefix("no reply within ").removesuffix(" s"))
+    assert waited == pytest.approx(max(0.6 - line["seconds_train"], 0.15), abs=0.06)
+    assert line["seconds_train"] >= 0.45 if "train" in silent else line["seconds_evaluate"] >= waited - 0.06
+
+
+def test_an_error_that_the_superlink_makes_for_a_dead_node_is_the_client_s(tmp_path):
+    from flwr.app import Error, Message
+
+    values = federation(tmp_path, 3, method="fedavg", num_server_rounds=2)
+
+    class Dead(LocalGrid):
+        def push_messages(self, messages):
+            pushed = list(messages)
+            ids = list(super().push_messages(pushed))
+            for message, message_id in zip(pushed, ids, strict=True):
+                if message.metadata.dst_node_id == 101 and message.metadata.message_type == "train":
+                    reply = Message(Error(5, "Node Unavailable"), reply_to=message)
+                    reply.metadata.__dict__["_src_node_id"] = 1  # the SuperLink's own
+                    self.replies[message_id] = reply
+            return ids
+
+    for line in run_federation(Dead(3, values), values).metrics():
+        assert line["failed"] == {"1": "Node Unavailable"}
+        assert line["clients"] == [0, 2]
+
+
+def test_messages_that_cannot_be_sent_are_failures_at_once(tmp_path):
+    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1)
+
+    class Full(LocalGrid):
+        def push_messages(self, messages):
+            pushed = list(messages)
+            ids = list(super().push_messages(pushed))
+            kinds = [m.metadata.message_type for m in pushed]
+            return [None if k == "train" and i % 2 else m for i, (m, k) in enumerate(zip(ids, kinds, strict=True))]
+
+    line = run_federation(Full(2, values), values).metrics()[0]
+    assert list(line["failed"].values()) == ["its message could not be sent"]
+
+
+def spoiling(kind, spoil):
+    """Return a grid on which something happens to client 1's replies to messages of a kind."""
+
+    class Odd(LocalGrid):
+        def push_messages(self, messages):
+            ids = list(super().push_messages(messages))
+            for message_id in ids:
+                reply = self.replies[message_id]
+                if reply.metadata.src_node_id == 101 and reply.metadata.message_type == kind:
+                    spoil(reply.content)
+            return ids
+
+    return Odd
+
+
+def number(key, value):
+    """Put a number, or an odd one, into a reply; None takes it away."""
+
+    def spoil(content):
+        metrics = content.metric_records["metrics"]
+        metrics[key] = value if value is not None else 0
+        if value is None:
+            del metrics[key]
+
+    return spoil
+
+
+NOT_AN_ARRAY = b"\x93NUMPY\x01\x00"
+ODD_NUMBERS = {
+    "train": [
+        ("train-loss", None), ("train-loss", [1.0, 2.0]), ("train-samples", 3.5),
+    ],
+    "evaluate": [
+        ("personalised-correct", 10**6), ("personalised-samples", -1), ("personalised-loss-sum", float("nan")),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"), [(kind, *odd) for kind, numbers in ODD_NUMBERS.items() for odd in numbers]
+)
+def test_a_reply_with_odd_numbers_is_the_client_s_failure(tmp_path, kind, key, value):
+    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1)
+    line = run_federation(spoiling(kind, number(key, value))(2, values), values).metrics()[0]
+    assert line["failed"] == {"1": f"its reply lacks a proper {key}"}
+    assert line["clients"] == ([0] if kind == "train" else [0, 1])
+    assert math.isfinite(line["global"]["loss"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("train", "anything", float("nan")), ("train", "trained-samples", 3), ("train", "anything", [1]),
+        ("evaluate", "global-correct", None), ("evaluate", "global-loss-sum", float("inf")),
+        ("evaluate", "global-samples", [3, 4]), ("evaluate", "global-correct", 10**6),
+    ],
+)  # fmt: skip
+def test_odd_numbers_that_a_reply_need_not_have_are_left_out_and_the_rest_counts(tmp_path, caplog, kind, key, value):
+    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1)
+    line = run_federation(spoiling(kind, number(key, value))(2, values), values).metrics()[0]
+    assert "failed" not in line
+    assert (line["clients"], list(line["personalised"]["each"])) == ([0, 1], ["0", "1"])
+    assert math.isfinite(line["global"]["loss"])
+    assert line["global"]["accuracy"] <= 1
+    assert not {"trained", "details"} & line.keys()
+    left_out = "trained-correct, trained-loss-sum" if key == "trained-samples" else key
+    assert f"round 1: client 1: no proper {left_out}; left out" in caplog.text
+
+
+@pytest.mark.parametrize("data", [NOT_AN_ARRAY, b"", b"PK\x05\x06" + bytes(18)])
+def test_a_reply_whose_arrays_cannot_be_read_is_the_client_s_failure(tmp_path, data):
+    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1)
+
+    def spoil(content):
+        content.array_records["arrays"]["shared"].data = data
+
+    line = run_federation(spoiling("train", spoil)(2, values), values).metrics()[0]
+    assert line["failed"]["1"].startswith("its array 'shared' ")
+    assert line["clients"] == [0]
+
+
+def test_resume_with_another_number_of_clients_is_one_clear_line(tmp_path):
+    simulate(tmp_path, 3, method="fedavg", num_server_rounds=1)
+    with pytest.raises(ConfigError, match="clients = 2: the run to resume had 3"):
+        simulate(tmp_path, 2, method="fedavg", num_server_rounds=2, resume=True)
+
+
+def test_the_config_of_a_lengthened_run_is_the_one_it_used(tmp_path):
+    run = simulate(tmp_path, 2, method="fedavg", num_server_rounds=1)
+    simulate(tmp_path, 2, method="fedavg", num_server_rounds=2, resume=True)
+    assert run.config()["num-server-rounds"] == 2
+
+
+def test_diverged_training_is_neither_sent_nor_kept(tmp_path):
+    with pytest.raises(FedpflError, match=r"the training diverged in round 1; a smaller learning-rate may help"):
+        simulate(tmp_path, 2, method="local", learning_rate=1e30)
+    assert list((tmp_path / "state").rglob("*.safetensors")) == []
+
+
+def test_another_number_of_nodes_than_clients_is_one_clear_line(tmp_path):
+    with pytest.raises(FedpflError, match=r"num-clients = 5: this federation has 2 nodes; use 2 or 0"):
+        simulate(tmp_path, 2, LocalGrid, num_clients=5)
+
+
+def test_two_nodes_with_one_partition_are_refused(tmp_path):
+    values = federation(tmp_path, 2)
+    with pytest.raises(ConfigError, match=r"partition-id = 0: two nodes have it"):
+        run_federation(LocalGrid(2, values, node_config={1: {"partition-id": 0}}), values)
+
+
+def test_missing_clients_are_counted_when_the_wait_is_over(tmp_path, monkeypatch):
+    Clock.of_the_server(monkeypatch)
+    values = federation(tmp_path, 2, node_timeout=2.0)
+    nodes = {i: {"num-partitions": 3} for i in range(2)}
+    with pytest.raises(FedpflError, match=r"2 of 3 clients connected within node-timeout = 2 s: \[0, 1\]"):
+        run_federation(LocalGrid(2, values, node_config=nodes), values)
+
+
+def test_a_client_with_another_model_is_named_before_round_1(tmp_path):
+    values = federation(tmp_path, 2, method="fedavg")
+
+    class Other(LocalGrid):
+        def push_messages(self, messages):
+            pushed = list(messages)
+            ids = list(super().push_messages(pushed))
+            for message_id in ids:
+                reply = self.replies[message_id]
+                if reply.metadata.src_node_id == 101 and reply.metadata.message_type == "query":
+                    config = reply.content.config_records["config"]
+                    config["layout"] = config["layout"].replace("base.conv1.weight", "base.conv9.weight")
+            return ids
+
+    with pytest.raises(LayoutError, match=r"client 1 has another model: array 'base.conv9.weight'"):
+        run_federation(Other(2, values), values)
+
+
+@pytest.mark.parametrize(
+    ("node_config", "message"),
+    [
+        ({"partition-id": 0}, "node-config = .*must have num-partitions"),
+        ({}, "must have partition-id"),
+        ({"partition-id": -1, "num-partitions": 4}, "partition-id = -1: must be a whole number of at least 0"),
+        ({"partition-id": 1.5, "num-partitions": 4}, "partition-id = 1.5: must be a whole number"),
+        ({"partition-id": "one", "num-partitions": 4}, "partition-id = 'one': must be a whole number"),
+        ({"partition-id": 0, "num-partitions": 0}, "num-partitions = 0: must be a whole number of at least 1"),
+        ({"partition-id": 4, "num-partitions": 4}, "partition-id = 4: must be below num-partitions = 4"),
+    ],
+)
+def test_a_node_without_partition_is_told_what_it_needs(tmp_path, node_config, message):
+    from fedpfl.client.engine import handle
+    from fedpfl.core.payload import Payload
+
+    with pytest.raises(ConfigError, match=message):
+        handle("query", Payload(), federation(tmp_path), node_config)
+
+
+def test_clients_that_divide_the_data_differently_are_refused(tmp_path):
+    values = federation(tmp_path, 3, method="fedavg")
+
+    class Other(LocalGrid):
+        def pull_messages(self, message_ids):
+            for reply in (replies := super().pull_messages(message_ids)):
+                if reply.metadata.src_node_id == 101:
+                    reply.content.config_records["config"]["division"] += 1
+            return replies
+
+    with pytest.raises(FedpflError, match=r"clients \[0, 2\] and clients \[1\] divide the data differently"):
+        run_federation(Other(3, values), values)
+
+
+def test_a_device_with_its_own_data_takes_part(tmp_path):
+    rng = np.random.default_rng(0)
+    nodes = {}
+    for i in range(2):
+        x = rng.integers(0, 255, (60, 8, 8), dtype=np.uint8)
+        np.savez(tmp_path / f"own{i}.npz", x=x, y=rng.integers(0, 3, 60))
+        nodes[i] = {"data": str(tmp_path / f"own{i}.npz")}
+    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, num_classes=3)
+    folder = run_federation(LocalGrid(2, values, node_config=nodes), values)
+    assert folder.task()["num_classes"] == 3
+    assert folder.metrics()[0]["clients"] == [0, 1]
+
+
+def devices(tmp_path, classes):
+    """Give each node data of its own with so many classes."""
+    rng = np.random.default_rng(0)
+    nodes = {}
+    for i, count in enumerate(classes):
+        x = rng.integers(0, 255, (60, 8, 8), dtype=np.uint8)
+        np.savez(tmp_path / f"own{i}.npz", x=x, y=np.arange(60) % count)
+        nodes[i] = {"data": str(tmp_path / f"own{i}.npz")}
+    return nodes
+
+
+@pytest.mark.parametrize("method", ["local", "factorized-fl", "factorized-fl-plus"])
+def test_clients_with_different_numbers_of_classes_learn_together_where_the_head_is_personal(tmp_path, method):
+    from fedpfl.results.export import export_personal
+
+    nodes = devices(tmp_path, (3, 5, 3))
+    values = federation(tmp_path, 3, method=method, num_server_rounds=2)
+    grid = LocalGrid(3, values, node_config=nodes)
+    folder = run_federation(grid, values)
+    assert folder.task()["num_classes"] == 5
+    assert folder.task()["classes_of_clients"] == [3, 5, 3]
+    assert [line["clients"] for line in folder.metrics()] == [[0, 1, 2]] * 2
+    heads = [load_file(path)["head.weight"].shape for path in export_personal(folder)]
+    assert heads == [(3, 64), (5, 64), (3, 64)]
+
+
+def test_a_resumed_run_must_have_the_same_classes(tmp_path):
+    nodes = devices(tmp_path, (3, 5))
+    values = federation(tmp_path, 2, method="local", num_server_rounds=1)
+    run_federation(LocalGrid(2, values, node_config=nodes), values)
+    values.update({"resume": True, "num-server-rounds": 2})
+    swapped = {0: nodes[1], 1: nodes[0]}
+    with pytest.raises(ConfigError, match=r"classes_of_clients = \[5, 3\]: the run to resume had \[3, 5\]"):
+        run_federation(LocalGrid(2, values, node_config=swapped), values)
+
+
+def test_clients_with_different_numbers_of_classes_have_no_mean_model(tmp_path):
+    nodes = devices(tmp_path, (3, 5))
+    values = federation(tmp_path, 2, method="local", evaluate_global=True)
+    with pytest.raises(ConfigError, match=r"evaluate-global = True: clients with different numbers of classes"):
+        run_federation(LocalGrid(2, values, node_config=nodes), values)
+
+
+def test_different_numbers_of_classes_are_refused_where_the_head_is_shared(tmp_path):
+    nodes = devices(tmp_path, (3, 5))
+    values = federation(tmp_path, 2, method="fedavg")
+    with pytest.raises(FedpflError, match="do not fit together: 1x8x8 with 3 classes, 1x8x8 with 5 classes"):
+        run_federation(LocalGrid(2, values, node_config=nodes), values)
+
+
+def test_the_outcome_has_the_promised_keys(tmp_path):
+    from fedpfl.results.run import OUTCOME_KEYS
+
+    assert tuple(outcome(simulate(tmp_path, 2, method="fedavg", num_server_rounds=1))) == OUTCOME_KEYS

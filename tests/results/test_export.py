@@ -1,0 +1,119 @@
+"""Exported models are plain models that predict what the personalised ones predict."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
+
+from fedpfl import models
+from fedpfl.client.state import ClientState
+from fedpfl.core.errors import ConfigError, StateError
+from fedpfl.results.export import export_personal
+from fedpfl.results.run import RunFolder
+from fedpfl.setup.assembly import assemble
+from fedpfl.setup.config import Config
+
+SHAPE, CLASSES = (3, 16, 16), 5
+
+
+def stored_run(tmp_path, method="feddecomp", model="resnet8", **settings):
+    values = {"run-name": "r", "output-dir": str(tmp_path / "runs"), "state-dir": str(tmp_path / "state")}
+    more = {key.replace("_", "-"): value for key, value in settings.items()}
+    config = Config.parse({**values, "method": method, "model": model, **more})
+    folder = RunFolder.create(config)
+    folder.describe(SHAPE, [CLASSES] * 3)
+    return config, folder
+
+
+def trained(config, seed):
+    """Return a model with arrays of its own, and its partition."""
+    model, partition = assemble(config, SHAPE, CLASSES)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for array in model.state_dict().values():
+            if array.is_floating_point():
+                array.copy_(torch.rand(array.shape, generator=generator) * 0.2 + 0.01)
+    return model, partition
+
+
+def checkpoint(folder, number, shared, personal_round):
+    arrays = {"shared": shared, "personal_round": np.array(personal_round, np.int64)}
+    save_file(arrays, folder.path / "checkpoint" / f"round-{number:06d}.safetensors")
+
+
+def test_exported_models_predict_the_same(tmp_path):
+    config, folder = stored_run(tmp_path)
+    expected = {}
+    for client in (0, 2):
+        _, partition = trained(config, 1)  # the same shared arrays for both
+        shared = partition.get_shared()
+        other, personal = trained(config, 10 + client)
+        personal.set_shared(shared)
+        ClientState(tmp_path / "state", folder.task()["state_key"], client).save(personal.get_personal(), 4, 0)
+        x = torch.rand(2, *SHAPE, generator=torch.Generator().manual_seed(0))
+        expected[client] = (x, config.method.personalised(other.eval())(x).detach())
+    # Client 2 trained once more, for a reply that was lost: what counts is what the checkpoint counts.
+    ClientState(tmp_path / "state", folder.task()["state_key"], 2).save(trained(config, 99)[1].get_personal(), 5, 4)
+    checkpoint(folder, 4, shared, [4, 0, 4])
+    written = export_personal(folder)
+    assert [path.name for path in written] == ["client-00000.safetensors", "client-00002.safetensors"]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in written)  # personal, as in state-dir
+    for path, (x, logits) in zip(written, expected.values(), strict=True):
+        plain = models.build("resnet8", SHAPE, CLASSES)
+        state = load_file(path)
+        plain.load_state_dict(state)
+        assert torch.allclose(plain.eval()(x), logits, atol=1e-5)
+        counters = [array for name, array in state.items() if name.endswith("num_batches_tracked")]
+        assert counters
+        assert all(array == 0 for array in counters)
+
+
+def test_a_client_without_state_is_named(tmp_path):
+    config, folder = stored_run(tmp_path)
+    _, partition = trained(config, 1)
+    checkpoint(folder, 1, partition.get_shared(), [0, 1, 0])
+    ClientState(tmp_path / "state", folder.task()["state_key"], 1).save(partition.get_personal(), 1, 0)
+    assert [path.name for path in export_personal(folder, [1])] == ["client-00001.safetensors"]
+    with pytest.raises(ConfigError, match="client = 0"):
+        export_personal(folder, [0])
+    for number in (-1, 3):
+        with pytest.raises(ConfigError, match=f"client = {number}: run r has the clients 0 … 2"):
+            export_personal(folder, [number])
+
+
+def test_local_models_need_no_shared_arrays(tmp_path):
+    config, folder = stored_run(tmp_path, method="local")
+    _, partition = trained(config, 1)
+    checkpoint(folder, 1, np.zeros(0, np.float32), [1, 0, 0])
+    ClientState(tmp_path / "state", folder.task()["state_key"], 0).save(partition.get_personal(), 1, 0)
+    models.build("resnet8", SHAPE, CLASSES).load_state_dict(load_file(export_personal(folder)[0]))
+
+
+def test_nothing_to_export_without_personal_arrays(tmp_path):
+    config, folder = stored_run(tmp_path, method="fedavg")
+    checkpoint(folder, 1, trained(config, 0)[1].get_shared(), [1, 1, 1])
+    assert export_personal(folder) == []
+
+
+def test_a_shared_model_of_other_arrays_is_exported_as_the_plain_one(tmp_path):
+    config, folder = stored_run(tmp_path, feddecomp_variant="all-shared")
+    model, partition = trained(config, 1)
+    checkpoint(folder, 1, partition.get_shared(), [1, 0, 1])
+    written = export_personal(folder)
+    assert [path.name for path in written] == [f"client-0000{client}.safetensors" for client in range(3)]
+    plain, x = models.build("resnet8", SHAPE, CLASSES), torch.rand(2, *SHAPE)
+    plain.load_state_dict(load_file(written[1]))
+    assert torch.allclose(plain.eval()(x), model.eval()(x), atol=1e-5)
+
+
+def test_damaged_files_are_named(tmp_path):
+    _, folder = stored_run(tmp_path)
+    with pytest.raises(StateError, match="no round was finished"):
+        export_personal(folder)
+    (folder.path / "checkpoint" / "round-000001.safetensors").write_bytes(b"rubbish")
+    with pytest.raises(StateError, match=r"round-000001\.safetensors: cannot be read"):
+        export_personal(folder)
+    (folder.path / "task.json").write_text("{")
+    with pytest.raises(StateError, match=r"task\.json"):
+        export_personal(folder)

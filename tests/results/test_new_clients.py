@@ -1,0 +1,170 @@
+"""Clients that were held out: drawn by the seed, never trained, tested on what the run left."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from support import LocalGrid, federation, simulate
+from typer.testing import CliRunner
+
+from fedpfl import models
+from fedpfl.cli import app
+from fedpfl.client.engine import Engine
+from fedpfl.core.errors import ConfigError, DataError
+from fedpfl.data.federation import federated_data
+from fedpfl.layers.memory import in_twin
+from fedpfl.methods import methods
+from fedpfl.results.export import export_personal
+from fedpfl.results.new_clients import MODES, Simulation, _of_personal, try_new_clients
+from fedpfl.server.federation import run_federation
+from fedpfl.setup.config import Config, RunSettings
+from fedpfl.strategies.base import new_clients
+from fedpfl.training.phase import Phase
+
+QUICK = {"num_server_rounds": 2, "local_epochs": 1, "new_clients": 0.25, "evaluate_every": 0}
+
+
+def test_they_are_drawn_by_the_seed_and_never_all():
+    def drawn(share, seed=1, clients=20):
+        return new_clients(RunSettings(new_clients=share, seed=seed), clients)
+
+    assert drawn(0.0) == []
+    assert len(drawn(0.1)) == 2
+    assert drawn(0.1) == drawn(0.1) != drawn(0.1, seed=2)
+    assert len(drawn(0.9, clients=1)) == 0
+
+
+def test_they_get_no_message_but_the_query(tmp_path):
+    values = federation(tmp_path, 4, method="fedavg", **QUICK)
+    grid = LocalGrid(4, values)
+    folder = run_federation(grid, values)
+    new = new_clients(Config.parse(values).run, 4)
+    assert len(new) == 1
+    assert {kind for kind, client, _, _ in grid.log if client in new} == {"query"}
+    assert folder.metrics()[-1]["clients"] == [i for i in range(4) if i not in new]
+    assert str(new[0]) not in folder.metrics()[-1]["personalised"]["each"]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local", "feddecomp", "fedsplit", "fedfac"])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_tests_them(tmp_path, method, mode):
+    assert method in methods()
+    settings = {"feddecomp_lora_epochs": 1} if method == "feddecomp" else {}
+    run = simulate(tmp_path, 4, method=method, **{**QUICK, "local_epochs": 2, **settings})
+    result = try_new_clients(run, mode)
+    assert list(result["each"]) == [str(i) for i in new_clients(Config.parse(run.config()).run, 4)]
+    assert 0 <= result["weighted"] <= 1
+    assert result == try_new_clients(run, mode)
+
+
+def test_the_ensemble_is_the_mean_of_the_exported_models_outputs(tmp_path):
+    run = simulate(tmp_path, 4, method="fedfac", **QUICK)
+    config = Config.parse(run.config())
+    new = new_clients(config.run, 4)[0]
+    x, y = federated_data(config.data, 4, config.run.seed).test(new)
+    outputs = []
+    for path in export_personal(run, [i for i in range(4) if i != new]):
+        model = models.build("small-cnn", (1, 8, 8), 10).eval()
+        model.load_state_dict(load_file(path))
+        with torch.no_grad():
+            outputs.append(model(x))
+    expected = float((torch.stack(outputs).mean(0).argmax(1) == y).float().mean())
+    assert try_new_clients(run, "ensemble")["accuracy"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("variant", "setting", "given"),
+    [("static", 0.1, {}), ("dynamic", 0.1, {}), ("dynamic", 0.0, {"weight_decay": 0.1})],
+)
+def test_local_training_leaves_what_is_shared_alone(tmp_path, variant, setting, given):
+    run = simulate(tmp_path, 4, method="fedfac", fedfac_variant=variant, weight_decay=setting, **QUICK)
+    config, task = Config.parse(run.config()), run.task()
+    engine = Engine(config, federated_data(config.data, 4, config.run.seed), 4)
+    last, stored = run.checkpoint()
+    left = Simulation(engine, task["state_key"], last, stored)
+    local = left.load(new_clients(config.run, 4)[0])
+    before = {name: array.detach().clone() for name, array in engine.model.state_dict().items()}
+    own = engine.partition.personal_elements()
+    assert set(own) == {"base.conv2.weight", "base.conv2.bias"}
+    phase = Phase(train=lambda name: True, epochs=1, **given)
+    left.train([_of_personal(phase, own, setting)], local, "batches", 0.0)
+    for name, array in engine.model.state_dict().items():
+        shared = ~own[name] if name in own else torch.ones_like(array, dtype=torch.bool)
+        assert torch.equal(array[shared], before[name][shared])
+        assert name not in own or not torch.equal(array[own[name]], before[name][own[name]])
+    split = stored["split"]
+    assert np.array_equal(own["base.conv2.bias"].numpy(), split == 0)
+
+
+def models_tested(monkeypatch):
+    """Collect (simulation, state dict) of every model that is tested."""
+    found = []
+    correct = Simulation.correct
+
+    def recorded(left, local):
+        found.append((left, {name: array.clone() for name, array in local.model.state_dict().items()}))
+        return correct(left, local)
+
+    monkeypatch.setattr(Simulation, "correct", recorded)
+    return found
+
+
+def test_what_was_trained_locally_is_what_is_tested(tmp_path, monkeypatch):
+    run = simulate(tmp_path, 4, method="fedfac", **QUICK)  # dynamic: the server has the mean of personal channels, too
+    found = models_tested(monkeypatch)
+    try_new_clients(run, "local-train")
+    (left, tested), = found  # fmt: skip
+    own = left.engine.partition.personal_elements()
+    left.engine.partition.set_shared(left.strategy.shared)
+    received = left.engine.model.state_dict()
+    for name, array in tested.items():
+        where = own.get(name, torch.zeros_like(array, dtype=torch.bool))
+        assert torch.equal(array[~where], received[name][~where])
+        assert name not in own or (array[where] != received[name][where]).any()
+
+
+def test_a_fine_tuned_model_is_concluded_before_it_is_tested(tmp_path, monkeypatch):
+    run = simulate(tmp_path, 4, method="pfedsd", **QUICK)
+    found = models_tested(monkeypatch)
+    try_new_clients(run, "fine-tune")
+    ((_, tested),) = found
+    twins = {name: array for name, array in tested.items() if in_twin(name)}
+    assert twins
+    assert all(torch.equal(array, tested[name.split(".", 1)[1]]) for name, array in twins.items())
+
+
+def test_fedavg_has_nothing_to_train_but_can_be_fine_tuned(tmp_path):
+    run = simulate(tmp_path, 4, method="fedavg", **QUICK)
+    shared = try_new_clients(run, "local-train")
+    assert shared == {**try_new_clients(run, "ensemble"), "mode": "local-train"}
+    assert try_new_clients(run, "fine-tune")["accuracy"] > shared["accuracy"]
+
+
+def test_the_command(tmp_path):
+    run = simulate(tmp_path, 4, method="fedsplit", **QUICK)
+    done = CliRunner().invoke(app, ["new-clients", str(run.path), "--mode", "ensemble", "--json"], prog_name="fedpfl")
+    assert json.loads(done.stdout)["mode"] == "ensemble"
+    words = CliRunner().invoke(app, ["new-clients", str(run.path)], prog_name="fedpfl").stdout
+    assert "local-train, 1 new clients: mean " in words
+    wrong = CliRunner().invoke(app, ["new-clients", str(run.path), "--mode", "vote"], prog_name="fedpfl")
+    assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
+    assert "must be one of local-train, ensemble, fine-tune" in wrong.stderr
+
+
+def test_a_run_without_new_clients_is_told_so(tmp_path):
+    run = simulate(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1)
+    with pytest.raises(ConfigError, match=r"new-clients = 0.0: the run held out no clients"):
+        try_new_clients(run, "ensemble")
+
+
+def test_data_that_are_divided_differently_here_are_not_used(tmp_path):
+    run = simulate(tmp_path, 4, method="fedavg", **QUICK)
+    task = run.task()
+    assert "division" in task
+    (run.path / "task.json").write_text(json.dumps({**task, "division": task["division"] + 1}))
+    with pytest.raises(DataError, match="other data than this machine divides"):
+        try_new_clients(run, "ensemble")

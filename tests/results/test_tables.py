@@ -1,0 +1,64 @@
+"""Tables of numbers in three formats."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+
+import pytest
+
+from fedpfl.results.tables import FORMATS, Spread, Table
+
+TABLE = Table(
+    "Accuracy & bytes, α 0.5",
+    ["method", "accuracy / %", "rounds"],
+    [["fed_avg", Spread.of([50.0, 51.0, 53.0]), 3], ["a|b", Spread.of([1.5]), None]],
+    1,
+    note="100 % of clients.",
+)
+
+
+def test_a_spread_has_the_sample_standard_deviation() -> None:
+    spread = Spread.of([50.0, 51.0, 53.0])
+    assert (spread.mean, spread.std, spread.n) == (pytest.approx(154 / 3), statistics.stdev([50, 51, 53]), 3)
+    assert Spread.of([1.5]) == Spread(1.5, None, 1)
+    with pytest.raises(ValueError, match="no values"):
+        Spread.of([])
+
+
+def test_markdown_aligns_numbers_and_escapes_bars() -> None:
+    assert TABLE.markdown().splitlines() == [
+        "**Accuracy & bytes, α 0.5**",
+        "",
+        "| method | accuracy / % | rounds |",
+        "| --- | ---: | ---: |",
+        "| fed_avg | 51.3 ± 1.5 | 3 |",
+        r"| a\|b | 1.5 | – |",
+        "",
+        "100 % of clients.",
+    ]
+
+
+def test_csv_keeps_precision_and_spreads_apart() -> None:
+    rows = list(csv.DictReader(io.StringIO(TABLE.csv())))
+    assert float(rows[0]["accuracy / %"]) == 154 / 3
+    assert float(rows[0]["accuracy / % std"]) == statistics.stdev([50, 51, 53])
+    assert [row["accuracy / % n"] for row in rows] == ["3", "1"]
+    assert rows[1]["accuracy / % std"] == "" and rows[1]["rounds"] == ""
+
+
+def test_latex_escapes_what_latex_reads() -> None:
+    text = TABLE.latex()
+    assert r"\caption{Accuracy \& bytes, $\alpha$ 0.5}" in text
+    assert r"fed\_avg & 51.3 $\pm$ 1.5 & 3 \\" in text
+    assert r"\begin{tabular}{lrr}" in text
+
+
+def test_every_format_is_written() -> None:
+    assert [TABLE.write(form) for form in FORMATS] == [TABLE.markdown(), TABLE.csv(), TABLE.latex()]
+
+
+def test_a_row_of_another_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="2 cells for 3 columns"):
+        Table("t", ["a", "b", "c"], [[1, 2]])

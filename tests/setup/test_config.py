@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import pickle
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedpfl.cli import reference
+from fedpfl.core.errors import ConfigError
+from fedpfl.core.settings import keys, require_absolute
+from fedpfl.methods import methods
+from fedpfl.setup.config import Config, check_keys, known_keys, unused
+
+ROOT = Path(__file__).parents[1]
+FIXED = [
+    "method",
+    "dataset",
+    "data",
+    "data-dir",
+    "model",
+    "num-clients",
+    "partitioner",
+    "dirichlet-alpha",
+    "num-server-rounds",
+    "local-epochs",
+    "batch-size",
+    "learning-rate",
+    "momentum",
+    "weight-decay",
+    "fraction-train",
+    "evaluate-every",
+    "seed",
+    "output-dir",
+    "state-dir",
+    "feddecomp-rank-conv",
+]
+
+
+def test_the_promised_keys_exist():
+    assert set(FIXED) <= set(known_keys())
+
+
+def test_keys_are_unique_kebab_case():
+    keys = known_keys()
+    assert len(keys) == len(set(keys))
+    assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", key) for key in keys)
+
+
+def test_pyproject_and_the_reference_pages_are_what_the_code_says():
+    assert reference.pyproject_block() in (ROOT / "pyproject.toml").read_text()
+    assert (ROOT / "docs" / "configuration.md").read_text() == reference.settings_page()
+    assert (ROOT / "docs" / "methods.md").read_text() == reference.methods_page()
+
+
+def test_the_page_of_methods_has_each_with_its_paper_and_settings():
+    page = reference.methods_page()
+    sections = dict(zip(methods(), page.split("\n## ")[1:], strict=True))
+    for method in methods().values():
+        section = sections[method.name]
+        assert section.startswith(f"{method.name}\n")
+        assert f"- paper: {method.paper}\n- what travels: {method.shares}\n" in section
+        for key in keys(method.Settings, method.name):
+            assert f"| `{key}` | `" in section
+
+
+@pytest.mark.parametrize("key", ["output-dir", "state-dir", "data-dir", "data"])
+def test_places_must_not_depend_on_the_working_directory(key):
+    require_absolute({key: "/absolute"})
+    require_absolute({key: "~/in/the/home"})
+    require_absolute({key: ""})
+    with pytest.raises(ConfigError, match=rf"{key} = 'runs': must be absolute or start with ~"):
+        require_absolute({key: "runs"})
+
+
+def test_pyproject_defaults_are_the_code_s_defaults():
+    written = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert list(written) == known_keys()
+    flat = Config.parse({}).flat()
+    assert {key: written[key] for key in flat} == flat
+    assert all(type(written[key]) is type(flat[key]) for key in flat)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("method", "fedmagic", "must be one of "),
+        ("dirichlet-alpha", 0, "must be > 0"),
+        ("dirichlet-alpha", -1.5, "must be > 0"),
+        ("dirichlet-alpha", float("nan"), "must be > 0"),
+        ("learning-rate", float("inf"), "must be > 0"),
+        ("fraction-train", 1.5, "must be > 0 and at most 1"),
+        ("fraction-train", 0.0, "must be > 0 and at most 1"),
+        ("feddecomp-rank-conv", 0.0, "must be > 0 and at most 1"),
+        ("feddecomp-rank-linear", 1.01, "must be > 0 and at most 1"),
+        ("feddecomp-lora-epochs", 5, "must be below local-epochs = 5"),
+        ("feddecomp-lora-epochs", -2, "must be at least -1"),
+        ("num-server-rounds", 0, "must be at least 1"),
+        ("num-server-rounds", 2.5, "must be a whole number"),
+        ("num-server-rounds", True, "must be a whole number"),
+        ("batch-size", "20", "must be a whole number"),
+        ("seed", -1, "must be at least 0"),
+        ("momentum", 1.0, "must be at least 0 and at most"),
+        ("model", "resnet1000", "must be one of"),
+        ("wire-dtype", "int8", "must be one of float32, float16"),
+        ("run-name", "../../etc", "must be letters, digits"),
+        ("resume", True, "needs run-name"),
+        ("resume", "yes", "must be true or false"),
+    ],
+)
+def test_a_wrong_value_is_one_line_with_key_value_and_what_is_allowed(key, value, allowed):
+    with pytest.raises(ConfigError) as error:
+        Config.parse({"local-epochs": 5, key: value})
+    line = str(error.value)
+    assert line.startswith(f"{key} = {value!r}: ")
+    assert allowed in line
+    assert "\n" not in line
+
+
+def test_unknown_keys_are_named_with_the_nearest_known():
+    with pytest.raises(ConfigError, match="did you mean learning-rate"):
+        check_keys({"learning-rates": 0.1})
+    check_keys(Config.parse({}).flat())
+
+
+def test_whole_numbers_are_accepted_where_a_number_is_expected():
+    assert Config.parse({"learning-rate": 1}).training.learning_rate == 1.0
+
+
+def test_aliases_use_the_method_s_own_settings():
+    config = Config.parse({"method": "fedlora", "feddecomp-rank-conv": 0.25})
+    assert config.method.name == "feddecomp"
+    assert config.method.settings.rank_conv == 0.25
+
+
+def test_settings_of_other_methods_do_not_matter():
+    assert Config.parse({"method": "fedavg", "feddecomp-lora-epochs": 99, "local-epochs": 1}).method.name == "fedavg"
+
+
+def test_settings_of_other_methods_are_named_where_they_were_given():
+    defaults = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert unused(defaults, "fedavg") == []
+    given = {**defaults, "ditto-pull": 3.0, "fedprox-mu": 1, "fedavg-weights": "uniform"}
+    assert unused(given, "fedavg") == [
+        "settings of other methods, which fedavg does not use: ditto-pull of ditto; fedprox-mu of fedprox"
+    ]
+
+
+def test_config_errors_cross_processes():
+    error = pickle.loads(pickle.dumps(ConfigError("seed", -1, "must be at least 0")))
+    assert str(error) == "seed = -1: must be at least 0"

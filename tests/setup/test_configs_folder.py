@@ -1,0 +1,198 @@
+"""The ready-made configurations: known to the program, feasible, what the papers state. And what the README shows."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedpfl import models
+from fedpfl.data import Dataset, partition, table, text
+from fedpfl.methods import methods
+from fedpfl.setup.config import Config, check_keys
+
+FOLDER = Path(__file__).resolve().parents[1] / "configs"
+FILES = sorted(FOLDER.glob("*.toml"))
+
+FEDDECOMP = {  # section 4.1
+    "method": "feddecomp", "num-server-rounds": 300, "fraction-train": 1.0, "num-clients": 40,
+    "partitioner": "dirichlet-client", "dirichlet-alpha": 0.1, "train-samples": 500, "test-samples": 100,
+    "local-epochs": 5, "batch-size": 100, "optimizer": "sgd", "learning-rate": 0.1,
+}  # fmt: skip
+FEDREG = {  # section 4.1
+    "method": "fedreg", "model": "convnet", "num-server-rounds": 100, "fraction-train": 0.2, "partitioner": "dirichlet",
+    "dirichlet-alpha": 0.1, "split": "mixed", "test-fraction": 0.25, "local-epochs": 5, "batch-size": 20,
+    "optimizer": "sgd", "learning-rate": 0.01, "momentum": 0.9,
+}  # fmt: skip
+FEDFAC = {  # section 5.1
+    "num-clients": 100, "fraction-train": 0.1, "split": "mixed", "test-fraction": 0.2, "optimizer": "adam",
+    "learning-rate": 0.001, "momentum": 0.9, "method": "fedfac", "fedfac-variant": "dynamic",
+}  # fmt: skip
+FACTORIZED_FL = {  # section 5.1, appendices B.1 and C.3
+    "method": "factorized-fl", "model": "resnet9", "num-clients": 20, "fraction-train": 1.0, "permute-labels": True,
+    "batch-size": 256, "optimizer": "sgd", "learning-rate": 1e-3, "momentum": 0.9, "weight-decay": 1e-6,
+}  # fmt: skip
+ONE_DOMAIN = {
+    **FACTORIZED_FL, "partitioner": "dirichlet", "dirichlet-alpha": 0.5, "factorized-fl-threshold": 0.0,
+    "factorized-fl-scaling": 1.0, "factorized-fl-min-aggregate": 10,
+}  # fmt: skip
+
+STATED: dict[str, dict[str, Any]] = {
+    "feddecomp-cifar10": {
+        **FEDDECOMP, "dataset": "cifar10", "model": "resnet8",
+        "feddecomp-rank-conv": 0.6, "feddecomp-rank-linear": 0.6,
+    },
+    "feddecomp-cifar100": {
+        **FEDDECOMP, "dataset": "cifar100", "model": "resnet10",
+        "feddecomp-rank-conv": 0.8, "feddecomp-rank-linear": 0.4,
+    },
+    "feddecomp-tiny-imagenet": {
+        **FEDDECOMP, "dataset": "tiny-imagenet", "model": "resnet10",
+        "feddecomp-rank-conv": 0.8, "feddecomp-rank-linear": 0.4,
+    },
+    "feddecomp-ag-news": {  # appendix B
+        "method": "feddecomp", "dataset": "ag-news", "model": "transformer", "partitioner": "dirichlet-client",
+        "dirichlet-alpha": 1.0, "train-samples": 3000,
+    },
+    "fedreg-fashion-mnist": {**FEDREG, "dataset": "fashion-mnist", "num-clients": 50},
+    "fedreg-cifar10": {**FEDREG, "dataset": "cifar10", "num-clients": 50},
+    "fedreg-cifar100": {**FEDREG, "dataset": "cifar100", "num-clients": 50},
+    "fedreg-emnist": {**FEDREG, "dataset": "emnist", "num-clients": 50},
+    "fedreg-testbed": {**FEDREG, "dataset": "fashion-mnist", "num-clients": 30},
+    "fedfac-cifar10": {
+        **FEDFAC, "dataset": "cifar10", "model": "resnet18", "partitioner": "dirichlet", "dirichlet-alpha": 0.1,
+        "fedfac-layers": "16,17",
+    },
+    "fedfac-cifar100": {
+        **FEDFAC, "dataset": "cifar100", "model": "vgg16", "partitioner": "pathological", "classes-per-client": 5,
+        "fedfac-layers": "15", "fedfac-kappa": "0.9", "fedfac-tau": "0.95",
+    },
+    "fedfac-shakespeare": {
+        **FEDFAC, "dataset": "shakespeare", "model": "char-lstm", "num-clients": 778, "partitioner": "natural",
+        "num-server-rounds": 100, "local-epochs": 5, "batch-size": 32, "fedfac-layers": "1",
+    },
+    "factorized-fl-cifar10": {**ONE_DOMAIN, "dataset": "cifar10"},
+    "factorized-fl-svhn": {**ONE_DOMAIN, "dataset": "svhn"},
+    "factorized-fl-cifar100": {
+        **FACTORIZED_FL, "dataset": "cifar100", "partitioner": "domains", "factorized-fl-threshold": 0.95,
+        "factorized-fl-scaling": 20.0, "factorized-fl-min-aggregate": 4,
+    },
+    "speed-mnist": {
+        "method": "fedavg", "model": "fedavg-cnn", "dataset": "mnist", "num-clients": 20, "fraction-train": 0.2,
+        "batch-size": 20, "local-epochs": 5,
+    },
+}  # fmt: skip
+
+VOCABULARIES = {"shakespeare": len(text.CHARACTERS), "ag-news": text.VOCABULARY}
+
+
+def read(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def shares_of(config: Config) -> list[Any]:
+    """Divide a stand-in that has the data set's numbers of samples and classes, and owners with the same number."""
+    info = next(info for info in table() if info.name == config.data.dataset)
+    sizes = [int(n.replace(",", "")) for n in info.size.split(" + ")]
+    labels = [np.arange(n, dtype=np.int64) % int(info.classes) for n in sizes]
+    pixels = [np.zeros((n, 1, 1, 1), np.uint8) for n in sizes]
+    owners = np.arange(sizes[0]) % config.data.num_clients
+    data = Dataset(info.name, pixels[0], labels[0], *(pixels[1:] + labels[1:] or [None, None]), owners)
+    return partition(data, config.data, config.data.num_clients, config.run.seed)
+
+
+def test_every_file_is_checked_and_every_checked_file_exists() -> None:
+    assert [path.stem for path in FILES] == sorted(STATED)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+class TestEveryFile:
+    def test_has_only_known_keys_with_allowed_values(self, path: Path) -> None:
+        values = read(path)
+        check_keys(values)
+        used = Config.parse(values).flat()
+        assert {key: used[key] for key in values} == values
+
+    def test_is_flat_as_flower_wants_it(self, path: Path) -> None:
+        assert not [key for key, value in read(path).items() if isinstance(value, (dict, list))]
+
+    def test_leaves_places_names_and_machines_to_the_user(self, path: Path) -> None:
+        own = {"output-dir", "state-dir", "data-dir", "data", "run-name", "resume", "device", "threads"}
+        assert not own & set(read(path))
+
+    def test_states_what_the_paper_states(self, path: Path) -> None:
+        values = read(path)
+        assert {key: values.get(key) for key in STATED[path.stem]} == STATED[path.stem]
+
+    def test_runs_with_every_method(self, path: Path) -> None:
+        for method in ("fedavg", "local", "feddecomp"):
+            Config.parse({"feddecomp-variant": "simultaneous", **read(path), "method": method})
+
+    def test_names_its_command(self, path: Path) -> None:
+        assert f"#   fedpfl run --run-config configs/{path.name}\n" in path.read_text(encoding="utf-8")
+
+    def test_the_data_feed_all_clients(self, path: Path) -> None:
+        config = Config.parse(read(path))
+        shares = shares_of(config)
+        assert len(shares) == config.data.num_clients
+        assert min(min(len(share.train), len(share.test)) for share in shares) >= 1
+
+    def test_the_model_takes_the_data(self, path: Path) -> None:
+        config = Config.parse(read(path))
+        info = next(info for info in table() if info.name == config.data.dataset)
+        vocabulary = VOCABULARIES.get(info.name, 0)
+        if vocabulary:
+            shape: tuple[int, ...] = (int(info.shape.split()[0]),)
+        else:
+            height, width, channels = map(int, info.shape.split("×"))
+            shape = (channels, height, width)
+        with torch.device("meta"):  # no memory, no numbers: only shapes
+            model = models.build(config.run.model, shape, int(info.classes), vocabulary)
+            inputs = torch.empty(2, *shape, dtype=torch.int64 if vocabulary else None)
+            assert model(inputs).shape == (2, int(info.classes))
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0])  # the columns of table 1
+def test_feddecomp_clients_get_500_and_100_samples_and_never_more(alpha) -> None:
+    # With B = 100 a 501st sample would be a batch of its own, on which BatchNorm diverges.
+    shares = shares_of(Config.parse({**read(FOLDER / "feddecomp-cifar10.toml"), "dirichlet-alpha": alpha}))
+    train, test = ([len(part) for part in parts] for parts in zip(*shares, strict=True))
+    assert max(train) == 500 and min(train) >= 495  # ⌊500·q + ½⌋ of each of ten classes
+    assert max(test) == 100 and min(test) >= 95
+
+
+def test_clients_of_a_domain_train_on_1200_samples() -> None:
+    for share in shares_of(Config.parse(read(FOLDER / "factorized-fl-cifar100.toml"))):
+        assert (len(share.train), len(share.test)) == (1200, 300)
+
+
+def test_a_round_of_the_speed_setting_is_57000_samples() -> None:
+    config = Config.parse(read(FOLDER / "speed-mnist.toml"))
+    shares = shares_of(config)
+    asked = round(config.run.fraction_train * len(shares))
+    assert {len(share.train) for share in shares} == {2850}
+    assert asked * 2850 * config.training.local_epochs == 57_000
+
+
+README = FOLDER.parent / "README.md"
+
+
+def test_the_readme_lists_every_method_as_the_code_describes_it() -> None:
+    text = README.read_text(encoding="utf-8")
+    for method in methods().values():
+        names = " ".join([f"`{method.name}`", *(f"(`{alias}`)" for alias in method.aliases)])
+        assert f"| {names} | {method.paper} | {method.shares} |" in text
+
+
+@pytest.mark.parametrize("page", ["deployment.md", "jetson.md"])
+def test_runs_on_devices_are_shown_with_settings_that_fit_and_data_that_boards_have(page):
+    shown = re.findall(r"flwr run [^']*'([^']+)'", (FOLDER.parent / "docs" / page).read_text())
+    assert shown
+    for pairs in shown:
+        config = Config.parse(tomllib.loads(pairs.replace(" ", "\n")))
+        assert config.data.dataset not in ("digits", "svhn")  # of scikit-learn, and read with SciPy

@@ -37,11 +37,12 @@ from common import (
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedpfl.core.federation import Client
 from fedpfl.core.rng import generator
 from fedpfl.data.federation import FederatedData
-from fedpfl.setup.assembly import assemble
+from fedpfl.setup.assembly import assemble, make_rule
 from fedpfl.setup.config import Config
-from fedpfl.strategies import Client, PersonalisedStrategy, strategies
+from fedpfl.strategies import PersonalisedStrategy
 
 WARM_UP_STEPS = 30
 # Looking through all processes takes time from the training that is measured.
@@ -142,9 +143,7 @@ def make_strategy(config: Config, data: FederatedData) -> PersonalisedStrategy:
     """Return the strategy of the run, which chooses the clients and holds the initial weights."""
     _, partition = assemble(config, data.input_shape, data.num_classes)
     clients = [Client(i, *data.sizes(i)) for i in range(data.num_clients)]
-    aggregation = config.method.aggregation
-    rule = strategies()[aggregation.rule]
-    return rule(clients, partition.layout, partition.get_shared(), config.run, "benchmark", **aggregation.options)
+    return PersonalisedStrategy(make_rule(config, clients, partition), config.run, "benchmark")
 
 
 def steps_of(client: Client, config: Config) -> int:
@@ -211,7 +210,7 @@ class BarePool:
 
     def train(self, strategy: PersonalisedStrategy, rounds: list[list[Client]]) -> tuple[list[float], Tensor]:
         """Train all rounds from the strategy's initial weights; return the seconds of each and the final weights."""
-        self._start.copy_(torch.from_numpy(strategy.shared))
+        self._start.copy_(torch.from_numpy(strategy.rule.shared))
         seconds = []
         for number, chosen in enumerate(rounds, 1):
             begun = time.perf_counter()

@@ -30,15 +30,15 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from fedpfl.core.federation import Client
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.sharing import Channels
 from fedpfl.launch.superlink import script
 from fedpfl.results.run import RunFolder, to_toml
+from fedpfl.rules.factor_analysis import Moments, number_of_factors, principal_axis, shared_channels
+from fedpfl.rules.factor_split import FactorSplit
 from fedpfl.setup.config import RunSettings
-from fedpfl.strategies import Client
-from fedpfl.strategies.factor_analysis import Moments, number_of_factors, principal_axis, shared_channels
-from fedpfl.strategies.factor_split import FactorSplit
 
 CLIENTS, FEATURES, NEURONS = 100, 100, 200
 SAMPLES = 200

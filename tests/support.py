@@ -17,6 +17,7 @@ from torch import nn
 
 from fedpfl.client.engine import handle
 from fedpfl.core.errors import FedpflError
+from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.data import Samples
@@ -25,10 +26,9 @@ from fedpfl.methods.base import LocalRound
 from fedpfl.models.registry import SplitModel
 from fedpfl.results.export import export_personal
 from fedpfl.results.run import RunFolder
+from fedpfl.rules import Rule
 from fedpfl.server.federation import run_federation
-from fedpfl.setup.config import Config, RunSettings
-from fedpfl.strategies import Client, strategies
-from fedpfl.strategies.base import Round
+from fedpfl.setup.config import Config
 from fedpfl.training.loop import run_phase
 from fedpfl.transports import flower
 from fedpfl.transports.local import LocalTransport
@@ -60,7 +60,7 @@ class Clock:
     def of_the_server(cls, monkeypatch: pytest.MonkeyPatch) -> Clock:
         """Return one by which servers go for the time of a test."""
         clock = cls()
-        for module in ("transports.flower", "strategies.base", "transports.exchange"):
+        for module in ("transports.flower", "strategies.rounds", "transports.exchange"):
             monkeypatch.setattr(f"fedpfl.{module}.time", clock)
         return clock
 
@@ -247,25 +247,26 @@ def softmax(z: np.ndarray) -> np.ndarray:
     return e / e.sum(axis=1, keepdims=True)
 
 
-def rule(name: str, start: Any, sizes: Iterable[int], layout: Layout | None = None, **options: Any) -> Any:
-    """Return a strategy that starts from one vector, with clients of these numbers of training samples."""
+def rule(
+    kind: type[Rule], start: Any, sizes: Iterable[int], layout: Layout | None = None, seed: int = 1, **options: Any
+) -> Any:
+    """Return a rule that starts from one vector, with clients of these numbers of training samples."""
     start = np.asarray(start, np.float32)
-    clients = [Client(i, n, 5) for i, n in enumerate(sizes)]
+    clients = tuple(Client(i, n, 5) for i, n in enumerate(sizes))
     layout = layout or Layout.of([("w", start.shape)])
-    return strategies()[name](clients, layout, start, RunSettings(), "key", **options)
+    return kind(Federation(clients, layout, seed=seed), start, **options)
 
 
-def play(strategy: Any, number: int, vectors: dict[int, Any], **arrays: dict[int, Any]) -> None:
-    """Give a strategy the replies {client: vector} of a round, with further arrays by name and client."""
-    strategy._round = Round(number)
-    strategy.begin(number)
+def play(rule: Any, number: int, vectors: dict[int, Any], **arrays: dict[int, Any]) -> None:
+    """Give a rule the replies {client: vector} of a round, with further arrays by name and client."""
+    rule.begin_round(number)
     for i in vectors:
-        strategy.attachments(strategy.clients[i], "train")
+        rule.attachments(rule.clients[i], "train")
     for i, vector in vectors.items():
-        client = strategy.clients[i]
+        client = rule.clients[i]
         reply = Payload(arrays={name: np.asarray(by_client[i], np.float32) for name, by_client in arrays.items()})
         shared = np.asarray(vector, np.float32)
-        strategy.check(client, shared, reply)
-        strategy.add(client, shared, reply)
-        strategy.personal_round[i] = number
-    strategy.finish()
+        rule.check(client, shared, reply)
+        rule.add(client, shared, reply)
+        rule.personal_round[i] = number
+    rule.finish()

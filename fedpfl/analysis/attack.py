@@ -169,7 +169,7 @@ def attack_run(run: RunFolder, options: AttackOptions) -> list[Attempt]:
     left = Simulation.of(run)
     if left.engine.data.vocabulary or len(left.engine.data.input_shape) != 3:
         raise ConfigError("dataset", left.engine.config.data.dataset, "holds no images, so there are none to recover")
-    clients = [client.id for client in left.strategy.participants]
+    clients = [client.id for client in left.rule.participants]
     rng = generator(options.attack_seed, "attacked clients")
     chosen = sorted(rng.choice(clients, min(options.clients, len(clients)), replace=False).tolist())
     attempts = []

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .. import models
+from ..core.federation import new_clients
 from ..core.sharing import SPLIT, UNUSED_BUFFER, Partition
 from ..results.run import RunFolder
 from ..results.tables import Cell, Table
 from ..setup.assembly import assemble
 from ..setup.config import Config
-from ..strategies.base import new_clients
 from .figure import Lines, Points
 from .registry import NoOptions, Result, analysis
 from .runs import array, best, grouped, require
@@ -96,7 +96,7 @@ def traffic(run: RunFolder) -> Traffic:
     _, partition = assemble(config, shape, task["num_classes"], vocabulary=vocabulary)
     plain = models.build(config.run.model, shape, task["num_classes"], vocabulary).state_dict()
     model = sum(values.numel() for name, values in plain.items() if not name.endswith(UNUSED_BUFFER))
-    participants = task["clients"] - len(new_clients(config.run, task["clients"]))
+    participants = task["clients"] - len(new_clients(config.run.seed, config.run.new_clients, task["clients"]))
     width, up, down, transfers, size = WIDTHS[config.run.wire_dtype], 0, 0, 0, 0
     for line, (size, after) in zip(lines, _sizes(run, partition, [line["round"] for line in lines]), strict=True):
         trained, tested = len(line["clients"]), participants if "personalised" in line else 0

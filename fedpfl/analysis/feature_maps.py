@@ -69,10 +69,8 @@ def feature_maps(runs: Sequence[RunFolder], options: FeatureMapOptions) -> Resul
 def _split_layer(group: Group, options: FeatureMapOptions) -> tuple[str, np.ndarray] | None:
     """Return the first split convolution of a group's first run and which of its channels are shared (bool)."""
     left = Simulation.of(group.runs[0])
-    if options.client not in left.strategy.clients:
-        raise ConfigError(
-            "client", options.client, f"{group.label} has the clients 0 … {len(left.strategy.clients) - 1}"
-        )
+    if options.client not in left.rule.clients:
+        raise ConfigError("client", options.client, f"{group.label} has the clients 0 … {len(left.rule.clients) - 1}")
     left.load(options.client)
     partition = left.engine.partition
     if not isinstance(partition, ChannelPartition):

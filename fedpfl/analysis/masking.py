@@ -76,7 +76,7 @@ def masked_accuracies(run: RunFolder, draws: int) -> dict[str, float] | None:
     """
     left = Simulation.of(run)
     correct, samples = dict.fromkeys(KINDS, 0), 0
-    for client in left.strategy.participants:
+    for client in left.rule.participants:
         if not client.test_samples:
             continue
         left.load(client.id)

@@ -5,7 +5,7 @@ files or Flower:
 
 * **partition**: :meth:`Method.is_shared` says by name which arrays travel; the rest is personal;
 * **schedule**: :meth:`Method.schedule` lists a round's local phases;
-* **aggregation**: :attr:`Method.aggregation` names the rule in ``fedpfl/strategies`` that combines what arrives.
+* **aggregation**: :attr:`Method.aggregation` names the rule (``fedpfl/rules``) that combines what arrives.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from ..core.payload import Payload
 from ..core.rng import generator
 from ..core.sharing import Partition
 from ..data.federation import Samples
+from ..rules import Rule
+from ..rules.mean import Mean
 from ..training.phase import Forward, Phase
 from ..training.settings import TrainingSettings
 
@@ -40,13 +42,13 @@ class Aggregation:
 
     Parameters
     ----------
-    rule : str
-        Name of a strategy registered in ``fedpfl.strategies``.
+    rule : subclass of Rule
+        Of ``fedpfl/rules``, or of the method's own file.
     options : dict
-        Keyword arguments of that strategy.
+        Keyword arguments of that class.
     """
 
-    rule: str
+    rule: type[Rule]
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -253,7 +255,7 @@ class Method:
     @property
     def aggregation(self) -> Aggregation:
         """The rule by which the server combines what arrives; the mean weighted by samples unless overridden."""
-        return Aggregation("mean")
+        return Aggregation(Mean)
 
     # -- prediction --------------------------------------------------------------------------------------------------
 

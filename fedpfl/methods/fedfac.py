@@ -23,6 +23,7 @@ from ..core.payload import Payload
 from ..core.settings import setting
 from ..core.sharing import SPLIT, ChannelPartition
 from ..models.registry import SplitModel
+from ..rules.factor_split import FactorSplit
 from ..training.phase import Phase
 from .base import Aggregation, LocalRound, everything
 from .fedsplit import ChannelSettings, FedSplit
@@ -150,7 +151,7 @@ class FedFac(FedSplit):
             "kappas": self._numbers("kappa"), "taus": self._numbers("tau"), "factor": s.factor,
             "tolerance": s.tolerance, "max_iterations": s.max_iterations, "update": s.update,
         }  # fmt: skip
-        return Aggregation("factor-split", {"dynamic": s.variant == "dynamic", **analysis, **self._server_step})
+        return Aggregation(FactorSplit, {"dynamic": s.variant == "dynamic", **analysis, **self._server_step})
 
     def _numbers(self, key: str) -> list[float]:
         return [float(word) for word in getattr(self.settings, key).split(",")]

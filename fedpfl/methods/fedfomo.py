@@ -19,6 +19,7 @@ from ..core.rng import generator
 from ..core.settings import setting
 from ..core.sharing import is_parameter
 from ..data.federation import Samples
+from ..rules.candidates import Candidates
 from ..training.loop import evaluate
 from ..training.phase import Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything
@@ -109,7 +110,7 @@ class FedFomo(Method):
     @property
     def aggregation(self) -> Aggregation:
         """The server passes models on, and combines none (Section 3.2)."""
-        return Aggregation("candidates", {"models": self.settings.models, "epsilon": self.settings.epsilon})
+        return Aggregation(Candidates, {"models": self.settings.models, "epsilon": self.settings.epsilon})
 
     def global_model(self, model: nn.Module) -> Forward | None:
         """Every client has its own."""

@@ -24,6 +24,7 @@ from ..core.settings import setting
 from ..data.federation import Samples, SamplesCache
 from ..data.rebalance import AUGMENTATIONS, THRESHOLDS, effective_samples, quota, rebalance
 from ..models.split import cut
+from ..rules.by_part import MeanOfRebalanced
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything, excluding
 
@@ -117,7 +118,7 @@ class FedReG(Method):
             effective = self._in_head_g(name) and self.settings.variant != "same-weights"
             return "effective-samples" if effective else "train-samples"
 
-        return Aggregation("mean-of-rebalanced", {"weight_of": weight_of, "threshold": self.settings.threshold})
+        return Aggregation(MeanOfRebalanced, {"weight_of": weight_of, "threshold": self.settings.threshold})
 
     def personalised(self, model: nn.Module) -> Forward:
         """head_G + head_P on the features of the base."""

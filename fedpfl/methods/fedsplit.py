@@ -16,6 +16,7 @@ from ..core.extras import CLIENT, Extra
 from ..core.settings import require_absolute_path, setting
 from ..core.sharing import SPLIT, UNUSED_BUFFER, ChannelPartition, Partition
 from ..layers.channels import arrays_of, default_layer, hidden_layers, norm_of
+from ..rules.channel_mean import ChannelMean
 from ..training.phase import Forward
 from .base import Aggregation, Method
 
@@ -125,8 +126,8 @@ class FedSplit(Method):
     @property
     def aggregation(self) -> Aggregation:
         """W^s ← W^s + η_g·Σ n_k·ΔW_k^s / Σ n_k (Algorithm 1)."""
-        given = {"split": self.settings.split, "shared": self.settings.shared}
-        return Aggregation("channel-mean", {**given, **self._server_step})
+        given = {"split": self.settings.split, "share": self.settings.shared}
+        return Aggregation(ChannelMean, {**given, **self._server_step})
 
     @property
     def _server_step(self) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from ..core.errors import ConfigError, NoPlainModel
 from ..core.settings import setting
 from ..layers.gate import Gate, blocks_of
+from ..rules.mean import Mean
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything
 
@@ -61,7 +62,7 @@ class PFedGate(Method):
     @property
     def aggregation(self) -> Aggregation:
         """The mean over all clients, the absent ones with the last global model."""
-        return Aggregation("mean", {"absent": "last"})
+        return Aggregation(Mean, {"absent": "last"})
 
     def personalised(self, model: nn.Module) -> Forward:
         """Return the forward pass through the blocks that the gate picks for a batch."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Iterable
+
 import torch
 from torch import nn
 
 from .. import models
 from ..core.errors import ConfigError
 from ..core.extras import BOTH, Extra, Extras
+from ..core.federation import Client, Federation, new_clients
 from ..core.layout import Layout
 from ..core.payload import EVALUATION_ONLY
 from ..core.rng import torch_seed
 from ..core.sharing import Partition
+from ..rules import Rule
 from .config import Config
 
 
@@ -80,3 +84,28 @@ def extras_of(config: Config, model: nn.Module, partition: Partition) -> Extras:
         about = "a client's personal arrays, and their mean, for `evaluate-global` alone"
         declared.append(Extra(EVALUATION_ONLY, BOTH, about, (mean.size,), required=False))
     return Extras(declared, model, partition.layout.size, config.run.wire_dtype)
+
+
+def make_rule(config: Config, clients: Iterable[Client], partition: Partition) -> Rule:
+    """Return the rule of the run's method, as it stands before round 1.
+
+    Parameters
+    ----------
+    config : Config
+        The run's settings.
+    clients : iterable of Client
+        All clients.
+    partition : Partition
+        As :func:`assemble` made it; holds the initial arrays.
+    """
+    run, aggregation = config.run, config.method.aggregation
+    listed = tuple(sorted(clients, key=lambda client: client.id))
+    federation = Federation(
+        clients=listed,
+        layout=partition.layout,
+        held_out=frozenset(new_clients(run.seed, run.new_clients, len(listed))),
+        seed=run.seed,
+        wire_dtype=run.wire_dtype,
+        noisy=config.privacy.on,
+    )
+    return aggregation.rule(federation, partition.get_shared(), **aggregation.options, **partition.rule_options)

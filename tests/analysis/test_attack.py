@@ -64,7 +64,7 @@ def test_only_the_part_of_a_weight_that_travels_is_seen(tmp_path):
     run = simulate(tmp_path, 2, method="fedsplit", run_name="split", **QUICK)
     left = Simulation.of(run)
     seen, _ = observe(left, 0, 0, 0.01)
-    split = left.strategy.state()["split"].astype(bool)
+    split = left.rule.state()["split"].astype(bool)
     weight = dict(left.engine.model.named_parameters())["base.conv2.weight"]
     assert seen.gradients[seen.names.index("base.conv2.weight")].numel() == split.sum() * weight[0].numel()
 

@@ -122,7 +122,7 @@ run_federation(LocalGrid(3, values, intercept=intercept), values)
 
 def test_a_process_that_is_killed_for_real_leaves_what_a_resumed_run_needs(tmp_path):
     settings = {"method": "feddecomp", "threads": 1, "num_server_rounds": 4}
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     killed = subprocess.Popen(
         [sys.executable, "-c", KILLED, tmp_path / "killed"], env={**os.environ, "PYTHONPATH": path}
     )

@@ -10,12 +10,13 @@ from support import LocalGrid, federation, simulate
 
 from fedpfl import models
 from fedpfl.core.errors import ConfigError, LayoutError
+from fedpfl.core.federation import Client
 from fedpfl.core.layout import Layout
 from fedpfl.layers.channels import hidden_layers, norm_of
 from fedpfl.results.export import export_personal
 from fedpfl.results.new_clients import Simulation
 from fedpfl.server.federation import run_federation
-from fedpfl.setup.assembly import assemble
+from fedpfl.setup.assembly import assemble, make_rule
 from fedpfl.setup.config import Config
 
 CONV2 = ["base.conv2.weight", "base.conv2.bias"]
@@ -128,7 +129,7 @@ def test_a_channel_that_turns_shared_takes_the_mean_of_the_weights_and_others_st
     before = np.ones(32, np.uint8)
     before[:8] = 0
     strategy.split = before
-    strategy.begin(1)
+    strategy.begin_round(1)
     for client, vector in zip(strategy.clients.values(), vectors, strict=True):
         strategy.add(client, vector, None)
     strategy.finish()
@@ -144,7 +145,7 @@ def test_running_statistics_take_no_step():
     variances, weights = places["base.bn1.running_var"], places["base.conv1.weight"]
     vector = start.copy()
     vector[variances], vector[weights] = 0.2, start[weights] + 1
-    strategy.begin(1)
+    strategy.begin_round(1)
     for client in strategy.clients.values():
         strategy.add(client, vector, None)
     strategy.finish()
@@ -153,14 +154,7 @@ def test_running_statistics_take_no_step():
 
 
 def rule(config, partition):
-    from fedpfl.strategies import Client, strategies
-
-    clients = [Client(i, 10, 5) for i in range(2)]
-    aggregation = config.method.aggregation
-    return strategies()[aggregation.rule](
-        clients, partition.layout, partition.get_shared(), config.run, "key",
-        **aggregation.options, **partition.rule_options,
-    )  # fmt: skip
+    return make_rule(config, [Client(i, 10, 5) for i in range(2)], partition)
 
 
 # -- what belongs to a channel ---------------------------------------------------------------------------------------

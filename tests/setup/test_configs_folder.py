@@ -16,7 +16,7 @@ from fedpfl.data import Dataset, partition, table, text
 from fedpfl.methods import methods
 from fedpfl.setup.config import Config, check_keys
 
-FOLDER = Path(__file__).resolve().parents[1] / "configs"
+FOLDER = Path(__file__).resolve().parents[2] / "configs"
 FILES = sorted(FOLDER.glob("*.toml"))
 
 FEDDECOMP = {  # section 4.1

@@ -11,10 +11,10 @@ from fedpfl.core.layout import Layout
 from fedpfl.core.payload import EVALUATION_ONLY
 from fedpfl.data.federation import federated_data
 from fedpfl.methods.local import Local
+from fedpfl.rules.mean import Mean
 from fedpfl.server.federation import run_federation
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
-from fedpfl.strategies.mean import Mean
 from fedpfl.training.loop import evaluate
 
 # Methods with personal arrays and no global model: one that shares nothing, one that shares a part.

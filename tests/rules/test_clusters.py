@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from support import play, rule
 
-from fedpfl.strategies.clusters import bipartition, cosines
+from fedpfl.rules.clusters import Clusters, bipartition, cosines
 
 OPTIONS = {"epsilon1": 0.5, "epsilon2": 1.0, "weights": "uniform", "linkage": "complete"}
 LEFT, RIGHT = {0: [2, 0], 2: [2, 0.1]}, {1: [-2, 0], 3: [-2, 0.1]}
 
 
 def clusters(**options):
-    return rule("clusters", [0, 0], (1, 1, 1, 1), **{**OPTIONS, **options})
+    return rule(Clusters, [0, 0], (1, 1, 1, 1), **{**OPTIONS, **options})
 
 
 def test_two_planted_groups_part_and_get_their_own_means():
@@ -21,8 +21,8 @@ def test_two_planted_groups_part_and_get_their_own_means():
     play(strategy, 1, {**LEFT, **RIGHT})
     assert strategy.cluster.tolist() == [0, 1, 0, 1]
     np.testing.assert_allclose(strategy.for_clients, [[2, 0.05], [-2, 0.05]] * 2)
-    assert strategy._round.details == {"clusters": 2}
-    assert strategy._round.arrays["clusters"].tolist() == [0, 1, 0, 1]
+    assert strategy.numbers == {"clusters": 2}
+    assert strategy.arrays["clusters"].tolist() == [0, 1, 0, 1]
     play(strategy, 2, {0: [3, 0], 1: [-3, 0]})  # updates of one client each: nothing to split
     np.testing.assert_allclose(strategy.for_clients, [[3, 0], [-3, 0]] * 2)
 
@@ -36,7 +36,7 @@ def test_a_cluster_that_moves_or_has_nowhere_to_go_stays(options):
 
 
 def test_absent_clients_part_by_their_latest_update_and_unknown_ones_stay_with_the_larger_part():
-    strategy = rule("clusters", [0, 0], [1] * 6, **OPTIONS)
+    strategy = rule(Clusters, [0, 0], [1] * 6, **OPTIONS)
     play(strategy, 1, {0: [2, 0], 4: [2, 0.2]})
     assert strategy.cluster.tolist() == [0] * 6
     start = strategy.for_clients[0].copy()
@@ -46,7 +46,7 @@ def test_absent_clients_part_by_their_latest_update_and_unknown_ones_stay_with_t
 
 
 def test_weights_by_samples_decide_about_splits_and_means():
-    strategy = rule("clusters", [0], (3, 1), **{**OPTIONS, "weights": "examples"})
+    strategy = rule(Clusters, [0], (3, 1), **{**OPTIONS, "weights": "examples"})
     play(strategy, 1, {0: [2], 1: [-2]})  # the mean update is 1, above ε1
     assert strategy.cluster.tolist() == [0, 0]
     assert strategy.for_clients.tolist() == [[1], [1]]

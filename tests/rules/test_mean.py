@@ -3,20 +3,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
+from fedpfl.rules.mean import Mean
 from fedpfl.setup.config import RunSettings
-from fedpfl.strategies import Client, strategies
+from fedpfl.strategies import PersonalisedStrategy
 
 LAYOUT = Layout.of([("w", (3,))])
 CLIENTS = [Client(i, n, 5) for i, n in enumerate((1, 2, 5))]
+FEDERATION = Federation(tuple(CLIENTS), LAYOUT)
 
 
 def aggregate(vectors, **options):
     """Aggregate {client: vector} from a start of ten everywhere."""
     start = np.full(3, 10, np.float32)
-    mean = strategies()["mean"](CLIENTS, LAYOUT, start, RunSettings(), "key", **options)
-    mean.begin(1)
+    mean = Mean(FEDERATION, start, **options)
+    mean.begin_round(1)
     for client, vector in vectors.items():
         mean.add(CLIENTS[client], np.asarray(vector, np.float32), Payload())
     mean.finish()
@@ -46,8 +49,8 @@ def test_the_mean_of_equal_vectors_is_that_vector_to_the_bit():
 def test_clients_are_drawn_by_seed_and_round(fraction, count):
     def drawn(seed, server_round):
         settings = RunSettings(fraction_train=fraction, seed=seed)
-        mean = strategies()["mean"](CLIENTS, LAYOUT, np.zeros(3, np.float32), settings, "key")
-        return [c.id for c in mean.choose(server_round)]
+        strategy = PersonalisedStrategy(Mean(FEDERATION, np.zeros(3, np.float32)), settings, "key")
+        return [c.id for c in strategy.choose(server_round)]
 
     assert all(len(drawn(1, r)) == count for r in range(1, 20))
     assert [drawn(1, r) for r in range(20)] == [drawn(1, r) for r in range(20)]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Mapping
 
 import numpy as np
 
+from ..core.federation import Client, Federation
 from ..core.payload import Payload
 from ..core.rng import generator
-from .base import Client
-from .per_client import PerClientStrategy
+from .per_client import PerClientRule
 
 # Clients that the controls "random" and "worst" give a client (Factorized-FL, section 5.2).
 CONTROL = 3
@@ -18,7 +18,7 @@ CONTROL = 3
 BLOCK = 4096
 
 
-class Similarity(PerClientStrategy):
+class Similarity(PerClientRule):
     """w_i ← Σ_j ω_ij·w_j, ω_i = softmax(ε·s_i) over the clients matched with i (Factorized-FL, equations 4 and 5).
 
     s_ij is the cosine between the vectors by which i and j are compared. All means are made from one snapshot, of the
@@ -46,19 +46,19 @@ class Similarity(PerClientStrategy):
     j's arrays have gone into what i gets.
     """
 
-    rule = "similarity"
+    name = "similarity"
 
     def __init__(
         self,
-        *args: Any,
+        federation: Federation,
+        shared: np.ndarray,
         threshold: float = 0.0,
         scaling: float = 1.0,
         min_aggregate: int = 1,
         matching: str = "similar",
         compared: Callable[[Iterable[str]], str] | None = None,
-        **kwargs: Any,
     ) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(federation, shared)
         self.threshold = threshold
         self.scaling = scaling
         self.min_aggregate = min_aggregate
@@ -68,7 +68,7 @@ class Similarity(PerClientStrategy):
         self._latest: dict[int, np.ndarray] = {}
         self._compared: dict[int, np.ndarray] = {}
 
-    def begin(self, server_round: int) -> None:
+    def begin(self) -> None:
         """Nothing to prepare: what clients sent before still counts."""
 
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
@@ -81,7 +81,7 @@ class Similarity(PerClientStrategy):
         """Make every client's mean from what is known of all."""
         known = sorted(self._latest)
         similarity = cosines(np.stack([self._compared[i] for i in known]))
-        matched = np.stack([self._matched(i, row) for i, row in zip(known, similarity, strict=True)])
+        matched = np.stack([self._matched(i, row) for i, row in zip(known, similarity)])
         # Taking the largest exponent of a row out changes none of its quotients and keeps all from overflowing.
         exponents = np.where(matched, self.scaling * similarity, -np.inf)
         weights = np.exp(exponents - exponents.max(axis=1, keepdims=True))
@@ -96,7 +96,7 @@ class Similarity(PerClientStrategy):
         """Return which of the known clients, to whom i has these similarities, are matched with i."""
         count = len(similarity)
         if self.matching == "random":
-            rng = generator(self.settings.seed, "random matching", self._round.number, i)
+            rng = generator(self.federation.seed, "random matching", self.round, i)
             chosen = rng.choice(count, min(CONTROL, count), replace=False)
         else:
             own = np.arange(count) == sorted(self._latest).index(i)
@@ -115,7 +115,7 @@ class Similarity(PerClientStrategy):
         for at in range(0, self.layout.size, BLOCK):
             block = slice(at, at + BLOCK)
             sums = np.zeros(means[:, block].shape, np.float64)
-            for column, vector in zip(weights.T, vectors, strict=True):
+            for column, vector in zip(weights.T, vectors):
                 sums += column[:, None] * vector[block].astype(np.float64)
             means[:, block] = sums / totals
         return means
@@ -125,8 +125,9 @@ class Similarity(PerClientStrategy):
         self._matches[square] += matched
         every = np.full(self._matches.shape, np.nan, np.float32)
         every[square] = similarity
-        self._round.arrays.update(similarity=every, matches=self._matches.copy())
-        self._round.details["matched-clients"] = float(matched.sum(axis=1).mean())
+        self.keep("similarity", every)
+        self.keep("matches", self._matches.copy())
+        self.note("matched-clients", matched.sum(axis=1).mean())
 
     def state(self) -> dict[str, np.ndarray]:
         """Add what is known of each client."""
@@ -139,12 +140,12 @@ class Similarity(PerClientStrategy):
             "matches": self._matches,
         }
 
-    def load_state(self, state: dict[str, np.ndarray]) -> None:
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Take it back."""
         super().load_state(state)
         known = state["known"].tolist()
-        self._latest = dict(zip(known, state["latest"], strict=True))
-        self._compared = dict(zip(known, state["compared"], strict=True))
+        self._latest = dict(zip(known, state["latest"]))
+        self._compared = dict(zip(known, state["compared"]))
         self._matches = state["matches"].copy()  # what safetensors loads is read-only
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import LayoutError
+from ..core.federation import Client, Federation
 from ..core.payload import Payload
-from .base import Client
 from .channel_mean import PartialMean
 from .factor_analysis import Factors, Moments, eigenvector_shares, number_of_factors, principal_axis, shared_channels
 
@@ -30,18 +30,19 @@ class FactorSplit(PartialMean):
     factor : str
         ``principal-axis`` or ``eigenvector``.
     tolerance : float
-        See :func:`~fedpfl.strategies.factor_analysis.principal_axis`.
+        See :func:`~fedpfl.rules.factor_analysis.principal_axis`.
     max_iterations : int
         As above.
     update : str
         ``weights``, or ``difference``: what the array of that name in a reply has.
     """
 
-    rule = "factor-split"
+    name = "factor-split"
 
     def __init__(
         self,
-        *args: Any,
+        federation: Federation,
+        shared: np.ndarray,
         dynamic: bool,
         kappas: Sequence[float],
         taus: Sequence[float],
@@ -49,9 +50,9 @@ class FactorSplit(PartialMean):
         tolerance: float,
         max_iterations: int,
         update: str,
-        **kwargs: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(federation, shared, **options)
         self.only_shared = not dynamic
         self.kappas, self.taus = self._each(kappas), self._each(taus)
         self.factor, self.tolerance, self.max_iterations = factor, tolerance, max_iterations
@@ -62,9 +63,9 @@ class FactorSplit(PartialMean):
         """Whether this round ends with a factor analysis."""
         return not self.only_shared or self.split is None
 
-    def begin(self, server_round: int) -> None:
+    def begin(self) -> None:
         """Start the sums of the mean and of the correlations."""
-        super().begin(server_round)
+        super().begin()
         self._moments = [Moments(count) for count in self.channels.counts] if self.due else []
 
     def check(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
@@ -80,8 +81,8 @@ class FactorSplit(PartialMean):
             if self.update == "difference":
                 ends = np.cumsum([block.size for block in blocks])[:-1]
                 pieces = np.split(reply.arrays["difference"], ends)
-                blocks = [piece.reshape(block.shape[::-1]).T for piece, block in zip(pieces, blocks, strict=True)]
-            for moments, block in zip(self._moments, blocks, strict=True):
+                blocks = [piece.reshape(block.shape[::-1]).T for piece, block in zip(pieces, blocks)]
+            for moments, block in zip(self._moments, blocks):
                 moments.add(block)
 
     def finish(self) -> None:
@@ -90,7 +91,7 @@ class FactorSplit(PartialMean):
         if not self.due:
             return
         found = [self._analyse(place) for place in range(len(self._moments))]
-        sides = [shared_channels(f.communalities, tau) for f, tau in zip(found, self.taus, strict=True)]
+        sides = [shared_channels(f.communalities, tau) for f, tau in zip(found, self.taus)]
         split = np.concatenate(sides).astype(np.uint8)
         self._report(split, found)
         self.apply(split)
@@ -103,19 +104,18 @@ class FactorSplit(PartialMean):
         return principal_axis(correlation, count, self.tolerance, self.max_iterations)
 
     def _report(self, split: np.ndarray, found: Sequence[Factors]) -> None:
-        done = self._round
-        done.details["shared-channels"] = float(split.mean())
+        self.note("shared-channels", split.mean())
         if self.split is not None:
-            done.details["unchanged-channels"] = float((self.split == split).mean())
-        done.details["factors"] = float(sum(f.count for f in found))
+            self.note("unchanged-channels", (self.split == split).mean())
+        self.note("factors", sum(f.count for f in found))
         if self.factor == "principal-axis":
             capped = [f for f in found if not f.converged]
-            done.details["factor-iterations"] = float(max(f.iterations for f in found))
-            done.details["factor-analyses-cut-short"] = float(len(capped))
-            if capped and done.number == 1:
+            self.note("factor-iterations", max(f.iterations for f in found))
+            self.note("factor-analyses-cut-short", len(capped))
+            if capped and self.round == 1:
                 logger.log(WARNING, "round 1: the factor analysis stopped at %d iterations", self.max_iterations)
-        done.arrays["split"] = split
-        done.arrays["communalities"] = np.concatenate([f.communalities for f in found])
+        self.keep("split", split)
+        self.keep("communalities", np.concatenate([f.communalities for f in found]))
 
     def _each(self, values: Sequence[float]) -> list[float]:
         layers = len(self.channels.layers)

@@ -15,8 +15,8 @@ from ..core.errors import FedpflError
 from ..core.extras import describe
 from ..core.settings import key_of
 from ..methods import Method, methods
-from ..setup.config import sections
 from ..training.settings import TrainingSettings
+from .config import sections
 
 BEGIN = "# -- settings: written by `fedpfl config --update`, which reads them from the code --"
 END = "# -- end of settings --"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpfl.strategies.factor_analysis import (
+from fedpfl.rules.factor_analysis import (
     Moments,
     eigenvector_shares,
     number_of_factors,

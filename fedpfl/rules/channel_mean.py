@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Mapping
 
 import numpy as np
 
 from ..core.errors import ConfigError
+from ..core.federation import Client, Federation
 from ..core.payload import Payload
 from ..core.rng import generator
 from ..core.sharing import SPLIT, Channels, is_parameter
-from .base import Client
 from .mean import Mean
 
 
@@ -35,8 +35,10 @@ class PartialMean(Mean):
 
     only_shared = True
 
-    def __init__(self, *args: Any, channels: Channels, server_step: float = 1.0, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self, federation: Federation, shared: np.ndarray, channels: Channels, server_step: float = 1.0
+    ) -> None:
+        super().__init__(federation, shared)
         self.channels = channels
         self.server_step = server_step
         self.split: np.ndarray | None = None
@@ -62,7 +64,7 @@ class PartialMean(Mean):
         """Add the split."""
         return super().state() if self.split is None else {**super().state(), SPLIT: self.split}
 
-    def load_state(self, state: dict[str, np.ndarray]) -> None:
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Take it back."""
         if SPLIT in state:
             self.channels.require(state[SPLIT])
@@ -88,19 +90,19 @@ class ChannelMean(PartialMean):
     ----------
     split : str
         ``random``, or the path of a NumPy file with a 1 (shared) or 0 for every channel.
-    shared : float
+    share : float
         With ``random`` the share of each layer's channels that are shared.
     """
 
-    rule = "channel-mean"
+    name = "channel-mean"
     only_a_sum = True
 
-    def __init__(self, *args: Any, split: str, shared: float, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.apply(self._random(shared) if split == "random" else _read(split, sum(self.channels.counts)))
+    def __init__(self, federation: Federation, shared: np.ndarray, split: str, share: float, **options: Any) -> None:
+        super().__init__(federation, shared, **options)
+        self.apply(self._random(share) if split == "random" else _read(split, sum(self.channels.counts)))
 
     def _random(self, share: float) -> np.ndarray:
-        rng = generator(self.settings.seed, "split")
+        rng = generator(self.federation.seed, "split")
         drawn = [rng.permutation(count) < round(share * count) for count in self.channels.counts]
         return np.concatenate(drawn).astype(np.uint8)
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Mapping
 
 import numpy as np
 
+from ..core.federation import Client, Federation
 from ..core.payload import Payload
 from ..core.sharing import is_parameter
-from .base import Client
 from .mean import RunningMean
-from .per_client import PerClientStrategy, inner_products
+from .per_client import PerClientRule, inner_products
 
 
-class Clusters(PerClientStrategy):
+class Clusters(PerClientRule):
     """The mean within each cluster; a cluster near a stationary point splits if its clients are not near theirs.
 
     Sattler, Müller and Samek 2021, Algorithm 1 (bipartition) and 2. A cluster splits after a round in which
@@ -31,10 +31,12 @@ class Clusters(PerClientStrategy):
         ``complete`` or ``single``, see :func:`bipartition`.
     """
 
-    rule = "clusters"
+    name = "clusters"
 
-    def __init__(self, *args: Any, epsilon1: float, epsilon2: float, weights: str, linkage: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self, federation: Federation, shared: np.ndarray, epsilon1: float, epsilon2: float, weights: str, linkage: str
+    ) -> None:
+        super().__init__(federation, shared)
         self.epsilon1 = epsilon1
         self.epsilon2 = epsilon2
         self.weights = weights
@@ -43,7 +45,7 @@ class Clusters(PerClientStrategy):
         self.updates = np.zeros_like(self.for_clients)
         self._parameters = is_parameter(self.layout)
 
-    def begin(self, server_round: int) -> None:
+    def begin(self) -> None:
         """Start without replies."""
         self._arrived: dict[int, np.ndarray] = {}
 
@@ -64,14 +66,14 @@ class Clusters(PerClientStrategy):
                 for i in answered:
                     mean.add(self._arrived[i], self._weight(i))
                 self.for_clients[self.cluster == number] = mean.value()
-        self._round.details["clusters"] = float(self._clusters())
-        self._round.arrays["clusters"] = self.cluster.copy()
+        self.note("clusters", self._clusters())
+        self.keep("clusters", self.cluster.copy())
 
     def state(self) -> dict[str, np.ndarray]:
         """Add the clusters and the latest updates."""
         return {**super().state(), "cluster": self.cluster, "updates": self.updates}
 
-    def load_state(self, state: dict[str, np.ndarray]) -> None:
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Take them back."""
         super().load_state(state)
         self.cluster, self.updates = state["cluster"].copy(), state["updates"].copy()

@@ -10,12 +10,13 @@ from support import play, rule
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.layout import Layout
+from fedpfl.rules.attentive import Attentive
 
 W = {0: [0.0, 0.0], 1: [1.0, 0.0], 2: [0.0, 2.0]}
 
 
 def test_mixtures_follow_the_equations():
-    attentive = rule("attentive", [9, 9], (1, 1, 1), alpha=2.0, sigma=5.0)
+    attentive = rule(Attentive, [9, 9], (1, 1, 1), alpha=2.0, sigma=5.0)
     play(attentive, 1, W)
     squared = {(0, 1): 1, (0, 2): 4, (1, 2): 5}
     for i in range(3):
@@ -25,7 +26,7 @@ def test_mixtures_follow_the_equations():
 
 
 def test_absent_clients_count_with_their_newest_model_and_unknown_ones_not_at_all():
-    attentive = rule("attentive", [0, 0], (1, 1, 1), alpha=1.0, sigma=4.0)
+    attentive = rule(Attentive, [0, 0], (1, 1, 1), alpha=1.0, sigma=4.0)
     play(attentive, 1, {1: [1, 0]})
     xi = exp(-1 / 4) / 4
     np.testing.assert_allclose(attentive.for_clients, [[xi, 0], [1, 0], [xi, 0]], rtol=1e-6)
@@ -36,13 +37,13 @@ def test_absent_clients_count_with_their_newest_model_and_unknown_ones_not_at_al
 
 def test_running_statistics_are_mixed_but_make_no_distance():
     layout = Layout.of([("w", (1,)), ("bn.running_mean", (1,))])
-    attentive = rule("attentive", [0, 0], (1, 1), layout, alpha=1.0, sigma=4.0)
+    attentive = rule(Attentive, [0, 0], (1, 1), layout, alpha=1.0, sigma=4.0)
     play(attentive, 1, {0: [1, 0], 1: [1, 8]})
     np.testing.assert_allclose(attentive.for_clients, [[1, 2], [1, 6]])
 
 
 def test_too_small_a_sigma_is_one_clear_line():
-    attentive = rule("attentive", [0, 0], (1, 1, 1), alpha=1.0, sigma=2.0)
+    attentive = rule(Attentive, [0, 0], (1, 1, 1), alpha=1.0, sigma=2.0)
     with pytest.raises(
         ConfigError,
         match=r"fedamp-sigma = 2.0: the others' weights of client 0 add up to 1 in round 7, they must stay below 1; "

@@ -6,22 +6,23 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
+from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
-from fedpfl.setup.config import RunSettings
-from fedpfl.strategies import Client, strategies
+from fedpfl.methods.feddyn import FedDynMean
 
 LAYOUT = Layout.of([("fc.weight", (1,)), ("norm.running_mean", (1,)), ("norm.running_var", (1,)), ("norm.bias", (1,))])
 CLIENTS = [Client(i, 1 + i, 5) for i in range(4)]
+FEDERATION = Federation(tuple(CLIENTS), LAYOUT)
 
 
 @pytest.fixture
 def rule():
-    return strategies()["feddyn"](CLIENTS, LAYOUT, np.ones(4, np.float32), RunSettings(), "key", alpha=0.5)
+    return FedDynMean(FEDERATION, np.ones(4, np.float32), alpha=0.5)
 
 
 def play(rule, vectors):
-    rule.begin(1)
+    rule.begin_round(1)
     for client, vector in vectors.items():
         rule.add(CLIENTS[client], np.asarray(vector, np.float32), Payload())
     rule.finish()
@@ -36,7 +37,7 @@ def test_running_statistics_are_averaged_and_not_corrected(rule):
 
 def test_a_restored_rule_goes_on_as_if_it_had_never_stopped(rule):
     play(rule, {0: [2, 0.2, 0.1, 3]})
-    restored = strategies()["feddyn"](CLIENTS, LAYOUT, np.zeros(4, np.float32), RunSettings(), "key", alpha=0.5)
+    restored = FedDynMean(FEDERATION, np.zeros(4, np.float32), alpha=0.5)
     restored.load_state(load(save(rule.state())))
     vectors = {1: [4, 4, 4, 4], 3: [5, 4, 3, 2]}
     assert play(restored, vectors) == play(rule, vectors)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Mapping
 
 import numpy as np
 
+from ..core.federation import Client, Federation
 from ..core.layout import rounded
-from .base import Client, PersonalisedStrategy
+from .rule import Rule
 
 # Values of a vector that are computed with at a time: sums over all clients run in float64 without a copy of it all.
 BLOCK = 1 << 16
 
 
-class PerClientStrategy(PersonalisedStrategy):
+class PerClientRule(Rule):
     """Base of the rules without one global model.
 
     Attributes
@@ -25,8 +26,8 @@ class PerClientStrategy(PersonalisedStrategy):
 
     one_model = False
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, federation: Federation, shared: np.ndarray) -> None:
+        super().__init__(federation, shared)
         self.for_clients = np.tile(self.shared, (len(self.clients), 1))
 
     def outgoing(self, client: Client) -> np.ndarray:
@@ -36,17 +37,13 @@ class PerClientStrategy(PersonalisedStrategy):
 
     def received(self, client: Client) -> np.ndarray:
         """Return the client's row as the client reads it, which ``wire-dtype`` may have rounded."""
-        return rounded(self.outgoing(client), self.settings.wire_dtype)
-
-    def answered_before(self) -> list[int]:
-        """Return the clients that have answered in this or an earlier round, in order."""
-        return [client for client, last in self.personal_round.items() if last]
+        return rounded(self.outgoing(client), self.federation.wire_dtype)
 
     def state(self) -> dict[str, np.ndarray]:
         """Add the clients' models."""
         return {**super().state(), "for_clients": self.for_clients}
 
-    def load_state(self, state: dict[str, np.ndarray]) -> None:
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Take them back."""
         super().load_state(state)
         self.for_clients = state["for_clients"].copy()  # what safetensors loads is read-only

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from ..core.federation import Client, Federation
 from ..core.payload import Payload
 from ..core.privacy import without_negative_variances
-from .base import Client, PersonalisedStrategy
+from .rule import Rule
 
 # Values that are added at a time: they stay in a core's cache, and no copy of a whole vector is made.
 BLOCK = 1 << 14
@@ -48,7 +48,7 @@ class RunningMean:
         return mean
 
 
-class Mean(PersonalisedStrategy):
+class Mean(Rule):
     """w ← Σ a_i·w_i / Σ a_i over the clients that answered.
 
     The sums run in float64 in client order: the result is the same to the bit in every order of arrival, and the mean
@@ -63,15 +63,17 @@ class Mean(PersonalisedStrategy):
         FedDecomp's published code.
     """
 
-    rule = "mean"
+    name = "mean"
     only_a_sum = True
 
-    def __init__(self, *args: Any, weights: str = "examples", absent: str = "skip", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self, federation: Federation, shared: np.ndarray, weights: str = "examples", absent: str = "skip"
+    ) -> None:
+        super().__init__(federation, shared)
         self.weights = weights
         self.absent = absent
 
-    def begin(self, server_round: int) -> None:
+    def begin(self) -> None:
         """Start the sums at zero."""
         self._mean = RunningMean(self.layout.size)
         self._answered: set[int] = set()
@@ -86,14 +88,13 @@ class Mean(PersonalisedStrategy):
         if self.absent == "last":
             missing = sum(self._weight(c) for c in self.participants if c.id not in self._answered)
             self._mean.add(self.shared, missing)
-        privacy = self.privacy
-        if privacy is not None and privacy.at_server:
-            self._mean.disturb(lambda total: privacy.noise(total, self._round.number))
+        if self.noise is not None:
+            self._mean.disturb(self.noise)
             self.shared = without_negative_variances(self.layout, self._mean.value())
         else:
             self.shared = self._mean.value()
 
     def _weight(self, client: Client) -> float:
         # Noise on the sum hides a client only if none counts for more than the noise is made for.
-        alike = self.weights == "uniform" or (self.privacy is not None and self.privacy.at_server)
+        alike = self.weights == "uniform" or self.noise is not None
         return 1.0 if alike else float(client.train_samples)

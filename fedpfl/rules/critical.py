@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Mapping
 
 import numpy as np
 
+from ..core.federation import Client, Federation
 from ..core.layout import Layout
 from ..core.payload import Payload
 from ..core.sharing import is_parameter
-from .base import Client
 from .mean import RunningMean
-from .per_client import PerClientStrategy, inner_products, mix
+from .per_client import PerClientRule, inner_products, mix
 
 
-class Critical(PerClientStrategy):
+class Critical(PerClientRule):
     """Start of client i = M_i ⊙ custom_i + (1 − M_i) ⊙ global.
 
     Wu et al. 2023, Section 3 and Algorithm 1. M_i marks in every array the share of values with the largest
@@ -31,17 +31,17 @@ class Critical(PerClientStrategy):
         Rounds β until no overlap is enough.
     """
 
-    rule = "critical"
+    name = "critical"
 
-    def __init__(self, *args: Any, share: float, beta: float, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, federation: Federation, shared: np.ndarray, share: float, beta: float) -> None:
+        super().__init__(federation, shared)
         self.share = share
         self.beta = beta
         self.newest = self.for_clients.copy()
         self.masks = np.zeros(self.newest.shape, bool)
         self._parameters = is_parameter(self.layout)
 
-    def begin(self, server_round: int) -> None:
+    def begin(self) -> None:
         """Start the global mean."""
         self._mean = RunningMean(self.layout.size)
 
@@ -57,18 +57,18 @@ class Critical(PerClientStrategy):
         self.shared = self._mean.value()
         known = self.answered_before()
         overlap = overlaps(self.masks[known])
-        matches = overlap >= threshold(overlap, self._round.number, self.beta)
+        matches = overlap >= threshold(overlap, self.round, self.beta)
         np.fill_diagonal(matches, True)
         custom = mix(matches / matches.sum(axis=1, keepdims=True), self.newest[known])
         self.for_clients[:] = self.shared
         self.for_clients[known] = np.where(self.masks[known], custom, self.shared)
-        self._round.details["collaborators"] = float(matches.sum(axis=1).mean() - 1)
+        self.note("collaborators", matches.sum(axis=1).mean() - 1)
 
     def state(self) -> dict[str, np.ndarray]:
         """Add the masks and the clients' newest models."""
         return {**super().state(), "masks": self.masks, "newest": self.newest}
 
-    def load_state(self, state: dict[str, np.ndarray]) -> None:
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Take them back."""
         super().load_state(state)
         self.masks, self.newest = state["masks"].copy(), state["newest"].copy()

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
-from fedpfl.setup.config import RunSettings
-from fedpfl.strategies import Client, strategies
-from fedpfl.strategies.base import Round
-from fedpfl.strategies.similarity import cosines
+from fedpfl.rules.mean import Mean
+from fedpfl.rules.similarity import Similarity, cosines
 
 LAYOUT = Layout.of([("u", (2,))])
 SAMPLES = (1, 2, 5, 8)
@@ -26,13 +25,11 @@ U = {0: [1, 10], 1: [2, 20], 2: [4, 40], 3: [8, 80]}
 
 
 def rule(layout=LAYOUT, start=(-1.0, -1.0), clients=CLIENTS, seed=1, **options):
-    settings = RunSettings(seed=seed)
-    return strategies()["similarity"](clients, layout, np.array(start, np.float32), settings, "key", **options)
+    return Similarity(Federation(tuple(clients), layout, seed=seed), np.array(start, np.float32), **options)
 
 
 def run_round(made, number, who, u=U, v=V):
-    made._round = Round(number)
-    made.begin(number)
+    made.begin_round(number)
     for i in who:
         reply = Payload(arrays={"compared": np.array(v[i], np.float32)})
         shared = np.array(u[i], np.float32)
@@ -67,7 +64,7 @@ def test_weights_are_those_of_the_equation(threshold, least, matched, scaling):
     for i, row in matched.items():
         expected = sum(weight * np.array(U[j]) for j, weight in weights_of(i, row, scaling).items())
         np.testing.assert_allclose(made.outgoing(CLIENTS[i]), expected, rtol=1e-6)
-    matches = made._round.arrays["matches"]
+    matches = made.arrays["matches"]
     assert {i: np.flatnonzero(matches[i]).tolist() for i in range(4)} == matched
 
 
@@ -75,15 +72,15 @@ def test_similarities_are_recorded_for_those_who_ever_answered():
     made = run_round(rule(), 1, [0, 1, 3])
     nan = math.nan
     expected = [[1, 0.8, nan, -1], [0.8, 1, nan, -0.8], [nan] * 4, [-1, -0.8, nan, 1]]
-    np.testing.assert_allclose(made._round.arrays["similarity"], expected, rtol=1e-6)
+    np.testing.assert_allclose(made.arrays["similarity"], expected, rtol=1e-6)
 
 
 def test_matches_add_up_over_the_rounds():
     made = rule(threshold=0.5)
     for number in (1, 2, 3):
         run_round(made, number, range(4))
-    assert made._round.arrays["matches"].tolist() == [[3, 3, 0, 0], [3, 3, 3, 0], [0, 3, 3, 0], [0, 0, 0, 3]]
-    assert made._round.details["matched-clients"] == 2.0  # (2 + 3 + 2 + 1) / 4
+    assert made.arrays["matches"].tolist() == [[3, 3, 0, 0], [3, 3, 3, 0], [0, 3, 3, 0], [0, 0, 0, 3]]
+    assert made.numbers["matched-clients"] == 2.0  # (2 + 3 + 2 + 1) / 4
 
 
 def test_epsilon_0_and_tau_minus_1_is_the_plain_mean_to_the_bit():
@@ -91,10 +88,9 @@ def test_epsilon_0_and_tau_minus_1_is_the_plain_mean_to_the_bit():
     clients = [Client(i, int(rng.integers(1, 50)), 5) for i in range(7)]
     layout, start = Layout.of([("u", (5000,))]), np.zeros(5000, np.float32)
     ours = rule(layout, start, clients, threshold=-1.0, scaling=0.0)
-    mean = strategies()["mean"](clients, layout, start, RunSettings(), "key", weights="uniform")
-    ours._round = Round(1)
-    ours.begin(1)
-    mean.begin(1)
+    mean = Mean(Federation(tuple(clients), layout), start, weights="uniform")
+    ours.begin_round(1)
+    mean.begin_round(1)
     for client in clients:
         shared = rng.normal(size=5000).astype(np.float32)
         ours.add(client, shared, Payload(arrays={"compared": rng.normal(size=3).astype(np.float32)}))
@@ -135,7 +131,7 @@ def test_all_means_come_from_one_snapshot():
 
 
 def test_worst_takes_the_three_least_similar_and_random_three_of_all():
-    worst = run_round(rule(matching="worst"), 1, range(4))._round.arrays["matches"]
+    worst = run_round(rule(matching="worst"), 1, range(4)).arrays["matches"]
     assert {i: np.flatnonzero(worst[i]).tolist() for i in range(4)} == {
         0: [1, 2, 3], 1: [0, 2, 3], 2: [0, 1, 3], 3: [0, 1, 2],
     }  # fmt: skip
@@ -160,14 +156,13 @@ def test_with_few_clients_the_controls_take_all():
 def test_compares_by_a_shared_array_if_told_to():
     layout = Layout.of([("u", (2,)), ("a.v", (2,)), ("b.v", (2,))])
     made = rule(layout, np.zeros(6), threshold=0.5, compared=lambda names: list(names)[1])
-    made._round = Round(1)
-    made.begin(1)
+    made.begin_round(1)
     for i in range(4):
         shared = np.array([*U[i], *V[i], 1, 1], np.float32)
         made.check(CLIENTS[i], shared, Payload())
         made.add(CLIENTS[i], shared, Payload())
     made.finish()
-    assert made._round.arrays["matches"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]]
+    assert made.arrays["matches"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]]
 
 
 def test_the_state_brings_everything_back():

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Mapping
 
 import numpy as np
 
 from ..core.errors import LayoutError
+from ..core.federation import Client, Federation
 from ..core.payload import Payload
 from ..core.rng import generator
-from .base import Client
-from .per_client import PerClientStrategy
+from .per_client import PerClientRule
 
 
-class Candidates(PerClientStrategy):
+class Candidates(PerClientRule):
     """Send client i the models of the clients that helped it most so far, and a few at random.
 
     Zhang et al. 2021, Section 3.2: P_i adds up the weights ω_i that client i has measured and answers with. Each of the
@@ -28,10 +28,10 @@ class Candidates(PerClientStrategy):
         Probability ε that a place is drawn at random.
     """
 
-    rule = "candidates"
+    name = "candidates"
 
-    def __init__(self, *args: Any, models: int, epsilon: float, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, federation: Federation, shared: np.ndarray, models: int, epsilon: float) -> None:
+        super().__init__(federation, shared)
         self.models = models
         self.epsilon = epsilon
         self.preferences = np.zeros((len(self.clients), len(self.clients)))
@@ -40,7 +40,7 @@ class Candidates(PerClientStrategy):
         self._chosen: dict[int, list[int]] = {}
         self._arrived: dict[int, np.ndarray] = {}
 
-    def begin(self, server_round: int) -> None:
+    def begin(self) -> None:
         """Forget the arrays of the round before."""
         self._arrived = {}
 
@@ -48,8 +48,8 @@ class Candidates(PerClientStrategy):
         """Attach the chosen models, a row each, and the numbers of their clients."""
         if kind != "train":
             return Payload()
-        if self._chosen_in != self._round.number:
-            self._chosen_in, self._chosen = self._round.number, {}
+        if self._chosen_in != self.round:
+            self._chosen_in, self._chosen = self.round, {}
         if client.id not in self._chosen:
             self._chosen[client.id] = self._choose(client)
         chosen = self._chosen[client.id]
@@ -80,13 +80,13 @@ class Candidates(PerClientStrategy):
         """Add the running weights P."""
         return {**super().state(), "preferences": self.preferences}
 
-    def load_state(self, state: dict[str, np.ndarray]) -> None:
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Take them back."""
         super().load_state(state)
         self.preferences = state["preferences"].copy()
 
     def _choose(self, client: Client) -> list[int]:
-        rng = generator(self.settings.seed, "fedfomo models", client.id, self._round.number)
+        rng = generator(self.federation.seed, "fedfomo models", client.id, self.round)
         others = [i for i in self.answered_before() if i != client.id]
         left: list[int] = [others[i] for i in rng.permutation(len(others))]
         left.sort(key=lambda i: -self.preferences[client.id, i])
@@ -95,7 +95,7 @@ class Candidates(PerClientStrategy):
 
     def _weights(self, reply: Payload) -> np.ndarray:
         weights = reply.arrays["weights"]
-        if self.privacy is None:
+        if not self.federation.noisy:
             return weights
         proper: np.ndarray = np.maximum(weights, 0)  # the clients' noise has made some of them negative
         proper /= max(1.0, float(proper.sum()))

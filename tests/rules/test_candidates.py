@@ -8,26 +8,26 @@ from support import play, rule
 
 from fedpfl.core.errors import LayoutError
 from fedpfl.core.payload import Payload
-from fedpfl.strategies.base import Round
+from fedpfl.rules.candidates import Candidates
 
 
 def candidates(epsilon=0.0, models=2, clients=4):
-    strategy = rule("candidates", [0, 0], [1] * clients, models=models, epsilon=epsilon)
+    strategy = rule(Candidates, [0, 0], [1] * clients, models=models, epsilon=epsilon)
     play(strategy, 1, {i: [i, i] for i in range(clients)}, weights={i: [] for i in range(clients)})
     return strategy
 
 
 def sent(strategy, client, number):
     """Return {client: model} of what is attached to a client's message in a round."""
-    strategy._round = Round(number)
+    strategy.round = number
     payload = strategy.attachments(strategy.clients[client], "train")
     numbers = [int(n) for n in str(payload.config["models"]).split(",")]
     return dict(zip(numbers, payload.arrays["models"].reshape(len(numbers), -1).tolist(), strict=True))
 
 
 def test_nobody_s_model_is_sent_before_it_exists_and_none_for_a_test():
-    strategy = rule("candidates", [0, 0], (1, 1, 1), models=2, epsilon=0.0)
-    strategy._round = Round(1)
+    strategy = rule(Candidates, [0, 0], (1, 1, 1), models=2, epsilon=0.0)
+    strategy.round = 1
     assert strategy.attachments(strategy.clients[0], "train") == Payload()
     play(strategy, 1, {1: [5, 5]}, weights={1: []})
     assert sent(strategy, 0, 2) == {1: [5, 5]}
@@ -76,7 +76,7 @@ def test_a_message_that_is_sent_again_is_the_same_though_others_have_answered():
     strategy = candidates(epsilon=0.5)
     first = sent(strategy, 0, 2)
     sent(strategy, 3, 2)
-    strategy.begin(2)
+    strategy.begin_round(2)
     reply = Payload(arrays={"weights": np.zeros(2, np.float32)})
     strategy.check(strategy.clients[3], np.full(2, 9, np.float32), reply)
     strategy.add(strategy.clients[3], np.full(2, 9, np.float32), reply)

@@ -4,22 +4,24 @@ import numpy as np
 import pytest
 
 from fedpfl.core.errors import LayoutError
+from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
-from fedpfl.setup.config import RunSettings
-from fedpfl.strategies import Client, strategies
+from fedpfl.rules.by_part import MeanByPart, MeanOfRebalanced
+from fedpfl.rules.mean import Mean
 
 LAYOUT = Layout.of([("base.w", (2,)), ("head.w", (1,)), ("base.v", (1,))])
 SIZES = (1, 2, 5)
 CLIENTS = [Client(i, n, 5) for i, n in enumerate(SIZES)]
+FEDERATION = Federation(tuple(CLIENTS), LAYOUT)
 START = np.full(4, 10, np.float32)
 
 
-def by_part(rule="mean-by-part", **options):
+def by_part(rule=MeanByPart, **options):
     def weight_of(name):
         return "effective" if name.startswith("head") else "train-samples"
 
-    return strategies()[rule](CLIENTS, LAYOUT, START, RunSettings(), "key", weight_of=weight_of, **options)
+    return rule(FEDERATION, START, weight_of=weight_of, **options)
 
 
 def reply(client, effective):
@@ -28,7 +30,7 @@ def reply(client, effective):
 
 def aggregate(vectors, effective, strategy=None):
     strategy = strategy or by_part()
-    strategy.begin(1)
+    strategy.begin_round(1)
     for client, vector in vectors.items():
         strategy.add(CLIENTS[client], np.asarray(vector, np.float32), reply(client, effective[client]))
     strategy.finish()
@@ -44,7 +46,7 @@ def test_each_part_has_its_own_weights():
 def test_equal_weights_are_the_mean_rule_to_the_bit():
     rng = np.random.default_rng(0)
     vectors = {i: rng.normal(size=4).astype(np.float32) for i in range(3)}
-    mean = strategies()["mean"](CLIENTS, LAYOUT, START, RunSettings(), "key")
+    mean = Mean(FEDERATION, START)
     expected = aggregate(vectors, SIZES, mean)
     assert np.array_equal(aggregate(vectors, SIZES), expected)
 
@@ -65,6 +67,6 @@ def test_a_weight_that_is_missing_or_counts_too_much_is_refused(effective):
 
 
 def test_the_threshold_of_all_clients_goes_with_training_only():
-    strategy = by_part("mean-of-rebalanced", threshold="average")
+    strategy = by_part(MeanOfRebalanced, threshold="average")
     assert strategy.attachments(CLIENTS[0], "train").config == {"rebalance-threshold": 8 / 3}
     assert strategy.attachments(CLIENTS[0], "evaluate") == Payload()

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from flwr.app import MessageType
 
 from ..core.errors import LayoutError
+from ..core.federation import Client, Federation
 from ..core.payload import Payload
 from ..data.rebalance import THRESHOLDS
-from .base import Client, PersonalisedStrategy
+from .rule import Rule
 
 
-class MeanByPart(PersonalisedStrategy):
+class MeanByPart(Rule):
     """w ← Σ a_i·w_i / Σ a_i for each array, over the clients that answered; a_i is the array's own kind of weight.
 
     Parameters
@@ -24,15 +24,15 @@ class MeanByPart(PersonalisedStrategy):
         client's training samples.
     """
 
-    rule = "mean-by-part"
+    name = "mean-by-part"
 
-    def __init__(self, *args: Any, weight_of: Callable[[str], str], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, federation: Federation, shared: np.ndarray, weight_of: Callable[[str], str]) -> None:
+        super().__init__(federation, shared)
         self._places: dict[str, list[slice]] = {}
         for name, place in self.layout.slices().items():
             self._places.setdefault(weight_of(name), []).append(place)
 
-    def begin(self, server_round: int) -> None:
+    def begin(self) -> None:
         """Start the sums at zero."""
         self._sum = np.zeros(self.layout.size, np.float64)
         self._total = dict.fromkeys(self._places, 0.0)
@@ -69,12 +69,12 @@ class MeanOfRebalanced(MeanByPart):
         How t follows from the training samples of all clients, a key of :data:`~fedpfl.data.rebalance.THRESHOLDS`.
     """
 
-    rule = "mean-of-rebalanced"
+    name = "mean-of-rebalanced"
 
-    def __init__(self, *args: Any, threshold: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, federation: Federation, shared: np.ndarray, threshold: str, **options: Any) -> None:
+        super().__init__(federation, shared, **options)
         self.threshold = float(THRESHOLDS[threshold]([client.train_samples for client in self.participants]))
 
     def attachments(self, client: Client, kind: str) -> Payload:
         """Send t, in samples, with training."""
-        return Payload({"rebalance-threshold": self.threshold}) if kind == MessageType.TRAIN else Payload()
+        return Payload({"rebalance-threshold": self.threshold}) if kind == "train" else Payload()

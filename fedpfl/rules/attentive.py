@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Mapping
 
 import numpy as np
 
 from ..core.errors import ConfigError
+from ..core.federation import Client, Federation
 from ..core.payload import Payload
 from ..core.sharing import is_parameter
-from .base import Client
-from .per_client import PerClientStrategy, inner_products, mix
+from .per_client import PerClientRule, inner_products, mix
 
 
-class Attentive(PerClientStrategy):
+class Attentive(PerClientRule):
     """u_i = Σ_j ξ_ij·w_j with ξ_ij = α·exp(−‖w_i − w_j‖²/σ)/σ and ξ_ii = 1 − Σ_{j≠i} ξ_ij.
 
     Huang et al. 2021, Algorithm 1, with A(x) = 1 − exp(−x/σ). w_j is the newest model of client j; a client that has
@@ -28,16 +28,16 @@ class Attentive(PerClientStrategy):
         Range σ of the attention, in units of squared distance.
     """
 
-    rule = "attentive"
+    name = "attentive"
 
-    def __init__(self, *args: Any, alpha: float, sigma: float, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, federation: Federation, shared: np.ndarray, alpha: float, sigma: float) -> None:
+        super().__init__(federation, shared)
         self.alpha = alpha
         self.sigma = sigma
         self.newest = self.for_clients.copy()
         self._parameters = is_parameter(self.layout)
 
-    def begin(self, server_round: int) -> None:
+    def begin(self) -> None:
         """Nothing to prepare."""
 
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
@@ -59,18 +59,18 @@ class Attentive(PerClientStrategy):
         if totals.max() >= 1:
             allowed = (
                 f"the others' weights of client {totals.argmax()} add up to {totals.max():.3g} in round "
-                f"{self._round.number}, they must stay below 1; more than fedamp-alpha × (clients − 1) = "
+                f"{self.round}, they must stay below 1; more than fedamp-alpha × (clients − 1) = "
                 f"{self.alpha * (len(totals) - 1):g} is always enough"
             )
             raise ConfigError("fedamp-sigma", self.sigma, allowed)
         self.for_clients = mix(others + np.diag(1 - totals), self.newest)
-        self._round.details["self-weight"] = float(1 - totals.mean())
+        self.note("self-weight", 1 - totals.mean())
 
     def state(self) -> dict[str, np.ndarray]:
         """Add the clients' newest models."""
         return {**super().state(), "newest": self.newest}
 
-    def load_state(self, state: dict[str, np.ndarray]) -> None:
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Take them back."""
         super().load_state(state)
         self.newest = state["newest"].copy()

@@ -20,7 +20,7 @@ from waiting import HANG_SECONDS, InThread, wait_until
 
 from fedpfl.client import protocol
 from fedpfl.client.engine import MOST_ENGINES, _engines, engine_for, handle
-from fedpfl.client.engine import forward as forwarding
+from fedpfl.client import forward as forwarding
 from fedpfl.client.forward import WorkerError, forward
 from fedpfl.client.worker import listening
 from fedpfl.core.errors import FedpflError

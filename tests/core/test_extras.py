@@ -18,6 +18,7 @@ from fedpfl.core.payload import Payload
 from fedpfl.core.privacy import private_reply
 from fedpfl.messages import from_content
 from fedpfl.methods import Method, methods
+from fedpfl.methods.base import Aggregation
 from fedpfl.rules.mean import Mean
 from fedpfl.server.federation import run_federation
 from fedpfl.setup.assembly import assemble, extras_of

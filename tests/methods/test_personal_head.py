@@ -83,7 +83,7 @@ def test_fedfomo_passes_on_models_without_their_classifier(tmp_path):
     assert [m.arrays["models"].size / m.arrays["shared"].size for m in asked[3:]] == [2] * 3
     left = Simulation.of(folder)
     before, after = (left.load(0, kind).model.state_dict() for kind in ("evaluate", "train"))
-    assert "models" in left.strategy.attachments(left.strategy.clients[0], "train").arrays
+    assert "models" in left.rule.attachments(left.rule.clients[0], "train").arrays
     assert torch.equal(before["head.weight"], after["head.weight"]), "judged under the client's own, which stays"
 
 

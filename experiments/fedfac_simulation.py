@@ -38,7 +38,6 @@ from fedpfl.launch.superlink import script
 from fedpfl.results.run import RunFolder, to_toml
 from fedpfl.rules.factor_analysis import Moments, number_of_factors, principal_axis, shared_channels
 from fedpfl.rules.factor_split import FactorSplit
-from fedpfl.setup.config import RunSettings
 
 CLIENTS, FEATURES, NEURONS = 100, 100, 200
 SAMPLES = 200

@@ -18,9 +18,9 @@ from old_python import old_python
 from support import FEW_SAMPLES, LocalGrid, federation, simulate
 from waiting import HANG_SECONDS, InThread, wait_until
 
+from fedpfl.client import forward as forwarding
 from fedpfl.client import protocol
 from fedpfl.client.engine import MOST_ENGINES, _engines, engine_for, handle
-from fedpfl.client import forward as forwarding
 from fedpfl.client.forward import WorkerError, forward
 from fedpfl.client.worker import listening
 from fedpfl.core.errors import FedpflError

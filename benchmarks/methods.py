@@ -91,8 +91,8 @@ def cost(options: argparse.Namespace, name: str) -> tuple[float, float, float, i
 
 def player(engine: Engine) -> Callable[[], None]:
     """Return a function that plays the next round of client 0, as the server would ask for it."""
-    config, partition = engine.config, engine.partition
-    rule = make_rule(config, [Client(0, *engine.data.sizes(0))], partition)
+    config, sharing = engine.config, engine.sharing
+    rule = make_rule(config, [Client(0, *engine.data.sizes(0))], sharing)
     played = 0
 
     def play() -> None:

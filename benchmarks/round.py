@@ -141,9 +141,9 @@ def settings(options: argparse.Namespace, evaluate_every: int) -> dict[str, Any]
 
 def make_strategy(config: Config, data: FederatedData) -> PersonalisedStrategy:
     """Return the strategy of the run, which chooses the clients and holds the initial weights."""
-    _, partition = assemble(config, data.input_shape, data.num_classes)
+    _, sharing = assemble(config, data.input_shape, data.num_classes)
     clients = [Client(i, *data.sizes(i)) for i in range(data.num_clients)]
-    return PersonalisedStrategy(make_rule(config, clients, partition), config.run, "benchmark")
+    return PersonalisedStrategy(make_rule(config, clients, sharing), config.run, "benchmark")
 
 
 def steps_of(client: Client, config: Config) -> int:

@@ -23,7 +23,7 @@ from fedpfl.core.payload import Payload
 from fedpfl.data import Samples
 from fedpfl.messages import from_content, to_content
 from fedpfl.methods.base import LocalRound
-from fedpfl.models.registry import SplitModel
+from fedpfl.models.registry import BaseHeadModel
 from fedpfl.results.export import export_personal
 from fedpfl.results.run import RunFolder
 from fedpfl.rules import Rule
@@ -75,7 +75,7 @@ class LocalGrid(Grid):
     Parameters
     ----------
     num_nodes : int
-        Nodes; node 100 + i is partition i.
+        Nodes; node 100 + i is sharing i.
     run_config : dict
         What Flower would hand to the ClientApps.
     intercept : callable, optional
@@ -210,21 +210,21 @@ def linear_round(
     """
     torch.manual_seed(seed)
 
-    def plain() -> SplitModel:
-        model = SplitModel(nn.Flatten(), nn.Linear(len(x[0]), classes)).double()
+    def plain() -> BaseHeadModel:
+        model = BaseHeadModel(nn.Flatten(), nn.Linear(len(x[0]), classes)).double()
         model.another = plain
         return model
 
     model = method.build(plain()).double()
-    partition = method.partition(model)
+    sharing = method.sharing(model)
     samples = Samples(torch.tensor(x, dtype=torch.float64), torch.tensor(y))
     message = message or Payload()
     message.config["personal-round"] = trained
     return LocalRound(
         client=0, round=trained + 1, seed=3, num_classes=classes, model=model,
-        start=partition.received(), message=message,
+        start=sharing.received(), message=message,
         train_data=lambda: samples, train_labels=lambda: samples.y.numpy(),
-        layout=partition.layout, extras=message.arrays,
+        layout=sharing.layout, extras=message.arrays,
     )  # fmt: skip
 
 

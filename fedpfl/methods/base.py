@@ -1,9 +1,9 @@
-"""What a method is: partition × schedule × aggregation.
+"""What a method is: sharing × schedule × aggregation.
 
 A method is one small class in one file of this package. It answers three questions and knows nothing of messages,
 files or Flower:
 
-* **partition**: :meth:`Method.is_shared` says by name which arrays travel; the rest is personal;
+* **sharing**: :meth:`Method.is_shared` says by name which arrays travel; the rest is personal;
 * **schedule**: :meth:`Method.schedule` lists a round's local phases;
 * **aggregation**: :attr:`Method.aggregation` names the rule (``fedpfl/rules``) that combines what arrives.
 """
@@ -23,7 +23,7 @@ from ..core.extras import Extra
 from ..core.layout import Layout
 from ..core.payload import Payload
 from ..core.rng import generator
-from ..core.sharing import Partition
+from ..core.sharing import Sharing
 from ..data.federation import Samples
 from ..rules import Rule
 from ..rules.mean import Mean
@@ -186,7 +186,7 @@ class Method:
     def check(self) -> None:
         """Raise :class:`~fedpfl.core.errors.ConfigError` for settings that do not fit together."""
 
-    # -- partition ---------------------------------------------------------------------------------------------------
+    # -- sharing ---------------------------------------------------------------------------------------------------
 
     def build(self, model: nn.Module) -> nn.Module:
         """Turn a plain model (children ``base`` and ``head``) into the one that the method trains."""
@@ -204,9 +204,9 @@ class Method:
         """Say whether an array is shared in this run: by the method, and not kept by ``personal-head``."""
         return self.is_shared(name, model) and not (self.personal_head and self.in_classifier(name))
 
-    def partition(self, model: nn.Module) -> Partition:
+    def sharing(self, model: nn.Module) -> Sharing:
         """Split a built model's arrays; override it where the split is finer than whole arrays."""
-        return Partition(model, lambda name: self.travels(name, model), self.sparse_from)
+        return Sharing(model, lambda name: self.travels(name, model), self.sparse_from)
 
     @property
     def extras(self) -> Sequence[Extra]:

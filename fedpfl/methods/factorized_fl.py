@@ -18,7 +18,7 @@ from ..core.settings import setting
 from ..core.sharing import RUNNING_STATISTICS, UNUSED_BUFFER
 from ..layers.factorized import count_kept, factorize, is_mu, is_v, merge, penultimate_v
 from ..layers.memory import Memory
-from ..models.split import cut
+from ..models.parts import cut
 from ..rules.similarity import Similarity
 from ..training.phase import L1, Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything

@@ -21,8 +21,8 @@ from ..core.errors import ConfigError
 from ..core.extras import SERVER, Extra
 from ..core.payload import Payload
 from ..core.settings import setting
-from ..core.sharing import SPLIT, ChannelPartition
-from ..models.registry import SplitModel
+from ..core.sharing import SPLIT, ChannelSharing
+from ..models.registry import BaseHeadModel
 from ..rules.factor_split import FactorSplit
 from ..training.phase import Phase
 from .base import Aggregation, LocalRound, everything
@@ -111,11 +111,11 @@ class FedFac(FedSplit):
     @torch.no_grad()
     def _mask(self, local: LocalRound) -> None:
         """Replace one side's channels by values as another initialisation would have them."""
-        partition = cast(ChannelPartition, self.partition(local.model))
+        sharing = cast(ChannelSharing, self.sharing(local.model))
         torch.manual_seed(int(local.generator("mask").integers(2**31)))
-        fresh = dict(cast(SplitModel, local.model).another().named_parameters())
+        fresh = dict(cast(BaseHeadModel, local.model).another().named_parameters())
         parameters = dict(local.model.named_parameters())
-        for name, shared in partition.channels.rows(local.received(SPLIT)).items():
+        for name, shared in sharing.channels.rows(local.received(SPLIT)).items():
             if name in parameters:  # not a running statistic
                 masked = torch.from_numpy(shared if self.settings.mask == "shared" else ~shared)
                 parameters[name][masked] = fresh[name][masked].to(parameters[name].device)

@@ -61,7 +61,7 @@ class FedFomo(Method):
         """Step towards the models that were sent."""
         if not local.has_received("models"):
             return
-        split = self.partition(local.model)
+        split = self.sharing(local.model)
         own, others = split.get_shared(), local.received("models")
         weights = self._weights(local, own, others)
         split.set_shared((own + weights @ (others.astype(np.float64) - own)).astype(np.float32))
@@ -69,7 +69,7 @@ class FedFomo(Method):
 
     def _weights(self, local: LocalRound, own: np.ndarray, others: np.ndarray) -> np.ndarray:
         """Return ω_j ∝ max(0, (L_i(w_i) − L_i(w_j)) / ‖w_j − w_i‖), or zeros if no model does better."""
-        split, (_, validation) = self.partition(local.model), self._parts(local)
+        split, (_, validation) = self.sharing(local.model), self._parts(local)
         counted = is_parameter(split.layout)
 
         def loss(vector: np.ndarray) -> float:

@@ -23,7 +23,7 @@ from ..core.rng import generator
 from ..core.settings import setting
 from ..data.federation import Samples, SamplesCache
 from ..data.rebalance import AUGMENTATIONS, THRESHOLDS, effective_samples, quota, rebalance
-from ..models.split import cut
+from ..models.parts import cut
 from ..rules.by_part import MeanOfRebalanced
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything, excluding

@@ -93,7 +93,7 @@ class Simulation:
         self.state_key = state_key
         self.last = last
         clients = [Client(i, *engine.data.sizes(i)) for i in range(engine.num_clients)]
-        self.rule = make_rule(engine.config, clients, engine.partition)
+        self.rule = make_rule(engine.config, clients, engine.sharing)
         self.rule.load_state(stored)
 
     @classmethod
@@ -130,15 +130,15 @@ class Simulation:
         kind : str
             What the message would be for, ``train`` or ``evaluate``: it says what the server attaches.
         """
-        partition, rule = self.engine.partition, self.rule
+        sharing, rule = self.engine.sharing, self.rule
         known = rule.clients[client]
         extra = rule.attachments(known, kind)
-        partition.accept(extra.arrays)
+        sharing.accept(extra.arrays)
         config: dict[str, Value] = {
             **extra.config, "round": self.last + 1, "personal-round": rule.personal_round[client],
-            "state-key": self.state_key, "layout": partition.layout.to_text(),
+            "state-key": self.state_key, "layout": sharing.layout.to_text(),
         }  # fmt: skip
-        shared = partition.layout.pack(rule.outgoing(known), "float32")
+        shared = sharing.layout.pack(rule.outgoing(known), "float32")
         arrays = {**self.engine.extras.pack(extra.arrays, CLIENT), **shared}
         _, local = self.engine.load(client, Payload(config, arrays=arrays))
         self.engine.config.method.prepare(local)
@@ -183,13 +183,13 @@ def _local_train(left: Simulation, new: Sequence[int]) -> dict[int, int]:
     correct = {}
     for client in new:
         local = left.load(client, "train")
-        own = left.engine.partition.personal_elements()
+        own = left.engine.sharing.personal_elements()
         decay = left.engine.config.training.weight_decay
         phases = [_of_personal(phase, own, decay) for phase in left.engine.config.method.schedule(local)]
         left.train(phases, local, "batches", weight_decay=0.0)
-        trained = left.engine.partition.get_personal()
-        left.engine.partition.set_shared(left.rule.shared)  # running statistics have moved
-        left.engine.partition.set_personal(trained)  # what is shared may hold the others' personal channels, too
+        trained = left.engine.sharing.get_personal()
+        left.engine.sharing.set_shared(left.rule.shared)  # running statistics have moved
+        left.engine.sharing.set_personal(trained)  # what is shared may hold the others' personal channels, too
         correct[client] = left.correct(local)
     return correct
 

@@ -15,7 +15,7 @@ from ..core.federation import Client
 from ..core.layout import Layout
 from ..core.payload import Payload
 from ..core.settings import Value
-from ..core.sharing import Partition
+from ..core.sharing import Sharing
 from ..results.record import Round
 from ..results.run import RunFolder
 from ..rules import Rule
@@ -86,7 +86,7 @@ def _run(
     descriptions = transport.find_clients(config)
     shape, classes, vocabulary = _task(descriptions)
     division = _division(descriptions)
-    model, partition = assemble(config, shape, max(classes), vocabulary=vocabulary)
+    model, sharing = assemble(config, shape, max(classes), vocabulary=vocabulary)
     if config.run.resume:
         folder.require_task(shape, classes, division)
     else:
@@ -98,18 +98,18 @@ def _run(
     else:
         for remark in remarks:
             logger.log(WARNING, "fedpfl: %s", remark)
-    rule = make_rule(config, _clients(descriptions, partition), partition)
+    rule = make_rule(config, _clients(descriptions, sharing), sharing)
     state_key = folder.task()["state_key"]
     companions: list[Companion] = []
     if config.privacy.on:
         companions.append(_privacy(config, rule, state_key))
-    personal = mean_model_layout(config, model, partition)
+    personal = mean_model_layout(config, model, sharing)
     if personal.size:
         companions.append(_mean_model(config, rule, personal, classes))
     if config.run.diagnostics:
         companions.append(Diagnostics())
     companions.append(_Recorder(folder, watch, config.run.early_stop))
-    strategy = PersonalisedStrategy(rule, config.run, state_key, extras_of(config, model, partition), companions)
+    strategy = PersonalisedStrategy(rule, config.run, state_key, extras_of(config, model, sharing), companions)
     first_round = 1
     if config.run.resume:
         finished, state = folder.checkpoint()
@@ -191,7 +191,7 @@ def _task(descriptions: Mapping[int, Payload]) -> tuple[tuple[int, ...], list[in
     return tuple(int(n) for n in shape.split("x")), classes, vocabulary
 
 
-def _clients(descriptions: Mapping[int, Payload], partition: Partition) -> list[Client]:
+def _clients(descriptions: Mapping[int, Payload], sharing: Sharing) -> list[Client]:
     """Return the clients as they described themselves.
 
     Raises
@@ -199,11 +199,11 @@ def _clients(descriptions: Mapping[int, Payload], partition: Partition) -> list[
     LayoutError
         One of them has another model.
     """
-    clients, layout = [], partition.layout.to_text()
+    clients, layout = [], sharing.layout.to_text()
     for client, description in descriptions.items():
         try:
             if description.config["layout"] != layout:
-                partition.layout.require(Layout.from_text(str(description.config["layout"])))
+                sharing.layout.require(Layout.from_text(str(description.config["layout"])))
         except LayoutError as error:
             raise LayoutError(f"client {client} has another model: {error}") from error
         metrics = description.metrics

@@ -91,9 +91,9 @@ def test_the_attacker_does_not_have_the_client_s_personal_arrays(tmp_path):
     assert found["true"].psnr > 20 > found["drawn"].psnr
     left = Simulation.of(run)
     observe(left, 0, 0, 0.01)
-    stored = left.engine.partition.get_personal()
+    stored = left.engine.sharing.get_personal()
     left.load(0, "train")  # after the step on one image the client's arrays are as they were
-    for name, array in left.engine.partition.get_personal().items():
+    for name, array in left.engine.sharing.get_personal().items():
         np.testing.assert_array_equal(array, stored[name])
 
 

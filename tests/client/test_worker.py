@@ -87,7 +87,7 @@ def workers():
 def asked(values, node, **more):
     """Return the first round's train message for a client, from its answer to the query."""
     described = handle("query", Payload(), values, node)
-    size = engine_for(values, node["num-partitions"], "", 0).partition.get_shared()
+    size = engine_for(values, node["num-partitions"], "", 0).sharing.get_shared()
     config = {"round": 1, "personal-round": 0, "state-key": "key", "layout": described.config["layout"], **more}
     return Payload(config, {}, {"shared": size})
 

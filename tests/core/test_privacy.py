@@ -216,9 +216,9 @@ def test_every_method_runs_and_nothing_passes_by_the_noise(tmp_path, method):
 def states_after(method, replies):
     """Return what a method's rule remembers after rounds with these replies of three clients, without noise."""
     config = Config.parse({"method": method, "model": "small-cnn"})
-    _, partition = assemble(config, (1, 8, 8), 3)
-    partition.set_shared(np.zeros(partition.layout.size, np.float32))
-    made = make_rule(config, [Client(i, 5 + i, 5) for i in range(3)], partition)
+    _, sharing = assemble(config, (1, 8, 8), 3)
+    sharing.set_shared(np.zeros(sharing.layout.size, np.float32))
+    made = make_rule(config, [Client(i, 5 + i, 5) for i in range(3)], sharing)
     made.noise = np.zeros_like
     for number, vectors in enumerate(replies, 1):
         play(made, number, {i: vector[: made.layout.size] for i, vector in enumerate(vectors)})

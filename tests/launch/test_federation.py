@@ -148,13 +148,13 @@ def test_nothing_personal_leaves_a_client(tmp_path, method):
     grid = LocalGrid(3, values)
     folder = run_federation(grid, values)
     config, task = Config.parse(values), folder.task()
-    model, partition = assemble(config, tuple(task["input_shape"]), task["num_classes"])
-    initial = partition.get_personal()
-    besides = extras_of(config, model, partition).names(SERVER)
+    model, sharing = assemble(config, tuple(task["input_shape"]), task["num_classes"])
+    initial = sharing.get_personal()
+    besides = extras_of(config, model, sharing).names(SERVER)
     stored = [item for p in (tmp_path / "state").rglob("*.safetensors") for item in load_file(p).items()]
-    assert bool(stored) == bool(partition.personal)
+    assert bool(stored) == bool(sharing.personal)
     if isinstance(config.method, KeepsTrained):
-        assert all(in_twin(name) for name in partition.personal)
+        assert all(in_twin(name) for name in sharing.personal)
         stored = []  # what it keeps is a copy of what it sends
     sent = b"".join(
         array.data
@@ -172,7 +172,7 @@ def test_nothing_personal_leaves_a_client(tmp_path, method):
                 assert piece.tobytes() not in sent
     for kind, _, _, reply in grid.log:
         assert reply is not None
-        vector = {"shared", "shared-kept"} if partition.layout.sparse else {"shared"}
+        vector = {"shared", "shared-kept"} if sharing.layout.sparse else {"shared"}
         expected = {*vector, *besides} if kind == "train" else set()
         assert set(reply.array_records.get("arrays", {})) == expected
         assert all(isinstance(value, (int, float)) for value in reply.metric_records["metrics"].values())

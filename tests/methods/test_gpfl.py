@@ -21,11 +21,11 @@ from fedpfl.training.phase import Batch
 @pytest.fixture
 def local():
     config = Config.parse({"method": "gpfl", "model": "small-cnn", "gpfl-guidance-weight": 0.5})
-    model, partition = assemble(config, (1, 8, 8), 3)
+    model, sharing = assemble(config, (1, 8, 8), 3)
     samples = Samples(torch.randn(6, 1, 8, 8), torch.tensor([0, 0, 0, 0, 2, 2]))
     made = LocalRound(
-        0, 1, 1, 3, model, partition.received(), Payload(), lambda: samples, lambda: samples.y.numpy(),
-        partition.layout,
+        0, 1, 1, 3, model, sharing.received(), Payload(), lambda: samples, lambda: samples.y.numpy(),
+        sharing.layout,
     )  # fmt: skip
     config.method.prepare(made)
     return config.method, made

@@ -13,7 +13,7 @@ from torch import nn
 
 from fedpfl.core.errors import NoPlainModel
 from fedpfl.methods import methods
-from fedpfl.models import SplitModel, registry
+from fedpfl.models import BaseHeadModel, registry
 from fedpfl.results.export import export_personal
 
 
@@ -22,7 +22,7 @@ def small_with_batchnorm(input_shape, num_classes):
         conv=nn.Conv2d(1, 4, 3, stride=2), norm=nn.BatchNorm2d(4), relu=nn.ReLU(), flatten=nn.Flatten(),
         fc=nn.Linear(36, 8), relu2=nn.ReLU(),
     )  # fmt: skip
-    return SplitModel(base, nn.Linear(8, num_classes))
+    return BaseHeadModel(base, nn.Linear(8, num_classes))
 
 
 @pytest.fixture

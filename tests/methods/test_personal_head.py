@@ -109,4 +109,4 @@ def test_new_clients_train_a_classifier_of_their_own(tmp_path):
     assert 0 <= accuracy <= 1
     left = Simulation.of(run)
     left.load(0)
-    assert left.engine.partition.personal == ["head.weight", "head.bias"]
+    assert left.engine.sharing.personal == ["head.weight", "head.bias"]

@@ -93,7 +93,7 @@ def test_local_training_leaves_what_is_shared_alone(tmp_path, variant, setting, 
     left = Simulation(engine, task["state_key"], last, stored)
     local = left.load(held_out(config.run)[0])
     before = {name: array.detach().clone() for name, array in engine.model.state_dict().items()}
-    own = engine.partition.personal_elements()
+    own = engine.sharing.personal_elements()
     assert set(own) == {"base.conv2.weight", "base.conv2.bias"}
     phase = Phase(train=lambda name: True, epochs=1, **given)
     left.train([_of_personal(phase, own, setting)], local, "batches", 0.0)
@@ -123,8 +123,8 @@ def test_what_was_trained_locally_is_what_is_tested(tmp_path, monkeypatch):
     found = models_tested(monkeypatch)
     try_new_clients(run, "local-train")
     (left, tested), = found  # fmt: skip
-    own = left.engine.partition.personal_elements()
-    left.engine.partition.set_shared(left.rule.shared)
+    own = left.engine.sharing.personal_elements()
+    left.engine.sharing.set_shared(left.rule.shared)
     received = left.engine.model.state_dict()
     for name, array in tested.items():
         where = own.get(name, torch.zeros_like(array, dtype=torch.bool))

@@ -8,7 +8,7 @@ from torch import nn
 
 from fedpfl.core.errors import ConfigError
 
-from .registry import SplitModel
+from .registry import BaseHeadModel
 
 
 class Parts(NamedTuple):
@@ -34,7 +34,7 @@ def cut(model: nn.Module, head_layers: int = 1, key: str = "head-layers") -> Par
 
     Parameters
     ----------
-    model : SplitModel
+    model : BaseHeadModel
         Other children than ``base`` and ``head`` belong to neither part.
     head_layers : int
         Linear layers in the head, at least 1; what stands between them belongs to the head as well.
@@ -46,7 +46,7 @@ def cut(model: nn.Module, head_layers: int = 1, key: str = "head-layers") -> Par
     ConfigError
         The model has no head, or not that many linear layers at its end.
     """
-    if not isinstance(model, SplitModel):
+    if not isinstance(model, BaseHeadModel):
         raise ConfigError("model", type(model).__name__, "has no head; the method needs one of base and head")
     if head_layers == 1:
         return Parts(model.base, model.head, lambda name: name.startswith("head."))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import cnn, lstm, mlp, resnet, resnet9, transformer, vgg  # noqa: F401  (importing a module registers its models)
+from . import cnn, lstm, mlp, resnet, resnet9, series, transformer, vgg  # noqa: F401  (importing a module registers its models)
 from .registry import SplitModel, build, names, register
 from .split import Parts, cut
 from .torchvision_weights import from_torchvision

@@ -460,7 +460,7 @@ def _owners(
     description="your own arrays",
     size="any",
     classes="any",
-    shape="images, features or tokens",
+    shape="images, features, series or tokens",
     source="the file named by `data`: x, y or x_train, y_train, x_test, y_test; optionally client, classes, vocabulary",
     owned=True,
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import Callable
+from typing import Any, Callable
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -88,6 +88,13 @@ class FedReG(Method):
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Everything but head_P travels."""
         return not in_head_p(name)
+
+    def remarks(self, model: Any) -> list[str]:
+        """Say so where the data cannot be augmented."""
+        repeated = len(model.input_shape) != 3 and self.settings.augmentation != "none"
+        if not repeated or self.settings.variant == "original-only":
+            return []
+        return ["fedreg: these data are no images: a class is filled up with plain copies (fedreg-augmentation)"]
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Step 1: base and head_P on the original data, through both heads; step 2: base and head_G, rebalanced."""

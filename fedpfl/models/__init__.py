@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import cnn, lstm, mlp, resnet, resnet9, transformer, vgg  # noqa: F401  (importing a module registers its models)
+from . import cnn, lstm, mlp, resnet, resnet9, series, transformer, vgg  # noqa: F401  (importing a module registers its models)
 from .parts import Parts, cut
 from .registry import BaseHeadModel, build, names, register
 from .torchvision_weights import from_torchvision

@@ -39,10 +39,10 @@ from common import (
 from straight import Processes, distance, load, make_strategy, same_clients, step, steps_of
 from torch import Tensor, nn
 
+from fedpfl.core.federation import Client
 from fedpfl.core.rng import generator
 from fedpfl.data.federation import FederatedData
 from fedpfl.setup.config import Config
-from fedpfl.core.federation import Client
 from fedpfl.transports.pool import enlarge
 
 # Of the straight loop; the time of a core for an exchange beyond work and copies; memory with 1,000 clients.
@@ -99,7 +99,9 @@ def measure(options: argparse.Namespace) -> None:
         table(
             ["what", "value", "goal"],
             [
-                *exchanges(straight, fedpfl, len(rounds[-1]), len(tested), len(strategy.rule.shared), options.processes),
+                *exchanges(
+                    straight, fedpfl, len(rounds[-1]), len(tested), len(strategy.rule.shared), options.processes
+                ),
                 ["s from one round's record to the next one's (median of the runs)", _median(whole), ""],
                 memory_row(memory, GOAL_GIB),
                 [

@@ -12,10 +12,10 @@ import torch
 from common import BenchmarkError, Run, note
 from torch import Tensor, nn
 
+from fedpfl.core.federation import Client
 from fedpfl.data.federation import FederatedData
 from fedpfl.setup.assembly import assemble, make_rule
 from fedpfl.setup.config import Config
-from fedpfl.core.federation import Client
 from fedpfl.strategies import PersonalisedStrategy
 
 

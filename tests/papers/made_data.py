@@ -24,7 +24,7 @@ from real_data import real_data_dir
 
 from fedpfl import models
 from fedpfl.data import table
-from fedpfl.data.text import VOCABULARY, WORDS
+from fedpfl.data.datasets.text import VOCABULARY, WORDS
 
 VERSION = 1  # of what is made: a higher number makes it anew
 CHUNK = 4096  # samples that are made at a time

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from fedpfl import models
-from fedpfl.data import Dataset, partition, table, text
+from fedpfl.data import Dataset, partition, table
+from fedpfl.data.datasets import text
 from fedpfl.methods import methods
 from fedpfl.setup.config import Config, check_keys
 

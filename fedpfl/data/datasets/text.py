@@ -12,15 +12,16 @@ import re
 import string
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import Any, Mapping
 
 import numpy as np
 
-from ..core.errors import DataError
-from .datasets import Dataset, data_dir, dataset, read_npz, smallest_integers
-
-if TYPE_CHECKING:
-    from .settings import DataSettings
+from ...core.errors import DataError
+from ..dataset import Dataset
+from ..registry import dataset
+from ..settings import DataSettings
+from .npz import read_npz, smallest_integers
+from .places import data_dir
 
 # -- plays -------------------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.data import Samples
 from fedpfl.messages import from_content, to_content
+from fedpfl.methods import methods
 from fedpfl.methods.base import LocalRound
 from fedpfl.models.registry import BaseHeadModel
 from fedpfl.results.export import export_personal
@@ -158,6 +159,11 @@ QUICK = {
 
 # For equalities to the bit, which two steps show as well as fifty: 64 training and 32 test samples a client.
 FEW_SAMPLES = {"partitioner": "dirichlet-client", "train_samples": 64, "test_samples": 32}
+
+
+def quick(method: str) -> dict[str, Any]:
+    """Return what a method needs beside the quick settings of all, for :func:`federation`."""
+    return {key.replace("-", "_"): value for key, value in methods()[method].quick.items()}
 
 
 def federation(tmp_path: Any, num_nodes: int = 4, **settings: Any) -> dict[str, Any]:

@@ -166,6 +166,11 @@ class Method:
         Other names that users may write.
     no_personal_head : str
         Why the method cannot have ``personal-head``, after its name in a sentence; empty if it can.
+    server_sees_all : bool
+        Whether the server has to see arrays that are personal, to decide which ones are.
+    quick : dict of str to value
+        Settings, by their keys, with which the method learns within three short rounds on few data. Tests that go over
+        all methods run it with them.
     """
 
     name: ClassVar[str]
@@ -173,6 +178,8 @@ class Method:
     shares: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
     no_personal_head: ClassVar[str] = ""
+    server_sees_all: ClassVar[bool] = False
+    quick: ClassVar[Mapping[str, Any]] = {}
     Settings: ClassVar[type[Any]] = NoSettings
 
     def __init__(self, settings: Any, training: TrainingSettings, personal_head: bool = False) -> None:

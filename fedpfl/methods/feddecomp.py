@@ -75,6 +75,7 @@ class FedDecomp(Method):
     )
     shares = "the full-rank part σ of every weight, biases, BatchNorm"
     Settings = FedDecompSettings
+    quick = {"feddecomp-lora-epochs": 1}
 
     def check(self) -> None:
         """Refuse epochs that leave none for σ, or none for τ without saying so."""

@@ -75,6 +75,7 @@ class FedFac(FedSplit):
     name = "fedfac"
     shares = "everything but the client-specific channels of some layers, found by factor analysis"
     Settings = FedFacSettings
+    server_sees_all = True
 
     @property
     def only_shared_travel(self) -> bool:

@@ -44,6 +44,7 @@ class PerFedAvg(Method):
     paper = "Fallah et al., Personalized Federated Learning … A Model-Agnostic Meta-Learning Approach, NeurIPS 2020"
     shares = "everything"
     Settings = PerFedAvgSettings
+    quick = {"per-fedavg-beta": 0.02}  # the default is for more rounds
 
     def check(self) -> None:
         """Refuse what is no plain gradient step, as the adaptation is, and differences that rounding swallows."""

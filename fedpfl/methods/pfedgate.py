@@ -39,6 +39,12 @@ class PFedGate(Method):
     paper = "Chen et al., Efficient Personalized Federated Learning via Sparse Model-Adaptation, ICML 2023"
     shares = "the dense model; the gate stays"
     Settings = PFedGateSettings
+    quick = {
+        "learning-rate": 0.1,
+        "momentum": 0.9,
+        "batch-size": 10,
+        "pfedgate-share": 1.0,
+    }  # gates halve weights at first
 
     def build(self, model: Any) -> Any:
         """Add the gate, which computes with the input."""

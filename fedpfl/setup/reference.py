@@ -1,6 +1,6 @@
-"""The reference, written from the code itself: ``pyproject.toml``'s settings, a page on them and one on the methods.
+"""The reference, written from the code itself: ``pyproject.toml``'s settings, a page on them, and the methods.
 
-``fedpfl config --update`` writes all three; a test fails when they are out of date.
+``fedpfl config --update`` writes them; a test fails when they are out of date.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .config import sections
 
 BEGIN = "# -- settings: written by `fedpfl config --update`, which reads them from the code --"
 END = "# -- end of settings --"
+README_TABLE = re.compile(r"(?<=\n\| method \| paper \| what is shared \|\n\|---\|---\|---\|\n)(?:\|.*\n)*")
 
 
 def pyproject_block() -> str:
@@ -64,8 +65,17 @@ def methods_page() -> str:
     return "\n".join(lines)
 
 
+def readme_rows() -> str:
+    """Return a row for each method, for the README's table."""
+    rows = []
+    for method in methods().values():
+        names = " ".join([f"`{method.name}`", *(f"(`{alias}`)" for alias in method.aliases)])
+        rows.append(f"| {names} | {method.paper} | {method.shares} |\n")
+    return "".join(rows)
+
+
 def update(root: Path) -> list[Path]:
-    """Rewrite the block in ``pyproject.toml`` and the two pages in ``docs`` under ``root``.
+    """Rewrite the block in ``pyproject.toml``, the two pages in ``docs`` and the README's table of methods.
 
     Returns
     -------
@@ -87,6 +97,9 @@ def update(root: Path) -> list[Path]:
         root / "docs" / "configuration.md": settings_page(),
         root / "docs" / "methods.md": methods_page(),
     }
+    readme = root / "README.md"
+    if readme.is_file():
+        wanted[readme] = README_TABLE.sub(lambda _: readme_rows(), readme.read_text(encoding="utf-8"))
     changed = [path for path, new in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != new]
     for path in changed:
         path.parent.mkdir(exist_ok=True)

@@ -7,8 +7,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import simulate
-from test_federation import SETTINGS
+from support import quick, simulate
 from torch import nn
 
 from fedpfl.core.errors import NoPlainModel
@@ -46,7 +45,7 @@ def odd_clients(tmp_path, monkeypatch):
     [*((method, {}) for method in methods()), ("per-fedavg", {"per_fedavg_gradient": "hessian-free"})],
 )
 def test_no_client_is_too_odd(tmp_path, odd_clients, method, own, fraction):
-    settings = {**odd_clients, "fraction_train": fraction, **SETTINGS.get(method, {}), **own}
+    settings = {**odd_clients, "fraction_train": fraction, **quick(method), **own}
     run = simulate(tmp_path, 5, method=method, **settings)
     for line in run.metrics():
         assert "failed" not in line

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import FEW_SAMPLES, simulate
-from test_federation import SETTINGS, arrays
+from support import FEW_SAMPLES, quick, simulate
+from test_federation import arrays
 from torch import nn
 
 from fedpfl.core.errors import ConfigError
@@ -30,7 +30,7 @@ def losses(run):
 @pytest.mark.parametrize("method", list(methods()))
 def test_a_round_in_bf16_is_near_the_one_in_float32(tmp_path, monkeypatch, method):
     monkeypatch.setitem(registry._MODELS, "small-bn", registry._Entry(small_with_batchnorm, None))
-    settings = {"model": "small-bn", "num_server_rounds": 1, **SETTINGS.get(method, {}), **FEW_SAMPLES}
+    settings = {"model": "small-bn", "num_server_rounds": 1, **quick(method), **FEW_SAMPLES}
     settings.update(method=method, batch_size=8, fedreg_augmentation="none")
     plain = simulate(tmp_path / "float32", 3, **settings)
     half = simulate(tmp_path / "bf16", 3, precision="bf16", **settings)

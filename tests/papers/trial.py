@@ -22,11 +22,12 @@ from combinations import NOWHERE, Combination
 
 import fedpfl
 from fedpfl.core.errors import FedpflError
+from fedpfl.core.federation import Client
 from fedpfl.core.payload import Payload
 from fedpfl.data import FederatedData
 from fedpfl.server.federation import run_federation
 from fedpfl.setup.config import Config
-from fedpfl.transports import Client, Request
+from fedpfl.transports import Request
 from fedpfl.transports.base import Fail
 from fedpfl.transports.local import LocalTransport
 

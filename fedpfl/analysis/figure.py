@@ -70,6 +70,8 @@ class Points:
         Areas of the bubbles of each series, relative to each other; none for plain points.
     size_label : str
         What they mean.
+    log_x : bool
+        Whether the x axis is logarithmic; all x are above 0 then.
     """
 
     title: str
@@ -78,6 +80,7 @@ class Points:
     series: Mapping[str, XY]
     sizes: Mapping[str, Sequence[float]] = field(default_factory=dict)
     size_label: str = ""
+    log_x: bool = False
 
     def __post_init__(self) -> None:
         _same_length(self.title, self.series)

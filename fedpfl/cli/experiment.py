@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..experiments.cluster import Cluster
     from ..experiments.description import Experiment
     from ..experiments.store import PlannedRun, State, Store
-    from ..experiments.tables import Measured
+    from ..experiments.tables import Measured, RankingOf
     from ..results.tables import Table
 
 FOLDER = "experiments"
@@ -60,6 +60,8 @@ SlurmOptions = Annotated[
 DiscardModels = Annotated[
     bool, typer.Option("--discard-models", help="Remove the models and the clients' state of a run that has finished.")
 ]
+Rows = Annotated[list[str] | None, typer.Option("--row", metavar="ROW", help="Only this row; repeatable.")]
+Columns = Annotated[list[str] | None, typer.Option("--column", metavar="COLUMN", help="Only this column; repeatable.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
@@ -83,21 +85,28 @@ def run_command(
     jobs: Jobs = None,
     output_dir: OutputDir = None,
     run_config: RunConfig = None,
+    row: Rows = None,
+    column: Columns = None,
     discard_models: DiscardModels = False,
     executor: ExecutorName = "local",
     slurm: SlurmOptions = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run what is not yet done of an experiment, then print its tables and leave them in a folder."""
-    measured = plan(name, scale, seeds, output_dir, run_config)
+    """Run what is not yet done of an experiment, then print its tables and, if it is whole, leave them in a folder."""
+    measured = plan(name, scale, seeds, output_dir, run_config, row, column)
     cluster = cluster_of(executor, slurm, measured.store)
-    states = conduct(measured.runs.values(), measured.store, cluster, jobs, discard_models, quiet)
+    states = conduct(measured.planned(), measured.store, cluster, jobs, discard_models, quiet)
+    if measured.trials:
+        measured = plan(name, scale, seeds, output_dir, run_config, row, column)
+        if more := [run for run in measured.runs.values() if run.name not in states]:  # what those have chosen
+            states |= conduct(more, measured.store, cluster, jobs, discard_models, quiet)
     tables, figures = made(measured)
-    folder = measured.store.tables(measured.experiment.name, scale)
-    write(tables, folder)
-    write_figures(figures, folder)
-    draw(figures, measured, folder)
-    finish(tables, states, "markdown")
+    if not row and not column:
+        folder = measured.store.tables(measured.experiment.name, scale)
+        write(tables, folder)
+        write_figures(figures, folder)
+        draw(figures, measured, folder)
+    finish(tables, {run.name: states[run.name] for run in measured.wanted()}, "markdown")
 
 
 @group.command("status")
@@ -117,6 +126,7 @@ def status_command(
     for one in [name] if name else [str(path) for path in files()]:
         measured = plan(one, scale, seeds, output_dir, run_config)
         states = list(measured.states().values())
+        states += [State.MISSING] * measured.undecided
         counts = [str(states.count(state)) for state in State]
         found.add_row(measured.experiment.name, *counts, str(len(states)))
     stdout().print(found)
@@ -129,14 +139,45 @@ def table_command(
     seeds: Seeds = None,
     output_dir: OutputDir = None,
     run_config: RunConfig = None,
+    row: Rows = None,
+    column: Columns = None,
     form: Annotated[str, typer.Option("--format", help="markdown, csv or latex.")] = "markdown",
 ) -> None:
     """Print an experiment's tables, as far as it is."""
     from ..results.tables import FORMATS
 
     require_one_of("format", form, FORMATS)
-    measured = plan(name, scale, seeds, output_dir, run_config)
+    measured = plan(name, scale, seeds, output_dir, run_config, row, column)
     print_tables(made(measured)[0], form)
+
+
+@group.command("page")
+def page_command(
+    name: Name,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the page goes.")],
+    scale: ScaleName = "smoke",
+    seeds: Seeds = None,
+    output_dir: OutputDir = None,
+    run_config: RunConfig = None,
+    tell: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="A sentence for its head, such as the machine; repeatable.")
+    ] = None,
+) -> None:
+    """Write a page in Markdown about an experiment, as far as it is, with the command of every cell."""
+    from ..core.files import write_atomically
+    from ..experiments.page import page
+    from ..experiments.tables import rankings
+
+    measured = plan(name, scale, seeds, output_dir, run_config)
+    ranked = rankings(measured)
+    pictures = draw_beside([(of.column, of.figure) for of in ranked if of.figure], measured, output)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        shown: list[Table | RankingOf] = [*ranked, *made(measured)[0][len(ranked) :]]
+        write_atomically(output, page(measured, shown, pictures, tell or ()).encode())
+    except OSError as error:
+        raise ConfigError("output", str(output), f"cannot be written ({error.strerror})") from error
+    typer.echo(f"wrote {output.absolute()}", err=True)
 
 
 def files() -> list[Path]:
@@ -172,13 +213,17 @@ def read(name: str) -> Experiment:
     return load(known[name])
 
 
-def plan(name: str, scale: str, seeds: int | None, output_dir: Path | None, run_config: list[str] | None) -> Measured:
-    """Check an experiment and return it with its runs."""
+def plan(
+    name: str, scale: str, seeds: int | None, output_dir: Path | None, run_config: list[str] | None,
+    rows: list[str] | None = None, columns: list[str] | None = None,
+) -> Measured:  # fmt: skip
+    """Check an experiment, all of it or some rows and columns, and return it with its runs."""
     from ..experiments.tables import Measured
     from ..methods import find
 
-    measured = Measured(read(name), scale, store(output_dir), seeds, overrides(run_config))
-    require_used(run_config, sorted({find(str(run.settings["method"])).name for run in measured.runs.values()}))
+    experiment = read(name).only(rows or (), columns or ())
+    measured = Measured(experiment, scale, store(output_dir), seeds, overrides(run_config))
+    require_used(run_config, sorted({find(str(run.settings["method"])).name for run in measured.planned()}))
     return measured
 
 
@@ -207,6 +252,25 @@ def draw(figures: list[Figure], measured: Measured, folder: Path) -> None:
     from ..report import Section, write_plots
 
     write_plots(folder, "svg", [Section("", figures=figures)], measured.experiment.scale(measured.scale).rows)
+
+
+def draw_beside(figures: list[tuple[str, Figure]], measured: Measured, page: Path) -> dict[str, str]:
+    """Draw the figures of columns into SVG files beside a page, and return the files' names by column."""
+    if not figures:
+        return {}
+    if not can_draw():
+        typer.echo("the figures are not drawn: pip install matplotlib jinja2", err=True)
+        return {}
+    from ..analysis.figure import file_name
+    from ..core.files import write_atomically
+    from ..report.draw import Pen
+
+    pen = Pen(measured.experiment.scale(measured.scale).rows)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    names = {column: f"{page.stem}-{file_name(column)}.svg" for column, _ in figures}
+    for column, figure in figures:
+        write_atomically(page.parent / names[column], pen.svg(figure).encode())
+    return names
 
 
 def cluster_of(executor: str, slurm: list[str] | None, store: Store) -> Cluster | None:

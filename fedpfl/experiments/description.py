@@ -27,12 +27,19 @@
     rows = ["FedAMP"]
     reason = "why these cells are run and yet have no such number"
 
+    [choose]                                       # for each cell the best of these, see below
+    learning-rate = [0.01, 0.1]
+    [ranking]                                      # a table for each column instead of one for each metric
+    baseline = "Local"                             # a row that the others are compared with
+    over = "megabytes"                             # the first metric is drawn over this one
+
     [scale.smoke]                                  # smoke and small; the scale paper is what stands above
     like = "scales/feddecomp-smoke.toml"           # remarks and settings that several files share; come first
     remarks = "what it leaves out"
     columns = ["CIFAR-10"]                         # only these; likewise rows
     settings = { num-server-rounds = 3 }
     column."CIFAR-10" = { num-clients = 4 }        # likewise row
+    choose = { learning-rate = [0.01] }            # instead of the file's
     analyses = { attack = { clients = 2 } }        # other options
 
     [paper-values]
@@ -45,13 +52,17 @@ A column can also have ``clients``, the clients over which accuracies are averag
 the file with its arguments: it is run with ``--seed SEED --write FOLDER`` first, and ``{generated}`` in a text of the
 settings is that folder. A column with ``pool = ["COLUMN", …]`` is not run: it has the mean, or the maximum where the
 metric is one, of the cells beside it. A row can have ``metric``, measured instead of the experiment's only one.
+With ``choose`` each cell is first run with every combination of the values and seed 1. The best of them, by its best
+round's accuracy on the samples that ``validation-fraction`` sets aside, is run with the other seeds, and its runs are
+the cell's. Of equally good ones it is the first. A row can have a ``choose`` of its own instead.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -66,17 +77,20 @@ ALL, BY_COLUMN = "all", "column"
 _TOP = {
     "title": str, "paper": str, "base": str, "metrics": list, "seeds": int, "remarks": str, "x": str, "analyses": dict,
     "curves": list, "relative-to": str, "fractions": bool, "settings": dict, "rows": dict, "columns": dict,
-    "cells": dict, "not-covered": list, "no-number": list, "scale": dict, "paper-values": dict,
+    "cells": dict, "not-covered": list, "no-number": list, "scale": dict, "paper-values": dict, "choose": dict,
+    "ranking": dict,
 }  # fmt: skip
 _NEEDED = ("title", "paper", "metrics", "seeds", "rows", "columns", "scale")
 _SCALE = {
     "remarks": str, "seeds": int, "rows": list, "columns": list, "settings": dict, "row": dict, "column": dict,
-    "like": str, "generate": dict, "analyses": dict,
+    "like": str, "generate": dict, "analyses": dict, "choose": dict,
 }  # fmt: skip
 _OF_COLUMN = {"base": str, "clients": list, "generate": list, "pool": list}
 _NOT_COVERED = {"rows": list, "columns": list, "reason": str}
 _NO_NUMBER = {"metrics": list, **_NOT_COVERED}
 _LIKE = {"remarks": str, "settings": dict}
+_RANKING = {"baseline": str, "over": str}
+_OF_ROW = {"metric": str, "choose": dict}
 
 
 @dataclass(frozen=True)
@@ -99,6 +113,8 @@ class Scale:
         Other scripts than the columns', by column.
     analyses : dict
         Other options of the analyses.
+    choose : dict of str to list
+        The values among which each cell's are chosen, by setting; none: nothing is chosen.
     """
 
     seeds: int
@@ -110,6 +126,23 @@ class Scale:
     column: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     generate: Mapping[str, Sequence[str]] = field(default_factory=dict)
     analyses: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    choose: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How methods are compared, a table for each column.
+
+    Attributes
+    ----------
+    baseline : str
+        The row that the others are compared with.
+    over : str
+        The metric on the x axis of the figure, in which the first metric is drawn.
+    """
+
+    baseline: str
+    over: str
 
 
 @dataclass(frozen=True)
@@ -167,6 +200,8 @@ class Experiment:
         The paper's values by metric and row, in the order of all columns; None where the paper has none.
     missing : str
         Why the paper has no value there.
+    ranking : Ranking or None
+        How the rows are ranked; None: there is a table for each metric.
     """
 
     name: str
@@ -186,6 +221,7 @@ class Experiment:
     no_number: Mapping[tuple[str, str, str], str]
     paper_values: Mapping[str, Mapping[str, tuple[str | float | None, ...]]]
     missing: str
+    ranking: Ranking | None
     _folder: Path
     _settings: Mapping[str, Any]
     _base: Mapping[str, Any]
@@ -203,6 +239,28 @@ class Experiment:
         if name not in self.scales:
             raise ConfigError("scale", name, "must be one of " + ", ".join(SCALES))
         return self.scales[name]
+
+    def only(self, rows: Sequence[str], columns: Sequence[str]) -> Experiment:
+        """Return the experiment with some of its rows and columns alone; none given: all.
+
+        Raises
+        ------
+        ConfigError
+            There is no row or column of that name.
+        """
+        for key, names, known in (("row", rows, self.rows), ("column", columns, self.columns)):
+            for name in names:
+                if name not in known:
+                    raise ConfigError(key, name, "must be one of " + ", ".join(known))
+        scales = {
+            name: replace(
+                scale,
+                rows=tuple(row for row in scale.rows if row in (rows or scale.rows)),
+                columns=tuple(column for column in scale.columns if column in (columns or scale.columns)),
+            )
+            for name, scale in self.scales.items()
+        }
+        return replace(self, scales=scales)
 
     def cells(self, scale: str, more: Mapping[str, Any] | None = None) -> list[Cell]:
         """Return the cells that are run at a scale, by columns.
@@ -230,6 +288,23 @@ class Experiment:
         """Return what is measured in a row, in the table of a metric."""
         return str(self.rows[row].get("metric", metric))
 
+    def choices(self, scale: str, row: str, given: Collection[str] = ()) -> list[dict[str, Any]]:
+        """Return the combinations of values among which those of a row's cells are chosen; none: nothing is chosen.
+
+        Parameters
+        ----------
+        scale : str
+            One of ``SCALES``.
+        row : str
+            The row; one without a ``choose`` of its own has that of the scale.
+        given : collection of str
+            Settings that are given otherwise.
+        """
+        choose = self.rows[row].get("choose") if self.scale(scale).choose else {}
+        candidates = self.scale(scale).choose if choose is None else choose
+        values = {key: of for key, of in candidates.items() if key not in given}
+        return [dict(zip(values, one, strict=True)) for one in product(*values.values())] if values else []
+
     def needs(self, row: str) -> set[str]:
         """Return the names of all that is measured in a row."""
         return {self.metric(row, metric) for metric in self.metrics}
@@ -237,7 +312,7 @@ class Experiment:
     def _cell(self, row: str, column: str, at: Scale, more: Mapping[str, Any]) -> Cell:
         base = self._bases.get(column, self._base)
         own = {key: value for key, value in self.columns[column].items() if key not in _OF_COLUMN}
-        line = {key: value for key, value in self.rows[row].items() if key != "metric"}
+        line = {key: value for key, value in self.rows[row].items() if key not in _OF_ROW}
         one = self._cells.get(row, {}).get(column, {})
         scaled = {**at.settings, **at.column.get(column, {}), **at.row.get(row, {})}
         settings = {**base, **self._settings, **own, **line, **one, **scaled, **more}
@@ -304,6 +379,7 @@ def load(path: Path) -> Experiment:
         no_number=lacking,
         paper_values=_published(path.name, published, missing, values["metrics"], rows, columns),
         missing=missing,
+        ranking=_ranking(path.name, values.get("ranking"), rows, values["metrics"]),
         _folder=path.resolve().parent,
         _settings=values.get("settings", {}),
         _base=_base(path, values.get("base")),
@@ -322,7 +398,8 @@ def _check_parts(file: str, values: Mapping[str, Any]) -> None:
     for key in ("rows", "columns", "cells", "not-covered", "no-number", "scale"):
         _each(f"{file}: {key}", values.get(key, {}), dict)
     for name, row in values["rows"].items():
-        _typed(f"{file}: rows.{name}", {key: row[key] for key in row if key == "metric"}, {"metric": str})
+        _typed(f"{file}: rows.{name}", {key: row[key] for key in row if key in _OF_ROW}, _OF_ROW)
+        _check_choose(f"{file}: rows.{name}", row.get("choose", {}))
     for name, column in values["columns"].items():
         where = f"{file}: columns.{name}"
         _typed(where, {key: column[key] for key in column if key in _OF_COLUMN}, _OF_COLUMN)
@@ -341,6 +418,8 @@ def _scales(path: Path, values: Mapping[str, Any]) -> dict[str, Scale]:
             raise ConfigError("scale", name, f"{file}: must be one of " + ", ".join(SCALES[:-1]))
         _typed(where, given, _SCALE)
         given = _like(path, given)
+        choose = given.get("choose", values.get("choose", {}))
+        _check_choose(where, choose)
         for axis in ("row", "column"):
             _each(f"{where}.{axis}s", given.get(f"{axis}s", []), str)
             _each(f"{where}.{axis}", given.get(axis, {}), dict)
@@ -364,6 +443,7 @@ def _scales(path: Path, values: Mapping[str, Any]) -> dict[str, Scale]:
             column=given.get("column", {}),
             generate=given.get("generate", {}),
             analyses=given.get("analyses", {}),
+            choose=choose,
         )
     for name in SCALES:
         if name not in found:
@@ -442,6 +522,27 @@ def _analyses(file: str, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if of not in (ALL, BY_COLUMN):
             raise ConfigError(name, of, f"{file}: analyses: needs of = {ALL!r} or {BY_COLUMN!r}")
     return dict(given)
+
+
+def _check_choose(where: str, choose: Mapping[str, Any]) -> None:
+    _each(f"{where}.choose", choose, list)
+    for key, candidates in choose.items():
+        if not candidates:
+            raise ConfigError(key, candidates, f"{where}.choose: needs at least one value")
+
+
+def _ranking(
+    file: str, given: Mapping[str, Any] | None, rows: Mapping[str, Any], measured: Sequence[str]
+) -> Ranking | None:
+    if given is None:
+        return None
+    where = f"{file}: ranking"
+    _typed(where, given, _RANKING)
+    for key, known in (("baseline", rows), ("over", dict.fromkeys(measured))):
+        if key not in given:
+            raise ConfigError(key, None, f"{where} has to have it")
+        _known(f"{where}.{key}", [given[key]], known)
+    return Ranking(given["baseline"], given["over"])
 
 
 def _base(path: Path, base: str | None) -> Mapping[str, Any]:

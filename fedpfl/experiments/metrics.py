@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..analysis.fairness import worst_tenth
 from ..core.errors import ConfigError
 from ..results.run import RunFolder
 
@@ -39,6 +40,8 @@ class Metric:
         Decimal places, where it is no share.
     pool : callable
         Makes one number of those of several columns.
+    short : str
+        The heading in a ranking, where the words above the table say the rest; empty: the whole heading.
     """
 
     heading: str
@@ -46,6 +49,7 @@ class Metric:
     share: bool = False
     digits: int = 2
     pool: Callable[[Sequence[float]], float] = statistics.fmean
+    short: str = ""
 
 
 def find(name: str) -> Metric:
@@ -128,6 +132,12 @@ def _personalised(line: Mapping[str, Any], clients: Collection[int]) -> float | 
     return statistics.fmean(each) if each else float(found["accuracy"])
 
 
+def _worst_tenth(line: Mapping[str, Any], clients: Collection[int]) -> float | None:
+    found = line.get("personalised")
+    each = [accuracy for i, accuracy in found["each"].items() if not clients or int(i) in clients] if found else []
+    return worst_tenth(each) if each else None
+
+
 def _weighted(line: Mapping[str, Any], clients: Collection[int]) -> float | None:
     found = line.get("personalised")
     return float(found["weighted"]) if found else None
@@ -171,8 +181,10 @@ def _best_window(lines: Lines, clients: Collection[int], curve: Curve) -> float 
     return max(means, default=None)
 
 
-def _accuracy(heading: str, take: Callable[[Lines, Collection[int], Curve], float | None], curve: Curve) -> Metric:
-    return Metric(heading, lambda lines, clients: take(lines, clients, curve), share=True)
+def _accuracy(
+    heading: str, take: Callable[[Lines, Collection[int], Curve], float | None], curve: Curve, short: str = ""
+) -> Metric:
+    return Metric(heading, lambda lines, clients: take(lines, clients, curve), share=True, short=short)
 
 
 def _best_trained(lines: Lines, clients: Collection[int]) -> float | None:
@@ -199,20 +211,31 @@ def _validation(line: Mapping[str, Any], clients: Collection[int]) -> float | No
     return float(found["accuracy"]) if found else None
 
 
-def _chosen_by_validation(lines: Lines, clients: Collection[int]) -> float | None:
-    """Return the personalised accuracy in the round that is best on the samples for validation."""
+def _chosen(lines: Lines, clients: Collection[int], curve: Curve) -> float | None:
+    """Return a number in the round that is best on the samples for validation."""
     both = [line for line in lines if line.get("validation") and line.get("personalised")]
     best = max(both, key=lambda line: float(line["validation"]["accuracy"]), default=None)
-    return None if best is None else _personalised(best, clients)
+    return None if best is None else curve(best, clients)
 
+
+def _bytes(lines: Lines) -> int:
+    return sum(line["bytes_up"] + line["bytes_down"] for line in lines)
+
+
+CHOSEN = "in the round that is best on samples for validation"
 
 METRICS: dict[str, Metric] = {
     "personalised-best": _accuracy("personalised accuracy, mean over clients, best round", _best, _personalised),
     "personalised-last": _accuracy("personalised accuracy, mean over clients, last round", _last, _personalised),
     "validation-best": _accuracy("accuracy on samples for validation, best round", _best, _validation),
-    "personalised-chosen": Metric(
-        "personalised accuracy, mean over clients, in the round that is best on samples for validation",
-        _chosen_by_validation, share=True,
+    "personalised-chosen": _accuracy(
+        f"personalised accuracy, mean over clients, {CHOSEN}", _chosen, _personalised, "mean over clients",
+    ),
+    "worst-tenth-chosen": _accuracy(
+        f"personalised accuracy of the worst tenth of the clients, {CHOSEN}", _chosen, _worst_tenth, "worst tenth",
+    ),
+    "worst-tenth-last": _accuracy(
+        "personalised accuracy of the worst tenth of the clients, last round", _last, _worst_tenth,
     ),
     "weighted-best": _accuracy("personalised accuracy, of all test samples, best round", _best, _weighted),
     "weighted-last": _accuracy("personalised accuracy, of all test samples, last round", _last, _weighted),
@@ -226,13 +249,18 @@ METRICS: dict[str, Metric] = {
     ),
     "global-best": _accuracy("global accuracy, best round", _best, _global),
     "global-last": _accuracy("global accuracy, last round", _last, _global),
+    "global-chosen": _accuracy(f"global accuracy, {CHOSEN}", _chosen, _global, "global model"),
     "gigabytes": Metric(
         "traffic both ways, evaluations included, GB",
-        lambda lines, clients: sum(line["bytes_up"] + line["bytes_down"] for line in lines) / 1e9,
+        lambda lines, clients: _bytes(lines) / 1e9,
         digits=3,
     ),
+    "megabytes": Metric(
+        "traffic both ways, evaluations included, MB", lambda lines, clients: _bytes(lines) / 1e6, short="MB"
+    ),
     "seconds": Metric(
-        "time of the training rounds, s", lambda lines, clients: float(sum(line["seconds_train"] for line in lines))
+        "time of the training rounds, s", lambda lines, clients: float(sum(line["seconds_train"] for line in lines)),
+        short="s",
     ),
     "train-loss-last": Metric(
         "training loss, last round", lambda lines, clients: _last(lines, clients, _loss), digits=4

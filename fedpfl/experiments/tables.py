@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..analysis import Result, analyses
-from ..analysis.figure import Figure, Lines
+from ..analysis.figure import Figure, Lines, Points
 from ..core.errors import ConfigError, FedpflError
 from ..core.settings import parse
 from ..results.run import RunFolder
 from ..results.tables import Cell as TableCell
 from ..results.tables import Spread, Table
 from . import metrics
-from .description import BY_COLUMN, Cell, Experiment
+from .description import BY_COLUMN, Cell, Experiment, Ranking
 from .store import INDIFFERENT, PlannedRun, State, Store, plan
 
 CURVE_ROUNDS = 20
@@ -42,7 +43,18 @@ class Measured:
     Raises
     ------
     ConfigError
-        A cell's settings are not allowed, or there is no such analysis.
+        A cell's settings are not allowed, there is no such analysis, or there are no samples to choose settings by.
+
+    Attributes
+    ----------
+    cells : dict of (str, str) to Cell
+        By row and column; with what is chosen, once it is.
+    trials : dict of (str, str) to list of (dict, PlannedRun)
+        The values among which a cell's are chosen, and the run that tries them.
+    chosen : dict of (str, str) to dict
+        What is chosen, for the cells of which all trials have ended.
+    runs : dict of (str, str, int) to PlannedRun
+        By row, column and seed; without those of a cell for which nothing is chosen yet.
     """
 
     def __init__(
@@ -60,11 +72,65 @@ class Measured:
         self.experiment, self.scale, self.store, self.more = experiment, scale, store, dict(more or {})
         self.seeds = range(1, (seeds or experiment.scale(scale).seeds) + 1)
         self.cells = {(cell.row, cell.column): cell for cell in experiment.cells(scale, more)}
-        self.runs: dict[tuple[str, str, int], PlannedRun] = {
-            (row, column, seed): self._plan(cell, seed)
-            for seed in self.seeds  # the first seed fills the table, the next ones make it surer
-            for (row, column), cell in self.cells.items()
+        self.trials = self._trials()
+        self.chosen = {
+            place: choice for place, tried in self.trials.items() if (choice := self._best(tried)) is not None
         }
+        for place, choice in self.chosen.items():
+            self.cells[place] = _with(self.cells[place], choice)
+        decided = [place for place in self.cells if place not in self.trials or place in self.chosen]
+        self.runs: dict[tuple[str, str, int], PlannedRun] = {
+            (*place, seed): self._plan(self.cells[place], seed)
+            for seed in self.seeds  # the first seed fills the table, the next ones make it surer
+            for place in decided
+        }
+
+    def _trials(self) -> dict[tuple[str, str], list[tuple[dict[str, Any], PlannedRun]]]:
+        found = {}
+        for (row, column), cell in self.cells.items():
+            if choices := self.experiment.choices(self.scale, row, self.more):
+                found[row, column] = [(choice, self._plan(_with(cell, choice), self.seeds[0])) for choice in choices]
+        for tried in found.values():
+            for choice, run in tried:
+                if not run.settings["validation-fraction"]:
+                    raise ConfigError("choose", [*choice], f"{self.experiment.name}: needs validation-fraction above 0")
+        return found
+
+    def _best(self, tried: Sequence[tuple[dict[str, Any], PlannedRun]]) -> dict[str, Any] | None:
+        """Return what is best on the samples for validation; None while a trial is open, or where all have failed."""
+        best: tuple[float, dict[str, Any]] | None = None
+        for choice, run in tried:
+            state = self.store.state(run)
+            if state in (State.MISSING, State.INTERRUPTED):
+                return None
+            if state is State.FINISHED:
+                value = metrics.measure("validation-best", self.store.folder(run), self.store.beside(run))
+                if value is not None and (best is None or value > best[0]):
+                    best = value, choice
+        return None if best is None else best[1]
+
+    def planned(self) -> list[PlannedRun]:
+        """Return all runs that are known so far, each once, those that try values first."""
+        tried = [run for of in self.trials.values() for _, run in of]
+        return list({run.name: run for run in (*tried, *self.runs.values())}.values())
+
+    def wanted(self) -> list[PlannedRun]:
+        """Return the runs that numbers are still missing without: not a trial that failed beside better ones."""
+        decided = {key[:2] for key in self.runs}
+        tried = [run for place, of in self.trials.items() if place not in decided for _, run in of]
+        return list({run.name: run for run in (*tried, *self.runs.values())}.values())
+
+    @property
+    def undecided(self) -> int:
+        """How many runs there will be besides, once values are chosen for all cells."""
+        return (len(self.cells) - len({key[:2] for key in self.runs})) * (len(self.seeds) - 1)
+
+    def state(self, row: str, column: str, seed: int) -> State:
+        """Say how far the run of a cell is; before its values are chosen, whether they still can be."""
+        if run := self.runs.get((row, column, seed)):
+            return self.store.state(run)
+        tried = {self.store.state(run) for _, run in self.trials[row, column]}
+        return State.FAILED if tried == {State.FAILED} else State.MISSING
 
     def _plan(self, cell: Cell, seed: int) -> PlannedRun:
         settings, generate = cell.settings, cell.generate
@@ -79,11 +145,11 @@ class Measured:
 
     def values(self, metric: str, row: str, column: str) -> list[float]:
         """Return what the finished runs of a cell measured, by seed."""
-        return [value for seed in self.seeds if (value := self._value(metric, row, column, seed)) is not None]
+        return [value for seed in self.seeds if (value := self.value(metric, row, column, seed)) is not None]
 
     def states(self) -> dict[str, State]:
         """Return how far each run is, by name."""
-        return {run.name: self.store.state(run) for run in self.runs.values()}
+        return {run.name: self.store.state(run) for run in self.planned()}
 
     def finished(self, column: str | None = None) -> list[RunFolder]:
         """Return the folders of the finished runs, or of those of one column, each once and with its names."""
@@ -105,10 +171,15 @@ class Measured:
         for (row, column, seed), run in self.runs.items():
             if self.store.state(run) is State.FAILED:
                 yield f"{row}, {column}, seed {seed}: {self.store.reason(run)}"
+        for (row, column), tried in self.trials.items():
+            for choice, run in tried:
+                if self.store.state(run) is State.FAILED:
+                    yield f"{row}, {column}, {_in_words(choice)}: {self.store.reason(run)}"
 
-    def _value(self, metric: str, row: str, column: str, seed: int) -> float | None:
+    def value(self, metric: str, row: str, column: str, seed: int) -> float | None:
+        """Return what the run of a cell with one seed measured; None where it is not finished or has no such number."""
         if others := self.pooled(row, column):
-            values = [self._value(metric, row, other, seed) for other in others]
+            values = [self.value(metric, row, other, seed) for other in others]
             known = [value for value in values if value is not None]
             return metrics.find(metric).pool(known) if len(known) == len(others) else None
         value = self._plain(self.experiment.metric(row, metric), row, column, seed)
@@ -149,9 +220,20 @@ class Measured:
         return metrics.measure(metric, self.store.folder(run), self.store.beside(run), clients)
 
 
+def _with(cell: Cell, choice: Mapping[str, Any]) -> Cell:
+    return replace(cell, settings={**cell.settings, **choice})
+
+
+def _in_words(choice: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in choice.items())
+
+
 def tables(measured: Measured) -> list[Table]:
-    """Return an experiment's tables: one for each metric, and the curves."""
-    out = [_table(measured, metric) for metric in measured.experiment.metrics]
+    """Return an experiment's tables: one for each metric, or a ranking for each column; and the curves."""
+    if measured.experiment.ranking:
+        out = [ranking.table for ranking in rankings(measured)]
+    else:
+        out = [_table(measured, metric) for metric in measured.experiment.metrics]
     return out + [_curves(measured, curve) for curve in measured.experiment.curves if measured.finished()]
 
 
@@ -191,10 +273,115 @@ def _cell(measured: Measured, metric: str, found: metrics.Metric, row: str, colu
         percent = found.share and not measured.experiment.fractions and not measured.experiment.relative_to
         return Spread.of([100 * value if percent else value for value in values])
     of = measured.pooled(row, column) or [column]
-    states = {measured.store.state(measured.runs[row, other, seed]) for seed in measured.seeds for other in of}
+    states = {measured.state(row, other, seed) for seed in measured.seeds for other in of}
     if states == {State.FINISHED}:
         return None  # the method has no such number
     return "failed" if State.FAILED in states else "not run yet"
+
+
+class RankingOf(NamedTuple):
+    """How a column's rows are ranked.
+
+    Attributes
+    ----------
+    column : str
+        The column.
+    table : Table
+        A line for each row, the best first, with what was chosen for it and its distance from the baseline.
+    figure : Points or None
+        The first metric over another one; None where no run has both.
+    """
+
+    column: str
+    table: Table
+    figure: Points | None
+
+
+def rankings(measured: Measured) -> list[RankingOf]:
+    """Return what an experiment with a ranking shows of each column."""
+    experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
+    if experiment.ranking is None:
+        return []
+    return [_ranking(measured, experiment.ranking, column) for column in at.columns]
+
+
+def _ranking(measured: Measured, ranking: Ranking, column: str) -> RankingOf:
+    experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
+    first, compared = experiment.metrics[0], ranking.baseline in at.rows
+    lines: list[tuple[float, list[TableCell]]] = []
+    below: list[str] = []
+    for row in at.rows:
+        numbers = [_cell(measured, metric, metrics.find(metric), row, column) for metric in experiment.metrics]
+        chosen = measured.chosen.get((row, column))
+        cells = [row, *numbers, *([_in_words(chosen) if chosen else None] if measured.trials else [])]
+        if compared:
+            over = None if row == ranking.baseline else _over(measured, first, row, ranking.baseline, column)
+            cells.insert(2, over)
+            if over and over.mean < 0:
+                below.append(row)
+        lines.append((numbers[0].mean if isinstance(numbers[0], Spread) else -math.inf, cells))
+    lines.sort(key=lambda line: -line[0])
+    heads = ["", *(f"{m.short or m.heading}{', %' * m.share}" for m in map(metrics.find, experiment.metrics))]
+    heads += ["chosen"] if measured.trials else []
+    if compared:
+        heads.insert(2, f"over {ranking.baseline}")
+    note = _note_of_ranking(measured, ranking, column, below if compared else None)
+    rows = [cells for _, cells in lines]
+    title = f"{experiment.title}: {column} ({measured.scale} scale)"
+    return RankingOf(column, Table(title, heads, rows, note=note), _drawn(measured, ranking, column, title))
+
+
+def _over(measured: Measured, metric: str, row: str, baseline: str, column: str) -> Spread | None:
+    """Return by how much a row is above the baseline, in points; each seed by itself, as both have the same data."""
+    factor = 100 if metrics.find(metric).share else 1
+    pairs = [
+        tuple(measured.value(metric, name, column, seed) for name in (row, baseline)) for seed in measured.seeds
+    ]  # fmt: skip
+    differences = [factor * (own - other) for own, other in pairs if own is not None and other is not None]
+    return Spread.of(differences) if differences else None
+
+
+def _drawn(measured: Measured, ranking: Ranking, column: str, title: str) -> Points | None:
+    experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
+    names = (ranking.over, experiment.metrics[0])
+    found = {row: [_cell(measured, name, metrics.find(name), row, column) for name in names] for row in at.rows}
+    series = {row: ([x.mean], [y.mean]) for row, (x, y) in found.items() if isinstance(x, Spread)
+              and isinstance(y, Spread)}  # fmt: skip
+    if not series:
+        return None
+    x_label, y_label = (_heading(experiment, metrics.find(name))[0] for name in names)
+    return Points(title, x_label, y_label, series, log_x=all(xs[0] > 0 for xs, _ in series.values()))
+
+
+def _note_of_ranking(measured: Measured, ranking: Ranking, column: str, below: Sequence[str] | None) -> str:
+    experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
+    parts = [f"Scale {measured.scale}: {at.remarks}", experiment.remarks, *_repeated(measured)]
+    if below is not None:
+        known = [
+            row for row in at.rows if row != ranking.baseline and measured.values(experiment.metrics[0], row, column)
+        ]
+        if below:
+            parts.append(f"Below {ranking.baseline} on these data: {', '.join(below)}.")
+        elif known:
+            parts.append(f"None of the others is below {ranking.baseline} on these data.")
+    parts += _candidates(measured, column)
+    parts += _thin(measured, experiment.metrics[0], column)
+    for metric in experiment.metrics:
+        parts += _without(measured, metric, column)
+    parts += [f"Failed: {_sentence(failure)}" for failure in measured.failures() if f", {column}, " in failure]
+    return " ".join(part for part in parts if part)
+
+
+def _candidates(measured: Measured, column: str) -> Iterator[str]:
+    """Say among which values those of a column's rows are chosen."""
+    rows: dict[str, list[str]] = {}
+    for (row, other), tried in measured.trials.items():
+        if other == column:
+            rows.setdefault("; ".join(_in_words(choice) for choice, _ in tried), []).append(row)
+    for values, of in sorted(rows.items(), key=lambda item: len(item[1])):
+        others = "each row" if len(rows) == 1 else "each other row"
+        whose = others if len(of) == max(map(len, rows.values())) else ", ".join(of)
+        yield f"Chosen for {whose} with seed {measured.seeds[0]} on the samples for validation, among {values}."
 
 
 def _published(value: str | float | None) -> TableCell:
@@ -207,8 +394,8 @@ def figures(measured: Measured) -> list[Figure]:
     What else is in a cell's names is the name of the curve; the paper's values are curves of their own.
     """
     experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
+    out: list[Figure] = [ranking.figure for ranking in rankings(measured) if ranking.figure]
     place = re.compile(rf"(?:^|, ){re.escape(experiment.x)} (-?[\d.]+(?:e-?\d+)?)(?=,|$)")
-    out: list[Figure] = []
     order = list(experiment.columns)
     for metric in experiment.metrics if experiment.x else ():
         found, published = metrics.find(metric), experiment.paper_values.get(metric)
@@ -246,24 +433,9 @@ def _number(cell: TableCell) -> Spread | None:
 def _note(measured: Measured, metric: str) -> str:
     experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
     parts = [f"{experiment.paper}. Scale {measured.scale}: {at.remarks}", experiment.remarks]
-    seeds = ", ".join(map(str, measured.seeds))
-    parts.append(f"Seed {seeds}." if len(measured.seeds) == 1 else f"Mean ± standard deviation over seeds {seeds}.")
-    if more := [f"{key} = {value!r}" for key, value in measured.more.items() if key not in INDIFFERENT]:
-        parts.append(f"Set besides: {', '.join(more)}.")
-    thin = [
-        f"{row}, {column} ({len(values)})"
-        for row, column in measured.cells
-        if 0 < len(values := measured.values(metric, row, column)) < len(measured.seeds)
-    ]
-    if thin:
-        parts.append(f"Fewer seeds than that: {'; '.join(thin)}.")
-    without: dict[str, list[str]] = {}
-    for row, column in measured.cells:
-        if _cell(measured, metric, metrics.find(metric), row, column) is None:
-            reason = experiment.no_number.get((metric, row, column), "")
-            without.setdefault(reason, []).append(f"{row}, {column}")
-    for reason, cells in without.items():
-        parts.append(_sentence(f"These runs have no such number: {'; '.join(cells)}{': ' if reason else ''}{reason}"))
+    parts += _repeated(measured)
+    parts += _thin(measured, metric)
+    parts += _without(measured, metric)
     reasons: dict[str, list[str]] = {}
     for (row, column), reason in experiment.not_covered.items():
         if row in at.rows and column in at.columns:
@@ -274,6 +446,38 @@ def _note(measured: Measured, metric: str) -> str:
         parts.append(f"Of the paper: {_sentence(experiment.missing)}")
     parts += [f"Failed: {_sentence(failure)}" for failure in measured.failures()]
     return " ".join(part for part in parts if part)
+
+
+def _repeated(measured: Measured) -> Iterator[str]:
+    """Say which seeds there are, and what was set besides the file."""
+    seeds = ", ".join(map(str, measured.seeds))
+    yield f"Seed {seeds}." if len(measured.seeds) == 1 else f"Mean ± standard deviation over seeds {seeds}."
+    if more := [f"{key} = {value!r}" for key, value in measured.more.items() if key not in INDIFFERENT]:
+        yield f"Set besides: {', '.join(more)}."
+
+
+def _thin(measured: Measured, metric: str, only: str | None = None) -> Iterator[str]:
+    """Name the cells, of all columns or of one, that have numbers of some seeds alone."""
+    thin = [
+        f"{row}, {column} ({len(values)})"
+        for row, column in measured.cells
+        if only in (None, column) and 0 < len(values := measured.values(metric, row, column)) < len(measured.seeds)
+    ]
+    if thin:
+        yield f"Fewer seeds than that: {'; '.join(thin)}."
+
+
+def _without(measured: Measured, metric: str, only: str | None = None) -> Iterator[str]:
+    """Say why cells, of all columns or of one, have no number."""
+    found = metrics.find(metric)
+    without: dict[str, list[str]] = {}
+    for row, column in measured.cells:
+        if only in (None, column) and _cell(measured, metric, found, row, column) is None:
+            reason = measured.experiment.no_number.get((metric, row, column), "")
+            without.setdefault(reason, []).append(f"{row}, {column}" if only is None else row)
+    what = "such number" if only is None else f"“{found.short or found.heading}”"
+    for reason, cells in without.items():
+        yield _sentence(f"These runs have no {what}: {'; '.join(cells)}{': ' if reason else ''}{reason}")
 
 
 def _sentence(text: str) -> str:

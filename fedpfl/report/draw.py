@@ -122,9 +122,7 @@ class Pen:
                 band = np.asarray(figure.bands[name])
                 axes.fill_between(xs, ys - band, ys + band, color=look["color"], alpha=0.18, linewidth=0)
         if figure.log_x:
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            axes.xaxis.set_minor_formatter(NullFormatter())
+            _log_x(axes)
         elif all(float(x).is_integer() for xs, _ in figure.series.values() for x in xs):
             axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         if many:
@@ -142,6 +140,8 @@ class Pen:
             axes.scatter(
                 xs, ys, s=area, color=look["color"], marker=look["marker"], alpha=0.7, linewidths=0, label=name
             )
+        if figure.log_x:
+            _log_x(axes)
         handles = _legend(canvas, axes)
         for handle in handles:
             handle.set_sizes([22])
@@ -232,6 +232,12 @@ def _axes(figure: Any, width: float = INCHES[0], height: float = INCHES[1]) -> t
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     return canvas, axes
+
+
+def _log_x(axes: Axes) -> None:
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _legend(canvas: Canvas, axes: Axes) -> list[Any]:

@@ -1,0 +1,88 @@
+"""A page of an experiment for a folder of documents: Markdown, with the command of every cell beside its numbers."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from .. import __version__
+from ..analysis.figure import file_name
+from ..results.tables import Table
+from .store import State
+from .tables import Measured, RankingOf
+
+
+def page(
+    measured: Measured, tables: Sequence[Table | RankingOf], pictures: Mapping[str, str], told: Sequence[str]
+) -> str:
+    """Return a page in Markdown.
+
+    Parameters
+    ----------
+    measured : Measured
+        The runs.
+    tables : sequence of Table or RankingOf
+        What is shown, in this order.
+    pictures : mapping of str to str
+        Links to the figures of rankings, by column.
+    told : sequence of str
+        Further sentences for the page's head, such as the machine.
+    """
+    experiment, states = measured.experiment, list(measured.states().values())
+    done = f"{states.count(State.FINISHED)} of {len(states) + measured.undecided} runs are finished"
+    parts = [
+        f"# {experiment.title}",
+        f"{experiment.paper}.",
+        " ".join([f"Made on {time.strftime('%Y-%m-%d')} by fedpfl {__version__} from recorded runs; {done}.", *told]),
+        "All runs, as far as they are not yet done, then this page:",
+        _block([command(measured, "run"), f"{command(measured, 'page')} --output FILE.md"]),
+    ]
+    for shown in tables:
+        if isinstance(shown, Table):
+            parts.append(shown.markdown().rstrip())
+            continue
+        parts += _section(shown, pictures.get(shown.column))
+        parts.append(_commands(measured, [shown.column]))
+    if not experiment.ranking:
+        parts.append(_commands(measured, measured.experiment.scale(measured.scale).columns))
+    return "\n\n".join(parts) + "\n"
+
+
+def command(measured: Measured, verb: str, row: str = "", column: str = "") -> str:
+    """Return the command that runs all cells, or one."""
+    words = ["fedpfl", "experiment", verb, measured.experiment.name, "--scale", measured.scale]
+    if len(measured.seeds) != measured.experiment.scale(measured.scale).seeds:
+        words += ["--seeds", str(len(measured.seeds))]
+    words += [word for key, name in (("--row", row), ("--column", column)) if name for word in (key, name)]
+    for key, value in measured.more.items():
+        words += ["-c", f'{key}="{value}"' if isinstance(value, str) else f"{key}={str(value).lower()}"]
+    return shlex.join(words)
+
+
+def _section(ranking: RankingOf, picture: str | None) -> list[str]:
+    rows = [[f"[{row[0]}](#{_anchor(ranking.column, str(row[0]))})", *row[1:]] for row in ranking.table.rows]
+    table = replace(ranking.table, rows=rows)
+    lines = table.markdown().rstrip().split("\n")[2:]  # the title stands above
+    drawn = [f"![{ranking.table.title}]({picture})"] if picture else []
+    return [f"## {ranking.column}", "\n".join(lines), *drawn]
+
+
+def _commands(measured: Measured, columns: Sequence[str]) -> str:
+    """Return the commands of cells as a list, each under a name that tables can link to."""
+    cells = [(row, column) for row, column in measured.cells if column in columns]
+    lines = [
+        f'- <a id="{_anchor(column, row)}"></a>{row}{f", {column}" * (len(columns) > 1)}: '
+        f"`{command(measured, 'run', row, column)}`"
+        for row, column in cells
+    ]
+    return "\n".join(["<details><summary>The command of each row</summary>", "", *lines, "", "</details>"])
+
+
+def _anchor(column: str, row: str) -> str:
+    return file_name(f"{column} {row}")
+
+
+def _block(lines: Sequence[str]) -> str:
+    return "\n".join(["```sh", *lines, "```"])

@@ -19,7 +19,7 @@ from ..results.run import RunFolder
 from ..setup.assembly import assemble, extras_of, mean_model_layout
 from ..setup.config import Config, unused
 from ..strategies import PersonalisedStrategy, strategies
-from ..strategies.base import Round
+from ..strategies.base import Round, new_clients
 from ..strategies.mean_model import MeanModel
 from ..strategies.privacy import ServerPrivacy
 from ..transports import Client, Transport
@@ -87,7 +87,9 @@ def _run(
     if config.run.resume:
         folder.require_task(shape, classes, division)
     else:
-        remarks = [*config.method.remarks(model), *unused(run_config, config.method.name), *_remarks(descriptions)]
+        clients = len(descriptions) - len(new_clients(config.run, len(descriptions)))
+        said = config.method.remarks(model, clients)
+        remarks = [*said, *unused(run_config, config.method.name), *_remarks(descriptions)]
         folder.describe(shape, classes, remarks, vocabulary, division)
     remarks = folder.task().get("remarks", [])
     if watch is not None:

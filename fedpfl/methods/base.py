@@ -227,10 +227,17 @@ class Method:
         """
         return None
 
-    def remarks(self, model: nn.Module) -> list[str]:
+    def remarks(self, model: nn.Module, clients: int) -> list[str]:
         """Return what users should know before round 1, for example that the method has nothing to do on this model.
 
         A model that the method cannot take is refused by :meth:`build`, with a ``ConfigError``.
+
+        Parameters
+        ----------
+        model : nn.Module
+            As :meth:`build` made it.
+        clients : int
+            Clients that can be asked to train: all but those held out as new ones.
         """
         return []
 

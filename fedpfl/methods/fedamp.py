@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import nn
+
 from ..core.errors import ConfigError
 from ..core.settings import setting
 from ..layers.memory import in_twin
@@ -40,6 +42,19 @@ class FedAMP(KeepsTrained):
         """λ/α_k needs an α_k."""
         if self.settings.prox and not self.settings.alpha:
             raise ConfigError("fedamp-alpha", self.settings.alpha, "must be > 0 unless fedamp-prox = 0")
+
+    def remarks(self, model: nn.Module, clients: int) -> list[str]:
+        """Say so where models that are near each other could leave a client's own no weight, which ends the run.
+
+        Each of the others weighs at most α_k·exp(0)/σ.
+        """
+        most = self.settings.alpha * (clients - 1)
+        if most < self.settings.sigma:
+            return []
+        return [
+            f"fedamp: a run ends in the round in which the others' weights of a client add up to 1, and with {clients} "
+            f"clients they can reach {most / self.settings.sigma:.3g}; a fedamp-sigma above {most:g} is always enough"
+        ]
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train with the pull to u_i."""

@@ -23,7 +23,9 @@ class FedCACSettings:
     Each is the rule's option of the same name.
     """
 
-    share: float = setting(0.5, "Share τ of the values of each array that are critical.", above=0, maximum=1)
+    share: float = setting(
+        0.5, "Share τ of the values of each array that are critical, if as many moved.", above=0, maximum=1
+    )
     beta: float = setting(100.0, "Rounds β over which clients collaborate on critical values less and less.", above=0)
 
 

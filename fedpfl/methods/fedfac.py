@@ -96,7 +96,7 @@ class FedFac(FedSplit):
                 raise ConfigError(f"fedfac-{key}", value, f"must be one number, or one for each of {count} layers")
         return model
 
-    def remarks(self, model: nn.Module) -> list[str]:
+    def remarks(self, model: nn.Module, clients: int) -> list[str]:
         """Say what the server sees."""
         when = "in round 1" if self.only_shared_travel else "in every round"
         return [f"fedfac, {self.settings.variant}: the server gets the client-specific channels too, {when}"]

@@ -18,10 +18,11 @@ class Critical(PerClientRule):
     """Start of client i = M_i ⊙ custom_i + (1 − M_i) ⊙ global.
 
     Wu et al. 2023, Section 3 and Algorithm 1. M_i marks in every array the share of values with the largest
-    |Δw·w|; global is the mean over this round's clients, weighted by samples; custom_i the plain mean of the newest
-    models of i and of all j whose masks overlap with M_i by at least the threshold of the round. The server computes
-    all of it, as it knows what it sent and what came back. A client that has never answered gets the global model.
-    BatchNorm's running statistics are never critical.
+    |Δw·w|. As in the authors' code it marks only what moved (of an embedding the rows of the client's words), and so
+    fewer where less than the share did. global is the mean over this round's clients, weighted by samples; custom_i the
+    plain mean of the newest models of i and of all j whose masks overlap with M_i by at least the threshold of the
+    round. The server computes all of it, as it knows what it sent and what came back. A client that has never answered
+    gets the global model. BatchNorm's running statistics are never critical.
 
     Parameters
     ----------
@@ -75,22 +76,45 @@ class Critical(PerClientRule):
 
 
 def top_share(values: np.ndarray, layout: Layout, share: float) -> np.ndarray:
-    """Mark in each array of a flat vector its largest values: ``share`` of them, rounded, at least one."""
+    """Mark in each array of a flat vector its largest values: ``share`` of them, rounded down, and none that is 0.
+
+    Values equal to the last one that is marked are marked, too.
+
+    Parameters
+    ----------
+    values : ndarray, shape (layout.size,)
+        At least 0.
+    layout : Layout
+        Where the arrays lie.
+    share : float
+        In (0, 1].
+
+    Returns
+    -------
+    ndarray of bool, shape (layout.size,)
+    """
     marked = np.zeros(layout.size, bool)
     for place in layout.slices().values():
         array = values[place]
-        if array.size:
-            count = max(1, int(share * array.size + 0.5))
-            marked[place.start + np.argpartition(array, array.size - count)[array.size - count :]] = True
+        count = int(share * array.size)
+        if count:
+            least = np.partition(array, array.size - count)[array.size - count]
+            marked[place] = (array >= least) & (array > 0)
     return marked
 
 
 def overlaps(masks: np.ndarray) -> np.ndarray:
-    """Return 1 − ‖M_i − M_j‖₁ / (2‖M_i‖₁) for every two rows of bool masks, shape (clients, clients)."""
+    """Return 1 − ‖M_i − M_j‖₁ / (2‖M_i‖₁) for every two rows of bool masks, shape (clients, clients).
+
+    A mask without a mark, of a client in whose model nothing moved, overlaps with none but itself.
+    """
     common = inner_products(masks)
     sizes = np.diag(common)
     differing = sizes[:, None] + sizes[None, :] - 2 * common
-    overlap: np.ndarray = 1 - differing / (2 * sizes[:, None])
+    empty = sizes == 0
+    overlap: np.ndarray = 1 - differing / (2 * np.where(empty, 1, sizes)[:, None])
+    overlap[empty[:, None] | empty] = 0.0
+    np.fill_diagonal(overlap, 1.0)
     return overlap
 
 

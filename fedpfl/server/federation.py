@@ -11,7 +11,7 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from ..core.errors import ConfigError, FedpflError, LayoutError
-from ..core.federation import Client
+from ..core.federation import Client, new_clients
 from ..core.layout import Layout
 from ..core.payload import Payload
 from ..core.settings import Value
@@ -90,7 +90,9 @@ def _run(
     if config.run.resume:
         folder.require_task(shape, classes, division)
     else:
-        remarks = [*config.method.remarks(model), *unused(run_config, config.method.name), *_remarks(descriptions)]
+        clients = len(descriptions) - len(new_clients(config.run.seed, config.run.new_clients, len(descriptions)))
+        said = config.method.remarks(model, clients)
+        remarks = [*said, *unused(run_config, config.method.name), *_remarks(descriptions)]
         folder.describe(shape, classes, remarks, vocabulary, division)
     remarks = folder.task().get("remarks", [])
     if watch is not None:

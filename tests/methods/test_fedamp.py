@@ -72,6 +72,20 @@ def test_a_prox_needs_a_step(tmp_path):
         Config.parse(federation(tmp_path) | {"method": "fedamp", "fedamp-alpha": 0.0})
 
 
+def test_what_could_end_a_run_is_said_before_round_1(tmp_path):
+    calm = {"num_server_rounds": 1, "local_epochs": 1, "learning_rate": 0.1}
+    said = "can reach 1.5; a fedamp-sigma above 3 is always enough"
+    run = simulate(tmp_path / "a", 4, method="fedamp", fedamp_sigma=2.0, **calm)
+    assert len(run.task()["remarks"]) == 1
+    assert run.task()["remarks"][0].endswith(f"with 4 clients they {said}")
+    # A client that is held out has no model for the others, and α_k scales all weights.
+    run = simulate(tmp_path / "b", 4, method="fedamp", fedamp_sigma=2.0, new_clients=0.25, **calm)
+    assert run.task()["remarks"][0].endswith("with 3 clients they can reach 1; a fedamp-sigma above 2 is always enough")
+    run = simulate(tmp_path / "c", 4, method="fedamp", fedamp_sigma=2.0, fedamp_alpha=0.5, **calm)
+    assert run.task()["remarks"] == []
+    assert simulate(tmp_path / "d", 4, method="fedamp", **calm).task()["remarks"] == []
+
+
 def test_too_many_clients_for_sigma_end_the_run_with_one_line(tmp_path):
     with pytest.raises(ConfigError, match=r"fedamp-sigma = 0.5: the others' weights of client \d add up to"):
         simulate(tmp_path, 4, method="fedamp", fedamp_sigma=0.5, learning_rate=1e-4, num_server_rounds=1)

@@ -15,8 +15,41 @@ LAYOUT = Layout.of([("a", (4,)), ("b", (2,))])
 def test_masks_hold_the_top_share_of_every_array():
     values = np.array([1, 9, 3, 8, 100, 50], np.float32)
     assert top_share(values, LAYOUT, 0.5).tolist() == [False, True, False, True, True, False]
-    assert top_share(values, LAYOUT, 0.01).tolist() == [False, True, False, False, True, False]
+    assert top_share(values, LAYOUT, 0.7).tolist() == [False, True, False, True, True, False]  # 2.8 and 1.4 values
+    assert not top_share(values, LAYOUT, 0.2).any()
     assert top_share(values, LAYOUT, 1.0).all()
+
+
+def test_what_did_not_move_is_not_critical():
+    values = np.array([0, 9, 0, 0, 0, 0], np.float32)
+    assert top_share(values, LAYOUT, 0.75).tolist() == [False, True, False, False, False, False]
+    assert not top_share(np.zeros(6, np.float32), LAYOUT, 1.0).any()
+
+
+def test_an_embedding_s_untouched_rows_are_not_what_two_clients_have_in_common():
+    rng = np.random.default_rng(0)
+    layout = Layout.of([("embedding.weight", (40, 5))])
+    strategy = rule("critical", rng.normal(size=200), (1, 1), layout, share=0.5, beta=100.0)
+    trained = {}
+    for client, rows in ((0, range(6)), (1, range(3, 9))):  # each client's texts have 15 % of the words
+        moved = strategy.shared.reshape(40, 5).copy()
+        moved[list(rows)] += rng.normal(size=(6, 5))
+        trained[client] = moved.ravel()
+    play(strategy, 1, trained)
+    assert strategy.masks.reshape(2, 40, 5).any(axis=2).tolist() == [
+        [i < 6 for i in range(40)],
+        [3 <= i < 9 for i in range(40)],
+    ]
+    np.testing.assert_allclose(overlaps(strategy.masks), [[1, 0.5], [0.5, 1]])
+
+
+def test_a_client_in_whose_model_nothing_moved_overlaps_with_nobody():
+    strategy = rule("critical", [1, 1], (1, 1, 2), share=0.5, beta=100.0)
+    play(strategy, 1, {0: [3, 1.5], 1: [1, 1], 2: [5, 1.5]})
+    assert strategy.masks.tolist() == [[True, False], [False, False], [True, False]]
+    np.testing.assert_allclose(overlaps(strategy.masks), [[1, 0, 1], [0, 1, 0], [1, 0, 1]])
+    mean = [(3 + 1 + 2 * 5) / 4, (1.5 + 1 + 2 * 1.5) / 4]
+    np.testing.assert_allclose(strategy.for_clients, [[4, mean[1]], mean, [4, mean[1]]], rtol=1e-6)
 
 
 def test_overlaps_and_threshold():

@@ -90,7 +90,10 @@ def _run(
     if config.run.resume:
         folder.require_task(shape, classes, division)
     else:
-        remarks = [*config.method.remarks(model), *unused(run_config, config.method.name), *_remarks(descriptions)]
+        remarks = [
+            *config.method.remarks(model), *config.server.remarks(partition.layout.size),
+            *unused(run_config, config.method.name), *_remarks(descriptions),
+        ]  # fmt: skip
         folder.describe(shape, classes, remarks, vocabulary, division)
     remarks = folder.task().get("remarks", [])
     if watch is not None:

@@ -16,6 +16,7 @@ from ..core.payload import EVALUATION_ONLY
 from ..core.rng import torch_seed
 from ..core.sharing import Partition
 from ..rules import Rule
+from ..rules.server_step import ServerStep
 from .config import Config
 
 
@@ -108,4 +109,7 @@ def make_rule(config: Config, clients: Iterable[Client], partition: Partition) -
         wire_dtype=run.wire_dtype,
         noisy=config.privacy.on,
     )
-    return aggregation.rule(federation, partition.get_shared(), **aggregation.options, **partition.rule_options)
+    rule = aggregation.rule(federation, partition.get_shared(), **aggregation.options, **partition.rule_options)
+    if config.server.on:
+        rule.server_step = ServerStep(config.server, rule.layout)
+    return rule

@@ -147,6 +147,28 @@ def test_feddyn(play):
     task.check_shared(w)
 
 
+@pytest.mark.parametrize("kind", ["momentum", "adam", "yogi"])
+def test_server_optimizer(play, kind):
+    settings = {"server_learning_rate": 0.3, "server_momentum": 0.6, "server_beta2": 0.8, "server_tau": 0.05}
+    task = play("fedavg", server_optimizer=kind, **settings)
+    w = task.start
+    m, v = ({k: np.full_like(a, start) for k, a in w.items()} for start in (0, 0.05**2))
+    for at, clients in enumerate(task.rounds):
+        mean = task.mean({i: descend(w, task.train[i], EPOCHS, w) for i in clients}, clients, w)
+        delta = {k: mean[k] - w[k] for k in w}
+        if kind == "momentum":
+            m = {k: 0.6 * m[k] + delta[k] for k in w}
+            w = {k: w[k] + 0.3 * m[k] for k in w}
+        else:
+            m = {k: 0.6 * m[k] + 0.4 * delta[k] for k in w}
+            sign = {k: np.sign(v[k] - delta[k] ** 2) for k in w}
+            adam = {k: 0.8 * v[k] + 0.2 * delta[k] ** 2 for k in w}
+            v = adam if kind == "adam" else {k: v[k] - 0.2 * delta[k] ** 2 * sign[k] for k in w}
+            w = {k: w[k] + 0.3 * m[k] / (np.sqrt(v[k]) + 0.05) for k in w}
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)
+
+
 def test_ditto(play):
     task, lam = play("ditto", ditto_pull=0.5, ditto_p_epochs=3), 0.5
     w = task.start

@@ -125,6 +125,34 @@ def test_fedprox(play):
     task.check_shared(w)
 
 
+def test_moon(play):
+    task, mu, tau = play("moon", moon_mu=2.0, moon_temperature=0.3), 2.0, 0.3
+    w = task.start
+    last = [None] * 3
+
+    def features(w, x):
+        z = x @ w[BASE[0]].T + w[BASE[1]]
+        return z, z / np.linalg.norm(z, axis=1, keepdims=True)
+
+    for at, clients in enumerate(task.rounds):
+        for i in clients:
+            (x, y), v = task.train[i], dict(w)
+            received, before = features(w, x)[1], features(last[i] or w, x)[1]
+            for _ in range(EPOCHS):
+                g, (z, unit) = gradient(v, x, y), features(v, x)
+                near, far = (np.exp((unit * other).sum(1) / tau) for other in (received, before))
+                d = (far / (near + far))[:, None] * (before - received) / tau / len(y)
+                d = (d - unit * (unit * d).sum(1, keepdims=True)) / np.linalg.norm(z, axis=1, keepdims=True)
+                g[BASE[0]] += mu * d.T @ x
+                g[BASE[1]] += mu * d.sum(0)
+                v = {k: v[k] - RATE * g[k] for k in v}
+            last[i] = v
+        w = task.mean(last, clients, w)
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(w, x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)
+
+
 def test_feddyn(play):
     task, alpha = play("feddyn", feddyn_alpha=0.5), 0.5
     w = task.start

@@ -275,4 +275,4 @@ def play(rule: Any, number: int, vectors: dict[int, Any], **arrays: dict[int, An
         rule.check(client, shared, reply)
         rule.add(client, shared, reply)
         rule.personal_round[i] = number
-    rule.finish()
+    rule.finish_round()

@@ -1,4 +1,4 @@
-"""What the methods have in common whose clients are tested with the model that they trained, before aggregation."""
+"""What the methods have in common whose clients keep the model that they trained last, before aggregation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from .base import LocalRound, Method
 
 
 class KeepsTrained(Method):
-    """The client keeps what it trained last as the model's twin; until it has trained, what it receives."""
+    """The client keeps what it trained last as the model's twin; until it has trained, what it receives.
+
+    It is tested with the twin unless a method says otherwise.
+    """
 
     def build(self, model: nn.Module) -> nn.Module:
         """Add the twin."""

@@ -25,6 +25,7 @@ class MeanByPart(Rule):
     """
 
     name = "mean-by-part"
+    no_server_step = ""
 
     def __init__(self, federation: Federation, shared: np.ndarray, weight_of: Callable[[str], str]) -> None:
         super().__init__(federation, shared)
@@ -70,6 +71,7 @@ class MeanOfRebalanced(MeanByPart):
     """
 
     name = "mean-of-rebalanced"
+    no_server_step = ""
 
     def __init__(self, federation: Federation, shared: np.ndarray, threshold: str, **options: Any) -> None:
         super().__init__(federation, shared, **options)

@@ -34,6 +34,7 @@ class PartialMean(Mean):
     """
 
     only_shared = True
+    no_server_step = "has a step η_g of its own"
 
     def __init__(
         self, federation: Federation, shared: np.ndarray, channels: Channels, server_step: float = 1.0

@@ -65,6 +65,7 @@ class Mean(Rule):
 
     name = "mean"
     only_a_sum = True
+    no_server_step = ""
 
     def __init__(
         self, federation: Federation, shared: np.ndarray, weights: str = "examples", absent: str = "skip"

@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..core.federation import Client, Federation
+from ..core.layout import rounded
 from ..core.payload import Payload
+from .server_step import ServerStep
 
 # Makes the noise of differential privacy for a sum of clients' updates, of the same shape.
 Noise = Callable[[np.ndarray], np.ndarray]
@@ -38,6 +40,9 @@ class Rule(ABC):
     only_a_sum : bool
         True: of clients' arrays the rule computes nothing but their sum, to which the server may thus add the noise of
         differential privacy. A class says so of itself and never inherits it: a subclass may compute more.
+    no_server_step : str
+        Why ``server-optimizer`` cannot be had with the rule, after its name in a sentence; empty if the rule makes a
+        mean and nothing else of :attr:`shared`. A class never inherits the empty one either.
     clients : dict of int to Client
         All clients, in order of their ids.
     participants : list of Client
@@ -53,15 +58,20 @@ class Rule(ABC):
         the last reply and :meth:`finish`.
     noise : callable or None
         Noise that a rule with ``only_a_sum`` has to add to its sum. All clients weigh alike then.
+    server_step : ServerStep or None
+        Where the server goes from the mean that :meth:`finish` makes; ``None``: nowhere.
     """
 
     name: ClassVar[str]
     one_model: ClassVar[bool] = True
     only_a_sum: ClassVar[bool] = False
+    no_server_step: ClassVar[str] = "makes something else than a mean"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.only_a_sum = vars(cls).get("only_a_sum", False)
+        if not cls.no_server_step and "no_server_step" not in vars(cls):
+            cls.no_server_step = Rule.no_server_step
 
     def __init__(self, federation: Federation, shared: np.ndarray) -> None:
         self.federation = federation
@@ -72,6 +82,7 @@ class Rule(ABC):
         self.round = 0
         self.personal_round = dict.fromkeys(self.clients, 0)
         self.noise: Noise | None = None
+        self.server_step: ServerStep | None = None
         self.numbers: dict[str, float] = {}
         self.arrays: dict[str, np.ndarray] = {}
 
@@ -81,6 +92,14 @@ class Rule(ABC):
         """Start a round, from 1: forget what was recorded of the one before, and :meth:`begin`."""
         self.round, self.numbers, self.arrays = number, {}, {}
         self.begin()
+
+    def finish_round(self) -> None:
+        """End a round: :meth:`finish`, then the server's own step if it has one."""
+        before = self.shared
+        self.finish()
+        if self.server_step is not None:
+            # What the clients started from: `wire-dtype` may have rounded it.
+            self.shared = self.server_step(rounded(before, self.federation.wire_dtype), self.shared)
 
     @abstractmethod
     def begin(self) -> None:
@@ -140,7 +159,8 @@ class Rule(ABC):
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that the next round depends on, by name."""
-        return {"shared": self.shared, "personal_round": np.array(list(self.personal_round.values()), np.int64)}
+        step = {} if self.server_step is None else self.server_step.state()
+        return {"shared": self.shared, "personal_round": np.array(list(self.personal_round.values()), np.int64), **step}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Take back what :meth:`state` returned; its arrays are read-only.
@@ -153,6 +173,8 @@ class Rule(ABC):
         self.layout.unflatten(state["shared"])
         self.shared = state["shared"]
         self.personal_round = dict(zip(self.clients, state["personal_round"].tolist()))
+        if self.server_step is not None:
+            self.server_step.load_state(state)
 
     def answered_before(self) -> list[int]:
         """Return the clients whose reply has counted in this or an earlier round, in order."""

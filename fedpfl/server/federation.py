@@ -91,8 +91,10 @@ def _run(
         folder.require_task(shape, classes, division)
     else:
         clients = len(descriptions) - len(new_clients(config.run.seed, config.run.new_clients, len(descriptions)))
-        said = config.method.remarks(model, clients)
-        remarks = [*said, *unused(run_config, config.method.name), *_remarks(descriptions)]
+        remarks = [
+            *config.method.remarks(model, clients), *config.server.remarks(sharing.layout.size),
+            *unused(run_config, config.method.name), *_remarks(descriptions),
+        ]  # fmt: skip
         folder.describe(shape, classes, remarks, vocabulary, division)
     remarks = folder.task().get("remarks", [])
     if watch is not None:

@@ -16,6 +16,7 @@ from ..core.payload import EVALUATION_ONLY
 from ..core.rng import torch_seed
 from ..core.sharing import Sharing
 from ..rules import Rule
+from ..rules.server_step import ServerStep
 from .config import Config
 
 
@@ -108,4 +109,7 @@ def make_rule(config: Config, clients: Iterable[Client], sharing: Sharing) -> Ru
         wire_dtype=run.wire_dtype,
         noisy=config.privacy.on,
     )
-    return aggregation.rule(federation, sharing.get_shared(), **aggregation.options, **sharing.rule_options)
+    rule = aggregation.rule(federation, sharing.get_shared(), **aggregation.options, **sharing.rule_options)
+    if config.server.on:
+        rule.server_step = ServerStep(config.server, rule.layout)
+    return rule

@@ -19,6 +19,7 @@ from ..data.settings import DataSettings
 from ..methods import Method, find, methods
 from ..methods import names as method_names
 from ..models import names as model_names
+from ..rules.server_step import ServerStepSettings
 from ..training.settings import TrainingSettings
 
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -108,7 +109,7 @@ class Config:
 
     Attributes
     ----------
-    run, data, training, privacy : dataclass
+    run, data, training, server, privacy : dataclass
         The parts that all methods use.
     method : Method
         The method, set up with its own settings.
@@ -117,6 +118,7 @@ class Config:
     run: RunSettings
     data: DataSettings
     training: TrainingSettings
+    server: ServerStepSettings
     privacy: PrivacySettings
     method: Method = field(compare=False)
 
@@ -139,16 +141,20 @@ class Config:
             raise ConfigError("early-stop", run.early_stop, "needs validation-fraction and evaluate-every above 0")
         method = find(run.method)
         own = method(s.parse(method.Settings, values, method.name), training, run.personal_head)
-        privacy = s.parse(PrivacySettings, values)
+        server, privacy = s.parse(ServerStepSettings, values), s.parse(PrivacySettings, values)
+        rule = own.aggregation.rule
+        if server.on and rule.no_server_step:
+            allowed = f"must be none for {method.name}: its rule {rule.name!r} {rule.no_server_step}"
+            raise ConfigError("server-optimizer", server.server_optimizer, allowed)
         require_covered(
             privacy, method.name, own.extras, evaluate_global=run.evaluate_global, diagnostics=run.diagnostics
         )
-        return cls(run, data, training, privacy, own)
+        return cls(run, data, training, server, privacy, own)
 
     def flat(self) -> dict[str, s.Value]:
         """Return the settings that this run uses, by key: the common ones and the method's own."""
-        common = ((self.run, ""), (self.data, ""), (self.training, ""), (self.privacy, ""))
-        parts = (*common, (self.method.settings, self.method.name))
+        common = [(part, "") for part in (self.run, self.data, self.training, self.server, self.privacy)]
+        parts = [*common, (self.method.settings, self.method.name)]
         return {key: value for part, prefix in parts for key, value in s.items(part, prefix)}
 
 
@@ -156,7 +162,7 @@ def sections() -> list[tuple[str, type, str]]:
     """Return (title, settings class, key prefix) of every part, the methods last."""
     common: list[tuple[str, type, str]] = [
         ("Run", RunSettings, ""), ("Data", DataSettings, ""), ("Local training", TrainingSettings, ""),
-        ("Differential privacy", PrivacySettings, ""),
+        ("Server's step", ServerStepSettings, ""), ("Differential privacy", PrivacySettings, ""),
     ]  # fmt: skip
     return common + [(f"Method {m.name}", m.Settings, m.name) for m in methods().values() if s.keys(m.Settings)]
 

@@ -143,7 +143,7 @@ class PersonalisedStrategy(Strategy):
         if trained < wanted:
             found = f"{trained} of at least {wanted} clients" if trained else "no client"
             raise RoundFailed(f"round {server_round}: {found} trained; {self._reasons()}")
-        rule.finish()
+        rule.finish_round()
         self.round.details.update(rule.numbers)
         self.round.arrays.update(rule.arrays)
         for companion in self.companions:

@@ -49,6 +49,8 @@ def assert_same(a, b):
     [
         ("fedprox", {"fedprox_mu": 0.0}, {}),
         ("fedprox", {"fedprox_mu": 0.0, "model": "normalised"}, {}),
+        ("moon", {"moon_mu": 0.0}, {}),
+        ("moon", {"moon_mu": 0.0, "model": "normalised"}, {}),
         ("feddyn", {"feddyn_alpha": 0.0}, {"fedavg_weights": "uniform"}),
         ("feddyn", {"feddyn_alpha": 0.0, "model": "normalised"}, {"fedavg_weights": "uniform"}),
         ("fedbn", {}, {}),
@@ -62,6 +64,14 @@ def test_it_is_fedavg(tmp_path, method, settings, fedavg):
     assert_same(shared(ours), shared(theirs))
     for key in ("clients", "train_loss", "personalised", "global"):
         assert [line[key] for line in ours.metrics()] == [line[key] for line in theirs.metrics()]
+
+
+def test_moon_s_first_round_is_fedavg_s(tmp_path):
+    """Until a client has trained, the two models that it compares with are one."""
+    settings = {"num_server_rounds": 1, "model": "normalised"}
+    assert_same(
+        shared(run(tmp_path / "a", "moon", moon_mu=5.0, **settings)), shared(run(tmp_path / "b", "fedavg", **settings))
+    )
 
 
 def test_fedfac_with_all_channels_shared_is_fedavg_with_personal_statistics_too(tmp_path):

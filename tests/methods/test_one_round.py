@@ -125,6 +125,34 @@ def test_fedprox(play):
     task.check_shared(w)
 
 
+def test_moon(play):
+    task, mu, tau = play("moon", moon_mu=2.0, moon_temperature=0.3), 2.0, 0.3
+    w = task.start
+    last = [None] * 3
+
+    def features(w, x):
+        z = x @ w[BASE[0]].T + w[BASE[1]]
+        return z, z / np.linalg.norm(z, axis=1, keepdims=True)
+
+    for at, clients in enumerate(task.rounds):
+        for i in clients:
+            (x, y), v = task.train[i], dict(w)
+            received, before = features(w, x)[1], features(last[i] or w, x)[1]
+            for _ in range(EPOCHS):
+                g, (z, unit) = gradient(v, x, y), features(v, x)
+                near, far = (np.exp((unit * other).sum(1) / tau) for other in (received, before))
+                d = (far / (near + far))[:, None] * (before - received) / tau / len(y)
+                d = (d - unit * (unit * d).sum(1, keepdims=True)) / np.linalg.norm(z, axis=1, keepdims=True)
+                g[BASE[0]] += mu * d.T @ x
+                g[BASE[1]] += mu * d.sum(0)
+                v = {k: v[k] - RATE * g[k] for k in v}
+            last[i] = v
+        w = task.mean(last, clients, w)
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(w, x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)
+
+
 def test_feddyn(play):
     task, alpha = play("feddyn", feddyn_alpha=0.5), 0.5
     w = task.start
@@ -143,6 +171,28 @@ def test_feddyn(play):
         mean = task.mean(trained, clients, w, weights=[1, 1])
         w = {k: mean[k] - h[k] / alpha for k in w}
         task.check_loss(at, "personalised", lambda i, x, w=w: logits(w, x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)
+
+
+@pytest.mark.parametrize("kind", ["momentum", "adam", "yogi"])
+def test_server_optimizer(play, kind):
+    settings = {"server_learning_rate": 0.3, "server_momentum": 0.6, "server_beta2": 0.8, "server_tau": 0.05}
+    task = play("fedavg", server_optimizer=kind, **settings)
+    w = task.start
+    m, v = ({k: np.full_like(a, start) for k, a in w.items()} for start in (0, 0.05**2))
+    for at, clients in enumerate(task.rounds):
+        mean = task.mean({i: descend(w, task.train[i], EPOCHS, w) for i in clients}, clients, w)
+        delta = {k: mean[k] - w[k] for k in w}
+        if kind == "momentum":
+            m = {k: 0.6 * m[k] + delta[k] for k in w}
+            w = {k: w[k] + 0.3 * m[k] for k in w}
+        else:
+            m = {k: 0.6 * m[k] + 0.4 * delta[k] for k in w}
+            sign = {k: np.sign(v[k] - delta[k] ** 2) for k in w}
+            adam = {k: 0.8 * v[k] + 0.2 * delta[k] ** 2 for k in w}
+            v = adam if kind == "adam" else {k: v[k] - 0.2 * delta[k] ** 2 * sign[k] for k in w}
+            w = {k: w[k] + 0.3 * m[k] / (np.sqrt(v[k]) + 0.05) for k in w}
         task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
 

@@ -1,0 +1,81 @@
+"""MOON: a client's features are drawn to those of the received model and away from those of its own last one.
+
+Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021, Section 3 and Algorithm 1.
+
+The features are what the model's last layer gets. The paper puts a projection head of two layers before that one; here
+that is up to the model. The two models that features are compared with stand still and compute as in a test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.settings import setting
+from ..layers.memory import in_twin, twin
+from ..models import cut
+from ..training.loop import predict
+from ..training.phase import Batch, Forward, Phase
+from .base import LocalRound, Method, excluding
+from .trained import KeepsTrained
+
+
+@dataclass(frozen=True)
+class MoonSettings:
+    """Settings of MOON; the paper takes the best µ of 0.1, 1, 5 and 10: 5 for CIFAR-10, 1 for its other data."""
+
+    mu: float = setting(1.0, "Weight µ of the contrastive loss; 0 is FedAvg.", minimum=0)
+    temperature: float = setting(0.5, "Temperature τ of the contrastive loss.", above=0)
+
+
+class Moon(KeepsTrained):
+    """CE + µ·ℓ, ℓ = −log(exp(cos(z, z_glob)/τ) / (exp(cos(z, z_glob)/τ) + exp(cos(z, z_prev)/τ))); the mean of all.
+
+    z are a sample's features by the model that trains, z_glob by the received one and z_prev by the one that the client
+    trained last. The first time that is the received one, too, and ℓ then has no gradient.
+    """
+
+    name = "moon"
+    paper = "Li, He, Song, Model-Contrastive Federated Learning, CVPR 2021"
+    shares = "everything; the model that a client trained last stays for comparison"
+    Settings = MoonSettings
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """E epochs on the sum of both losses."""
+        x = local.samples.x
+        local.model.eval()
+        # Both stand still: one pass over the data serves all epochs.
+        received, last = (directions(predict(cut(model).base, x)) for model in (local.model, twin(local.model)))
+        apart = (last - received) / self.settings.temperature
+
+        def loss(model: nn.Module, batch: Batch) -> Tensor:
+            base, head, _ = cut(model)
+            features = base(batch.x)
+            contrast = F.softplus((directions(features) * apart[batch.positions]).sum(1)).mean()
+            total: Tensor = F.cross_entropy(head(features), batch.y) + self.settings.mu * contrast
+            return total
+
+        return [Phase(train=excluding(in_twin), epochs=self.training.local_epochs, loss=loss)]
+
+    def in_mean_model(self, name: str) -> bool:
+        """Leave out the model that is kept for comparison."""
+        return not in_twin(name)
+
+    def personalised(self, model: nn.Module) -> Forward:
+        """Return the mean, as it was received."""
+        return model
+
+    def global_model(self, model: nn.Module) -> Forward:
+        """Return the same."""
+        return model
+
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return the received model."""
+        return Method.export(self, model)
+
+
+def directions(features: Tensor) -> Tensor:
+    """Return each sample's features, scaled to length 1."""
+    return F.normalize(features.flatten(1), dim=1)

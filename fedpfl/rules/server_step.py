@@ -1,0 +1,124 @@
+"""A step of the server from what clients started from towards their mean, by an optimiser of the server's own.
+
+``momentum`` is FedAvgM (Hsu, Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+Classification, 2019). ``adam`` and ``yogi`` are FedAdam and FedYogi (Reddi, Charles, Zaheer, Garrett, Rush, Konečný,
+Kumar, McMahan: Adaptive Federated Optimization, ICLR 2021, Algorithm 2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Mapping
+
+import numpy as np
+
+from ..core.layout import Layout
+from ..core.settings import items, setting
+from ..core.sharing import is_parameter
+
+# The settings that an optimiser reads beside its own name.
+READS = {
+    "none": (),
+    "momentum": ("server-learning-rate", "server-momentum"),
+    "adam": ("server-learning-rate", "server-momentum", "server-beta2", "server-tau"),
+    "yogi": ("server-learning-rate", "server-momentum", "server-beta2", "server-tau"),
+}
+# FedAvgM takes the whole difference; a first step of 0.01 is the best or next to it in most tasks of Reddi et al.
+LEARNING_RATES = {"momentum": 1.0, "adam": 0.01, "yogi": 0.01}
+
+
+@dataclass(frozen=True)
+class ServerStepSettings:
+    """What the server does with the clients' mean."""
+
+    server_optimizer: str = setting(
+        "none",
+        "What the server does with the mean, in methods whose rule is one: it takes the mean (none), or the way to the "
+        "mean is the gradient of momentum (FedAvgM), adam (FedAdam) or yogi (FedYogi).",
+        choices=tuple(READS),
+    )
+    server_learning_rate: float = setting(0.0, "Its step η; 0: 1 for momentum, 0.01 for adam and yogi.", minimum=0)
+    server_momentum: float = setting(0.9, "Its momentum, β₁ of adam and yogi.", minimum=0, maximum=0.999999)
+    server_beta2: float = setting(0.99, "Its β₂, for adam and yogi.", minimum=0, maximum=0.999999)
+    server_tau: float = setting(
+        0.001, "Its τ, for adam and yogi: the larger, the less the step adapts to each parameter.", above=0
+    )
+
+    @property
+    def on(self) -> bool:
+        """Whether the server does more than to take the mean."""
+        return self.server_optimizer != "none"
+
+    def remarks(self, shared: int) -> list[str]:
+        """Name settings that do nothing, given the number of shared values."""
+        if self.on and not shared:
+            return ["server-optimizer does nothing: no model's arrays are shared"]
+        default = dict(items(ServerStepSettings()))
+        read = ("server-optimizer", *READS[self.server_optimizer])
+        idle = [key for key, value in items(self) if value != default[key] and key not in read]
+        return [f"without use for server-optimizer = {self.server_optimizer}: {', '.join(idle)}"] if idle else []
+
+
+class ServerStep:
+    """w ← w + η·step(Δ), where Δ is the mean less w, and w what the clients started from.
+
+    ``momentum``: m ← β₁·m + Δ, step m. ``adam`` and ``yogi``: m ← β₁·m + (1 − β₁)·Δ, step m / (√v + τ), with
+    v ← β₂·v + (1 − β₂)·Δ² or v ← v − (1 − β₂)·Δ²·sign(v − Δ²). m starts at 0 and v at τ², the least that the paper
+    allows. As there, m and v are not corrected for their start.
+
+    BatchNorm's running statistics are no weights, and a step could make a variance negative: their mean is taken.
+
+    Parameters
+    ----------
+    settings : ServerStepSettings
+        With an optimiser.
+    layout : Layout
+        Of the shared vector.
+    """
+
+    def __init__(self, settings: ServerStepSettings, layout: Layout) -> None:
+        self.settings = settings
+        self.rate = settings.server_learning_rate or LEARNING_RATES[settings.server_optimizer]
+        self._parameters = is_parameter(layout)
+        self.m = np.zeros(layout.size, np.float64)
+        self.v = np.full(layout.size, settings.server_tau**2, np.float64)
+
+    def __call__(self, start: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """Return the new shared vector.
+
+        Parameters
+        ----------
+        start, mean : ndarray of float32, shape (layout.size,)
+            What the clients started from, and the mean of what they sent.
+
+        Returns
+        -------
+        ndarray of float32, shape (layout.size,)
+        """
+        way = mean.astype(np.float64) - start
+        # From the mean, not from the start: a step that is the whole way ends at the mean to the bit.
+        beyond = self.rate * self._direction(way) - way
+        stepped: np.ndarray = (mean + np.where(self._parameters, beyond, 0.0)).astype(np.float32)
+        return stepped
+
+    def _direction(self, way: np.ndarray) -> np.ndarray:
+        kind, beta1, beta2 = self.settings.server_optimizer, self.settings.server_momentum, self.settings.server_beta2
+        if kind == "momentum":
+            self.m = beta1 * self.m + way
+            return self.m
+        square = np.square(way)
+        self.m = beta1 * self.m + (1 - beta1) * way
+        if kind == "adam":
+            self.v = beta2 * self.v + (1 - beta2) * square
+        else:
+            self.v = self.v - (1 - beta2) * square * np.sign(self.v - square)
+        adapted: np.ndarray = self.m / (np.sqrt(self.v) + self.settings.server_tau)
+        return adapted
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what the next step depends on, by names that no rule uses."""
+        return {"server-m": self.m, "server-v": self.v}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take it back."""
+        self.m, self.v = state["server-m"], state["server-v"]

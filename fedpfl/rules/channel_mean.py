@@ -41,7 +41,7 @@ class PartialMean(Mean):
     ) -> None:
         super().__init__(federation, shared)
         self.channels = channels
-        self.server_step = server_step
+        self.step_size = server_step
         self.split: np.ndarray | None = None
 
     def finish(self) -> None:
@@ -52,7 +52,7 @@ class PartialMean(Mean):
         """
         before = self.shared.astype(np.float64)
         super().finish()
-        stepped = (1 - self.server_step) * before + self.server_step * self.shared
+        stepped = (1 - self.step_size) * before + self.step_size * self.shared
         had_shared = self.split is None or self.only_shared or self.channels.elements(self.split)
         steps = is_parameter(self.layout) & had_shared
         self.shared = np.where(steps, stepped, self.shared).astype(np.float32)

@@ -13,6 +13,7 @@ import torch
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
+from safetensors.numpy import load_file
 from torch import nn
 
 from fedpfl.client.engine import handle
@@ -178,6 +179,15 @@ def simulate(tmp_path: Any, num_nodes: int = 4, grid: Callable[..., Grid] | None
     """Run a small federation in this process, by the local engine or over a grid, and return its folder."""
     values = federation(tmp_path, num_nodes, **settings)
     return run_federation(engine(num_nodes, values) if grid is None else grid(num_nodes, values), values)
+
+
+def arrays(folder: RunFolder, tmp_path: Path) -> dict[str, np.ndarray]:
+    """Return all arrays of a finished run: the server's whole state and each client's newest personal ones."""
+    found = {f"server/{k}": v for k, v in folder.checkpoint()[1].items()}
+    for client in sorted((tmp_path / "state").glob("*/client-*")):
+        newest = sorted(client.glob("round-*.safetensors"))[-1]
+        found.update({f"{client.name}/{newest.name}/{k}": v for k, v in load_file(newest).items()})
+    return found
 
 
 def engine(num_nodes: int, values: dict[str, Any]) -> LocalTransport:

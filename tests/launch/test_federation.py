@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import FEW_SAMPLES, Clock, Killed, LocalGrid, federation, quick, simulate
+from support import FEW_SAMPLES, Clock, Killed, LocalGrid, arrays, federation, quick, simulate
 from waiting import HANG_SECONDS
 
 from fedpfl.core.errors import ConfigError, FedpflError, LayoutError, StateError
@@ -40,15 +40,6 @@ def test_settings_of_other_methods_are_noted(tmp_path):
     values = {**federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1), "ditto-pull": 3.0}
     (said,) = run_federation(LocalGrid(2, values), values).task()["remarks"]
     assert said.endswith("which fedavg does not use: ditto-pull of ditto")
-
-
-def arrays(folder, tmp_path):
-    """Return all arrays of a finished run: the server's whole state and each client's newest personal ones."""
-    found = {f"server/{k}": v for k, v in folder.checkpoint()[1].items()}
-    for client in sorted((tmp_path / "state").glob("*/client-*")):
-        newest = sorted(client.glob("round-*.safetensors"))[-1]
-        found.update({f"{client.name}/{newest.name}/{k}": v for k, v in load_file(newest).items()})
-    return found
 
 
 def assert_identical(a, b):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from fedpfl.strategies.critical import overlaps, threshold
 from support import simulate
+
+from fedpfl.rules.critical import overlaps, threshold
 
 
 def test_once_nobody_matches_clients_go_on_from_their_own_critical_values(tmp_path):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import FEW_SAMPLES, quick, simulate
-from test_federation import arrays
+from support import FEW_SAMPLES, arrays, quick, simulate
 from torch import nn
 
 from fedpfl.core.errors import ConfigError

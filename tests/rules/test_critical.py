@@ -29,7 +29,7 @@ def test_what_did_not_move_is_not_critical():
 def test_an_embedding_s_untouched_rows_are_not_what_two_clients_have_in_common():
     rng = np.random.default_rng(0)
     layout = Layout.of([("embedding.weight", (40, 5))])
-    strategy = rule("critical", rng.normal(size=200), (1, 1), layout, share=0.5, beta=100.0)
+    strategy = rule(Critical, rng.normal(size=200), (1, 1), layout, share=0.5, beta=100.0)
     trained = {}
     for client, rows in ((0, range(6)), (1, range(3, 9))):  # each client's texts have 15 % of the words
         moved = strategy.shared.reshape(40, 5).copy()
@@ -44,7 +44,7 @@ def test_an_embedding_s_untouched_rows_are_not_what_two_clients_have_in_common()
 
 
 def test_a_client_in_whose_model_nothing_moved_overlaps_with_nobody():
-    strategy = rule("critical", [1, 1], (1, 1, 2), share=0.5, beta=100.0)
+    strategy = rule(Critical, [1, 1], (1, 1, 2), share=0.5, beta=100.0)
     play(strategy, 1, {0: [3, 1.5], 1: [1, 1], 2: [5, 1.5]})
     assert strategy.masks.tolist() == [[True, False], [False, False], [True, False]]
     np.testing.assert_allclose(overlaps(strategy.masks), [[1, 0, 1], [0, 1, 0], [1, 0, 1]])

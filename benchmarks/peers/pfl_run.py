@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByDatapoints
+from pfl.algorithm.algorithm_utils import run_train_eval
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
 from pfl.callback.base import TrainingProcessCallback
@@ -74,15 +75,13 @@ class Rounds(TrainingProcessCallback):
     ) -> tuple[bool, Metrics]:
         """Take the time of the training, then test."""
         trained = time.perf_counter()
-        _, found = self._backend.gather_results(
-            model=model, training_algorithm=self._algorithm, central_context=self._context
-        )
+        [(_, found)] = run_train_eval(self._algorithm, self._backend, model, (self._context,))
         tested = time.perf_counter()
         steps = torch.tensor([self._net.steps])
         pytorch_ops.distributed.all_reduce([steps])
         self._net.steps = 0
         if pytorch_ops.distributed.global_rank == 0:
-            accuracy = next(value for key, value in found.to_simple_dict().items() if key.endswith("accuracy"))
+            accuracy = next(value for key, value in found.to_simple_dict().items() if "accuracy" in key.lower())
             say(trained - self._begun, tested - trained, int(steps), accuracy)
         self._begun = time.perf_counter()
         return False, Metrics()

@@ -76,7 +76,7 @@ def measure(options: argparse.Namespace) -> None:
     data = FederatedData(config.data, options.clients, options.seed)
     strategy = make_strategy(config, data)
     rounds = [strategy.choose(number) for number in range(1, options.rounds + 2)]
-    tested = strategy.participants
+    tested = strategy.rule.participants
     steps = sum(steps_of(client, config) for client in rounds[-1])
     straight: list[Halves] = []
     fedpfl: list[Halves] = []
@@ -106,7 +106,7 @@ def measure(options: argparse.Namespace) -> None:
                 memory_row(memory, GOAL_GIB),
                 [
                     "distance of the two final models, relative",
-                    f"{distance(vector, run, strategy.layout.names):.1e}",
+                    f"{distance(vector, run, strategy.rule.layout.names):.1e}",
                     "",
                 ],
                 ["accuracy at the end, straight loop and fedpfl", accuracies(score, run), ""],

@@ -9,7 +9,7 @@ from flower_parts import Flower
 from support import exported
 
 from fedpfl.results.export import export_personal
-from fedpfl.results.run import outcome
+from fedpfl.results.summary import outcome
 
 # One thread, and little to do: what the actors get of a busy machine's cores is not for the suite to wait for.
 FEW_STEPS = {"num-server-rounds": 2, "local-epochs": 2, "feddecomp-lora-epochs": 1, "batch-size": 32, "threads": 1}

@@ -20,7 +20,8 @@ from ..mqtt.frames import DEFAULT_CHUNK, MAX_CHUNK
 from . import OneLineErrors
 
 if TYPE_CHECKING:
-    from ..mqtt.link import Account, Link
+    from ..mqtt.account import Account
+    from ..mqtt.link import Link
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +173,7 @@ def account(broker: str, username: str, password_file: Path | None, ca: Path | N
     ConfigError
         An option is not what it must be.
     """
-    from ..mqtt.link import Account, read_password
+    from ..mqtt.account import Account, read_password
 
     host, port = host_and_port("broker", broker)
     password = read_password(password_file.expanduser()) if password_file is not None else ""

@@ -97,7 +97,7 @@ def conduct(
     if as_json:
         _report(plan, COMPLETED, None)
     else:
-        from ..results.run import outcome
+        from ..results.summary import outcome
         from .runs import outcome_table
 
         stdout().print(outcome_table(outcome(plan.folder)))
@@ -128,7 +128,7 @@ def _began(plan: Plan | None) -> bool:
 
 
 def _report(plan: Plan | None, status: str, error: str | None) -> None:
-    from ..results.run import OUTCOME_KEYS, outcome
+    from ..results.summary import OUTCOME_KEYS, outcome
 
     result: dict[str, Any] = {"run": plan.folder.path.name if plan else None, "status": status, "error": error}
     # The same keys in every case: whoever reads the object need not ask which are there.

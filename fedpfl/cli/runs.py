@@ -69,7 +69,8 @@ def new_clients(
 def _list_runs(root: Path) -> None:
     from rich.table import Table
 
-    from ..results.run import RunFolder, outcome
+    from ..results.run import RunFolder
+    from ..results.summary import outcome
 
     found = sorted(path.parent for path in root.glob("*/config.toml"))
     if not found:
@@ -93,7 +94,7 @@ def _show_run(folder: RunFolder) -> None:
     from ..core.settings import parse
     from ..data import DataSettings
     from ..data.settings import in_words
-    from ..results.run import outcome
+    from ..results.summary import outcome
 
     values, result, lines = folder.config(), outcome(folder), folder.metrics()
     console = stdout()

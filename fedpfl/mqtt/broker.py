@@ -19,8 +19,9 @@ from pathlib import Path
 from ..core.errors import ConfigError
 from ..core.files import make_password, write_atomically
 from . import topics
+from .account import is_loopback
 from .frames import DEFAULT_CHUNK
-from .link import PACKET_OVERHEAD, WINDOW, is_loopback
+from .link import PACKET_OVERHEAD, WINDOW
 
 SERVER_ACCOUNT = "server"
 WATCH_ACCOUNT = "watch"

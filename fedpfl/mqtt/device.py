@@ -22,9 +22,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from . import frames, topics
+from .account import LinkError
 from .exchange import Body, Request, Response, carried, is_held, may_pass
 from .frames import Assembler, FrameError, Kind
-from .link import Arrived, LinkError, Publisher
+from .link import Arrived, Publisher
 from .server import EXPIRY_SECONDS, HOLD_SECONDS, TIMED_OUT
 
 logger = logging.getLogger(__name__)

@@ -17,9 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field
-from ipaddress import ip_address
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import paho.mqtt.client as paho
@@ -29,8 +27,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from ..core.errors import ConfigError, FedpflError
-from . import topics
+from .account import Account, LinkError
 from .frames import DEFAULT_CHUNK, MAX_CHUNK
 
 logger = logging.getLogger(__name__)
@@ -50,83 +47,6 @@ PACKET_OVERHEAD = 1024
 # Payloads that were published and are not acknowledged: enough to hide a network's latency, few enough for memory.
 WINDOW = 8
 _PACKET_TOO_LARGE = 149
-
-
-class LinkError(FedpflError):
-    """There is no connection to the broker, or it refuses what was asked."""
-
-
-@dataclass(frozen=True)
-class Account:
-    """Whom to log in as, and where.
-
-    Attributes
-    ----------
-    host, port : str, int
-        The broker.
-    username : str
-        Account; also the MQTT client id, so that nobody else can take over its session.
-    password : str
-        Its password; empty only for a broker that asks for none.
-    ca : Path or None
-        Certificate of the authority that signed the broker's; None means no TLS, which is allowed on loopback only.
-    """
-
-    host: str
-    port: int
-    username: str
-    password: str = field(repr=False)
-    ca: Path | None = None
-
-    def __post_init__(self) -> None:
-        topics.checked_name("username", self.username)
-        if self.ca is None and not is_loopback(self.host):
-            raise ConfigError("broker", self.host, "needs TLS (--ca), because it is not on this machine")
-
-    def tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context; None without TLS.
-
-        Raises
-        ------
-        ConfigError
-            The certificate cannot be read.
-        """
-        return None if self.ca is None else client_context(self.ca)
-
-
-def client_context(ca: Path) -> ssl.SSLContext:
-    """Return a TLS context that trusts one certificate authority and nobody else.
-
-    Raises
-    ------
-    ConfigError
-        The certificate cannot be read.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    try:
-        context.load_verify_locations(cafile=ca)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError("ca", str(ca), f"must be a certificate in PEM format ({error})") from error
-    return context
-
-
-def read_password(path: Path) -> str:
-    """Return the first line of a password file.
-
-    Raises
-    ------
-    ConfigError
-        It cannot be read, is empty, or other users can read it.
-    """
-    try:
-        if path.stat().st_mode & 0o077:
-            raise ConfigError("password-file", str(path), "others can read it; chmod 600")
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("password-file", str(path), f"cannot be read ({error})") from error
-    if not lines or not lines[0]:
-        raise ConfigError("password-file", str(path), "is empty")
-    return lines[0]
 
 
 @dataclass(frozen=True)
@@ -537,11 +457,3 @@ def _words(error: BaseException | None) -> str:
 
 def _set_nodelay(_client: paho.Client, _data: Any, sock: Any) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether an address is one of this machine that nobody else can reach."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

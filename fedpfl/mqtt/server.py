@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import frames, topics
+from .account import LinkError
 from .exchange import Request, Response
 from .frames import Assembler, Frame, FrameError, Kind
-from .link import Arrived, LinkError, Publisher
+from .link import Arrived, Publisher
 from .parked import Parked
 from .upstream import Connection, Upstream, UpstreamError
 

@@ -7,9 +7,9 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 
 from ..core.errors import FedpflError
+from .account import client_context
 from .exchange import Request, Response, carried
 from .frames import MAX_MESSAGE_BYTES
-from .link import client_context
 
 # As long as the SuperNode itself would wait.
 TIMEOUT_SECONDS = 30.0

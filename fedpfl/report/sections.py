@@ -21,7 +21,8 @@ from ..core.errors import FedpflError
 from ..core.settings import parse
 from ..data import FederatedData, federated_data, no_downloads, partition_counts
 from ..data.settings import DataSettings, in_words
-from ..results.run import FREE_ON_RESUME, RunFolder, outcome
+from ..results.run import FREE_ON_RESUME, RunFolder
+from ..results.summary import outcome
 from ..results.tables import Cell, Spread, Table
 from ..setup.config import Config
 

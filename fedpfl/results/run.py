@@ -23,10 +23,9 @@ import json
 import os
 import re
 import secrets
-import statistics
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -39,16 +38,13 @@ from ..core.errors import ConfigError, StateError
 from ..core.files import write_atomically
 from ..rules import Rule
 from ..setup.config import Config
+from .line import summarise
 from .record import Round
 
 # A crash while the newest checkpoint is read or judged damaged leaves one more.
 KEPT_CHECKPOINTS = 2
 _CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
 
-# What any client can report after training; what else it reports is the method's own.
-EVERY_REPLY = frozenset({
-    "train-samples", "train-loss", "train-seconds", "trained-correct", "trained-samples", "trained-loss-sum",
-})  # fmt: skip
 
 # What a resumed run may change: how long it runs, how long it waits, where things lie, and with how many threads.
 FREE_ON_RESUME = frozenset({
@@ -218,12 +214,12 @@ class RunFolder:
         self._write_events(line)
         return line
 
-    def finish(self, rule: Rule) -> None:
-        """Write the final weights and the summary."""
+    def finish(self, rule: Rule, text: str) -> None:
+        """Write the final weights, and the summary's text."""
         if rule.one_model:
             arrays = {name: array.copy() for name, array in rule.layout.unflatten(rule.shared).items()}
             write_atomically(self.path / "global.safetensors", save(arrays))
-        write_atomically(self.path / "summary.md", summary(self).encode())
+        write_atomically(self.path / "summary.md", text.encode())
         if self._events is not None:
             self._events.close()
 
@@ -351,159 +347,6 @@ class RunFolder:
         self._events.flush()
 
 
-def summarise(done: Round) -> dict[str, Any]:
-    """Turn a round into its line of ``metrics.jsonl``.
-
-    ``personalised`` has the mean over clients of each client's accuracy on its own test samples (``accuracy``, with
-    ``std``, ``each`` and each one's number of test ``samples``) and the share of all test samples that are classified
-    correctly (``weighted``); ``global`` measures the shared model (with ``evaluate-global``, where there is none: the
-    mean of the clients' whole models) on the union of the clients' test sets. ``trained`` (with ``evaluate-trained``)
-    is like ``personalised``, but of the clients that trained in this round, with the models that they had then, made
-    ready for a test as the method does. Clients without test samples do not count.
-    ``validation`` (with ``validation-fraction``) is ``personalised`` on the samples that were set aside.
-    ``details`` has what the method measured itself: means over the clients, and the rule's own numbers;
-    ``privacy`` what differential privacy has cost up to this round, if there is any.
-    """
-    line: dict[str, Any] = {
-        "round": done.number,
-        "seconds": round(done.seconds_train + done.seconds_evaluate, 4),
-        "seconds_train": round(done.seconds_train, 4),
-        "seconds_evaluate": round(done.seconds_evaluate, 4),
-        "bytes_up": done.bytes_up,
-        "bytes_down": done.bytes_down,
-        "clients": sorted(done.trained),
-        "train_loss": statistics.fmean(m["train-loss"] for m in done.trained.values()) if done.trained else None,
-    }
-    parts = (("trained", done.trained), ("personalised", done.evaluated), ("validation", done.evaluated))
-    for name, replies in parts:
-        if scores := _scores(name, replies):
-            line[name] = scores
-    if "personalised" in line:
-        shared = [m for _, m in sorted(done.evaluated.items()) if m.get("global-samples")]
-        if shared:
-            samples = sum(m["global-samples"] for m in shared)
-            line["global"] = {
-                "accuracy": sum(m["global-correct"] for m in shared) / samples,
-                "loss": sum(m["global-loss-sum"] for m in shared) / samples,
-            }
-    if done.bytes_evaluation_only:
-        line["bytes_evaluation_only"] = done.bytes_evaluation_only
-    details = {**_means(done.trained.values()), **done.details}
-    if details:
-        line["details"] = details
-    if done.privacy:
-        line["privacy"] = done.privacy
-    if done.failed:
-        line["failed"] = {str(i): reason for i, reason in sorted(done.failed.items())}
-    return line
-
-
-def _scores(name: str, replies: Mapping[int, Mapping[str, float]]) -> dict[str, Any]:
-    """Return the scores of the models that replies call ``name``, in client order; nothing where there are none."""
-    tested = {i: m for i, m in sorted(replies.items()) if m.get(f"{name}-samples")}
-    if not tested:
-        return {}
-    each = {i: m[f"{name}-correct"] / m[f"{name}-samples"] for i, m in tested.items()}
-    each_samples = {i: int(m[f"{name}-samples"]) for i, m in tested.items()}
-    samples = sum(each_samples.values())
-    return {
-        "accuracy": statistics.fmean(each.values()),
-        "std": statistics.pstdev(each.values()),
-        "weighted": sum(m[f"{name}-correct"] for m in tested.values()) / samples,
-        "loss": sum(m[f"{name}-loss-sum"] for m in tested.values()) / samples,
-        "each": {str(i): accuracy for i, accuracy in each.items()},
-        "samples": {str(i): number for i, number in each_samples.items()},
-    }
-
-
-def _means(replies: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return the means, over the clients that sent them, of the numbers that only this method reports."""
-    values: dict[str, list[float]] = {}
-    for reply in replies:
-        for name, value in reply.items():
-            if name not in EVERY_REPLY:
-                values.setdefault(name, []).append(value)
-    return {name: statistics.fmean(values[name]) for name in sorted(values)}
-
-
-OUTCOME_KEYS = (
-    "folder", "rounds", "personalised_accuracy", "global_accuracy", "best_personalised_accuracy",
-    "best_global_accuracy", "seconds_per_round", "bytes_up", "bytes_down", "epsilon", "delta",
-)  # fmt: skip
-
-
-def outcome(folder: RunFolder) -> dict[str, Any]:
-    """Return the outcome of a run as ``fedpfl run --json`` prints it, without ``run`` and ``status``."""
-    lines = folder.metrics()
-    personalised = [line["personalised"]["accuracy"] for line in lines if "personalised" in line]
-    shared = [line["global"]["accuracy"] for line in lines if "global" in line]
-    spent = lines[-1].get("privacy", {}) if lines else {}
-    return {
-        "folder": str(folder.path),
-        "rounds": lines[-1]["round"] if lines else 0,
-        "personalised_accuracy": personalised[-1] if personalised else None,
-        "global_accuracy": shared[-1] if shared else None,
-        "best_personalised_accuracy": max(personalised, default=None),
-        "best_global_accuracy": max(shared, default=None),
-        "seconds_per_round": statistics.median(line["seconds"] for line in lines) if lines else None,
-        "bytes_up": sum(line["bytes_up"] for line in lines),
-        "bytes_down": sum(line["bytes_down"] for line in lines),
-        "epsilon": spent.get("epsilon"),
-        "delta": spent.get("delta"),
-    }
-
-
-def summary(folder: RunFolder) -> str:
-    """Write the outcome of a run as Markdown."""
-    values, result, lines = folder.config(), outcome(folder), folder.metrics()
-    rows = [
-        ("personalised accuracy, last round", _percent(result["personalised_accuracy"])),
-        ("personalised accuracy, best round", _percent(result["best_personalised_accuracy"])),
-        ("global accuracy, last round", _percent(result["global_accuracy"])),
-        ("global accuracy, best round", _percent(result["best_global_accuracy"])),
-        ("seconds per round (median)", f"{result['seconds_per_round']:.2f}"),
-        ("bytes up / down", f"{result['bytes_up']:,} / {result['bytes_down']:,}"),
-    ]
-    chosen = _at_best_validation(lines)
-    if chosen:
-        number, validation, accuracy = chosen
-        rows.insert(2, (f"best on samples for validation: round {number}", f"{_percent(validation)}"))
-        rows.insert(3, ("personalised accuracy in that round", _percent(accuracy)))
-    if folder.stalled(values.get("early-stop", 0)):
-        rows.append(("ended early", f"no better validation for {values['early-stop']} rounds"))
-    last = next((line["personalised"] for line in reversed(lines) if "personalised" in line), None)
-    if last:
-        worst = sorted(last["each"].values())
-        tenth = worst[: max(1, len(worst) // 10)]
-        rows.append(("clients' accuracy: std / mean of the worst tenth", f"{_percent(last['std'])} / "
-                     f"{_percent(statistics.fmean(tenth))}"))  # fmt: skip
-    spent = lines[-1].get("privacy") if lines else None
-    if spent:
-        rows.append(("privacy of a client's updates", f"ε = {spent['epsilon']:.2f} at δ = {spent['delta']:g} (noise at "
-                     f"the {values['dp-where']}; against other updates in their place "
-                     f"ε = {spent['epsilon-replaced']:.2f})"))  # fmt: skip
-    mean_model = any("bytes_evaluation_only" in line for line in lines)
-    tested = "the mean of the clients' whole models" if mean_model else "the shared model"
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-    return (
-        f"# {folder.path.name}\n\n"
-        f"{values['method']} on {values['dataset']} ({values['partitioner']}), model {values['model']}, "
-        f"{result['rounds']} rounds, seed {values['seed']}.\n\n"
-        f"| | |\n|---|---|\n{table}\n\n"
-        f"Personalised: mean over clients of the accuracy on their own test samples. Global: {tested} on the\n"
-        "union of all test samples. All settings: `config.toml`; every round: `metrics.jsonl`.\n"
-    )
-
-
-def _at_best_validation(lines: Sequence[Mapping[str, Any]]) -> tuple[int, float, float] | None:
-    """Return (round, accuracy on samples for validation, on test samples) of the round with the best validation."""
-    validated = [line for line in lines if "validation" in line and "personalised" in line]
-    if not validated:
-        return None
-    best = max(validated, key=lambda line: float(line["validation"]["accuracy"]))
-    return best["round"], best["validation"]["accuracy"], best["personalised"]["accuracy"]
-
-
 def to_toml(values: dict[str, Any]) -> str:
     """Write flat settings as TOML (the standard library reads it but does not write it)."""
     # A JSON string is a TOML string, and JSON's numbers and booleans are TOML's, once NaN is ruled out by the checks.
@@ -525,7 +368,3 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         except ValueError as error:
             if at < len(lines) - 1:
                 raise StateError(f"{path}: line {at + 1} is damaged ({error})") from error
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.2f} %"

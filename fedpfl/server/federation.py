@@ -18,6 +18,7 @@ from ..core.settings import Value
 from ..core.sharing import Sharing
 from ..results.record import Round
 from ..results.run import RunFolder
+from ..results.summary import summary
 from ..rules import Rule
 from ..setup.assembly import assemble, extras_of, make_rule, mean_model_layout
 from ..setup.config import Config, unused
@@ -124,7 +125,7 @@ def _run(
     # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
     if not folder.stalled(config.run.early_stop):
         strategy.start(transport, first_round=first_round)
-    folder.finish(rule)
+    folder.finish(rule, summary(folder))
 
 
 class _Recorder(Companion):

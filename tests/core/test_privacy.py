@@ -22,7 +22,8 @@ from fedpfl.core.privacy import KEY_FILE, PrivacySettings, clipped, gaussian, no
 from fedpfl.messages import from_content
 from fedpfl.methods import methods
 from fedpfl.results.record import Round
-from fedpfl.results.run import RunFolder, outcome
+from fedpfl.results.run import RunFolder
+from fedpfl.results.summary import outcome
 from fedpfl.rules import Rule
 from fedpfl.rules.channel_mean import PartialMean
 from fedpfl.rules.factor_split import FactorSplit

@@ -20,7 +20,7 @@ from fedpfl.core.extras import SERVER
 from fedpfl.layers.memory import in_twin
 from fedpfl.methods import methods
 from fedpfl.methods.trained import KeepsTrained
-from fedpfl.results.run import outcome
+from fedpfl.results.summary import outcome
 from fedpfl.server.federation import run_federation
 from fedpfl.setup.assembly import assemble, extras_of
 from fedpfl.setup.config import Config
@@ -618,6 +618,6 @@ def test_different_numbers_of_classes_are_refused_where_the_head_is_shared(tmp_p
 
 
 def test_the_outcome_has_the_promised_keys(tmp_path):
-    from fedpfl.results.run import OUTCOME_KEYS
+    from fedpfl.results.summary import OUTCOME_KEYS
 
     assert tuple(outcome(simulate(tmp_path, 2, method="fedavg", num_server_rounds=1))) == OUTCOME_KEYS

@@ -9,7 +9,7 @@ from support import simulate
 from torch import nn
 
 from fedpfl.models import BaseHeadModel, registry
-from fedpfl.results.run import outcome
+from fedpfl.results.summary import outcome
 
 SKEWED = {"dirichlet_alpha": 0.1, "num_server_rounds": 3, "evaluate_every": 0}
 

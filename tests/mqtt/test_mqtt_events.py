@@ -19,9 +19,10 @@ from fedpfl.cli import app
 from fedpfl.cli.watch import _keep, _lines
 from fedpfl.core.errors import ConfigError
 from fedpfl.mqtt import telemetry, topics
+from fedpfl.mqtt.account import Account
 from fedpfl.mqtt.broker import BrokerTls, access_list, write_broker_files
 from fedpfl.mqtt.events import Events, LogEvents, RunFollower
-from fedpfl.mqtt.link import PACKET_OVERHEAD, Account, Arrived
+from fedpfl.mqtt.link import PACKET_OVERHEAD, Arrived
 from fedpfl.mqtt.watch import MAX_PAYLOAD, Board, EventError, read_event
 from fedpfl.results.run import RunFolder
 

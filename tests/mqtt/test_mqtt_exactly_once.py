@@ -13,10 +13,11 @@ from waiting import HANG_SECONDS, InThread, wait_until
 from fedpfl.mqtt import device as device_side
 from fedpfl.mqtt import frames, topics
 from fedpfl.mqtt import server as server_side
+from fedpfl.mqtt.account import LinkError
 from fedpfl.mqtt.device import DeviceBridge
 from fedpfl.mqtt.exchange import Request, Response
 from fedpfl.mqtt.frames import Kind
-from fedpfl.mqtt.link import Arrived, LinkError
+from fedpfl.mqtt.link import Arrived
 from fedpfl.mqtt.parked import Parked
 from fedpfl.mqtt.server import ServerBridge
 from fedpfl.mqtt.upstream import UpstreamError

@@ -9,8 +9,9 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 from waiting import HANG_SECONDS, InThread, wait_until
 
+from fedpfl.mqtt.account import Account
 from fedpfl.mqtt.frames import MAX_CHUNK
-from fedpfl.mqtt.link import Account, Link
+from fedpfl.mqtt.link import Link
 
 SUCCESS = ReasonCode(PacketTypes.PUBACK, identifier=0)
 

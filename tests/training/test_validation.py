@@ -9,7 +9,8 @@ from support import LocalGrid, federation, simulate
 from fedpfl.client.engine import engine_for
 from fedpfl.core.errors import ConfigError
 from fedpfl.data import DataSettings, FederatedData
-from fedpfl.results.run import RunFolder, summary
+from fedpfl.results.run import RunFolder
+from fedpfl.results.summary import summary
 from fedpfl.server.federation import run_federation
 from fedpfl.setup.config import Config
 

@@ -1,0 +1,89 @@
+"""A round as one line of ``metrics.jsonl``."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .record import Round
+
+# What any client can report after training; what else it reports is the method's own.
+EVERY_REPLY = frozenset({
+    "train-samples", "train-loss", "train-seconds", "trained-correct", "trained-samples", "trained-loss-sum",
+})  # fmt: skip
+
+
+def summarise(done: Round) -> dict[str, Any]:
+    """Turn a round into its line of ``metrics.jsonl``.
+
+    ``personalised`` has the mean over clients of each client's accuracy on its own test samples (``accuracy``, with
+    ``std``, ``each`` and each one's number of test ``samples``) and the share of all test samples that are classified
+    correctly (``weighted``); ``global`` measures the shared model (with ``evaluate-global``, where there is none: the
+    mean of the clients' whole models) on the union of the clients' test sets. ``trained`` (with ``evaluate-trained``)
+    is like ``personalised``, but of the clients that trained in this round, with the models that they had then, made
+    ready for a test as the method does. Clients without test samples do not count.
+    ``validation`` (with ``validation-fraction``) is ``personalised`` on the samples that were set aside.
+    ``details`` has what the method measured itself: means over the clients, and the rule's own numbers;
+    ``privacy`` what differential privacy has cost up to this round, if there is any.
+    """
+    line: dict[str, Any] = {
+        "round": done.number,
+        "seconds": round(done.seconds_train + done.seconds_evaluate, 4),
+        "seconds_train": round(done.seconds_train, 4),
+        "seconds_evaluate": round(done.seconds_evaluate, 4),
+        "bytes_up": done.bytes_up,
+        "bytes_down": done.bytes_down,
+        "clients": sorted(done.trained),
+        "train_loss": statistics.fmean(m["train-loss"] for m in done.trained.values()) if done.trained else None,
+    }
+    parts = (("trained", done.trained), ("personalised", done.evaluated), ("validation", done.evaluated))
+    for name, replies in parts:
+        if scores := _scores(name, replies):
+            line[name] = scores
+    if "personalised" in line:
+        shared = [m for _, m in sorted(done.evaluated.items()) if m.get("global-samples")]
+        if shared:
+            samples = sum(m["global-samples"] for m in shared)
+            line["global"] = {
+                "accuracy": sum(m["global-correct"] for m in shared) / samples,
+                "loss": sum(m["global-loss-sum"] for m in shared) / samples,
+            }
+    if done.bytes_evaluation_only:
+        line["bytes_evaluation_only"] = done.bytes_evaluation_only
+    details = {**_means(done.trained.values()), **done.details}
+    if details:
+        line["details"] = details
+    if done.privacy:
+        line["privacy"] = done.privacy
+    if done.failed:
+        line["failed"] = {str(i): reason for i, reason in sorted(done.failed.items())}
+    return line
+
+
+def _scores(name: str, replies: Mapping[int, Mapping[str, float]]) -> dict[str, Any]:
+    """Return the scores of the models that replies call ``name``, in client order; nothing where there are none."""
+    tested = {i: m for i, m in sorted(replies.items()) if m.get(f"{name}-samples")}
+    if not tested:
+        return {}
+    each = {i: m[f"{name}-correct"] / m[f"{name}-samples"] for i, m in tested.items()}
+    each_samples = {i: int(m[f"{name}-samples"]) for i, m in tested.items()}
+    samples = sum(each_samples.values())
+    return {
+        "accuracy": statistics.fmean(each.values()),
+        "std": statistics.pstdev(each.values()),
+        "weighted": sum(m[f"{name}-correct"] for m in tested.values()) / samples,
+        "loss": sum(m[f"{name}-loss-sum"] for m in tested.values()) / samples,
+        "each": {str(i): accuracy for i, accuracy in each.items()},
+        "samples": {str(i): number for i, number in each_samples.items()},
+    }
+
+
+def _means(replies: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the means, over the clients that sent them, of the numbers that only this method reports."""
+    values: dict[str, list[float]] = {}
+    for reply in replies:
+        for name, value in reply.items():
+            if name not in EVERY_REPLY:
+                values.setdefault(name, []).append(value)
+    return {name: statistics.fmean(values[name]) for name in sorted(values)}

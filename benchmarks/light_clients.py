@@ -39,10 +39,10 @@ from common import (
 from straight import Processes, distance, load, make_strategy, same_clients, step, steps_of
 from torch import Tensor, nn
 
+from fedpfl.core.federation import Client
 from fedpfl.core.rng import generator
 from fedpfl.data.federation import FederatedData
 from fedpfl.setup.config import Config
-from fedpfl.strategies import Client
 from fedpfl.transports.pool import enlarge
 
 # Of the straight loop; the time of a core for an exchange beyond work and copies; memory with 1,000 clients.
@@ -84,7 +84,7 @@ def measure(options: argparse.Namespace) -> None:
     with StraightLoop(config, data, options.processes) as loop:
         for repeat in range(1, options.repeats + 1):
             note(f"repeat {repeat} of {options.repeats}: straight loop")
-            seconds, vector, score = loop.run(strategy.shared, rounds, tested)
+            seconds, vector, score = loop.run(strategy.rule.shared, rounds, tested)
             straight += seconds[1:]
             note(f"repeat {repeat} of {options.repeats}: fedpfl run")
             run = simulate(settings(options, options.rounds + 1))
@@ -99,7 +99,9 @@ def measure(options: argparse.Namespace) -> None:
         table(
             ["what", "value", "goal"],
             [
-                *exchanges(straight, fedpfl, len(rounds[-1]), len(tested), len(strategy.shared), options.processes),
+                *exchanges(
+                    straight, fedpfl, len(rounds[-1]), len(tested), len(strategy.rule.shared), options.processes
+                ),
                 ["s from one round's record to the next one's (median of the runs)", _median(whole), ""],
                 memory_row(memory, GOAL_GIB),
                 [
@@ -112,7 +114,7 @@ def measure(options: argparse.Namespace) -> None:
         )
     )
     print(
-        f"\nWork: FedAvg, MLP of {len(strategy.shared):,} parameters, {options.dataset}, {len(rounds[-1])} of "
+        f"\nWork: FedAvg, MLP of {len(strategy.rule.shared):,} parameters, {options.dataset}, {len(rounds[-1])} of "
         f"{options.clients} clients, batch {options.batch_size}, {steps} SGD steps a round, {len(tested)} clients "
         f"tested after each; {options.repeats} times {options.rounds} rounds each, after one that does not count."
     )

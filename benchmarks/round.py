@@ -34,10 +34,11 @@ from common import (
 from straight import Processes, distance, load, make_strategy, same_clients, step, steps_of
 from torch import Tensor, nn
 
+from fedpfl.core.federation import Client
 from fedpfl.core.rng import generator
 from fedpfl.data.federation import FederatedData
 from fedpfl.setup.config import Config
-from fedpfl.strategies import Client, PersonalisedStrategy
+from fedpfl.strategies import PersonalisedStrategy
 
 # Looking through all processes takes time from the training that is measured.
 SAMPLE_SECONDS = 5.0
@@ -168,7 +169,7 @@ class BareLoop:
 
     def train(self, strategy: PersonalisedStrategy, rounds: list[list[Client]]) -> tuple[list[float], Tensor]:
         """Train all rounds from the strategy's initial weights; return the seconds of each and the final weights."""
-        self._start.copy_(torch.from_numpy(strategy.shared))
+        self._start.copy_(torch.from_numpy(strategy.rule.shared))
         seconds = []
         for number, chosen in enumerate(rounds, 1):
             begun = time.perf_counter()

@@ -12,10 +12,11 @@ import torch
 from common import BenchmarkError, Run, note
 from torch import Tensor, nn
 
+from fedpfl.core.federation import Client
 from fedpfl.data.federation import FederatedData
-from fedpfl.setup.assembly import assemble
+from fedpfl.setup.assembly import assemble, make_rule
 from fedpfl.setup.config import Config
-from fedpfl.strategies import Client, PersonalisedStrategy, strategies
+from fedpfl.strategies import PersonalisedStrategy
 
 
 class Processes:
@@ -89,11 +90,9 @@ class Processes:
 
 def make_strategy(config: Config, data: FederatedData) -> PersonalisedStrategy:
     """Return the strategy of the run, which chooses the clients and holds the initial weights."""
-    _, partition = assemble(config, data.input_shape, data.num_classes)
+    _, sharing = assemble(config, data.input_shape, data.num_classes)
     clients = [Client(i, *data.sizes(i)) for i in range(data.num_clients)]
-    aggregation = config.method.aggregation
-    rule = strategies()[aggregation.rule]
-    return rule(clients, partition.layout, partition.get_shared(), config.run, "benchmark", **aggregation.options)
+    return PersonalisedStrategy(make_rule(config, clients, sharing), config.run, "benchmark")
 
 
 def steps_of(client: Client, config: Config) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import Callable
+from typing import Any, Callable
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -23,7 +23,8 @@ from ..core.rng import generator
 from ..core.settings import setting
 from ..data.federation import Samples, SamplesCache
 from ..data.rebalance import AUGMENTATIONS, THRESHOLDS, effective_samples, quota, rebalance
-from ..models.split import cut
+from ..models.parts import cut
+from ..rules.by_part import MeanOfRebalanced
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything, excluding
 
@@ -72,6 +73,7 @@ class FedReG(Method):
     shares = "base and head_G; a second head stays"
     no_personal_head = "has a personal head already, and its other one learns what is common to all"
     Settings = FedReGSettings
+    quick = {"fedreg-augmentation": "auto"}  # a third of the time of "simple"
 
     _in_head_g: Callable[[str], bool]
     _rebalanced_sets: SamplesCache
@@ -87,6 +89,13 @@ class FedReG(Method):
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Everything but head_P travels."""
         return not in_head_p(name)
+
+    def remarks(self, model: Any) -> list[str]:
+        """Say so where the data cannot be augmented."""
+        repeated = len(model.input_shape) != 3 and self.settings.augmentation != "none"
+        if not repeated or self.settings.variant == "original-only":
+            return []
+        return ["fedreg: these data are no images: a class is filled up with plain copies (fedreg-augmentation)"]
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Step 1: base and head_P on the original data, through both heads; step 2: base and head_G, rebalanced."""
@@ -117,7 +126,7 @@ class FedReG(Method):
             effective = self._in_head_g(name) and self.settings.variant != "same-weights"
             return "effective-samples" if effective else "train-samples"
 
-        return Aggregation("mean-of-rebalanced", {"weight_of": weight_of, "threshold": self.settings.threshold})
+        return Aggregation(MeanOfRebalanced, {"weight_of": weight_of, "threshold": self.settings.threshold})
 
     def personalised(self, model: nn.Module) -> Forward:
         """head_G + head_P on the features of the base."""

@@ -13,7 +13,7 @@ from fedpfl.core.errors import ConfigError
 Shape = Tuple[int, ...]
 
 
-class SplitModel(nn.Module):
+class BaseHeadModel(nn.Module):
     """A model in two parts, ``head(base(x))``: personalisation methods cut between them.
 
     Parameters
@@ -29,13 +29,13 @@ class SplitModel(nn.Module):
         Shape of one sample; set by :func:`build`.
     vocabulary : int
         Number of different tokens of a model of texts, 0 for others; set by :func:`build`.
-    another : callable, () → SplitModel
+    another : callable, () → BaseHeadModel
         Builds the same model with newly drawn initial weights; set by :func:`build`.
     """
 
     input_shape: Shape
     vocabulary: int = 0
-    another: Callable[[], SplitModel]
+    another: Callable[[], BaseHeadModel]
 
     def __init__(self, base: nn.Module, head: nn.Linear) -> None:
         super().__init__()
@@ -49,19 +49,22 @@ class SplitModel(nn.Module):
 
 
 # (input shape, classes) → model, and for texts (input shape, classes, vocabulary) → model.
-Builder = Callable[..., SplitModel]
+Builder = Callable[..., BaseHeadModel]
 
 
 class _Entry(NamedTuple):
     builder: Builder
     smallest_side: int | None
     tokens: bool = False
+    smallest_length: int | None = None
 
 
 _MODELS: dict[str, _Entry] = {}
 
 
-def register(name: str, smallest_side: int | None = None, tokens: bool = False) -> Callable[[Builder], Builder]:
+def register(
+    name: str, smallest_side: int | None = None, tokens: bool = False, smallest_length: int | None = None
+) -> Callable[[Builder], Builder]:
     """Add a builder to the models that :func:`build` knows.
 
     Parameters
@@ -69,11 +72,13 @@ def register(name: str, smallest_side: int | None = None, tokens: bool = False) 
     name : str
         The name that users write.
     smallest_side : int, optional
-        The model takes images (channels, height, width) whose height and width are at least this;
-        without it the model takes an input of any shape.
+        The model takes images (channels, height, width) whose height and width are at least this. A model of which
+        neither this nor one of the next two is given takes an input of any shape.
     tokens : bool
         The model takes texts, (length,) whole numbers, and nothing else; its builder gets the size of the vocabulary
         as well.
+    smallest_length : int, optional
+        The model takes series (channels, time) of at least so many steps.
 
     Raises
     ------
@@ -84,7 +89,7 @@ def register(name: str, smallest_side: int | None = None, tokens: bool = False) 
     def add(builder: Builder) -> Builder:
         if name in _MODELS:
             raise ValueError(f"a model named {name!r} is already registered")
-        _MODELS[name] = _Entry(builder, smallest_side, tokens)
+        _MODELS[name] = _Entry(builder, smallest_side, tokens, smallest_length)
         return builder
 
     return add
@@ -95,7 +100,7 @@ def names() -> list[str]:
     return sorted(_MODELS)
 
 
-def build(name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0) -> SplitModel:
+def build(name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0) -> BaseHeadModel:
     """Build a model, drawing its initial weights from torch's global random generator.
 
     Parameters
@@ -103,8 +108,8 @@ def build(name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0) 
     name : str
         One of :func:`names`.
     input_shape : tuple of int
-        Shape of one sample: (channels, height, width) for images, for example (features,) or (channels, length)
-        otherwise, (length,) for texts.
+        Shape of one sample: (channels, height, width) of an image, (channels, time) of a series, (length,) of a text,
+        for example (features,) otherwise.
     num_classes : int
         Number of logits.
     vocabulary : int
@@ -131,6 +136,10 @@ def build(name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0) 
 def _complaint(entry: _Entry, shape: Shape, vocabulary: int) -> str | None:
     if entry.tokens:
         return None if vocabulary and len(shape) == 1 and shape[0] >= 1 else "needs texts"
+    if entry.smallest_length is not None:
+        fits = not vocabulary and len(shape) == 2 and shape[0] >= 1 and shape[1] >= entry.smallest_length
+        steps = f"{entry.smallest_length} step{'s' * (entry.smallest_length > 1)}"
+        return None if fits else f"needs series (channels x time) of at least {steps}"
     if entry.smallest_side is None and vocabulary:
         return "needs numbers that can be computed with"
     if entry.smallest_side is None:

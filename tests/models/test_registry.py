@@ -8,13 +8,16 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.models import registry
 
 SMALLEST_SIDES = {"fedavg-cnn": 16, "convnet": 16, "small-cnn": 4, "resnet9": 11}
+NO_IMAGES = {"mlp", "mlp-200", "char-lstm", "transformer", "cnn-1d", "gru"}
 
 
 def test_names_are_the_documented_ones() -> None:
     assert models.names() == [
         "char-lstm",
+        "cnn-1d",
         "convnet",
         "fedavg-cnn",
+        "gru",
         "mlp",
         "mlp-200",
         "resnet10",
@@ -43,7 +46,7 @@ def test_too_small_image_is_one_clear_line() -> None:
 
 
 @pytest.mark.parametrize("shape", [(561,), (9, 128), (3, 3, 32, 32), (), (0, 32, 32)])
-@pytest.mark.parametrize("name", sorted(set(models.names()) - {"mlp", "mlp-200", "char-lstm", "transformer"}))
+@pytest.mark.parametrize("name", sorted(set(models.names()) - NO_IMAGES))
 def test_image_models_refuse_other_inputs(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="needs images"):
         models.build(name, shape, 10)
@@ -80,9 +83,9 @@ def test_a_registered_model_can_be_built(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(registry, "_MODELS", dict(registry._MODELS))
 
     @models.register("linear", smallest_side=2)
-    def linear(input_shape: tuple[int, ...], num_classes: int) -> models.SplitModel:
+    def linear(input_shape: tuple[int, ...], num_classes: int) -> models.BaseHeadModel:
         channels, height, width = input_shape
-        return models.SplitModel(torch.nn.Flatten(), torch.nn.Linear(channels * height * width, num_classes))
+        return models.BaseHeadModel(torch.nn.Flatten(), torch.nn.Linear(channels * height * width, num_classes))
 
     assert models.build("linear", (1, 2, 3), 4)(torch.zeros(5, 1, 2, 3)).shape == (5, 4)
 

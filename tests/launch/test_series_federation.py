@@ -1,0 +1,84 @@
+"""Federations on series of measurements: every method on both models, and pairs of model and data that do not fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support import quick, simulate
+
+from fedpfl.core.errors import FedpflError
+from fedpfl.data import DataSettings, FederatedData
+from fedpfl.methods import methods
+
+PEOPLE, WINDOWS, CLASSES = 2, 20, 3
+
+
+@pytest.fixture
+def movements(tmp_path):
+    """Write windows of 3 sensors × 30 steps of two people, and return the settings that read them."""
+    rng = np.random.default_rng(0)
+    y = np.arange(PEOPLE * WINDOWS) % CLASSES
+    time = np.arange(30) * 2 * np.pi / 30
+    x = np.sin((1 + y)[:, None, None] * time + np.arange(3)[:, None]) + rng.normal(0, 0.1, (len(y), 3, 30))
+    path = tmp_path / "movements.npz"
+    np.savez(path, x=x.astype(np.float32), y=y, client=np.arange(PEOPLE).repeat(WINDOWS), classes=["a", "b", "c"])
+    return {
+        "dataset": "npz", "data": str(path), "num_server_rounds": 1, "local_epochs": 2, "batch_size": 4,
+        "learning_rate": 0.01,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("model", ["cnn-1d", "gru"])
+@pytest.mark.parametrize("method", list(methods()))
+def test_every_method_trains_on_series(tmp_path, movements, method, model):
+    own = {key: value for key, value in quick(method).items() if key.startswith(method.replace("-", "_"))}
+    settings = {**own, **movements, "method": method, "model": model, "fedreg_augmentation": "simple"}
+    run = simulate(tmp_path, PEOPLE, **settings)
+    (line,) = run.metrics()
+    assert line["clients"] == [0, 1]
+    assert 0 < line["train_loss"] < 10
+    assert np.isfinite(line["personalised"]["loss"])
+    assert run.task()["input_shape"] == [3, 30]
+
+
+def test_series_are_not_scaled(movements):
+    settings = DataSettings(dataset="npz", data=movements["data"], partitioner="natural")
+    data = FederatedData(settings, PEOPLE, 0)
+    with np.load(movements["data"]) as given:
+        share = data.share(1)
+        assert np.array_equal(data.train(1).x.numpy(), given["x"][share.train])
+        assert np.array_equal(data.test(1).x.numpy(), given["x"][share.test])
+    assert data.input_shape == (3, 30) and not data.is_image
+
+
+def test_fedreg_says_that_series_are_copied(tmp_path, movements):
+    settings = {**movements, "method": "fedreg", "model": "cnn-1d"}
+    said = simulate(tmp_path / "simple", PEOPLE, **settings).task()["remarks"]
+    assert said == ["fedreg: these data are no images: a class is filled up with plain copies (fedreg-augmentation)"]
+    assert not simulate(tmp_path / "none", PEOPLE, **settings, fedreg_augmentation="none").task()["remarks"]
+
+
+def test_feddecomp_leaves_a_gru_to_sigma(tmp_path, movements):
+    for model, expected in {
+        "cnn-1d": [], "gru": ["feddecomp: no low-rank part in base.gru: these weights are σ alone"],
+    }.items():  # fmt: skip
+        run = simulate(tmp_path / model, PEOPLE, **movements, method="feddecomp", model=model)
+        assert run.task()["remarks"] == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "needs"),
+    [("small-cnn", "images .*"), ("char-lstm", "texts"), ("resnet8", "images .*")],
+)
+def test_a_model_of_other_data_is_refused_before_round_1(tmp_path, movements, model, needs):
+    with pytest.raises(FedpflError, match=rf"^.*model = '{model}': needs {needs}, but the input is 3x30$"):
+        simulate(tmp_path, PEOPLE, **movements, model=model)
+    assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
+def test_images_are_refused_before_round_1(tmp_path):
+    with pytest.raises(
+        FedpflError, match=r"model = 'cnn-1d': needs series .* of at least 28 steps, but the input is 1x8x8"
+    ):
+        simulate(tmp_path, 2, model="cnn-1d")
+    assert not list(tmp_path.rglob("metrics.jsonl"))

@@ -84,7 +84,7 @@ def loop_seconds(options: argparse.Namespace) -> list[Halves]:
     strategy = make_strategy(config, data)
     rounds = [strategy.choose(number) for number in range(1, options.rounds + 2)]
     with StraightLoop(config, data, options.processes) as loop:
-        seconds, _, _ = loop.run(strategy.shared, rounds, strategy.participants, test_every=len(rounds))
+        seconds, _, _ = loop.run(strategy.rule.shared, rounds, strategy.rule.participants, test_every=len(rounds))
     return seconds[1:]
 
 

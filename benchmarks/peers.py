@@ -199,7 +199,7 @@ def light_job(options: argparse.Namespace) -> tuple[Job, FederatedData]:
         rounds = [strategy.choose(number) for number in range(1, options.rounds + 2)]
         steps = [sum(steps_of(client, config) for client in chosen) for chosen in rounds]
         with light.StraightLoop(config, data, options.processes) as loop:
-            seconds, _, score = loop.run(strategy.shared, rounds, strategy.participants)
+            seconds, _, score = loop.run(strategy.rule.shared, rounds, strategy.rule.participants)
         accuracy = score.correct / score.samples
         return [Found(*halves, count, accuracy) for halves, count in zip(seconds, steps, strict=True)][1:]
 
@@ -236,7 +236,7 @@ def own(run: Run, job: Job, data: FederatedData) -> list[Found]:
     """Return what fedpfl took."""
     config = Config.parse(job.values)
     strategy = make_strategy(config, data)
-    steps = [sum(steps_of(strategy.clients[i], config) for i in line["clients"]) for line in run.lines]
+    steps = [sum(steps_of(strategy.rule.clients[i], config) for i in line["clients"]) for line in run.lines]
     return [
         Found(line["seconds_train"], line["seconds_evaluate"], count, line["personalised"]["weighted"])
         for line, count in zip(run.lines, steps, strict=True)

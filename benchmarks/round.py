@@ -80,7 +80,7 @@ def measure(options: argparse.Namespace) -> None:
                 starts += [run.seconds_to_first_step] if run.seconds_to_first_step is not None else []
                 exits.append(run.seconds)
                 same_clients(rounds, run)
-            difference = distance(vector, run, strategy.layout.names)
+            difference = distance(vector, run, strategy.rule.layout.names)
     base = statistics.median(bare)
 
     def row(who: str, seconds: list[float], goal: str) -> list[str]:

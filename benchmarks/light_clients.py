@@ -43,6 +43,7 @@ from fedpfl.core.federation import Client
 from fedpfl.core.rng import generator
 from fedpfl.data.federation import FederatedData
 from fedpfl.setup.config import Config
+from fedpfl.transports.player import ArrayNote, keep_freed_memory, receive_array, send_arrays
 from fedpfl.transports.pool import enlarge
 
 # Of the straight loop; the time of a core for an exchange beyond work and copies; memory with 1,000 clients.
@@ -182,17 +183,18 @@ def exchanges(
 
 
 def copy_seconds(size: int) -> float:
-    """Return the processor time of both ends for copying a vector of float32 once, through a pipe, and once more."""
+    """Return the processor time of both ends for copying a vector of float32 once, into a pipe and out of it."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     sender = context.Process(target=_send, args=(theirs, size), daemon=True)
     sender.start()
     theirs.close()
-    into = np.zeros(size, np.float32)
-    ours.recv_bytes_into(into)
+    keep_freed_memory()
+    listed = ArrayNote("vector", 0, "<f4", (size,), True)
+    receive_array(ours, listed)
     begun = time.process_time()
     for _ in range(COPIES):
-        ours.recv_bytes_into(into)
+        receive_array(ours, listed)
     own = time.process_time() - begun
     sent = float(ours.recv())
     sender.join()
@@ -201,12 +203,13 @@ def copy_seconds(size: int) -> float:
 
 def _send(pipe: Connection, size: int) -> None:
     enlarge(pipe)
+    keep_freed_memory()
     model, vector = np.ones(size, np.float32), np.zeros(size, np.float32)
-    pipe.send_bytes(vector)
+    send_arrays(pipe, [vector])
     begun = time.process_time()
     for _ in range(COPIES):
         np.copyto(vector, model)
-        pipe.send_bytes(vector)
+        send_arrays(pipe, [vector])
     pipe.send(time.process_time() - begun)
 
 

@@ -30,6 +30,7 @@ from fedpfl.data.federation import federated_data
 from fedpfl.methods import methods
 from fedpfl.setup.assembly import make_rule
 from fedpfl.setup.config import Config
+from fedpfl.training.batches import batch_sizes
 from fedpfl.training.phase import Batch, Phase, Samples
 from fedpfl.training.settings import TrainingSettings
 
@@ -126,12 +127,16 @@ class BareLoop:
         self, model: nn.Module, phase: Phase, samples: Samples, settings: TrainingSettings, rng: np.random.Generator
     ) -> float:
         """Train through one phase."""
+        settings = phase.adjusted(settings)
+        if settings.optimizer != "sgd":
+            raise BenchmarkError(f"a phase trains with {settings.optimizer}; this loop has SGD only")
         x, y = phase.data if phase.data is not None else samples
         trained = [(name, p) for name, p in model.named_parameters() if phase.train(name)]
         if not trained or phase.epochs == 0 or len(y) == 0:
             return 0.0
         order = torch.from_numpy(rng.permutation(len(y)))
-        cut = torch.split(order, phase.batch_size or settings.batch_size)
+        sizes = batch_sizes(len(y), phase.batch_size or settings.batch_size, settings.last_batch)
+        cut = torch.split(order[: sum(sizes)], sizes)
         batches = [Batch(_rows(x, positions), y[positions], positions) for positions in cut]
         names = [name for name, _ in trained]
         params: list[Tensor] = [p for _, p in trained]

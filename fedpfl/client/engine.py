@@ -137,8 +137,9 @@ class Engine:
             metrics.update(_metrics("global", evaluate(shared, samples)))
         if local.has_received(EVALUATION_ONLY):
             metrics.update(_metrics("global", self._test_mean_model(local.received(EVALUATION_ONLY), samples)))
-        self._run(adaptation, local, "adaptation")
-        self.model.eval()
+        if adaptation:
+            self._run(adaptation, local, "adaptation")
+            self.model.eval()
         score = evaluate(personalised, samples)
         metrics.update(_metrics("personalised", score))
         if self.config.data.validation_fraction and len((held := self.validation_samples(client)).y):

@@ -291,7 +291,9 @@ class Method:
 
     def common_model(self, model: nn.Module) -> Forward | None:
         """Return :meth:`global_model`, or ``None`` where ``personal-head`` has taken its classifier away."""
-        taken = any(self.is_shared(name, model) and not self.travels(name, model) for name in model.state_dict())
+        taken = self.personal_head and any(
+            self.is_shared(name, model) and not self.travels(name, model) for name in model.state_dict()
+        )
         return None if taken else self.global_model(model)
 
     def in_mean_model(self, name: str) -> bool:

@@ -12,7 +12,7 @@ from ..core.privacy import without_negative_variances
 from .rule import Rule
 
 # Values that are added at a time: they stay in a core's cache, and no copy of a whole vector is made.
-BLOCK = 1 << 14
+BLOCK = 1 << 15
 
 
 class RunningMean:
@@ -33,7 +33,9 @@ class RunningMean:
         """Add a vector, shape (size,), with its weight, at least 0."""
         for at in range(0, len(vector), BLOCK):
             values = vector[at : at + BLOCK]
-            product = np.multiply(values, weight, out=self._block[: len(values)], dtype=np.float64)
+            product = self._block[: len(values)]
+            product[...] = values  # in float64, as all that follows
+            np.multiply(product, weight, out=product)
             total = self._sum[at : at + BLOCK]
             np.add(total, product, out=total)
         self._weights += weight

@@ -60,7 +60,8 @@ def run_phase(
     """
     settings = phase.adjusted(settings)
     x, y = phase.data if phase.data is not None else samples
-    trained = [(name, p) for name, p in model.named_parameters() if phase.train(name)]
+    parameters, modules = list(model.named_parameters()), list(model.modules())
+    trained = [(name, p) for name, p in parameters if phase.train(name)]
     if not trained or phase.epochs == 0 or len(y) == 0:
         return 0.0
     names = [name for name, _ in trained]
@@ -68,11 +69,12 @@ def run_phase(
     optimizer = OPTIMIZERS[settings.optimizer](
         params, phase.learning_rate or settings.learning_rate, settings.momentum, settings.weight_decay
     )
-    model.train()
+    if not all(module.training for module in modules):
+        model.train()
     sizes = batch_sizes(len(y), phase.batch_size or settings.batch_size, settings.last_batch)
-    total = torch.zeros((), device=x.device)
+    losses: list[Tensor] = []
     precision = step_precision(settings)
-    only_training, statistics = _only_training(model, set(names)), _statistics(model, phase.move_statistics)
+    only_training, statistics = _only_training(parameters, set(names)), _statistics(modules, phase.move_statistics)
     with phase.during(model), only_training, statistics as norms:
         for _ in range(phase.epochs):
             for batch in _batches(x, y, sizes, rng):
@@ -91,10 +93,10 @@ def run_phase(
                 if phase.penalty is not None:
                     phase.penalty.add_gradient(names, params, grads)
                 optimizer.step(grads)
-                total += loss.detach() * len(batch.y)
+                losses.append(loss.detach())
                 if lone:
                     _set_mode(norms, True)
-    return float(total) / (phase.epochs * sum(sizes))
+    return _sum(losses, sizes * phase.epochs) / (phase.epochs * sum(sizes))
 
 
 @torch.no_grad()
@@ -126,23 +128,28 @@ def _batches(x: Tensor, y: Tensor, sizes: Sequence[int], rng: np.random.Generato
         yield Batch(inputs, labels, positions)
 
 
+def _sum(losses: Sequence[Tensor], sizes: Sequence[int]) -> float:
+    """Return the sum of the batches' mean losses times their sizes, added up in float32 one after the other."""
+    summands = torch.stack(list(losses)).float().cpu().numpy() * np.array(sizes, np.float32)
+    return float(np.add.accumulate(summands)[-1])
+
+
 @contextmanager
-def _only_training(model: nn.Module, names: set[str]) -> Iterator[None]:
-    before: dict[str, bool] = {}
-    for name, p in model.named_parameters():
-        before[name] = p.requires_grad
-        p.requires_grad_(name in names)
+def _only_training(parameters: Sequence[tuple[str, nn.Parameter]], names: set[str]) -> Iterator[None]:
+    changed = [p for name, p in parameters if p.requires_grad != (name in names)]
+    for p in changed:
+        p.requires_grad_(not p.requires_grad)
     try:
         yield
     finally:
-        for name, p in model.named_parameters():
-            p.requires_grad_(before[name])
+        for p in changed:
+            p.requires_grad_(not p.requires_grad)
 
 
 @contextmanager
-def _statistics(model: nn.Module, move: bool) -> Iterator[list[nn.modules.batchnorm._BatchNorm]]:
+def _statistics(modules: Sequence[nn.Module], move: bool) -> Iterator[list[nn.modules.batchnorm._BatchNorm]]:
     """Yield the BatchNorm layers; with ``move`` false their running statistics stand still."""
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    norms = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     before: list[tuple[nn.modules.batchnorm._BatchNorm, float]] = [(m, m.momentum) for m in norms]  # type: ignore[misc]
     if not move:
         for m in norms:

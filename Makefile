@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install simulate test test-cluster test-experiments test-faults test-flower-latest test-arm64 test-playbook lint packages clean
+.PHONY: help install simulate test test-cluster test-experiments test-papers test-faults test-flower-latest test-arm64 test-playbook lint packages clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,10 @@ test-flower-latest: install packages ## those tests that meet Flower, with the n
 
 test-experiments: install ## every experiment at smoke scale, in one process; a quarter of an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m experiments tests/experiments
+
+# PAPERS="feddecomp-table-1 fedreg-*" runs those files alone, PAPERS_HOURS=2 begins nothing new after two hours.
+test-papers: install ## the papers' settings at their own size, 3 rounds each; goes on where it was ended; days
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m papers tests/papers
 
 test-faults: install packages ## kill parts of a running testbed; half an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults

@@ -24,7 +24,7 @@ from fedpfl.results.run import to_toml
 
 GIB = 2**30
 MIB = 2**20
-# How often metrics.jsonl is looked for: start-up times are known to this precision.
+# How often metrics.jsonl is looked for until it is there.
 LOOK_SECONDS = 0.05
 # After Ctrl-C `fedpfl run` ends its workers, `fedpfl up` Flower.
 STOP_SECONDS = 30.0
@@ -84,7 +84,7 @@ def machine() -> str:
     parts = [
         _cpu_model(), f"{cores()} cores", f"{memory / GIB:.0f} GiB" if memory else "",
         f"{platform.system()} {platform.machine()}", f"Python {platform.python_version()}",
-        *(f"{name} {version(name)}" for name in ("torch", "flwr", "ray")),
+        *(f"{name} {version(name)}" for name in ("torch", "numpy", "flwr")),
         f"load average {os.getloadavg()[0]:.1f} at the end" if hasattr(os, "getloadavg") else "",
     ]  # fmt: skip
     return ", ".join(part for part in parts if part)
@@ -133,12 +133,16 @@ class Run:
         From the start of the command until the server sent out round 1: when ``metrics.jsonl`` got its first line,
         less that round's seconds. Data and model are in the clients' memory by then, from the question which client
         they are.
+    seconds_a_round : float or None
+        From the first line of ``metrics.jsonl`` to its last, divided by the rounds between: with all that comes between
+        one round and the next, as writing the record and the checkpoint. None with one round.
     """
 
     lines: list[dict[str, Any]]
     arrays: dict[str, Tensor]
     seconds: float
     seconds_to_first_step: float | None
+    seconds_a_round: float | None
 
 
 def simulate(
@@ -173,13 +177,14 @@ def simulate(
         file = folder / "settings.toml"
         file.write_text(to_toml({**settings, **places}), encoding="utf-8")
         result = folder / "runs" / "run"
+        metrics = result / "metrics.jsonl"
         words = [sys.executable, "-c", "from fedpfl.cli import main; main()", *command]
         words += ["--json", "--quiet", "--run-config", str(file)]
         with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
             started = time.time()
             process = subprocess.Popen(words, cwd=folder, stdout=out, stderr=err, stdin=subprocess.DEVNULL)
             try:
-                first_line_at = _watch(process, result / "metrics.jsonl", sample, every)
+                first_line_at = _watch(process, metrics, sample, every)
             finally:
                 if process.poll() is None:  # interrupted: it ends its processes itself
                     process.terminate()
@@ -191,10 +196,13 @@ def simulate(
             if outcome.get("status") != "finished:completed":
                 reason = outcome.get("error") or (err.read().strip().splitlines() or ["no reason given"])[-1]
                 raise BenchmarkError(f"fedpfl {command[0]} failed: {reason}")
-        text = (result / "metrics.jsonl").read_text(encoding="utf-8")
-        lines = [json.loads(line) for line in text.splitlines()]
-        begun = first_line_at - started - lines[0]["seconds"] if first_line_at else None
-        return Run(lines, load_file(result / "global.safetensors"), seconds, begun)
+        lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+        begun = a_round = None
+        if first_line_at is not None:
+            begun = first_line_at - started - lines[0]["seconds"]
+            if len(lines) > 1:
+                a_round = (metrics.stat().st_mtime - first_line_at) / (len(lines) - 1)
+        return Run(lines, load_file(result / "global.safetensors"), seconds, begun, a_round)
 
 
 def _watch(
@@ -206,7 +214,7 @@ def _watch(
     sample_at = time.monotonic()
     while process.poll() is None:
         if first_line_at is None and metrics.is_file() and metrics.stat().st_size:
-            first_line_at = time.time()
+            first_line_at = metrics.stat().st_mtime
         if sample is not None and time.monotonic() >= sample_at:
             tree.look()
             sample(tree)

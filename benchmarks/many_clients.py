@@ -1,21 +1,23 @@
-"""Memory and time of a federation of 1,000 virtual clients on one machine, through the whole of Flower.
+"""A federation of 10,000 clients, of which a hundredth trains in a round: its memory, and what a round costs.
 
-The data set is divided evenly among the clients, a hundredth of them trains in a round, nothing is tested before the
-end. Memory is that of every process of the run together: the command, Flower's SuperLink and its helpers, the
-ServerApp, Ray and its actors.
+The data set is divided evenly among the clients; nothing is tested before the end, when all of them are. Memory is
+that of every process of the run together, sampled in a run of its own. A round should cost what those clients cost that
+train in it, however many others there are: so it is set beside the straight loop of ``light_clients.py``, which trains
+the same clients and does nothing else. That loop has an MLP; with another model the run is measured alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
 from common import (
-    GIB,
     BenchmarkError,
-    ProcessTree,
+    Run,
     add_data_options,
+    cores,
     count,
     data_dir,
     footer,
@@ -24,75 +26,110 @@ from common import (
     simulate,
     table,
 )
+from light_clients import Halves, StraightLoop, memory_row, peak_memory
+from straight import make_strategy, same_clients
 
-SAMPLE_SECONDS = 0.5
-GOAL_GIB = 8
+from fedpfl.data.federation import FederatedData
+from fedpfl.setup.config import Config
+
+GOAL_GIB = 2.0
+# The model that the straight loop has.
+MLP = "mlp"
 
 
 def measure(options: argparse.Namespace) -> None:
-    """Run the federation once and watch its memory."""
+    """Measure in turn: straight loop, fedpfl, and again; then the memory."""
     if options.dataset == "digits":
         raise BenchmarkError("digits has 1,797 samples, too few for many clients; use mnist or fashion-mnist")
-    if not Path("/proc/self/stat").is_file():
-        note("without /proc the memory cannot be measured here")
-    peak, peak_processes, proportional = 0, 0, True
-
-    def sample(tree: ProcessTree) -> None:
-        nonlocal peak, peak_processes, proportional
-        resident, all_proportional = tree.resident()
-        proportional = proportional and all_proportional
-        if resident > peak:
-            peak, peak_processes = resident, len(tree.members)
-
-    note(f"fedpfl run with {options.clients} clients")
-    run = simulate(
-        {
-            "method": options.method, "model": options.model, "dataset": options.dataset,
-            "data-dir": data_dir(options.data_dir), "num-clients": options.clients, "fraction-train": options.fraction,
-            "num-server-rounds": options.rounds + 1, "evaluate-every": 0, "seed": options.seed, "partitioner": "iid",
-        },
-        sample,
-        SAMPLE_SECONDS,
-    )  # fmt: skip
-    first = run.seconds_to_first_step
-    kind = "PSS, shared pages counted once" if proportional else "RSS, shared pages counted in every process"
-    trained = [line["seconds_train"] for line in run.lines[1:]]
+    values = settings(options)
+    straight: list[Halves] = []
+    runs: list[Run] = []
+    for repeat in range(1, options.repeats + 1):
+        if options.model == MLP:
+            note(f"repeat {repeat} of {options.repeats}: straight loop")
+            straight += loop_seconds(options)
+        note(f"repeat {repeat} of {options.repeats}: fedpfl run with {options.clients} clients")
+        runs.append(simulate(values))
+    if options.model == MLP:
+        config = Config.parse(values)
+        strategy = make_strategy(config, FederatedData(config.data, options.clients, options.seed))
+        same_clients([strategy.choose(number) for number in range(1, options.rounds + 2)], runs[-1])
+    note("fedpfl run, its memory")
+    memory = peak_memory(values)
+    print(table(["what", "value", "goal"], [*times(straight, runs, options.clients), memory_row(memory, GOAL_GIB)]))
     print(
-        table(
-            ["what", "value", "goal"],
-            [
-                [
-                    f"peak memory of all processes, GiB ({kind})",
-                    f"{peak / GIB:.2f}" if peak else "unknown",
-                    f"≤ {GOAL_GIB}",
-                ],
-                ["processes at the peak", str(peak_processes) if peak else "unknown", ""],
-                ["seconds from the command to the first round", f"{first:.1f}" if first is not None else "unknown", ""],
-                ["seconds of a training round (median)", f"{statistics.median(trained):.2f}", ""],
-                [f"seconds to test all {options.clients} clients", f"{run.lines[-1]['seconds_evaluate']:.2f}", ""],
-                ["seconds of the whole command", f"{run.seconds:.1f}", ""],
-            ],
-        )
-    )
-    print(
-        f"\nWork: {options.method}, {options.model}, {options.dataset}, {len(run.lines[0]['clients'])} of "
-        f"{options.clients} clients a round, {options.rounds} rounds after one that does not count; memory sampled "
-        f"every {SAMPLE_SECONDS} s.\nFirst round: when metrics.jsonl got its first line, less that round's seconds."
+        f"\nWork: {options.method}, {options.model}, {options.dataset}, {len(runs[0].lines[0]['clients'])} of "
+        f"{options.clients} clients a round, one epoch, batch {options.batch_size}; {options.repeats} times "
+        f"{options.rounds} rounds after one that does not count.\n"
+        "First round: when metrics.jsonl got its first line, less that round's seconds."
     )
     print(footer(options.seed))
 
 
+def settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of the run to measure."""
+    return {
+        "method": options.method, "model": options.model, "dataset": options.dataset,
+        "data-dir": data_dir(options.data_dir), "num-clients": options.clients, "fraction-train": options.fraction,
+        "num-server-rounds": options.rounds + 1, "evaluate-every": 0, "seed": options.seed, "partitioner": "iid",
+        "min-samples": 2, "local-epochs": 1, "batch-size": options.batch_size, "last-batch": "keep",
+        "optimizer": "sgd", "learning-rate": 0.05, "momentum": 0.0,
+    }  # fmt: skip
+
+
+def loop_seconds(options: argparse.Namespace) -> list[Halves]:
+    """Return the seconds of the straight loop's rounds; in the last one all clients are tested."""
+    config = Config.parse(settings(options))
+    data = FederatedData(config.data, options.clients, options.seed)
+    strategy = make_strategy(config, data)
+    rounds = [strategy.choose(number) for number in range(1, options.rounds + 2)]
+    with StraightLoop(config, data, options.processes) as loop:
+        seconds, _, _ = loop.run(strategy.shared, rounds, strategy.participants, test_every=len(rounds))
+    return seconds[1:]
+
+
+def times(straight: Sequence[Halves], runs: Sequence[Run], clients: int) -> list[list[str]]:
+    """Return the rows that tell seconds."""
+    trained = [line["seconds_train"] for run in runs for line in run.lines[1:]]
+    tested = [run.lines[-1]["seconds_evaluate"] for run in runs]
+    # Not the last round: its record comes after the tests.
+    whole = [run.seconds_a_round - run.lines[-1]["seconds_evaluate"] / (len(run.lines) - 1)
+             for run in runs if run.seconds_a_round is not None]  # fmt: skip
+    first = [run.seconds_to_first_step for run in runs if run.seconds_to_first_step is not None]
+    rows = [
+        ["s of a training round", _median(trained), ""],
+        ["s from one round's record to the next one's, without the tests", _median(whole), ""],
+        [f"s to test all {clients} clients", _median(tested), ""],
+        ["s from the command to the first round", _median(first), ""],
+        ["s of the whole command", _median([run.seconds for run in runs]), ""],
+    ]
+    if straight:
+        work = [halves.train for halves in straight]
+        ratio = statistics.median(trained) / statistics.median(work)
+        rows.insert(0, ["s of the straight loop's training round, the same clients", _median(work), ""])
+        rows.insert(2, ["a training round, of the loop's", f"{ratio:.2f}", ""])
+        rows.insert(5, ["s of the straight loop to test all of them", _median([max(h.test for h in straight)]), ""])
+    return rows
+
+
+def _median(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.3f}" if values else "unknown"
+
+
 def arguments() -> argparse.ArgumentParser:
     """Return the command line."""
-    parser = argparse.ArgumentParser(
-        prog="many_clients.py", description="Memory and time of a federation of many virtual clients on this machine."
-    )
-    add_data_options(parser, "fashion-mnist")
-    parser.add_argument("--clients", type=count, default=1000, help="clients of the federation (%(default)s)")
+    parser = argparse.ArgumentParser(prog="many_clients.py", description=__doc__.partition("\n")[0])
+    add_data_options(parser, "mnist")
+    parser.add_argument("--clients", type=count, default=10_000, help="clients of the federation (%(default)s)")
     parser.add_argument("--fraction", type=float, default=0.01, help="share of them in a round (%(default)s)")
-    parser.add_argument("--rounds", type=count, default=3, help="rounds to measure, after one more (%(default)s)")
+    parser.add_argument("--rounds", type=count, default=10, help="rounds to measure, after one more (%(default)s)")
+    parser.add_argument("--repeats", type=count, default=3, help="how often all is measured in turn (%(default)s)")
     parser.add_argument("--method", default="fedavg", help="method (%(default)s)")
-    parser.add_argument("--model", default="fedavg-cnn", help="model (%(default)s)")
+    parser.add_argument("--model", default=MLP, help="model (%(default)s); for example fedavg-cnn")
+    parser.add_argument("--batch-size", type=count, default=20, help="samples in a batch (%(default)s)")
+    parser.add_argument(
+        "--processes", type=count, default=cores(), help="of the straight loop; all cores (%(default)s)"
+    )
     return parser
 
 

@@ -22,13 +22,14 @@ import torch
 from common import BenchmarkError, add_data_options, count, data_dir, footer, main, note, table
 from torch import Tensor, nn
 
+from fedpfl.client import engine as engine_module
 from fedpfl.client.engine import Engine
-from fedpfl.client.engine import engine as engine_module
+from fedpfl.core.federation import Client
 from fedpfl.core.payload import Payload
 from fedpfl.data.federation import federated_data
 from fedpfl.methods import methods
+from fedpfl.setup.assembly import make_rule
 from fedpfl.setup.config import Config
-from fedpfl.strategies import Client, strategies
 from fedpfl.training.phase import Batch, Phase, Samples
 from fedpfl.training.settings import TrainingSettings
 
@@ -90,18 +91,14 @@ def cost(options: argparse.Namespace, name: str) -> tuple[float, float, float, i
 
 def player(engine: Engine) -> Callable[[], None]:
     """Return a function that plays the next round of client 0, as the server would ask for it."""
-    config, partition = engine.config, engine.partition
-    aggregation = config.method.aggregation
-    strategy = strategies()[aggregation.rule](
-        [Client(0, *engine.data.sizes(0))], partition.layout, partition.get_shared(), config.run, "benchmark",
-        **aggregation.options, **partition.rule_options,
-    )  # fmt: skip
+    config, sharing = engine.config, engine.sharing
+    rule = make_rule(config, [Client(0, *engine.data.sizes(0))], sharing)
     played = 0
 
     def play() -> None:
         nonlocal played
-        client, layout = strategy.clients[0], strategy.layout
-        extra = strategy.attachments(client, "train")
+        client, layout = rule.clients[0], rule.layout
+        extra = rule.attachments(client, "train")
         message = Payload(
             config={
                 **extra.config,
@@ -109,7 +106,7 @@ def player(engine: Engine) -> Callable[[], None]:
             },
             arrays={
                 **extra.arrays,
-                **layout.pack(strategy.outgoing(client), config.run.wire_dtype),
+                **layout.pack(rule.outgoing(client), config.run.wire_dtype),
             },
         )  # fmt: skip
         engine.train(0, message)
@@ -157,7 +154,7 @@ class BareLoop:
                     if phase.gradient is None:
                         grads: list[Tensor] = list(torch.autograd.grad(phase.loss(model, batch), params))
                     else:
-                        _, grads = phase.gradient(model, batch, params)
+                        _, grads = phase.gradient(model, batch, names, params)
                     if phase.penalty is not None:
                         phase.penalty.add_gradient(names, params, grads)
                     with torch.no_grad():

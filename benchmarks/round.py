@@ -11,8 +11,6 @@ and averages them, so that both end with the same model, up to rounding; the dis
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import queue
 import statistics
 import time
 from collections.abc import Iterator
@@ -23,7 +21,6 @@ from common import (
     MIB,
     BenchmarkError,
     ProcessTree,
-    Run,
     add_data_options,
     cores,
     count,
@@ -34,16 +31,15 @@ from common import (
     simulate,
     table,
 )
+from straight import Processes, distance, load, make_strategy, same_clients, step, steps_of
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from fedpfl.core.federation import Client
 from fedpfl.core.rng import generator
 from fedpfl.data.federation import FederatedData
-from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
-from fedpfl.strategies import Client, PersonalisedStrategy, strategies
+from fedpfl.strategies import PersonalisedStrategy
 
-WARM_UP_STEPS = 30
 # Looking through all processes takes time from the training that is measured.
 SAMPLE_SECONDS = 5.0
 # A training round, a round with evaluation, both as multiples of the bare loop; seconds until the first step.
@@ -72,10 +68,10 @@ def measure(options: argparse.Namespace) -> None:
     def sample(tree: ProcessTree) -> None:
         peaks.update({(len(exits), pid): peak for pid, peak in tree.workers().items()})
 
-    with BarePool(config, data, options.processes) as pool:
+    with BareLoop(config, data, options.processes) as loop:
         for repeat in range(1, options.repeats + 1):
             note(f"repeat {repeat} of {options.repeats}: bare loop")
-            seconds, vector = pool.train(strategy, rounds)
+            seconds, vector = loop.train(strategy, rounds)
             bare += seconds[1:]
             for every, into in ((0, train), (1, evaluated)):
                 note(f"repeat {repeat} of {options.repeats}: fedpfl run, evaluate-every = {every}")
@@ -138,37 +134,11 @@ def settings(options: argparse.Namespace, evaluate_every: int) -> dict[str, Any]
     }  # fmt: skip
 
 
-def make_strategy(config: Config, data: FederatedData) -> PersonalisedStrategy:
-    """Return the strategy of the run, which chooses the clients and holds the initial weights."""
-    _, partition = assemble(config, data.input_shape, data.num_classes)
-    clients = [Client(i, *data.sizes(i)) for i in range(data.num_clients)]
-    aggregation = config.method.aggregation
-    rule = strategies()[aggregation.rule]
-    return rule(clients, partition.layout, partition.get_shared(), config.run, "benchmark", **aggregation.options)
-
-
-def steps_of(client: Client, config: Config) -> int:
-    """Return the SGD steps of a client's round."""
-    return int(config.training.local_epochs) * -(-client.train_samples // int(config.training.batch_size))
-
-
-def same_clients(rounds: list[list[Client]], run: Run) -> None:
-    """Make sure that the run trained the clients that the bare loop trains."""
-    if [line["clients"] for line in run.lines] != [[client.id for client in chosen] for chosen in rounds]:
-        raise BenchmarkError("fedpfl trained other clients than the bare loop; the comparison would not be fair")
-
-
-def distance(vector: Tensor, run: Run, names: list[str]) -> float:
-    """Return ‖a − b‖ / ‖b‖ of the bare loop's final model and fedpfl's."""
-    theirs = torch.cat([run.arrays[name].reshape(-1) for name in names])
-    return float((vector - theirs).norm() / theirs.norm())
-
-
 # -- the bare loop ---------------------------------------------------------------------------------------------------
 
 
-class BarePool:
-    """Processes that train clients; started and warmed before anything is timed, idle between the rounds.
+class BareLoop:
+    """The loop, a context manager.
 
     Parameters
     ----------
@@ -186,58 +156,32 @@ class BarePool:
         # The weights that a round starts from, and those that each of its clients ends with.
         self._start: Tensor = torch.zeros(size).share_memory_()  # type: ignore[no-untyped-call]
         self._ends: Tensor = torch.zeros(slots, size).share_memory_()  # type: ignore[no-untyped-call]
-        context = multiprocessing.get_context("spawn")
-        self._tasks: Any = context.Queue()
-        self._done: Any = context.Queue()
-        given = (config.flat(), self._tasks, self._done, self._start, self._ends)
-        self._workers = [context.Process(target=work, args=given, daemon=True) for _ in range(processes)]
+        self._processes = Processes(processes, work, (config.flat(), self._start, self._ends))
 
-    def __enter__(self) -> BarePool:
-        """Start the processes and wait until they are warm."""
-        note("starting the bare loop's processes")
-        for worker in self._workers:
-            worker.start()
-        self._wait(len(self._workers))
+    def __enter__(self) -> BareLoop:
+        """Start the processes."""
+        self._processes.__enter__()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error: Any) -> None:
         """End the processes."""
-        for _ in self._workers:
-            self._tasks.put(None)
-        for worker in self._workers:
-            worker.join(10)
-            if worker.is_alive():
-                worker.terminate()
+        self._processes.__exit__(*error)
 
     def train(self, strategy: PersonalisedStrategy, rounds: list[list[Client]]) -> tuple[list[float], Tensor]:
         """Train all rounds from the strategy's initial weights; return the seconds of each and the final weights."""
-        self._start.copy_(torch.from_numpy(strategy.shared))
+        self._start.copy_(torch.from_numpy(strategy.rule.shared))
         seconds = []
         for number, chosen in enumerate(rounds, 1):
             begun = time.perf_counter()
             slots = sorted(range(len(chosen)), key=lambda slot: -chosen[slot].train_samples)
-            for slot in slots:
-                self._tasks.put((slot, chosen[slot].id, number))
-            self._wait(len(chosen))
+            self._processes.do([(slot, chosen[slot].id, number) for slot in slots])
             weights = torch.tensor([client.train_samples for client in chosen], dtype=torch.float32)
             self._start.copy_((weights / weights.sum()) @ self._ends[: len(chosen)])
             seconds.append(time.perf_counter() - begun)
         return seconds, self._start.clone()
 
-    def _wait(self, answers: int) -> None:
-        while answers:
-            try:
-                reason = self._done.get(timeout=1)
-            except queue.Empty:
-                if all(worker.is_alive() for worker in self._workers):
-                    continue
-                reason = "it ended"
-            if reason:
-                raise BenchmarkError(f"a process of the bare loop failed: {reason}")
-            answers -= 1
 
-
-def work(values: dict[str, Any], tasks: Any, done: Any, start: Tensor, ends: Tensor) -> None:
+def work(values: dict[str, Any], start: Tensor, ends: Tensor, tasks: Any, done: Any) -> None:
     """Be one of the bare loop's processes."""
     try:
         torch.set_num_threads(1)
@@ -277,31 +221,17 @@ def cnn(channels: int, classes: int) -> nn.Module:
     return model.to(memory_format=torch.channels_last)
 
 
-@torch.no_grad()
-def load(params: list[Tensor], flat: Tensor) -> None:
-    """Load a flat vector into the parameters."""
-    for p, values in zip(params, torch.split(flat, [p.numel() for p in params]), strict=True):
-        p.copy_(values.view(p.shape))
-
-
 def batches(x: Tensor, y: Tensor, size: int, order: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Gather an epoch once (n × H × W × C in memory, whole samples) and cut it into batches."""
     gathered = x.permute(0, 2, 3, 1)[order].permute(0, 3, 1, 2)
     return zip(torch.split(gathered, size), torch.split(y[order], size), strict=True)
 
 
-def step(model: nn.Module, params: list[Tensor], x: Tensor, y: Tensor, learning_rate: float) -> None:
-    """Do one step of SGD."""
-    grads = torch.autograd.grad(F.cross_entropy(model(x), y), params)
-    with torch.no_grad():
-        torch._foreach_add_(params, grads, alpha=-learning_rate)
-
-
 def arguments() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = argparse.ArgumentParser(
         prog="round.py",
-        description="A round of FedAvg through fedpfl and Flower, beside a bare PyTorch loop with the same SGD steps.",
+        description="A round of FedAvg by `fedpfl run`, beside a bare PyTorch loop with the same SGD steps.",
     )
     add_data_options(parser, "fashion-mnist")
     parser.add_argument("--rounds", type=count, default=4, help="rounds to measure, after one more (%(default)s)")

@@ -30,15 +30,14 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.sharing import Channels
 from fedpfl.launch.superlink import script
 from fedpfl.results.run import RunFolder, to_toml
-from fedpfl.setup.config import RunSettings
-from fedpfl.strategies import Client
-from fedpfl.strategies.factor_analysis import Moments, number_of_factors, principal_axis, shared_channels
-from fedpfl.strategies.factor_split import FactorSplit
+from fedpfl.rules.factor_analysis import Moments, number_of_factors, principal_axis, shared_channels
+from fedpfl.rules.factor_split import FactorSplit
 
 CLIENTS, FEATURES, NEURONS = 100, 100, 200
 SAMPLES = 200
@@ -192,15 +191,15 @@ def recover(
     rng = np.random.default_rng([seed, 2])
     layout = Layout.of([("weight", planted.weights.shape[1:])])
     count = len(planted.weights)
-    clients = [Client(i, SAMPLES, SAMPLES) for i in range(count)]
+    clients = tuple(Client(i, SAMPLES, SAMPLES) for i in range(count))
     rule = FactorSplit(
-        clients, layout, np.zeros(layout.size, np.float32), RunSettings(), "simulation",
+        Federation(clients, layout), np.zeros(layout.size, np.float32),
         channels=Channels(layout, (("weight",),)), dynamic=dynamic, kappas=[KAPPA], taus=[1 - planted.split.mean()],
         factor=factor, tolerance=TOLERANCE, max_iterations=ITERATIONS, update="weights",
     )  # fmt: skip
     splits = []
     for number in range(1, rounds + 1 if dynamic else 2):
-        rule.begin(number)
+        rule.begin_round(number)
         for i in sorted(rng.choice(count, count // 2 if dynamic else count, replace=False)):
             sent = planted.weights[i] + rng.normal(scale=noise, size=planted.weights.shape[1:])
             rule.add(rule.clients[i], sent.astype(np.float32).reshape(-1), Payload())

@@ -17,18 +17,19 @@ from torch import nn
 
 from fedpfl.client.engine import handle
 from fedpfl.core.errors import FedpflError
+from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.data import Samples
 from fedpfl.messages import from_content, to_content
+from fedpfl.methods import methods
 from fedpfl.methods.base import LocalRound
-from fedpfl.models.registry import SplitModel
+from fedpfl.models.registry import BaseHeadModel
 from fedpfl.results.export import export_personal
 from fedpfl.results.run import RunFolder
+from fedpfl.rules import Rule
 from fedpfl.server.federation import run_federation
-from fedpfl.setup.config import Config, RunSettings
-from fedpfl.strategies import Client, strategies
-from fedpfl.strategies.base import Round
+from fedpfl.setup.config import Config
 from fedpfl.training.loop import run_phase
 from fedpfl.transports import flower
 from fedpfl.transports.local import LocalTransport
@@ -60,7 +61,7 @@ class Clock:
     def of_the_server(cls, monkeypatch: pytest.MonkeyPatch) -> Clock:
         """Return one by which servers go for the time of a test."""
         clock = cls()
-        for module in ("transports.flower", "strategies.base", "transports.exchange"):
+        for module in ("transports.flower", "strategies.rounds", "transports.exchange"):
             monkeypatch.setattr(f"fedpfl.{module}.time", clock)
         return clock
 
@@ -75,7 +76,7 @@ class LocalGrid(Grid):
     Parameters
     ----------
     num_nodes : int
-        Nodes; node 100 + i is partition i.
+        Nodes; node 100 + i is sharing i.
     run_config : dict
         What Flower would hand to the ClientApps.
     intercept : callable, optional
@@ -160,6 +161,11 @@ QUICK = {
 FEW_SAMPLES = {"partitioner": "dirichlet-client", "train_samples": 64, "test_samples": 32}
 
 
+def quick(method: str) -> dict[str, Any]:
+    """Return what a method needs beside the quick settings of all, for :func:`federation`."""
+    return {key.replace("-", "_"): value for key, value in methods()[method].quick.items()}
+
+
 def federation(tmp_path: Any, num_nodes: int = 4, **settings: Any) -> dict[str, Any]:
     """Return the run config of a small run in ``tmp_path``; underscores in the names stand for dashes."""
     given = {key.replace("_", "-"): value for key, value in settings.items()}
@@ -210,21 +216,21 @@ def linear_round(
     """
     torch.manual_seed(seed)
 
-    def plain() -> SplitModel:
-        model = SplitModel(nn.Flatten(), nn.Linear(len(x[0]), classes)).double()
+    def plain() -> BaseHeadModel:
+        model = BaseHeadModel(nn.Flatten(), nn.Linear(len(x[0]), classes)).double()
         model.another = plain
         return model
 
     model = method.build(plain()).double()
-    partition = method.partition(model)
+    sharing = method.sharing(model)
     samples = Samples(torch.tensor(x, dtype=torch.float64), torch.tensor(y))
     message = message or Payload()
     message.config["personal-round"] = trained
     return LocalRound(
         client=0, round=trained + 1, seed=3, num_classes=classes, model=model,
-        start=partition.received(), message=message,
+        start=sharing.received(), message=message,
         train_data=lambda: samples, train_labels=lambda: samples.y.numpy(),
-        layout=partition.layout, extras=message.arrays,
+        layout=sharing.layout, extras=message.arrays,
     )  # fmt: skip
 
 
@@ -247,25 +253,26 @@ def softmax(z: np.ndarray) -> np.ndarray:
     return e / e.sum(axis=1, keepdims=True)
 
 
-def rule(name: str, start: Any, sizes: Iterable[int], layout: Layout | None = None, **options: Any) -> Any:
-    """Return a strategy that starts from one vector, with clients of these numbers of training samples."""
+def rule(
+    kind: type[Rule], start: Any, sizes: Iterable[int], layout: Layout | None = None, seed: int = 1, **options: Any
+) -> Any:
+    """Return a rule that starts from one vector, with clients of these numbers of training samples."""
     start = np.asarray(start, np.float32)
-    clients = [Client(i, n, 5) for i, n in enumerate(sizes)]
+    clients = tuple(Client(i, n, 5) for i, n in enumerate(sizes))
     layout = layout or Layout.of([("w", start.shape)])
-    return strategies()[name](clients, layout, start, RunSettings(), "key", **options)
+    return kind(Federation(clients, layout, seed=seed), start, **options)
 
 
-def play(strategy: Any, number: int, vectors: dict[int, Any], **arrays: dict[int, Any]) -> None:
-    """Give a strategy the replies {client: vector} of a round, with further arrays by name and client."""
-    strategy._round = Round(number)
-    strategy.begin(number)
+def play(rule: Any, number: int, vectors: dict[int, Any], **arrays: dict[int, Any]) -> None:
+    """Give a rule the replies {client: vector} of a round, with further arrays by name and client."""
+    rule.begin_round(number)
     for i in vectors:
-        strategy.attachments(strategy.clients[i], "train")
+        rule.attachments(rule.clients[i], "train")
     for i, vector in vectors.items():
-        client = strategy.clients[i]
+        client = rule.clients[i]
         reply = Payload(arrays={name: np.asarray(by_client[i], np.float32) for name, by_client in arrays.items()})
         shared = np.asarray(vector, np.float32)
-        strategy.check(client, shared, reply)
-        strategy.add(client, shared, reply)
-        strategy.personal_round[i] = number
-    strategy.finish()
+        rule.check(client, shared, reply)
+        rule.add(client, shared, reply)
+        rule.personal_round[i] = number
+    rule.finish()

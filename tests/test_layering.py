@@ -15,20 +15,20 @@ PACKAGE = Path(__file__).parents[1] / "fedpfl"
 
 # Lowest first; a room may import what stands before it, and files of its own.
 LAYERS = [
-    ["core"],
-    ["data", "layers", "models", "mqtt", "flower_private"],
-    ["training"],
+    ["core", "flower_private"],
+    ["data", "layers", "models", "mqtt"],
+    ["rules", "training"],
     ["methods"],
     ["setup"],
     ["client"],
-    ["messages"],
+    ["messages", "results"],
     ["transports"],
     ["strategies"],
-    ["results"],
     ["server"],
     ["client_app", "server_app"],
     ["launch"],
-    ["experiments", "analysis"],
+    ["analysis"],
+    ["experiments"],
     ["report"],
     ["cli"],
 ]

@@ -169,7 +169,7 @@ def attack_run(run: RunFolder, options: AttackOptions) -> list[Attempt]:
     left = Simulation.of(run)
     if left.engine.data.vocabulary or len(left.engine.data.input_shape) != 3:
         raise ConfigError("dataset", left.engine.config.data.dataset, "holds no images, so there are none to recover")
-    clients = [client.id for client in left.strategy.participants]
+    clients = [client.id for client in left.rule.participants]
     rng = generator(options.attack_seed, "attacked clients")
     chosen = sorted(rng.choice(clients, min(options.clients, len(clients)), replace=False).tolist())
     attempts = []
@@ -287,13 +287,13 @@ def observe(left: Simulation, client: int, place: int, learning_rate: float) -> 
     torch.manual_seed(torch_seed(local.seed, "torch attack", client, place))
     for phase in phases:
         run_phase(model, phase, image, settings, np.random.default_rng(0))
-    privacy, partition = left.engine.config.privacy, left.engine.partition
+    privacy, sharing = left.engine.config.privacy, left.engine.sharing
     if privacy.on:  # as the client does before it sends; with a key that is no client's
         own = left.engine.extras.copies
         state, key = model.state_dict(), f"attack {client} {place}".encode()
         besides = {name: state[of].cpu().numpy() for name, of in own.items()}
-        shared, besides = left.engine.private(local, partition.get_shared(), besides, key)
-        partition.set_shared(shared)
+        shared, besides = left.engine.private(local, sharing.get_shared(), besides, key)
+        sharing.set_shared(shared)
         for name, of in own.items():
             state[of].copy_(torch.from_numpy(besides[name]))
     moved = {name: (before[name] - parameter.detach()) / learning_rate for name, parameter in model.named_parameters()}
@@ -348,12 +348,12 @@ def _sent(left: Simulation) -> dict[str, Tensor]:
     Those that a message would overwrite, and of what a reply carries besides the copies of the model's own arrays: the
     server has had them before, too, with the reply of an earlier round.
     """
-    partition, model = left.engine.partition, left.engine.model
-    received, personal = partition.get_shared(), partition.get_personal()
-    partition.set_shared(np.full_like(received, math.nan))
+    sharing, model = left.engine.sharing, left.engine.model
+    received, personal = sharing.get_shared(), sharing.get_personal()
+    sharing.set_shared(np.full_like(received, math.nan))
     found = {name: torch.isnan(array) for name, array in model.state_dict().items()}
-    partition.set_shared(received)
-    partition.set_personal(personal)
+    sharing.set_shared(received)
+    sharing.set_personal(personal)
     for name in left.engine.extras.copies.values():
         found[name] = torch.ones_like(found[name])
     return found

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .. import models
-from ..core.sharing import SPLIT, UNUSED_BUFFER, Partition
+from ..core.federation import new_clients
+from ..core.sharing import SPLIT, UNUSED_BUFFER, Sharing
 from ..results.run import RunFolder
 from ..results.tables import Cell, Table
 from ..setup.assembly import assemble
 from ..setup.config import Config
-from ..strategies.base import new_clients
 from .figure import Lines, Points
 from .registry import NoOptions, Result, analysis
 from .runs import array, best, grouped, require
@@ -93,12 +93,12 @@ def traffic(run: RunFolder) -> Traffic:
     """
     config, task, lines = Config.parse(run.config()), run.task(), run.metrics()
     shape, vocabulary = tuple(task["input_shape"]), task.get("vocabulary", 0)
-    _, partition = assemble(config, shape, task["num_classes"], vocabulary=vocabulary)
+    _, sharing = assemble(config, shape, task["num_classes"], vocabulary=vocabulary)
     plain = models.build(config.run.model, shape, task["num_classes"], vocabulary).state_dict()
     model = sum(values.numel() for name, values in plain.items() if not name.endswith(UNUSED_BUFFER))
-    participants = task["clients"] - len(new_clients(config.run, task["clients"]))
+    participants = task["clients"] - len(new_clients(config.run.seed, config.run.new_clients, task["clients"]))
     width, up, down, transfers, size = WIDTHS[config.run.wire_dtype], 0, 0, 0, 0
-    for line, (size, after) in zip(lines, _sizes(run, partition, [line["round"] for line in lines]), strict=True):
+    for line, (size, after) in zip(lines, _sizes(run, sharing, [line["round"] for line in lines]), strict=True):
         trained, tested = len(line["clients"]), participants if "personalised" in line else 0
         up += trained * size * width
         down += (trained * size + tested * after) * width
@@ -107,15 +107,15 @@ def traffic(run: RunFolder) -> Traffic:
     return Traffic(measured_up, measured_down, up, down, transfers * model * WIDTHS["float32"], size, model)
 
 
-def _sizes(run: RunFolder, partition: Partition, rounds: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _sizes(run: RunFolder, sharing: Sharing, rounds: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield the values that travel before and after the mean of each round; a split of channels changes them."""
     splits = array(run, SPLIT)
-    if partition.rule_options and not splits:  # the split was given, and so it is that of the last checkpoint
+    if sharing.rule_options and not splits:  # the split was given, and so it is that of the last checkpoint
         splits = {0: run.checkpoint()[1][SPLIT]}
-    sizes = {0: partition.layout.size}
+    sizes = {0: sharing.layout.size}
     for number, split in splits.items():
-        partition.accept({SPLIT: split})
-        sizes[number] = partition.layout.size
+        sharing.accept({SPLIT: split})
+        sizes[number] = sharing.layout.size
     for number in rounds:
         yield sizes[max(n for n in sizes if n < number)], sizes[max(n for n in sizes if n <= number)]
 

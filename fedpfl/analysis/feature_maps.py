@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.errors import ConfigError
 from ..core.settings import setting
-from ..core.sharing import ChannelPartition
+from ..core.sharing import ChannelSharing
 from ..results.new_clients import Simulation
 from ..results.run import RunFolder
 from ..results.tables import Cell, Table
@@ -69,16 +69,14 @@ def feature_maps(runs: Sequence[RunFolder], options: FeatureMapOptions) -> Resul
 def _split_layer(group: Group, options: FeatureMapOptions) -> tuple[str, np.ndarray] | None:
     """Return the first split convolution of a group's first run and which of its channels are shared (bool)."""
     left = Simulation.of(group.runs[0])
-    if options.client not in left.strategy.clients:
-        raise ConfigError(
-            "client", options.client, f"{group.label} has the clients 0 … {len(left.strategy.clients) - 1}"
-        )
+    if options.client not in left.rule.clients:
+        raise ConfigError("client", options.client, f"{group.label} has the clients 0 … {len(left.rule.clients) - 1}")
     left.load(options.client)
-    partition = left.engine.partition
-    if not isinstance(partition, ChannelPartition):
+    sharing = left.engine.sharing
+    if not isinstance(sharing, ChannelSharing):
         return None
-    own = partition.personal_elements()
-    for names in partition.channels.layers:
+    own = sharing.personal_elements()
+    for names in sharing.channels.layers:
         weight = left.engine.model.state_dict()[names[0]]
         if weight.dim() == 4:
             personal = own.get(names[0], torch.zeros_like(weight, dtype=torch.bool)).flatten(1).any(1)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.rng import generator
 from ..core.settings import setting
-from ..core.sharing import ChannelPartition
+from ..core.sharing import ChannelSharing
 from ..results.new_clients import Simulation
 from ..results.run import RunFolder
 from ..results.tables import Cell, Spread, Table
@@ -76,7 +76,7 @@ def masked_accuracies(run: RunFolder, draws: int) -> dict[str, float] | None:
     """
     left = Simulation.of(run)
     correct, samples = dict.fromkeys(KINDS, 0), 0
-    for client in left.strategy.participants:
+    for client in left.rule.participants:
         if not client.test_samples:
             continue
         left.load(client.id)
@@ -100,11 +100,11 @@ def parts(left: Simulation) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
     Of a model whose channels are split only the arrays of the split layers are in either.
     """
-    partition = left.engine.partition
-    own = partition.personal_elements()
+    sharing = left.engine.sharing
+    own = sharing.personal_elements()
     names = [name for name, _ in left.engine.model.named_parameters()]
-    if isinstance(partition, ChannelPartition):
-        split = {name for layer in partition.channels.layers for name in layer}
+    if isinstance(sharing, ChannelSharing):
+        split = {name for layer in sharing.channels.layers for name in layer}
         names = [name for name in names if name in split]
     shared, personal = {}, {}
     for name in names:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from ..core.federation import new_clients
 from ..data import federated_data, partition_counts
 from ..data.rebalance import THRESHOLDS, effective_samples, quota
 from ..results.run import RunFolder
 from ..results.tables import Cell, Table
 from ..setup.config import Config
-from ..strategies.base import new_clients
 from .figure import Figure, Heatmap
 from .registry import NoOptions, Result, analysis
 from .runs import require
@@ -40,7 +40,7 @@ def rebalanced(runs: Sequence[RunFolder], options: NoOptions) -> Result:
 def _one(run: RunFolder, values: dict[str, Any]) -> tuple[Table, list[Figure]]:
     config, clients = Config.parse(values), int(run.task()["clients"])
     counts = partition_counts(federated_data(config.data, clients, config.run.seed))
-    absent = set(new_clients(config.run, clients))
+    absent = set(new_clients(config.run.seed, config.run.new_clients, clients))
     threshold = THRESHOLDS[values[THRESHOLD]]([int(row.sum()) for i, row in enumerate(counts) if i not in absent])
     quotas = [quota(row, threshold) for row in counts]
     made = np.where(counts > 0, np.array(quotas)[:, None], 0)

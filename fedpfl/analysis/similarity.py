@@ -8,7 +8,7 @@ import numpy as np
 
 from ..results.run import RunFolder
 from ..results.tables import Cell, Table
-from ..strategies.similarity import cosines
+from ..rules.similarity import cosines
 from .figure import Heatmap
 from .registry import NoOptions, Result, analysis
 from .runs import array, grouped, require

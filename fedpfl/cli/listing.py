@@ -76,7 +76,7 @@ def config_command(
     ] = False,
 ) -> None:
     """Print every setting with its default, meaning and limits."""
-    from . import reference
+    from ..setup import reference
 
     if not update:
         typer.echo(reference.pyproject_block())

@@ -14,7 +14,7 @@ from ..core.errors import ConfigError, FedpflError
 from ..core.settings import Value, absolute_places
 from ..data import default_clients as natural_clients
 from ..data import with_partitioner
-from ..data.partitioners import AUTO
+from ..data.registry import AUTO
 from ..results.run import RunFolder
 from ..setup.config import Config, check_keys
 from ..training.device import require_device

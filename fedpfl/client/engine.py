@@ -57,17 +57,17 @@ class Engine:
         self.data = data
         self.num_clients = num_clients
         self.own = own
-        self.model, self.partition = assemble(
+        self.model, self.sharing = assemble(
             config, data.input_shape, data.num_classes, config.training.device, data.vocabulary
         )
-        self.extras = extras_of(config, self.model, self.partition)
-        self._first_personal = self.partition.get_personal()
-        self._mean_model = mean_model_layout(config, self.model, self.partition)
+        self.extras = extras_of(config, self.model, self.sharing)
+        self._first_personal = self.sharing.get_personal()
+        self._mean_model = mean_model_layout(config, self.model, self.sharing)
 
     def query(self, client: int, message: Payload) -> Payload:
         """Describe the client's task; no array of the client leaves it."""
         train_samples, test_samples = self.data.sizes(self._place(client))
-        self.partition.accept({})
+        self.sharing.accept({})
         # All clients must divide common data alike; data of a device's own are not divided.
         division: dict[str, Value] = {} if self.own else {"division": self.data.checksum}
         if self.data.remarks:
@@ -80,7 +80,7 @@ class Engine:
                 "input-shape": "x".join(map(str, self.data.input_shape)),
                 "num-classes": self.data.num_classes,
                 "vocabulary": self.data.vocabulary,
-                "layout": self.partition.layout.to_text(),
+                "layout": self.sharing.layout.to_text(),
             },
             metrics={"train-samples": train_samples, "test-samples": test_samples},
         )
@@ -94,7 +94,7 @@ class Engine:
         first = self._first_personal_part(state, local)
         losses = self._run(method.schedule(local), local, "batches")
         extra = method.conclude(local)
-        personal, shared = self.partition.get_personal(), self.partition.get_shared()
+        personal, shared = self.sharing.get_personal(), self.sharing.get_shared()
         if not all(np.isfinite(array).all() for array in (shared, *personal.values(), *extra.arrays.values())):
             # Neither sent nor kept: the client's last good state is where its next round starts.
             raise TrainingDiverged(f"the training diverged in round {local.round}; a smaller learning-rate may help")
@@ -115,8 +115,8 @@ class Engine:
                 "train-loss": losses[-1] if losses else 0.0,
                 "train-seconds": seconds,
             },
-            arrays={**self.extras.pack(sent, SERVER), **self.partition.layout.pack(shared, self.config.run.wire_dtype)},
-            config={**extra.config, "layout": self.partition.layout.to_text()},
+            arrays={**self.extras.pack(sent, SERVER), **self.sharing.layout.pack(shared, self.config.run.wire_dtype)},
+            config={**extra.config, "layout": self.sharing.layout.to_text()},
         )
         if self.config.run.evaluate_trained:
             reply.metrics.update(self._test_trained(local))
@@ -159,7 +159,7 @@ class Engine:
         self, local: LocalRound, shared: np.ndarray, besides: Mapping[str, np.ndarray], key: bytes
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Clip and disturb the trained shared arrays and those that the method sends besides; see ``privacy.py``."""
-        layout = self.partition.layout
+        layout = self.sharing.layout
         # All clients know the first arrays, from the seed; the client's last ones are its secret.
         starts = {name: array.reshape(-1) for name, array in self.extras.private_starts(local.extras).items()}
         flat = {name: array.reshape(-1) for name, array in besides.items()}
@@ -170,7 +170,7 @@ class Engine:
     def _for_evaluation(self, server_round: int) -> dict[str, np.ndarray]:
         if not self._mean_model.size or not self.config.run.evaluates_in(server_round):
             return {}
-        whole = self.partition.copies(self._mean_model.names)
+        whole = self.sharing.copies(self._mean_model.names)
         return {EVALUATION_ONLY: self._mean_model.flatten(whole)}
 
     def _personal_part(self) -> dict[str, np.ndarray]:
@@ -197,10 +197,10 @@ class Engine:
 
     def _test_mean_model(self, mean: np.ndarray, samples: Samples) -> Score:
         """Test the shared arrays with the mean of the clients' personal ones."""
-        own = self.partition.get_personal()
-        self.partition.set_personal({**own, **self._mean_model.unflatten(mean)})
+        own = self.sharing.get_personal()
+        self.sharing.set_personal({**own, **self._mean_model.unflatten(mean)})
         score = evaluate(self.config.method.personalised(self.model), samples)
-        self.partition.set_personal(own)
+        self.sharing.set_personal(own)
         return score
 
     def _run(self, phases: Sequence[Phase], local: LocalRound, purpose: str) -> list[float]:
@@ -235,23 +235,23 @@ class Engine:
             The client's arrays cannot be read.
         """
         extras = self.extras.read(message.arrays, CLIENT)
-        self.partition.accept(extras)
+        self.sharing.accept(extras)
         layout = str(message.config["layout"])
-        if layout != self.partition.layout.to_text():
-            self.partition.layout.require(Layout.from_text(layout))
-        vector = self.partition.layout.unpack(message.arrays)
-        self.partition.set_shared(vector)
+        if layout != self.sharing.layout.to_text():
+            self.sharing.layout.require(Layout.from_text(layout))
+        vector = self.sharing.layout.unpack(message.arrays)
+        self.sharing.set_shared(vector)
         state = ClientState(Path(self.config.run.state_dir), str(message.config["state-key"]), client)
-        if self.partition.personal:
+        if self.sharing.personal:
             stored = int(message.config["personal-round"])
-            self.partition.set_personal(state.load(stored) if stored else self._first_personal)
+            self.sharing.set_personal(state.load(stored) if stored else self._first_personal)
         place = self._place(client)
         local = LocalRound(
             client, int(message.config["round"]), self.config.run.seed, self.data.num_classes, self.model,
-            self.partition.received(vector), message,
+            self.sharing.received(vector), message,
             train_data=lambda: self._on_device(self.data.train(place)),
             train_labels=lambda: self.data.labels(place),
-            layout=self.partition.layout,
+            layout=self.sharing.layout,
             extras=extras,
         )  # fmt: skip
         return state, local

@@ -3,4 +3,4 @@
 # These rooms import neither Flower nor any other room, and run under Python 3.8. A client's answer follows from them
 # alone, so that app and worker compare a hash of their source; of the rest, the command line above all, each may have
 # another version. pyproject.toml (ruff's target), docs/architecture.md and the tests are checked against this list.
-DEVICE_ROOMS = ("client", "core", "data", "layers", "methods", "models", "setup", "training")
+DEVICE_ROOMS = ("client", "core", "data", "layers", "methods", "models", "rules", "setup", "training")

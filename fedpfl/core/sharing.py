@@ -23,7 +23,7 @@ SPLIT = "split"
 PART = "[shared]"
 
 
-class Partition:
+class Sharing:
     """Splits the arrays of a model (parameters and buffers) into shared and personal ones.
 
     Parameters
@@ -216,8 +216,8 @@ class Channels:
             raise LayoutError(f"a split arrived as {found}, expected a 0 or 1 for each of {expected} channels")
 
 
-class ChannelPartition(Partition):
-    """A partition that is finer than whole arrays: some layers are split into their output channels.
+class ChannelSharing(Sharing):
+    """A sharing that is finer than whole arrays: some layers are split into their output channels.
 
     Which channels are shared is the server's decision; it comes beside the shared vector as the array ``split``. Until
     one has come all channels are shared.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from .datasets import Dataset, DatasetInfo, dataset, fetch, load, no_downloads, table
+from .dataset import Dataset
+from .datasets import fetch, load, no_downloads
 from .federation import FederatedData, Samples, default_clients, federated_data, own_data, with_partitioner
-from .partitioners import Pool, Share, label_permutation, partition, partitioner
+from .partitioners import Pool, Share, label_permutation, partition
 from .plot import as_text, bubble_chart, partition_counts
+from .registry import DatasetInfo, dataset, partitioner, table
 from .settings import DataSettings
 
 __all__ = [

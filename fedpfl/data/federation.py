@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Callable, Hashable, NamedTuple, Sequence
 import numpy as np
 
 from ..core.errors import DataError
-from .datasets import Dataset, load, owners, read_image_folder
+from .dataset import Dataset
+from .datasets import load, owners, read_image_folder
+from .datasets.text import read_file
 from .partitioners import (
-    AUTO,
     Share,
     chosen_partitioner,
     cut_share,
@@ -23,8 +24,8 @@ from .partitioners import (
     partition,
     task_of,
 )
+from .registry import AUTO
 from .settings import DataSettings
-from .text import read_file
 
 if TYPE_CHECKING:
     import torch

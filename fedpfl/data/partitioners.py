@@ -15,19 +15,16 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Callable, List, NamedTuple, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from ..core.errors import ConfigError, DataError
 from ..core.rng import generator
+from .dataset import Dataset
+from .registry import AUTO, partitioner, partitioner_entry, partitioner_names
+from .settings import DataSettings
 
-if TYPE_CHECKING:
-    from .datasets import Dataset
-    from .settings import DataSettings
-
-# Chooses among the partitioners by the data.
-AUTO = "auto"
 # Factorized-FL numbers the classes of client i with this seed + i (appendix B.1).
 LABEL_SEED = 1234
 # The five domains of CIFAR-100 by the numbers of their classes (Factorized-FL, appendix C, table of the permutations,
@@ -78,47 +75,6 @@ class Share(NamedTuple):
 
     train: np.ndarray
     test: np.ndarray
-
-
-Partitioner = Callable[[Pool, int, "DataSettings", int], List[np.ndarray]]
-# (client, number of clients) → the classes that are this client's task, in the order in which it numbers them.
-Tasks = Callable[[int, int], Sequence[int]]
-
-
-class _Entry(NamedTuple):
-    deal: Partitioner
-    draws: bool
-    tasks: Tasks | None
-
-
-_REGISTRY: dict[str, _Entry] = {}
-
-
-def partitioner(name: str, *, draws: bool = False, tasks: Tasks | None = None) -> Callable[[Partitioner], Partitioner]:
-    """Register a partitioner.
-
-    Parameters
-    ----------
-    name : str
-        The value of the setting ``partitioner``.
-    draws : bool
-        The partitioner draws training and test samples by itself: it is called once with the training and once with
-        the test samples instead of once with all.
-    tasks : callable, optional
-        Says which classes each client has to tell apart, where these are not all classes of the data set. The client's
-        labels are then their places in that list.
-    """
-
-    def register(deal: Partitioner) -> Partitioner:
-        _REGISTRY[name] = _Entry(deal, draws, tasks)
-        return deal
-
-    return register
-
-
-def names() -> list[str]:
-    """Return the names of all partitioners."""
-    return list(_REGISTRY)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -385,7 +341,7 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
     """
     settings = chosen_partitioner(settings, data.client_train is not None)
     _check(data, settings, num_clients, seed)
-    chosen = _REGISTRY[settings.partitioner]
+    chosen = partitioner_entry(settings.partitioner)
     given = settings.split == "given"
     y_test = data.y_test if data.y_test is not None else np.empty(0, np.int64)
     n_train, n = len(data.y_train), len(data.y_train) + len(y_test)
@@ -456,7 +412,7 @@ def cut_validation(
 
 def task_of(settings: DataSettings, client: int, num_clients: int) -> np.ndarray | None:
     """Return the classes that ``client`` has to tell apart, in its order; None where they are those of the data set."""
-    tasks = _REGISTRY[settings.partitioner].tasks
+    tasks = partitioner_entry(settings.partitioner).tasks
     return None if tasks is None else np.array(tasks(client, num_clients), np.int64)
 
 
@@ -503,8 +459,8 @@ def _check(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -
         raise ConfigError("num-clients", num_clients, "must be at least 1")
     if seed < 0:
         raise ConfigError("seed", seed, "must be at least 0")
-    if settings.partitioner not in _REGISTRY:
-        raise ConfigError("partitioner", settings.partitioner, "must be one of " + ", ".join(names()))
+    if settings.partitioner not in partitioner_names():
+        raise ConfigError("partitioner", settings.partitioner, "must be one of " + ", ".join(partitioner_names()))
     if settings.split == "given" and data.y_test is None:
         raise ConfigError("split", "given", f'{data.name} has no test set of its own, use "mixed"')
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..core.settings import Value, items, setting
-from .datasets import names as dataset_names
-from .partitioners import AUTO
-from .partitioners import names as partitioner_names
+from .registry import AUTO, dataset_names, partitioner_names
 
 # Settings that only some partitioners, or one kind of split, look at. "auto" may be any of the first two.
 _OF_PARTITIONERS = {

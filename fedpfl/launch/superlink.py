@@ -254,7 +254,7 @@ def answer(command: str, done: subprocess.CompletedProcess[str]) -> dict[str, An
 def copy_app(app: Path | None, to: Path) -> None:
     """Copy what Flower takes of an app; without an app write one that is the installed package."""
     if app is None:
-        from ..cli.reference import pyproject_block
+        from ..setup.reference import pyproject_block
 
         to.mkdir()
         (to / "pyproject.toml").write_text(_PYPROJECT + pyproject_block(), encoding="utf-8")

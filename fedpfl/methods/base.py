@@ -1,11 +1,11 @@
-"""What a method is: partition × schedule × aggregation.
+"""What a method is: sharing × schedule × aggregation.
 
 A method is one small class in one file of this package. It answers three questions and knows nothing of messages,
 files or Flower:
 
-* **partition**: :meth:`Method.is_shared` says by name which arrays travel; the rest is personal;
+* **sharing**: :meth:`Method.is_shared` says by name which arrays travel; the rest is personal;
 * **schedule**: :meth:`Method.schedule` lists a round's local phases;
-* **aggregation**: :attr:`Method.aggregation` names the rule in ``fedpfl/strategies`` that combines what arrives.
+* **aggregation**: :attr:`Method.aggregation` names the rule (``fedpfl/rules``) that combines what arrives.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from ..core.extras import Extra
 from ..core.layout import Layout
 from ..core.payload import Payload
 from ..core.rng import generator
-from ..core.sharing import Partition
+from ..core.sharing import Sharing
 from ..data.federation import Samples
+from ..rules import Rule
+from ..rules.mean import Mean
 from ..training.phase import Forward, Phase
 from ..training.settings import TrainingSettings
 
@@ -40,13 +42,13 @@ class Aggregation:
 
     Parameters
     ----------
-    rule : str
-        Name of a strategy registered in ``fedpfl.strategies``.
+    rule : subclass of Rule
+        Of ``fedpfl/rules``, or of the method's own file.
     options : dict
-        Keyword arguments of that strategy.
+        Keyword arguments of that class.
     """
 
-    rule: str
+    rule: type[Rule]
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -164,6 +166,11 @@ class Method:
         Other names that users may write.
     no_personal_head : str
         Why the method cannot have ``personal-head``, after its name in a sentence; empty if it can.
+    server_sees_all : bool
+        Whether the server has to see arrays that are personal, to decide which ones are.
+    quick : dict of str to value
+        Settings, by their keys, with which the method learns within three short rounds on few data. Tests that go over
+        all methods run it with them.
     """
 
     name: ClassVar[str]
@@ -171,6 +178,8 @@ class Method:
     shares: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
     no_personal_head: ClassVar[str] = ""
+    server_sees_all: ClassVar[bool] = False
+    quick: ClassVar[Mapping[str, Any]] = {}
     Settings: ClassVar[type[Any]] = NoSettings
 
     def __init__(self, settings: Any, training: TrainingSettings, personal_head: bool = False) -> None:
@@ -184,7 +193,7 @@ class Method:
     def check(self) -> None:
         """Raise :class:`~fedpfl.core.errors.ConfigError` for settings that do not fit together."""
 
-    # -- partition ---------------------------------------------------------------------------------------------------
+    # -- sharing ---------------------------------------------------------------------------------------------------
 
     def build(self, model: nn.Module) -> nn.Module:
         """Turn a plain model (children ``base`` and ``head``) into the one that the method trains."""
@@ -202,9 +211,9 @@ class Method:
         """Say whether an array is shared in this run: by the method, and not kept by ``personal-head``."""
         return self.is_shared(name, model) and not (self.personal_head and self.in_classifier(name))
 
-    def partition(self, model: nn.Module) -> Partition:
+    def sharing(self, model: nn.Module) -> Sharing:
         """Split a built model's arrays; override it where the split is finer than whole arrays."""
-        return Partition(model, lambda name: self.travels(name, model), self.sparse_from)
+        return Sharing(model, lambda name: self.travels(name, model), self.sparse_from)
 
     @property
     def extras(self) -> Sequence[Extra]:
@@ -253,7 +262,7 @@ class Method:
     @property
     def aggregation(self) -> Aggregation:
         """The rule by which the server combines what arrives; the mean weighted by samples unless overridden."""
-        return Aggregation("mean")
+        return Aggregation(Mean)
 
     # -- prediction --------------------------------------------------------------------------------------------------
 

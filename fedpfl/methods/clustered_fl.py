@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from torch import nn
 
 from ..core.settings import setting
+from ..rules.clusters import Clusters
 from ..training.phase import Forward
 from .base import Aggregation, Method
 
@@ -46,7 +47,7 @@ class ClusteredFL(Method):
     @property
     def aggregation(self) -> Aggregation:
         """The mean within each cluster."""
-        return Aggregation("clusters", asdict(self.settings))
+        return Aggregation(Clusters, asdict(self.settings))
 
     def global_model(self, model: nn.Module) -> Forward | None:
         """Each cluster has its own."""

@@ -18,7 +18,8 @@ from ..core.settings import setting
 from ..core.sharing import RUNNING_STATISTICS, UNUSED_BUFFER
 from ..layers.factorized import count_kept, factorize, is_mu, is_v, merge, penultimate_v
 from ..layers.memory import Memory
-from ..models.split import cut
+from ..models.parts import cut
+from ..rules.similarity import Similarity
 from ..training.phase import L1, Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything
 
@@ -59,6 +60,7 @@ class FactorizedFL(Method):
     paper = "Jeong and Hwang, Factorized-FL: Agnostic Personalized Federated Learning with Kernel Factorization …, 2022"
     shares = "u of every layer, biases, γ and β of BatchNorm; v of one layer is sent for comparison"
     Settings = FactorizedFLSettings
+    quick = {"learning-rate": 0.05}
 
     def build(self, model: nn.Module) -> nn.Module:
         """Factorise every convolution and linear layer (Equations 2 and 3)."""
@@ -110,7 +112,7 @@ class FactorizedFL(Method):
     @property
     def aggregation(self) -> Aggregation:
         """u_i ← Σ_j ω_ij·u_j, ω_i = softmax(ε·s_i) over the clients matched with i (Equations 4 and 5)."""
-        return Aggregation("similarity", self.rule_options())
+        return Aggregation(Similarity, self.rule_options())
 
     def rule_options(self) -> dict[str, Any]:
         """Return the options of the rule: whom a client is matched with."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ..core.errors import ConfigError
 from ..core.settings import setting
 from ..layers.memory import in_twin
+from ..rules.attentive import Attentive
 from ..training.phase import Phase, Proximal
 from .base import Aggregation, LocalRound, excluding
 from .trained import KeepsTrained
@@ -48,4 +49,4 @@ class FedAMP(KeepsTrained):
     @property
     def aggregation(self) -> Aggregation:
         """A mixture for each client."""
-        return Aggregation("attentive", {"alpha": self.settings.alpha, "sigma": self.settings.sigma})
+        return Aggregation(Attentive, {"alpha": self.settings.alpha, "sigma": self.settings.sigma})

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from ..core.settings import setting
+from ..rules.mean import Mean
 from .base import Aggregation, Method
 
 
@@ -43,4 +44,4 @@ class FedAvg(Method):
     @property
     def aggregation(self) -> Aggregation:
         """The mean of all arrays."""
-        return Aggregation("mean", {"weights": self.settings.weights})
+        return Aggregation(Mean, {"weights": self.settings.weights})

@@ -32,6 +32,7 @@ class FedBABU(HeadMethod):
     paper = "Oh et al., FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022"
     shares = "the base"
     Settings = FedBABUSettings
+    quick = {"fedbabu-tuning-epochs": 2}
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share the base; the head needs no sharing, as all have it from the seed."""

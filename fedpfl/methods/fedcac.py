@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from torch import nn
 
 from ..core.settings import setting
+from ..rules.critical import Critical
 from ..training.phase import Forward
 from .base import Aggregation, Method
 
@@ -37,7 +38,7 @@ class FedCAC(Method):
     @property
     def aggregation(self) -> Aggregation:
         """Another mean for critical than for other parameters."""
-        return Aggregation("critical", asdict(self.settings))
+        return Aggregation(Critical, asdict(self.settings))
 
     def global_model(self, model: nn.Module) -> Forward | None:
         """Each client receives a model of its own."""

@@ -20,6 +20,7 @@ from ..core.errors import ConfigError
 from ..core.settings import setting
 from ..layers.low_rank import INITS, decompose, frozen_tau, full_rank_only, is_low_rank, merge, taus
 from ..models.transformer import SelfAttention
+from ..rules.mean import Mean
 from ..training.phase import Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything, excluding
 
@@ -74,6 +75,7 @@ class FedDecomp(Method):
     )
     shares = "the full-rank part σ of every weight, biases, BatchNorm"
     Settings = FedDecompSettings
+    quick = {"feddecomp-lora-epochs": 1}
 
     def check(self) -> None:
         """Refuse epochs that leave none for σ, or none for τ without saying so."""
@@ -133,7 +135,7 @@ class FedDecomp(Method):
     @property
     def aggregation(self) -> Aggregation:
         """σ ← the plain mean (Equation 8)."""
-        return Aggregation("mean", {"weights": "uniform", "absent": self.settings.absent_clients})
+        return Aggregation(Mean, {"weights": "uniform", "absent": self.settings.absent_clients})
 
     def global_model(self, model: nn.Module) -> Forward | None:
         """σ alone, or what else is shared: τ alone makes no model."""

@@ -9,12 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Mapping, Sequence, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..core.federation import Federation
+from ..core.layout import rounded
 from ..core.payload import Payload
 from ..core.settings import setting
+from ..core.sharing import is_parameter
 from ..layers.memory import Memory
+from ..rules.mean import Mean
 from ..training.phase import Forward, Phase, Proximal
 from .base import Aggregation, LocalRound, Method, everything
 
@@ -48,6 +53,52 @@ class DynamicRegulariser(Proximal):
         """Add α·(w − w^t) − h."""
         super().add_gradient(names, params, grads)
         torch._foreach_sub_(grads, [self.h[name] for name in names])
+
+
+class FedDynMean(Mean):
+    """h ← h − α/N·Σ_S (w_i − w^t); w ← mean_S(w_i) − h/α (Acar et al. 2021, Algorithm 1).
+
+    N counts all clients, S those that answered. BatchNorm's running statistics, which the paper's models do not have,
+    are averaged only: no loss pulls at them, and a corrected variance could become negative.
+
+    Parameters
+    ----------
+    alpha : float
+        Weight of the clients' regulariser; 0 leaves the uniform mean.
+
+    Attributes
+    ----------
+    h : ndarray of float64, shape (layout.size,)
+        The mean of all clients' h_i.
+    """
+
+    name = "feddyn"
+    only_a_sum = True  # h follows from the mean
+
+    def __init__(self, federation: Federation, shared: np.ndarray, alpha: float) -> None:
+        super().__init__(federation, shared, weights="uniform")
+        self.alpha = alpha
+        self.h = np.zeros(self.layout.size, np.float64)
+        self._corrected = is_parameter(self.layout)
+
+    def finish(self) -> None:
+        """Update h and correct the mean by it."""
+        # What the clients started from: `wire-dtype` may have rounded it.
+        before = rounded(self.shared, self.federation.wire_dtype).astype(np.float64)
+        super().finish()
+        moved = len(self._answered) * (self.shared - before)
+        self.h -= self.alpha / len(self.participants) * self._corrected * moved
+        if self.alpha:
+            self.shared = (self.shared - self.h / self.alpha).astype(np.float32)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Add h."""
+        return {**super().state(), "h": self.h}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take it back."""
+        super().load_state(state)
+        self.h = state["h"].copy()  # what safetensors loads is read-only
 
 
 class FedDyn(Method):
@@ -87,7 +138,7 @@ class FedDyn(Method):
     @property
     def aggregation(self) -> Aggregation:
         """The uniform mean, corrected by the server's h."""
-        return Aggregation("feddyn", {"alpha": self.settings.alpha})
+        return Aggregation(FedDynMean, {"alpha": self.settings.alpha})
 
     def global_model(self, model: nn.Module) -> Forward:
         """Return the same as for a client: h_i takes no part in a prediction."""

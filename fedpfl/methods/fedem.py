@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from ..core.errors import NoPlainModel
 from ..core.settings import setting
-from ..models.registry import SplitModel
+from ..models.registry import BaseHeadModel
 from ..training.loop import predict
 from ..training.phase import Batch, Forward, Loss, Phase
 from .base import LocalRound, Method, everything
@@ -42,7 +42,7 @@ class FedEM(Method):
 
     def build(self, model: nn.Module) -> nn.Module:
         """Add M − 1 components with other initial weights, and uniform π; the first component is the model itself."""
-        others = [cast(SplitModel, model).another() for _ in range(self.settings.components - 1)]
+        others = [cast(BaseHeadModel, model).another() for _ in range(self.settings.components - 1)]
         model.add_module("others", nn.ModuleList(others))
         model.register_buffer(MIXTURE, torch.full((len(others) + 1,), 1 / (len(others) + 1)))
         return model

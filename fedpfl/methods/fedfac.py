@@ -21,8 +21,9 @@ from ..core.errors import ConfigError
 from ..core.extras import SERVER, Extra
 from ..core.payload import Payload
 from ..core.settings import setting
-from ..core.sharing import SPLIT, ChannelPartition
-from ..models.registry import SplitModel
+from ..core.sharing import SPLIT, ChannelSharing
+from ..models.registry import BaseHeadModel
+from ..rules.factor_split import FactorSplit
 from ..training.phase import Phase
 from .base import Aggregation, LocalRound, everything
 from .fedsplit import ChannelSettings, FedSplit
@@ -74,6 +75,7 @@ class FedFac(FedSplit):
     name = "fedfac"
     shares = "everything but the client-specific channels of some layers, found by factor analysis"
     Settings = FedFacSettings
+    server_sees_all = True
 
     @property
     def only_shared_travel(self) -> bool:
@@ -110,11 +112,11 @@ class FedFac(FedSplit):
     @torch.no_grad()
     def _mask(self, local: LocalRound) -> None:
         """Replace one side's channels by values as another initialisation would have them."""
-        partition = cast(ChannelPartition, self.partition(local.model))
+        sharing = cast(ChannelSharing, self.sharing(local.model))
         torch.manual_seed(int(local.generator("mask").integers(2**31)))
-        fresh = dict(cast(SplitModel, local.model).another().named_parameters())
+        fresh = dict(cast(BaseHeadModel, local.model).another().named_parameters())
         parameters = dict(local.model.named_parameters())
-        for name, shared in partition.channels.rows(local.received(SPLIT)).items():
+        for name, shared in sharing.channels.rows(local.received(SPLIT)).items():
             if name in parameters:  # not a running statistic
                 masked = torch.from_numpy(shared if self.settings.mask == "shared" else ~shared)
                 parameters[name][masked] = fresh[name][masked].to(parameters[name].device)
@@ -150,7 +152,7 @@ class FedFac(FedSplit):
             "kappas": self._numbers("kappa"), "taus": self._numbers("tau"), "factor": s.factor,
             "tolerance": s.tolerance, "max_iterations": s.max_iterations, "update": s.update,
         }  # fmt: skip
-        return Aggregation("factor-split", {"dynamic": s.variant == "dynamic", **analysis, **self._server_step})
+        return Aggregation(FactorSplit, {"dynamic": s.variant == "dynamic", **analysis, **self._server_step})
 
     def _numbers(self, key: str) -> list[float]:
         return [float(word) for word in getattr(self.settings, key).split(",")]

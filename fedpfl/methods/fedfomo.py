@@ -19,6 +19,7 @@ from ..core.rng import generator
 from ..core.settings import setting
 from ..core.sharing import is_parameter
 from ..data.federation import Samples
+from ..rules.candidates import Candidates
 from ..training.loop import evaluate
 from ..training.phase import Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything
@@ -60,7 +61,7 @@ class FedFomo(Method):
         """Step towards the models that were sent."""
         if not local.has_received("models"):
             return
-        split = self.partition(local.model)
+        split = self.sharing(local.model)
         own, others = split.get_shared(), local.received("models")
         weights = self._weights(local, own, others)
         split.set_shared((own + weights @ (others.astype(np.float64) - own)).astype(np.float32))
@@ -68,7 +69,7 @@ class FedFomo(Method):
 
     def _weights(self, local: LocalRound, own: np.ndarray, others: np.ndarray) -> np.ndarray:
         """Return ω_j ∝ max(0, (L_i(w_i) − L_i(w_j)) / ‖w_j − w_i‖), or zeros if no model does better."""
-        split, (_, validation) = self.partition(local.model), self._parts(local)
+        split, (_, validation) = self.sharing(local.model), self._parts(local)
         counted = is_parameter(split.layout)
 
         def loss(vector: np.ndarray) -> float:
@@ -109,7 +110,7 @@ class FedFomo(Method):
     @property
     def aggregation(self) -> Aggregation:
         """The server passes models on, and combines none (Section 3.2)."""
-        return Aggregation("candidates", {"models": self.settings.models, "epsilon": self.settings.epsilon})
+        return Aggregation(Candidates, {"models": self.settings.models, "epsilon": self.settings.epsilon})
 
     def global_model(self, model: nn.Module) -> Forward | None:
         """Every client has its own."""

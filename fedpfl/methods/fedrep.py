@@ -30,6 +30,7 @@ class FedRep(HeadMethod):
     paper = "Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021"
     shares = "the base"
     Settings = FedRepSettings
+    quick = {"fedrep-p-epochs": 1}
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share the base."""

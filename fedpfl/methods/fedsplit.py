@@ -14,8 +14,9 @@ from torch import nn
 from ..core.errors import ConfigError
 from ..core.extras import CLIENT, Extra
 from ..core.settings import require_absolute_path, setting
-from ..core.sharing import SPLIT, UNUSED_BUFFER, ChannelPartition, Partition
+from ..core.sharing import SPLIT, UNUSED_BUFFER, ChannelSharing, Sharing
 from ..layers.channels import arrays_of, default_layer, hidden_layers, norm_of
+from ..rules.channel_mean import ChannelMean
 from ..training.phase import Forward
 from .base import Aggregation, Method
 
@@ -108,11 +109,11 @@ class FedSplit(Method):
         follows = [array for layer in self.layers(model) for array in _channel_arrays(model, layer)[1:]]
         return self.settings.splits == "channel" or name not in follows
 
-    def partition(self, model: nn.Module) -> Partition:
+    def sharing(self, model: nn.Module) -> Sharing:
         """Split the layers Λ into their channels; all others are fully shared."""
         arrays = [_channel_arrays(model, layer) for layer in self.layers(model)]
         split = [[name for name in names if self.travels(name, model)] for names in arrays]
-        return ChannelPartition(model, lambda name: self.travels(name, model), split, self.only_shared_travel)
+        return ChannelSharing(model, lambda name: self.travels(name, model), split, self.only_shared_travel)
 
     @property
     def extras(self) -> Sequence[Extra]:
@@ -120,13 +121,13 @@ class FedSplit(Method):
         return (Extra(SPLIT, CLIENT, "1 for each channel of Λ that is shared, else 0", self._channels, exact="uint8"),)
 
     def _channels(self, model: nn.Module) -> tuple[int, ...]:
-        return (sum(cast(ChannelPartition, self.partition(model)).channels.counts),)
+        return (sum(cast(ChannelSharing, self.sharing(model)).channels.counts),)
 
     @property
     def aggregation(self) -> Aggregation:
         """W^s ← W^s + η_g·Σ n_k·ΔW_k^s / Σ n_k (Algorithm 1)."""
-        given = {"split": self.settings.split, "shared": self.settings.shared}
-        return Aggregation("channel-mean", {**given, **self._server_step})
+        given = {"split": self.settings.split, "share": self.settings.shared}
+        return Aggregation(ChannelMean, {**given, **self._server_step})
 
     @property
     def _server_step(self) -> Mapping[str, Any]:

@@ -2,6 +2,9 @@
 
 Zhang, Hua, Wang, Song, Xue, Ma, Cao, Guan: GPFL: Simultaneously Learning Global and Personalized Feature Information
 for Personalized Federated Learning, ICCV 2023, Section 3.
+
+The distance to the global class embeddings is the Frobenius norm over a batch, ‖CoV(f, c_g) − E[y]‖, as in the authors'
+code. For B samples that is √B times their root mean square distance, so λ belongs to a batch size.
 """
 
 from __future__ import annotations
@@ -24,9 +27,11 @@ from .base import LocalRound, Method, everything
 
 @dataclass(frozen=True)
 class GPFLSettings:
-    """Settings of GPFL; the authors' runs with CNNs take 0.01 and 0.1."""
+    """Settings of GPFL; the defaults are those of the authors' runs with CNNs."""
 
-    guidance_weight: float = setting(0.001, "λ: weight of the distance to the global class embeddings.", minimum=0)
+    guidance_weight: float = setting(
+        0.01, "λ: weight of a batch's distance (a Frobenius norm) to the global class embeddings.", minimum=0
+    )
     embedding_decay: float = setting(0.1, "µ: weight decay of class embeddings and conditional valve.", minimum=0)
 
 
@@ -73,7 +78,7 @@ class GPFL(Method):
             personal = model.head(model.valve(features, conditions["own"]))
             general = model.valve(features, conditions["general"])
             angles = F.linear(F.normalize(general), F.normalize(model.embeddings.weight))
-            distance = (general - frozen[batch.y]).norm(dim=1).mean()
+            distance = (general - frozen[batch.y]).norm()  # over all entries of the batch
             guidance = F.cross_entropy(angles, batch.y) + self.settings.guidance_weight * distance
             total: Tensor = F.cross_entropy(personal, batch.y) + guidance
             return total

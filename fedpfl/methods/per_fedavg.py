@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..core.errors import ConfigError
 from ..core.settings import setting
 from ..data.federation import Samples
+from ..rules.mean import Mean
 from ..training.phase import Batch, Phase
 from ..training.steps import gradient_of, move, parts_of, returning
 from .base import Aggregation, LocalRound, Method, everything
@@ -43,6 +44,7 @@ class PerFedAvg(Method):
     paper = "Fallah et al., Personalized Federated Learning … A Model-Agnostic Meta-Learning Approach, NeurIPS 2020"
     shares = "everything"
     Settings = PerFedAvgSettings
+    quick = {"per-fedavg-beta": 0.02}  # the default is for more rounds
 
     def check(self) -> None:
         """Refuse what is no plain gradient step, as the adaptation is, and differences that rounding swallows."""
@@ -94,7 +96,7 @@ class PerFedAvg(Method):
     @property
     def aggregation(self) -> Aggregation:
         """The plain mean (Algorithm 1)."""
-        return Aggregation("mean", {"weights": "uniform"})
+        return Aggregation(Mean, {"weights": "uniform"})
 
     def adaptation(self, local: LocalRound) -> list[Phase]:
         """One step of α on one batch."""

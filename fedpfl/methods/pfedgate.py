@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from ..core.errors import ConfigError, NoPlainModel
 from ..core.settings import setting
 from ..layers.gate import Gate, blocks_of
+from ..rules.mean import Mean
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything
 
@@ -38,6 +39,12 @@ class PFedGate(Method):
     paper = "Chen et al., Efficient Personalized Federated Learning via Sparse Model-Adaptation, ICML 2023"
     shares = "the dense model; the gate stays"
     Settings = PFedGateSettings
+    quick = {
+        "learning-rate": 0.1,
+        "momentum": 0.9,
+        "batch-size": 10,
+        "pfedgate-share": 1.0,
+    }  # gates halve weights at first
 
     def build(self, model: Any) -> Any:
         """Add the gate, which computes with the input."""
@@ -61,7 +68,7 @@ class PFedGate(Method):
     @property
     def aggregation(self) -> Aggregation:
         """The mean over all clients, the absent ones with the last global model."""
-        return Aggregation("mean", {"absent": "last"})
+        return Aggregation(Mean, {"absent": "last"})
 
     def personalised(self, model: nn.Module) -> Forward:
         """Return the forward pass through the blocks that the gate picks for a batch."""

@@ -35,6 +35,7 @@ class PFedPara(Method):
     paper = "Hyeon-Woo et al., FedPara: Low-Rank Hadamard Product for Communication-Efficient FL, ICLR 2022"
     shares = "the first factor W1 of every weight, biases, BatchNorm"
     Settings = PFedParaSettings
+    quick = {"learning-rate": 0.005}  # a step moves both factors of every weight
 
     def build(self, model: nn.Module) -> nn.Module:
         """Replace every weight by its factors."""

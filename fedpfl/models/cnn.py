@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from .registry import Shape, SplitModel, named, register
+from .registry import BaseHeadModel, Shape, named, register
 
 
 def _unpadded(side: int) -> int:
@@ -18,7 +18,7 @@ def _unpadded(side: int) -> int:
 
 # 16 is the smallest side for which `_unpadded` leaves a pixel.
 @register("fedavg-cnn", smallest_side=16)
-def fedavg_cnn(input_shape: Shape, num_classes: int) -> SplitModel:
+def fedavg_cnn(input_shape: Shape, num_classes: int) -> BaseHeadModel:
     """Two 5x5 convolutions (32, 64 channels), each with 2x2 max-pooling, and 512 hidden units; no padding.
 
     The CNN of McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (2017),
@@ -37,11 +37,11 @@ def fedavg_cnn(input_shape: Shape, num_classes: int) -> SplitModel:
         fc1=nn.Linear(64 * _unpadded(height) * _unpadded(width), 512),
         relu3=nn.ReLU(),
     )
-    return SplitModel(base, nn.Linear(512, num_classes))
+    return BaseHeadModel(base, nn.Linear(512, num_classes))
 
 
 @register("convnet", smallest_side=16)
-def convnet(input_shape: Shape, num_classes: int) -> SplitModel:
+def convnet(input_shape: Shape, num_classes: int) -> BaseHeadModel:
     """Two 5x5 convolutions (64, 64 channels), each with 2x2 max-pooling, and 384 and 192 hidden units; no padding.
 
     The network of FedReG, section 4.1, taken there from FedDyn (Acar et al., 2021) and FedRoD (Chen
@@ -61,11 +61,11 @@ def convnet(input_shape: Shape, num_classes: int) -> SplitModel:
         fc2=nn.Linear(384, 192),
         relu4=nn.ReLU(),
     )
-    return SplitModel(base, nn.Linear(192, num_classes))
+    return BaseHeadModel(base, nn.Linear(192, num_classes))
 
 
 @register("small-cnn", smallest_side=4)
-def small_cnn(input_shape: Shape, num_classes: int) -> SplitModel:
+def small_cnn(input_shape: Shape, num_classes: int) -> BaseHeadModel:
     """Two padded 3x3 convolutions (16, 32 channels), each with 2x2 max-pooling, and 64 hidden units.
 
     This project's own, for examples and tests in seconds: 13,706 parameters for scikit-learn's 1x8x8 digits.
@@ -82,4 +82,4 @@ def small_cnn(input_shape: Shape, num_classes: int) -> SplitModel:
         fc1=nn.Linear(32 * (height // 4) * (width // 4), 64),
         relu3=nn.ReLU(),
     )
-    return SplitModel(base, nn.Linear(64, num_classes))
+    return BaseHeadModel(base, nn.Linear(64, num_classes))

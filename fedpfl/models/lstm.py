@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .registry import Shape, SplitModel, named, register
+from .registry import BaseHeadModel, Shape, named, register
 
 
 class LastOutput(nn.LSTM):
@@ -20,7 +20,7 @@ class LastOutput(nn.LSTM):
 
 
 @register("char-lstm", tokens=True)
-def char_lstm(input_shape: Shape, num_classes: int, vocabulary: int) -> SplitModel:
+def char_lstm(input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
     """Embedding of 8, two LSTM layers of 256, and 512 hidden units on their output after the last character.
 
     FedFac, section 5.1 and appendix D (Shakespeare); the ReLU behind the hidden layer is ours, as the paper names none.
@@ -32,4 +32,4 @@ def char_lstm(input_shape: Shape, num_classes: int, vocabulary: int) -> SplitMod
         fc1=nn.Linear(256, 512),
         relu1=nn.ReLU(),
     )
-    return SplitModel(base, nn.Linear(512, num_classes))
+    return BaseHeadModel(base, nn.Linear(512, num_classes))

@@ -6,11 +6,11 @@ from math import prod
 
 from torch import nn
 
-from .registry import Shape, SplitModel, named, register
+from .registry import BaseHeadModel, Shape, named, register
 
 
 @register("mlp")
-def mlp(input_shape: Shape, num_classes: int) -> SplitModel:
+def mlp(input_shape: Shape, num_classes: int) -> BaseHeadModel:
     """Two hidden layers of 200 units on the flattened input, of any shape.
 
     The "2NN" of McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (2017),
@@ -23,14 +23,14 @@ def mlp(input_shape: Shape, num_classes: int) -> SplitModel:
         fc2=nn.Linear(200, 200),
         relu2=nn.ReLU(),
     )
-    return SplitModel(base, nn.Linear(200, num_classes))
+    return BaseHeadModel(base, nn.Linear(200, num_classes))
 
 
 @register("mlp-200")
-def mlp_200(input_shape: Shape, num_classes: int) -> SplitModel:
+def mlp_200(input_shape: Shape, num_classes: int) -> BaseHeadModel:
     """One hidden layer of 200 units on the flattened input, of any shape.
 
     The network of FedFac (Wang, Tang, Li), sections 1 and 4.3.1: 20,602 parameters for 100 features and 2 classes.
     """
     base = named(flatten=nn.Flatten(), fc1=nn.Linear(prod(input_shape), 200), relu1=nn.ReLU())
-    return SplitModel(base, nn.Linear(200, num_classes))
+    return BaseHeadModel(base, nn.Linear(200, num_classes))

@@ -13,7 +13,7 @@ from fedpfl.core.errors import ConfigError
 Shape = Tuple[int, ...]
 
 
-class SplitModel(nn.Module):
+class BaseHeadModel(nn.Module):
     """A model in two parts, ``head(base(x))``: personalisation methods cut between them.
 
     Parameters
@@ -29,13 +29,13 @@ class SplitModel(nn.Module):
         Shape of one sample; set by :func:`build`.
     vocabulary : int
         Number of different tokens of a model of texts, 0 for others; set by :func:`build`.
-    another : callable, () → SplitModel
+    another : callable, () → BaseHeadModel
         Builds the same model with newly drawn initial weights; set by :func:`build`.
     """
 
     input_shape: Shape
     vocabulary: int = 0
-    another: Callable[[], SplitModel]
+    another: Callable[[], BaseHeadModel]
 
     def __init__(self, base: nn.Module, head: nn.Linear) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class SplitModel(nn.Module):
 
 
 # (input shape, classes) → model, and for texts (input shape, classes, vocabulary) → model.
-Builder = Callable[..., SplitModel]
+Builder = Callable[..., BaseHeadModel]
 
 
 class _Entry(NamedTuple):
@@ -100,7 +100,7 @@ def names() -> list[str]:
     return sorted(_MODELS)
 
 
-def build(name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0) -> SplitModel:
+def build(name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0) -> BaseHeadModel:
     """Build a model, drawing its initial weights from torch's global random generator.
 
     Parameters

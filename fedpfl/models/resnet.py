@@ -6,7 +6,7 @@ from typing import Sequence
 
 from torch import Tensor, nn
 
-from .registry import Shape, SplitModel, named, register
+from .registry import BaseHeadModel, Shape, named, register
 
 
 class BasicBlock(nn.Module):
@@ -32,7 +32,7 @@ class BasicBlock(nn.Module):
         return activated
 
 
-def _resnet(input_shape: Shape, num_classes: int, blocks: Sequence[int]) -> SplitModel:
+def _resnet(input_shape: Shape, num_classes: int, blocks: Sequence[int]) -> BaseHeadModel:
     """Build the ImageNet layout of ResNet with ``blocks[i]`` basic blocks in stage i."""
     base = named(
         conv1=nn.Conv2d(input_shape[0], 64, 7, stride=2, padding=3, bias=False),
@@ -55,11 +55,11 @@ def _resnet(input_shape: Shape, num_classes: int, blocks: Sequence[int]) -> Spli
     for module in base.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    return SplitModel(base, nn.Linear(in_channels, num_classes))
+    return BaseHeadModel(base, nn.Linear(in_channels, num_classes))
 
 
 @register("resnet8", smallest_side=1)
-def resnet8(input_shape: Shape, num_classes: int) -> SplitModel:
+def resnet8(input_shape: Shape, num_classes: int) -> BaseHeadModel:
     """Three stages of one basic block (64, 128, 256 channels).
 
     FedDecomp, section 4.1, for CIFAR-10; layout and initial weights (Kaiming normal over the fan-out) from the authors'
@@ -69,7 +69,7 @@ def resnet8(input_shape: Shape, num_classes: int) -> SplitModel:
 
 
 @register("resnet10", smallest_side=1)
-def resnet10(input_shape: Shape, num_classes: int) -> SplitModel:
+def resnet10(input_shape: Shape, num_classes: int) -> BaseHeadModel:
     """Four stages of one basic block (64, 128, 256, 512 channels).
 
     FedDecomp, section 4.1, for CIFAR-100 and Tiny ImageNet; as :func:`resnet8` with one more stage. 4,957,092
@@ -79,7 +79,7 @@ def resnet10(input_shape: Shape, num_classes: int) -> SplitModel:
 
 
 @register("resnet18", smallest_side=1)
-def resnet18(input_shape: Shape, num_classes: int) -> SplitModel:
+def resnet18(input_shape: Shape, num_classes: int) -> BaseHeadModel:
     """Four stages of two basic blocks.
 
     He et al., "Deep Residual Learning for Image Recognition" (2016), in torchvision's layout, which FedFac, section

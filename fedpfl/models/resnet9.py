@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from .registry import Shape, SplitModel, named, register
+from .registry import BaseHeadModel, Shape, named, register
 
 
 class Residual(nn.Sequential):
@@ -30,7 +30,7 @@ def _conv(
 
 # 11 is the smallest side that leaves the 3x3 pixels that the last, unpadded convolution needs.
 @register("resnet9", smallest_side=11)
-def resnet9(input_shape: Shape, num_classes: int) -> SplitModel:
+def resnet9(input_shape: Shape, num_classes: int) -> BaseHeadModel:
     """Eight convolutions, four of them in two residual pairs, and one linear layer.
 
     Factorized-FL, appendix C.1, table 3; strides, padding and the place of batch normalisation from the authors' code.
@@ -57,4 +57,4 @@ def resnet9(input_shape: Shape, num_classes: int) -> SplitModel:
         relu8=nn.ReLU(),
         flatten=nn.Flatten(),
     )
-    return SplitModel(base, nn.Linear(256, num_classes))
+    return BaseHeadModel(base, nn.Linear(256, num_classes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .registry import Shape, SplitModel, named, register
+from .registry import BaseHeadModel, Shape, named, register
 
 
 class Row(nn.Module):
@@ -27,7 +27,7 @@ def _unpadded(steps: int) -> int:
 
 # 28 is the smallest length for which `_unpadded` leaves a step.
 @register("cnn-1d", smallest_length=28)
-def cnn_1d(input_shape: Shape, num_classes: int) -> SplitModel:
+def cnn_1d(input_shape: Shape, num_classes: int) -> BaseHeadModel:
     """Two convolutions over 9 steps (16, 32 channels), each with max-pooling of 2, and 64 hidden units; no padding.
 
     Maps series (n, channels, time) to logits (n, classes). Convolutions over the time of a person's sensors follow Zeng
@@ -50,7 +50,7 @@ def cnn_1d(input_shape: Shape, num_classes: int) -> SplitModel:
         fc1=nn.Linear(32 * _unpadded(steps), 64),
         relu3=nn.ReLU(),
     )
-    return SplitModel(base, nn.Linear(64, num_classes))
+    return BaseHeadModel(base, nn.Linear(64, num_classes))
 
 
 class LastState(nn.GRU):
@@ -65,7 +65,7 @@ class LastState(nn.GRU):
 
 
 @register("gru", smallest_length=1)
-def gru(input_shape: Shape, num_classes: int) -> SplitModel:
+def gru(input_shape: Shape, num_classes: int) -> BaseHeadModel:
     """One GRU layer of 64 units, and 64 hidden units on its state after the last step.
 
     Maps series (n, channels, time) to logits (n, classes). This project's own, for series of any length: 18,950
@@ -73,4 +73,4 @@ def gru(input_shape: Shape, num_classes: int) -> SplitModel:
     times as long as ``cnn-1d``, or more.
     """
     base = named(gru=LastState(input_shape[0], 64, batch_first=True), fc1=nn.Linear(64, 64), relu1=nn.ReLU())
-    return SplitModel(base, nn.Linear(64, num_classes))
+    return BaseHeadModel(base, nn.Linear(64, num_classes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .registry import Shape, SplitModel, named, register
+from .registry import BaseHeadModel, Shape, named, register
 
 WIDTH, HEADS, HIDDEN, BLOCKS = 64, 4, 256, 2
 PADDING = 0  # as data sets of words fill up short texts
@@ -111,11 +111,11 @@ def sinusoids(length: int) -> Tensor:
 
 
 @register("transformer", tokens=True)
-def transformer(input_shape: Shape, num_classes: int, vocabulary: int) -> SplitModel:
+def transformer(input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
     """Two encoder blocks (width 64, 4 heads, 256 hidden units), the mean over all words that are no padding.
 
     FedDecomp, appendix B, runs a Transformer on AG News and gives no sizes: these are this project's own, as is the
     normalisation before instead of behind each part, which needs no warm-up of the learning rate. 1,148,932 parameters
     for 16,384 words and 4 classes.
     """
-    return SplitModel(Encoder(input_shape[0], vocabulary), nn.Linear(WIDTH, num_classes))
+    return BaseHeadModel(Encoder(input_shape[0], vocabulary), nn.Linear(WIDTH, num_classes))

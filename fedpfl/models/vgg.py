@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from .registry import Shape, SplitModel, named, register
+from .registry import BaseHeadModel, Shape, named, register
 
 _STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 
@@ -22,7 +22,7 @@ def _features(channels: int) -> nn.Sequential:
 
 # 32 is the smallest side that survives five halvings.
 @register("vgg16", smallest_side=32)
-def vgg16(input_shape: Shape, num_classes: int) -> SplitModel:
+def vgg16(input_shape: Shape, num_classes: int) -> BaseHeadModel:
     """Thirteen 3x3 convolutions with batch normalisation and two hidden layers of 4096 units.
 
     Simonyan and Zisserman (2015), configuration D, in torchvision's layout and with its initial weights: FedFac,
@@ -38,7 +38,7 @@ def vgg16(input_shape: Shape, num_classes: int) -> SplitModel:
         nn.ReLU(),
         nn.Dropout(),
     )
-    model = SplitModel(
+    model = BaseHeadModel(
         named(
             features=_features(input_shape[0]),
             avgpool=nn.AdaptiveAvgPool2d(7),

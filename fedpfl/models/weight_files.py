@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedpfl.core.errors import ConfigError
 
-from .registry import SplitModel
+from .registry import BaseHeadModel
 from .torchvision_weights import from_torchvision
 
 # A damaged file makes torch's reader of pickles stumble in any of these ways.
@@ -27,12 +27,12 @@ _UNREADABLE = (
 _COUNT = "num_batches_tracked"
 
 
-def load_weights(model: SplitModel, name: str, path: str) -> None:
+def load_weights(model: BaseHeadModel, name: str, path: str) -> None:
     """Load a file's weights into a model; its head stays as it is where the file's has another shape.
 
     Parameters
     ----------
-    model : SplitModel
+    model : BaseHeadModel
         The model, in place.
     name : str
         Its name.

@@ -15,7 +15,7 @@ from .. import models
 from ..client.state import ClientState
 from ..core.errors import ConfigError, StateError
 from ..core.files import write_atomically
-from ..core.sharing import UNUSED_BUFFER, Partition
+from ..core.sharing import UNUSED_BUFFER, Sharing
 from ..setup.assembly import assemble
 from ..setup.config import Config
 from .run import RunFolder
@@ -57,19 +57,19 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     for client in range(task["clients"]) if clients is None else clients:
         if not 0 <= client < len(classes):
             raise ConfigError("client", client, f"run {folder.path.name} has the clients 0 … {len(classes) - 1}")
-        model, partition, initial, plain = blanks[classes[client]]
-        if not partition.personal and "for_clients" not in stored and set(partition.shared) <= plain.keys():
+        model, sharing, initial, plain = blanks[classes[client]]
+        if not sharing.personal and "for_clients" not in stored and set(sharing.shared) <= plain.keys():
             continue  # the one model of all is global.safetensors
         state = ClientState(Path(config.run.state_dir), task["state_key"], client)
-        if partition.personal and not state.folder.is_dir():
+        if sharing.personal and not state.folder.is_dir():
             if clients is not None:
                 allowed = f"has no stored state of run {folder.path.name} in {config.run.state_dir}"
                 raise ConfigError("client", client, allowed)
             continue
         number = personal_round[client]
-        partition.set_shared(stored["for_clients"][client] if "for_clients" in stored else stored["shared"])
-        if partition.personal:
-            partition.set_personal(state.load(number) if number else initial)
+        sharing.set_shared(stored["for_clients"][client] if "for_clients" in stored else stored["shared"])
+        if sharing.personal:
+            sharing.set_personal(state.load(number) if number else initial)
         path = folder.path / "personal" / f"client-{client:05d}.safetensors"
         exported = config.method.export(model)
         # BatchNorm's count of batches is kept nowhere, because nothing depends on it.
@@ -88,7 +88,7 @@ class _Blank(NamedTuple):
     """A model to load clients into, its first personal arrays, and the plain model's state dict."""
 
     model: nn.Module
-    partition: Partition
+    sharing: Sharing
     initial: dict[str, np.ndarray]
     plain: dict[str, Tensor]
 
@@ -96,8 +96,8 @@ class _Blank(NamedTuple):
 def _blank(
     config: Config, input_shape: tuple[int, ...], num_classes: int, vocabulary: int, stored: dict[str, np.ndarray]
 ) -> _Blank:
-    model, partition = assemble(config, input_shape, num_classes, vocabulary=vocabulary)
-    initial = partition.get_personal()
-    partition.accept(stored)
+    model, sharing = assemble(config, input_shape, num_classes, vocabulary=vocabulary)
+    initial = sharing.get_personal()
+    sharing.accept(stored)
     plain = models.build(config.run.model, input_shape, num_classes, vocabulary).state_dict()
-    return _Blank(model, partition, initial, plain)
+    return _Blank(model, sharing, initial, plain)

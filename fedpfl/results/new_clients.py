@@ -18,14 +18,14 @@ from torch import Tensor
 from ..client.engine import Engine
 from ..core.errors import ConfigError, DataError
 from ..core.extras import CLIENT
+from ..core.federation import Client, new_clients
 from ..core.payload import Payload
 from ..core.rng import generator
 from ..core.settings import Value
 from ..data.federation import federated_data
 from ..methods.base import LocalRound
+from ..setup.assembly import make_rule
 from ..setup.config import Config
-from ..strategies import Client, strategies
-from ..strategies.base import new_clients
 from ..training.loop import EVALUATION_BATCH, evaluate, run_phase
 from ..training.phase import Penalty, Phase
 from .run import RunFolder
@@ -57,11 +57,11 @@ def try_new_clients(folder: RunFolder, mode: str) -> dict[str, Any]:
         A file is missing or damaged.
     """
     config, task = Config.parse(folder.config()), folder.described()
-    new = new_clients(config.run, int(task["clients"]))
+    new = new_clients(config.run.seed, config.run.new_clients, int(task["clients"]))
     if not new:
         raise ConfigError("new-clients", config.run.new_clients, "the run held out no clients, so none are new")
     left = Simulation.of(folder)
-    if not left.strategy.one_model:
+    if not left.rule.one_model:
         raise ConfigError("method", config.method.name, "makes a model for each client and has none for new ones")
     correct = MODES[mode](left, new)
     engine = left.engine
@@ -85,7 +85,7 @@ class Simulation:
     last : int
         The last finished round.
     stored : dict of str to ndarray
-        The strategy's state after it.
+        The state of rule and companions after it.
     """
 
     def __init__(self, engine: Engine, state_key: str, last: int, stored: Mapping[str, np.ndarray]) -> None:
@@ -93,12 +93,8 @@ class Simulation:
         self.state_key = state_key
         self.last = last
         clients = [Client(i, *engine.data.sizes(i)) for i in range(engine.num_clients)]
-        aggregation, partition = engine.config.method.aggregation, engine.partition
-        options = {**aggregation.options, **partition.rule_options}
-        self.strategy = strategies()[aggregation.rule](
-            clients, partition.layout, partition.get_shared(), engine.config.run, state_key, **options
-        )
-        self.strategy.load_state(dict(stored))
+        self.rule = make_rule(engine.config, clients, engine.sharing)
+        self.rule.load_state(stored)
 
     @classmethod
     def of(cls, folder: RunFolder) -> Simulation:
@@ -122,7 +118,7 @@ class Simulation:
     @property
     def personal_round(self) -> Mapping[int, int]:
         """The round after which each client holds its personal arrays; 0 if it never trained."""
-        return self.strategy.personal_round
+        return self.rule.personal_round
 
     def load(self, client: int, kind: str = "evaluate") -> LocalRound:
         """Put a client's model together as the next message to it would: shared arrays, and its own if it has any.
@@ -134,15 +130,15 @@ class Simulation:
         kind : str
             What the message would be for, ``train`` or ``evaluate``: it says what the server attaches.
         """
-        partition, strategy = self.engine.partition, self.strategy
-        known = strategy.clients[client]
-        extra = strategy.attachments(known, kind)
-        partition.accept(extra.arrays)
+        sharing, rule = self.engine.sharing, self.rule
+        known = rule.clients[client]
+        extra = rule.attachments(known, kind)
+        sharing.accept(extra.arrays)
         config: dict[str, Value] = {
-            **extra.config, "round": self.last + 1, "personal-round": strategy.personal_round[client],
-            "state-key": self.state_key, "layout": partition.layout.to_text(),
+            **extra.config, "round": self.last + 1, "personal-round": rule.personal_round[client],
+            "state-key": self.state_key, "layout": sharing.layout.to_text(),
         }  # fmt: skip
-        shared = partition.layout.pack(strategy.outgoing(known), "float32")
+        shared = sharing.layout.pack(rule.outgoing(known), "float32")
         arrays = {**self.engine.extras.pack(extra.arrays, CLIENT), **shared}
         _, local = self.engine.load(client, Payload(config, arrays=arrays))
         self.engine.config.method.prepare(local)
@@ -187,13 +183,13 @@ def _local_train(left: Simulation, new: Sequence[int]) -> dict[int, int]:
     correct = {}
     for client in new:
         local = left.load(client, "train")
-        own = left.engine.partition.personal_elements()
+        own = left.engine.sharing.personal_elements()
         decay = left.engine.config.training.weight_decay
         phases = [_of_personal(phase, own, decay) for phase in left.engine.config.method.schedule(local)]
         left.train(phases, local, "batches", weight_decay=0.0)
-        trained = left.engine.partition.get_personal()
-        left.engine.partition.set_shared(left.strategy.shared)  # running statistics have moved
-        left.engine.partition.set_personal(trained)  # what is shared may hold the others' personal channels, too
+        trained = left.engine.sharing.get_personal()
+        left.engine.sharing.set_shared(left.rule.shared)  # running statistics have moved
+        left.engine.sharing.set_personal(trained)  # what is shared may hold the others' personal channels, too
         correct[client] = left.correct(local)
     return correct
 

@@ -6,8 +6,8 @@
     RUN/task.json            input shape, classes, clients, and the key of the clients' stored state
     RUN/metrics.jsonl        one line a round
     RUN/checkpoint/          server state of the last two rounds (safetensors), for --resume
-    RUN/arrays/NAME/         what a strategy keeps of each round, for example similarities (NumPy files)
-    RUN/global.safetensors   shared arrays at the end, by name; not with strategies that keep a model for each client
+    RUN/arrays/NAME/         what a rule keeps of each round, for example similarities (NumPy files)
+    RUN/global.safetensors   shared arrays at the end, by name; not with rules that keep a model for each client
     RUN/personal/            personalised models, written by `fedpfl export` where the clients' state is at hand
     RUN/summary.md           the outcome in words and numbers
     RUN/failed.txt           why the run failed, if it did; what was stopped or killed has neither this nor a summary
@@ -29,7 +29,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -37,10 +37,9 @@ from safetensors.numpy import load_file, save
 
 from ..core.errors import ConfigError, StateError
 from ..core.files import write_atomically
-
-if TYPE_CHECKING:
-    from ..setup.config import Config
-    from ..strategies.base import PersonalisedStrategy, Round
+from ..rules import Rule
+from ..setup.config import Config
+from .record import Round
 
 # A crash while the newest checkpoint is read or judged damaged leaves one more.
 KEPT_CHECKPOINTS = 2
@@ -195,8 +194,16 @@ class RunFolder:
         with suppress(OSError):  # the reason may well be the same: a full disk
             write_atomically(self.path / "failed.txt", f"{reason}\n".encode())
 
-    def record(self, done: Round, strategy: PersonalisedStrategy) -> dict[str, Any]:
-        """Store a round: its metrics first, then the checkpoint that makes it count; return its line of metrics."""
+    def record(self, done: Round, state: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Store a round: its metrics first, then the checkpoint that makes it count; return its line of metrics.
+
+        Parameters
+        ----------
+        done : Round
+            What it did.
+        state : mapping of str to ndarray
+            All that the next round depends on.
+        """
         line = summarise(done)
         for name, array in done.arrays.items():
             self._write_array(name, done.number, array)
@@ -205,16 +212,16 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())  # as the checkpoint is: a loss of power must not leave it without its line
         path = self.path / "checkpoint" / f"round-{done.number:06d}.safetensors"
-        write_atomically(path, save(strategy.state()))
+        write_atomically(path, save(dict(state)))
         for old in self._checkpoints()[:-KEPT_CHECKPOINTS]:
             old[1].unlink()
         self._write_events(line)
         return line
 
-    def finish(self, strategy: PersonalisedStrategy) -> None:
+    def finish(self, rule: Rule) -> None:
         """Write the final weights and the summary."""
-        if strategy.one_model:
-            arrays = {name: array.copy() for name, array in strategy.layout.unflatten(strategy.shared).items()}
+        if rule.one_model:
+            arrays = {name: array.copy() for name, array in rule.layout.unflatten(rule.shared).items()}
             write_atomically(self.path / "global.safetensors", save(arrays))
         write_atomically(self.path / "summary.md", summary(self).encode())
         if self._events is not None:
@@ -281,7 +288,7 @@ class RunFolder:
         return bool(rounds[-1][0] - best >= patience)
 
     def checkpoint(self) -> tuple[int, dict[str, np.ndarray]]:
-        """Return (round, the strategy's state after it) of the newest checkpoint.
+        """Return (round, the state of rule and companions after it) of the newest checkpoint.
 
         Raises
         ------
@@ -354,7 +361,7 @@ def summarise(done: Round) -> dict[str, Any]:
     is like ``personalised``, but of the clients that trained in this round, with the models that they had then, made
     ready for a test as the method does. Clients without test samples do not count.
     ``validation`` (with ``validation-fraction``) is ``personalised`` on the samples that were set aside.
-    ``details`` has what the method measured itself: means over the clients, and the strategy's own numbers;
+    ``details`` has what the method measured itself: means over the clients, and the rule's own numbers;
     ``privacy`` what differential privacy has cost up to this round, if there is any.
     """
     line: dict[str, Any] = {

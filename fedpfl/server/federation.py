@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from flwr.serverapp import Grid
 
 from ..core.errors import ConfigError, FedpflError, LayoutError
+from ..core.federation import Client
 from ..core.layout import Layout
 from ..core.payload import Payload
 from ..core.settings import Value
-from ..core.sharing import Partition
+from ..core.sharing import Sharing
+from ..results.record import Round
 from ..results.run import RunFolder
-from ..setup.assembly import assemble, extras_of, mean_model_layout
+from ..rules import Rule
+from ..setup.assembly import assemble, extras_of, make_rule, mean_model_layout
 from ..setup.config import Config, unused
-from ..strategies import PersonalisedStrategy, strategies
-from ..strategies.base import Round
+from ..strategies import Companion, PersonalisedStrategy
+from ..strategies.diagnostics import Diagnostics
 from ..strategies.mean_model import MeanModel
 from ..strategies.privacy import ServerPrivacy
-from ..transports import Client, Transport
+from ..transports import Transport
 from ..transports.flower import FlowerTransport
 
 logger = getLogger("flwr")
@@ -83,7 +86,7 @@ def _run(
     descriptions = transport.find_clients(config)
     shape, classes, vocabulary = _task(descriptions)
     division = _division(descriptions)
-    model, partition = assemble(config, shape, max(classes), vocabulary=vocabulary)
+    model, sharing = assemble(config, shape, max(classes), vocabulary=vocabulary)
     if config.run.resume:
         folder.require_task(shape, classes, division)
     else:
@@ -95,20 +98,18 @@ def _run(
     else:
         for remark in remarks:
             logger.log(WARNING, "fedpfl: %s", remark)
-    strategy = _strategy(config, descriptions, folder.task()["state_key"], partition)
-    strategy.extras = extras_of(config, model, partition)
-    strategy.recorder = _Recorder(folder, watch)
+    rule = make_rule(config, _clients(descriptions, sharing), sharing)
+    state_key = folder.task()["state_key"]
+    companions: list[Companion] = []
     if config.privacy.on:
-        strategy.privacy = _privacy(config, strategy)
-    personal = mean_model_layout(config, model, partition)
+        companions.append(_privacy(config, rule, state_key))
+    personal = mean_model_layout(config, model, sharing)
     if personal.size:
-        if not strategy.one_model:
-            raise ConfigError(
-                "evaluate-global", True, f"{config.run.method} has no mean: each client gets other arrays"
-            )
-        if len(set(classes)) > 1:
-            raise ConfigError("evaluate-global", True, "clients with different numbers of classes have no mean model")
-        strategy.mean_model = MeanModel(personal)
+        companions.append(_mean_model(config, rule, personal, classes))
+    if config.run.diagnostics:
+        companions.append(Diagnostics())
+    companions.append(_Recorder(folder, watch, config.run.early_stop))
+    strategy = PersonalisedStrategy(rule, config.run, state_key, extras_of(config, model, sharing), companions)
     first_round = 1
     if config.run.resume:
         finished, state = folder.checkpoint()
@@ -119,21 +120,23 @@ def _run(
     # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
     if not folder.stalled(config.run.early_stop):
         strategy.start(transport, first_round=first_round)
-    folder.finish(strategy)
+    folder.finish(rule)
 
 
-@dataclass(frozen=True)
-class _Recorder:
-    """Records rounds in the run's folder, then tells of them."""
+class _Recorder(Companion):
+    """Records rounds in the run's folder, then tells of them; ends a run that no longer gets better."""
 
-    folder: RunFolder
-    watch: Watch | None
+    def __init__(self, folder: RunFolder, watch: Watch | None, patience: int) -> None:
+        self.folder = folder
+        self.watch = watch
+        self.patience = patience
 
-    def record(self, done: Round, strategy: PersonalisedStrategy) -> bool:
-        line = self.folder.record(done, strategy)
+    def ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
+        """Record the round."""
+        line = self.folder.record(done, state)
         if self.watch is not None:
             self.watch.round(line)
-        return self.folder.stalled(strategy.settings.early_stop)
+        return self.folder.stalled(self.patience)
 
 
 def _division(descriptions: Mapping[int, Payload]) -> int | None:
@@ -188,29 +191,40 @@ def _task(descriptions: Mapping[int, Payload]) -> tuple[tuple[int, ...], list[in
     return tuple(int(n) for n in shape.split("x")), classes, vocabulary
 
 
-def _privacy(config: Config, strategy: PersonalisedStrategy) -> ServerPrivacy:
-    """Set up differential privacy; refuse a rule that computes more of clients' arrays than a sum with noise."""
-    if config.privacy.dp_where == "server" and not strategy.only_a_sum:
-        allowed = f"the server's rule of {config.run.method} is more than a mean of updates; use client"
-        raise ConfigError("dp-where", "server", allowed)
-    folder = Path(config.run.state_dir).expanduser() / strategy.state_key / "server"
-    return ServerPrivacy(config.privacy, strategy.clients, config.run.seed, folder, config.run.wire_dtype)
+def _clients(descriptions: Mapping[int, Payload], sharing: Sharing) -> list[Client]:
+    """Return the clients as they described themselves.
 
-
-def _strategy(
-    config: Config, descriptions: Mapping[int, Payload], state_key: str, partition: Partition
-) -> PersonalisedStrategy:
-    clients, layout = [], partition.layout.to_text()
+    Raises
+    ------
+    LayoutError
+        One of them has another model.
+    """
+    clients, layout = [], sharing.layout.to_text()
     for client, description in descriptions.items():
         try:
             if description.config["layout"] != layout:
-                partition.layout.require(Layout.from_text(str(description.config["layout"])))
+                sharing.layout.require(Layout.from_text(str(description.config["layout"])))
         except LayoutError as error:
             raise LayoutError(f"client {client} has another model: {error}") from error
         metrics = description.metrics
         clients.append(Client(client, int(metrics["train-samples"]), int(metrics["test-samples"])))
-    aggregation = config.method.aggregation
-    options = {**aggregation.options, **partition.rule_options}
-    return strategies()[aggregation.rule](
-        clients, partition.layout, partition.get_shared(), config.run, state_key, **options
-    )
+    return clients
+
+
+def _privacy(config: Config, rule: Rule, state_key: str) -> ServerPrivacy:
+    """Set up differential privacy; refuse a rule that computes more of clients' arrays than a sum with noise."""
+    if config.privacy.dp_where == "server" and not rule.only_a_sum:
+        allowed = f"the server's rule of {config.run.method} is more than a mean of updates; use client"
+        raise ConfigError("dp-where", "server", allowed)
+    folder = Path(config.run.state_dir).expanduser() / state_key / "server"
+    return ServerPrivacy(config.privacy, rule.clients, config.run.seed, folder, config.run.wire_dtype)
+
+
+def _mean_model(config: Config, rule: Rule, personal: Layout, classes: Sequence[int]) -> MeanModel:
+    """Set up ``evaluate-global``; refuse clients whose models have no mean."""
+    if not rule.one_model:
+        allowed = f"{config.run.method} has no mean: each client gets other arrays"
+        raise ConfigError("evaluate-global", True, allowed)
+    if len(set(classes)) > 1:
+        raise ConfigError("evaluate-global", True, "clients with different numbers of classes have no mean model")
+    return MeanModel(personal, config.run.evaluates_in)

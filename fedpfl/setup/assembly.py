@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Iterable
+
 import torch
 from torch import nn
 
 from .. import models
 from ..core.errors import ConfigError
 from ..core.extras import BOTH, Extra, Extras
+from ..core.federation import Client, Federation, new_clients
 from ..core.layout import Layout
 from ..core.payload import EVALUATION_ONLY
 from ..core.rng import torch_seed
-from ..core.sharing import Partition
+from ..core.sharing import Sharing
+from ..rules import Rule
 from .config import Config
 
 
 def assemble(
     config: Config, input_shape: tuple[int, ...], num_classes: int, device: str = "cpu", vocabulary: int = 0
-) -> tuple[nn.Module, Partition]:
+) -> tuple[nn.Module, Sharing]:
     """Build the model that every participant of a run starts from.
 
     The same seed, and the same file of initial weights where one is given, make the same arrays everywhere.
@@ -53,30 +57,55 @@ def assemble(
         raise ConfigError("initial-weights", config.run.initial_weights, allowed)
     # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return model, config.method.partition(model)
+    return model, config.method.sharing(model)
 
 
-def mean_model_layout(config: Config, model: nn.Module, partition: Partition) -> Layout:
+def mean_model_layout(config: Config, model: nn.Module, sharing: Sharing) -> Layout:
     """Return the layout of the personal arrays that ``evaluate-global`` averages; empty unless it is on and of use."""
     if not config.run.evaluate_global or config.method.common_model(model) is not None:
         return Layout(())
-    personal = partition.get_personal().items()
+    personal = sharing.get_personal().items()
     floats = [(name, array.shape) for name, array in personal if array.dtype.kind == "f"]
     return Layout.of([(name, shape) for name, shape in floats if config.method.in_mean_model(name)])
 
 
-def extras_of(config: Config, model: nn.Module, partition: Partition) -> Extras:
+def extras_of(config: Config, model: nn.Module, sharing: Sharing) -> Extras:
     """Return what travels beside the shared vector in a run: the method's extras, and ``evaluate-global``'s.
 
     Parameters
     ----------
     config : Config
         The run's settings.
-    model, partition : nn.Module, Partition
+    model, sharing : nn.Module, Sharing
         As :func:`assemble` made them.
     """
-    declared, mean = [*config.method.extras], mean_model_layout(config, model, partition)
+    declared, mean = [*config.method.extras], mean_model_layout(config, model, sharing)
     if mean.size:
         about = "a client's personal arrays, and their mean, for `evaluate-global` alone"
         declared.append(Extra(EVALUATION_ONLY, BOTH, about, (mean.size,), required=False))
-    return Extras(declared, model, partition.layout.size, config.run.wire_dtype)
+    return Extras(declared, model, sharing.layout.size, config.run.wire_dtype)
+
+
+def make_rule(config: Config, clients: Iterable[Client], sharing: Sharing) -> Rule:
+    """Return the rule of the run's method, as it stands before round 1.
+
+    Parameters
+    ----------
+    config : Config
+        The run's settings.
+    clients : iterable of Client
+        All clients.
+    sharing : Sharing
+        As :func:`assemble` made it; holds the initial arrays.
+    """
+    run, aggregation = config.run, config.method.aggregation
+    listed = tuple(sorted(clients, key=lambda client: client.id))
+    federation = Federation(
+        clients=listed,
+        layout=sharing.layout,
+        held_out=frozenset(new_clients(run.seed, run.new_clients, len(listed))),
+        seed=run.seed,
+        wire_dtype=run.wire_dtype,
+        noisy=config.privacy.on,
+    )
+    return aggregation.rule(federation, sharing.get_shared(), **aggregation.options, **sharing.rule_options)

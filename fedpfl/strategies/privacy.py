@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from ..core.federation import Client
 from ..core.layout import rounded
+from ..core.payload import Payload
 from ..core.privacy import PrivacySettings, clipped, gaussian, noise_key
+from ..results.record import Round
+from ..rules import Rule
+from .companion import Companion
 
 
-class ServerPrivacy:
-    """Counts what each client has released and, with ``dp-where = "server"``, adds the noise.
+class ServerPrivacy(Companion):
+    """Counts what each client has released; with ``dp-where = "server"`` it bounds replies and has the rule add noise.
 
     Parameters
     ----------
@@ -41,14 +46,20 @@ class ServerPrivacy:
         """Whether the server adds the noise."""
         return self.settings.dp_where == "server"
 
-    def asked(self, clients: Iterable[int]) -> None:
+    def begin(self, rule: Rule, done: Round, clients: Sequence[Client]) -> None:
         """Count a release of each client that is asked to train; its reply may be seen even if it is lost here."""
-        for client in clients:
-            self._releases[client] += 1
+        if rule.layout.size:
+            for client in clients:
+                self._releases[client.id] += 1
+            done.privacy = self.spent()
+        if self.at_server:
+            rule.noise = lambda total: self.noise(total, done.number)
 
-    def bounded(self, sent: np.ndarray, shared: np.ndarray) -> np.ndarray:
+    def receive(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> np.ndarray:
         """Return a client's arrays with its update clipped to C, whatever the client did: float64, same shape."""
-        start = rounded(sent, self._wire_dtype)
+        if not self.at_server:
+            return shared
+        start = rounded(rule.outgoing(client), self._wire_dtype)
         near: np.ndarray = start + clipped(start, shared, self.settings.dp_clip_norm)
         return near
 
@@ -78,7 +89,7 @@ class ServerPrivacy:
         """Return what the accounting depends on."""
         return {"releases": np.array(list(self._releases.values()), np.int64)}
 
-    def load_state(self, state: dict[str, np.ndarray]) -> None:
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Take it back."""
         self._releases = dict(zip(self._releases, state["releases"].tolist(), strict=True))
 

@@ -5,6 +5,6 @@ The strategies see neither.
 
 from __future__ import annotations
 
-from .base import Client, Request, Transport
+from .base import Request, Transport
 
-__all__ = ["Client", "Request", "Transport"]
+__all__ = ["Request", "Transport"]

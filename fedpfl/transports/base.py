@@ -10,26 +10,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..core.federation import Client
 from ..core.payload import Payload
 from ..core.settings import Value
 from ..setup.config import Config
-
-
-@dataclass(frozen=True)
-class Client:
-    """What the server knows of a client.
-
-    Attributes
-    ----------
-    id : int
-        Client from 0 (its partition id).
-    train_samples, test_samples : int
-        Sizes of its data.
-    """
-
-    id: int
-    train_samples: int
-    test_samples: int
 
 
 @dataclass(frozen=True)

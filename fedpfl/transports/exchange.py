@@ -14,9 +14,10 @@ from logging import WARNING, getLogger
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
+from ..core.federation import Client
 from ..core.payload import probe
 from ..messages import to_content
-from .base import Client, Fail
+from .base import Fail
 
 logger = getLogger("flwr")
 

@@ -13,10 +13,11 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from ..core.errors import ConfigError, FedpflError, LayoutError
+from ..core.federation import Client
 from ..core.payload import Payload
 from ..messages import from_content, pack_arrays, to_content
 from ..setup.config import Config, RunSettings
-from .base import Client, Fail, Request, Transport
+from .base import Fail, Request, Transport
 from .exchange import Exchange, Node, Pace
 
 logger = getLogger("flwr")

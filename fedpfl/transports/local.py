@@ -18,10 +18,11 @@ from types import TracebackType
 from typing import Literal
 
 from ..client.engine import Engine, engine_for
+from ..core.federation import Client
 from ..core.payload import Payload
 from ..core.settings import Value
 from ..setup.config import Config
-from .base import Client, Fail, Request, Transport
+from .base import Fail, Request, Transport
 from .player import Failed, play
 from .pool import Died, Pool
 

@@ -182,7 +182,7 @@ class Pool:
         requests, to_worker = self._context.Pipe(duplex=False)
         from_worker, replies = self._context.Pipe(duplex=False)
         for end in (to_worker, replies):
-            _enlarge(end)
+            enlarge(end)
         inherited = [to_worker, from_worker, self._lifeline]
         inherited += [end for other in self._workers for end in (other.requests, other.replies)]
         given = [] if self._context.get_start_method() == "spawn" else inherited
@@ -212,7 +212,8 @@ class Pool:
             yield Died(client, "" if place else _how(worker.process.exitcode))
 
 
-def _enlarge(end: Connection) -> None:
+def enlarge(end: Connection) -> None:
+    """Ask the system for a pipe that holds a model of some size."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # the system's limit for this user is reached: it works as well, slower
             fcntl.fcntl(end.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)

@@ -64,7 +64,7 @@ def test_only_the_part_of_a_weight_that_travels_is_seen(tmp_path):
     run = simulate(tmp_path, 2, method="fedsplit", run_name="split", **QUICK)
     left = Simulation.of(run)
     seen, _ = observe(left, 0, 0, 0.01)
-    split = left.strategy.state()["split"].astype(bool)
+    split = left.rule.state()["split"].astype(bool)
     weight = dict(left.engine.model.named_parameters())["base.conv2.weight"]
     assert seen.gradients[seen.names.index("base.conv2.weight")].numel() == split.sum() * weight[0].numel()
 
@@ -91,9 +91,9 @@ def test_the_attacker_does_not_have_the_client_s_personal_arrays(tmp_path):
     assert found["true"].psnr > 20 > found["drawn"].psnr
     left = Simulation.of(run)
     observe(left, 0, 0, 0.01)
-    stored = left.engine.partition.get_personal()
+    stored = left.engine.sharing.get_personal()
     left.load(0, "train")  # after the step on one image the client's arrays are as they were
-    for name, array in left.engine.partition.get_personal().items():
+    for name, array in left.engine.sharing.get_personal().items():
         np.testing.assert_array_equal(array, stored[name])
 
 

@@ -22,7 +22,7 @@ def test_of_a_split_layer_every_parameter_is_in_one_part(tmp_path):
     left.load(0)
     shared, personal = parts(left)
     assert set(shared) == set(personal) == {"base.conv2.weight", "base.conv2.bias"}
-    split = torch.tensor(left.strategy.state()["split"].astype(bool))
+    split = torch.tensor(left.rule.state()["split"].astype(bool))
     assert torch.equal(shared["base.conv2.bias"], split)
     assert torch.equal(personal["base.conv2.bias"], ~split)
 
@@ -82,7 +82,7 @@ def test_feature_maps_are_what_the_layer_puts_out(tmp_path):
     image = left.engine.test_samples(1).x[:1]
     with torch.no_grad():
         maps = model.base.conv2(model.base.relu1(model.base.pool1(model.base.conv1(image))))[0].numpy()
-    split = left.strategy.state()["split"].astype(bool)
+    split = left.rule.state()["split"].astype(bool)
     (row,) = result.figures[2].rows.values()
     assert len(row) == 4
     np.testing.assert_allclose(row[0], (image[0, 0].numpy() + 1) / 2, atol=1e-6)

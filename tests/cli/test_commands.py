@@ -10,10 +10,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedpfl.cli import app, doctor, reference
+from fedpfl.cli import app, doctor
 from fedpfl.data import federated_data, own_data, table
 from fedpfl.methods import methods
 from fedpfl.results.run import RunFolder
+from fedpfl.setup import reference
 from fedpfl.setup.config import Config
 from fedpfl.training import speed
 from fedpfl.training.settings import TrainingSettings

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from flwr.common.config import parse_config_args
 
-from fedpfl.cli import reference
 from fedpfl.cli.common import overrides
 from fedpfl.cli.plan import prepare
 from fedpfl.cli.progress import Lines, describe
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.files import Rounds
 from fedpfl.launch.superlink import copy_app, reason_in
+from fedpfl.setup import reference
 
 
 @pytest.fixture(autouse=True)

@@ -4,10 +4,10 @@ import json
 import sys
 
 import pytest
-from fedpfl.superlink.superlink import superlink
 from typer.testing import CliRunner
 
 from fedpfl.cli import app
+from fedpfl.launch import superlink
 
 FLWR = """#!{python}
 import json, pathlib, sys, fcntl

@@ -11,7 +11,6 @@ from fedpfl.cli import watched
 from fedpfl.cli.conduct import conduct as conduct_run
 from fedpfl.cli.plan import prepare
 from fedpfl.core.errors import DataError, FedpflError
-from fedpfl.data import datasets
 from fedpfl.results.run import RunFolder
 
 ROUND = {"round": 1, "seconds": 1.0, "bytes_up": 1, "bytes_down": 1}
@@ -78,7 +77,7 @@ def test_data_are_fetched_before_the_run_starts(monkeypatch, tmp_path, capsys, q
         print(f"{settings.dataset}: 7 %", file=sys.stderr)
         raise DataError("mnist: not to be downloaded (no network)")
 
-    monkeypatch.setattr(datasets, "load", load)
+    monkeypatch.setattr("fedpfl.data.datasets.reading.load", load)
     texts = [f'dataset="mnist" data-dir="{tmp_path}"']
 
     def begin(plan):

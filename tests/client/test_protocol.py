@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from fedpfl.client.engine import protocol
+from fedpfl.client import protocol
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.payload import Payload
 
-PACKAGE = Path(protocol.__file__).parent
+PACKAGE = Path(protocol.__file__).parents[1]
 scalars = st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text(max_size=20)
 numbers = st.integers(-(2**63), 2**63) | st.floats(allow_nan=False)
 vectors = npst.arrays(st.sampled_from([np.float32, np.float16, np.int64]), npst.array_shapes(max_dims=3, min_side=0))

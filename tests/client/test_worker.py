@@ -18,8 +18,9 @@ from old_python import old_python
 from support import FEW_SAMPLES, LocalGrid, federation, simulate
 from waiting import HANG_SECONDS, InThread, wait_until
 
-from fedpfl.client.engine import MOST_ENGINES, _engines, engine_for, handle, protocol
-from fedpfl.client.engine import forward as forwarding
+from fedpfl.client import forward as forwarding
+from fedpfl.client import protocol
+from fedpfl.client.engine import MOST_ENGINES, _engines, engine_for, handle
 from fedpfl.client.forward import WorkerError, forward
 from fedpfl.client.worker import listening
 from fedpfl.core.errors import FedpflError
@@ -86,7 +87,7 @@ def workers():
 def asked(values, node, **more):
     """Return the first round's train message for a client, from its answer to the query."""
     described = handle("query", Payload(), values, node)
-    size = engine_for(values, node["num-partitions"], "", 0).partition.get_shared()
+    size = engine_for(values, node["num-partitions"], "", 0).sharing.get_shared()
     config = {"round": 1, "personal-round": 0, "state-key": "key", "layout": described.config["layout"], **more}
     return Payload(config, {}, {"shared": size})
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fedpfl.federation.federation import run_federation
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -12,16 +11,18 @@ from support import LocalGrid, federation
 from torch import nn
 
 import fedpfl.setup.config
-from fedpfl.client.engine import engine as client_module
+from fedpfl.client import engine as client_module
 from fedpfl.core.errors import ConfigError, FedpflError, LayoutError
 from fedpfl.core.extras import ANY, BOTH, CLIENT, RECEIVED, SERVER, SHARED, Extra, Extras, describe
 from fedpfl.core.payload import Payload
 from fedpfl.core.privacy import private_reply
 from fedpfl.messages import from_content
 from fedpfl.methods import Method, methods
+from fedpfl.methods.base import Aggregation
+from fedpfl.rules.mean import Mean
+from fedpfl.server.federation import run_federation
 from fedpfl.setup.assembly import assemble, extras_of
 from fedpfl.setup.config import Config
-from fedpfl.strategies.mean import Mean
 
 DECLARED = (
     Extra("table", BOTH, "a table", (2, 3), required=False),
@@ -145,21 +146,6 @@ def test_the_extras_of_every_method_fit_the_model(name):
 # -- a method with a vector that goes both ways ----------------------------------------------------------------------
 
 
-class Counting(Method):
-    """Every client adds 1 to each value of a vector as long as the shared one, which the server averages."""
-
-    name, paper, shares = "fedavg", "", ""
-    extras = (Extra("counts", BOTH, "rounds", (SHARED,), private_from=RECEIVED),)
-    seen: list[dict] = []  # noqa: RUF012
-
-    def conclude(self, local):
-        arrays = local.by_name(local.received("counts"))
-        assert {name: tuple(a.shape) for name, a in arrays.items()} == dict(local.layout.entries)
-        self.seen.append({name: float(array.mean()) for name, array in arrays.items()})
-        first = next(iter(arrays))
-        return Payload(arrays={"counts": local.as_vector({first: arrays[first] + 1.0})})
-
-
 class MeanOfCounts(Mean):
     counts = np.zeros(0)
 
@@ -177,13 +163,29 @@ class MeanOfCounts(Mean):
         self.counts = self.arrived
 
 
+class Counting(Method):
+    """Every client adds 1 to each value of a vector as long as the shared one, which the server averages."""
+
+    name, paper, shares = "fedavg", "", ""
+    extras = (Extra("counts", BOTH, "rounds", (SHARED,), private_from=RECEIVED),)
+    seen: list[dict] = []  # noqa: RUF012
+
+    def conclude(self, local):
+        arrays = local.by_name(local.received("counts"))
+        assert {name: tuple(a.shape) for name, a in arrays.items()} == dict(local.layout.entries)
+        self.seen.append({name: float(array.mean()) for name, array in arrays.items()})
+        first = next(iter(arrays))
+        return Payload(arrays={"counts": local.as_vector({first: arrays[first] + 1.0})})
+
+    @property
+    def aggregation(self):
+        return Aggregation(MeanOfCounts)
+
+
 @pytest.fixture
 def counting(monkeypatch):
-    from fedpfl.federation.federation import federation
-
     client_module._engines.clear()
     monkeypatch.setattr(fedpfl.setup.config, "find", lambda name: Counting)
-    monkeypatch.setattr(federation, "strategies", lambda: {"mean": MeanOfCounts})
     monkeypatch.setattr(Counting, "seen", [])
     yield {"method": "fedavg", "num_server_rounds": 2, "local_epochs": 1}
     client_module._engines.clear()

@@ -14,7 +14,9 @@ from real_data import real_data_dir
 
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import Dataset, DataSettings, dataset, fetch, load, table
-from fedpfl.data.datasets import _REGISTRY, _TORCHVISION, EMNIST_BALANCED, names, owners, read_image_folder, read_npz
+from fedpfl.data.datasets import owners, read_image_folder, read_npz
+from fedpfl.data.datasets.published import _TORCHVISION, EMNIST_BALANCED
+from fedpfl.data.registry import _DATASETS, dataset_names
 
 
 def images(n: int, *shape: int) -> np.ndarray:
@@ -370,9 +372,9 @@ def test_import_is_light() -> None:
 
 def test_every_data_set_is_described() -> None:
     rows = table()
-    assert [row.name for row in rows] == names()
+    assert [row.name for row in rows] == dataset_names()
     expected = {"digits", "mnist", "fashion-mnist", "emnist", "cifar10", "cifar100", "svhn", "tiny-imagenet", "npz"}
-    assert expected | {"image-folder", "shakespeare", "ag-news"} == set(names())
+    assert expected | {"image-folder", "shakespeare", "ag-news"} == set(dataset_names())
     assert all(all(row[:6]) for row in rows)
     assert not {row.name for row in rows if row.download} & {"digits", "npz", "image-folder"}
 
@@ -386,7 +388,7 @@ def test_a_new_data_set_is_one_function() -> None:
         data = load(DataSettings(dataset="blobs"))
         assert data.num_classes == 2 and data.class_names == ("0", "1") and data.input_shape == (3,)
     finally:
-        del _REGISTRY["blobs"]
+        del _DATASETS["blobs"]
     with pytest.raises(ConfigError, match="dataset = 'blobs': must be one of npz"):
         load(DataSettings(dataset="blobs"))
 

@@ -14,7 +14,7 @@ from real_data import real_data_dir
 
 from fedpfl.core.errors import DataError
 from fedpfl.data import DataSettings, FederatedData, load
-from fedpfl.data.text import (
+from fedpfl.data.datasets.text import (
     CHARACTERS,
     UNKNOWN,
     VOCABULARY,

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fedpfl.cli import app
 from fedpfl.core import files
 from fedpfl.core.errors import ConfigError
-from fedpfl.launch.superlink import credentials
+from fedpfl.launch import credentials
 
 
 def greet(server_keys, authority, host):

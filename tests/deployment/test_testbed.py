@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpfl.launch.superlink import credentials, testbed
+from fedpfl.launch import credentials, testbed
 
 
 @pytest.fixture

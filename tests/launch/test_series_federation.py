@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import simulate
-from test_federation import SETTINGS
+from support import quick, simulate
 
 from fedpfl.core.errors import FedpflError
 from fedpfl.data import DataSettings, FederatedData
@@ -32,7 +31,7 @@ def movements(tmp_path):
 @pytest.mark.parametrize("model", ["cnn-1d", "gru"])
 @pytest.mark.parametrize("method", list(methods()))
 def test_every_method_trains_on_series(tmp_path, movements, method, model):
-    own = {key: value for key, value in SETTINGS.get(method, {}).items() if key.startswith(method.replace("-", "_"))}
+    own = {key: value for key, value in quick(method).items() if key.startswith(method.replace("-", "_"))}
     settings = {**own, **movements, "method": method, "model": model, "fedreg_augmentation": "simple"}
     run = simulate(tmp_path, PEOPLE, **settings)
     (line,) = run.metrics()

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
-from support import LocalGrid, federation, simulate
-from test_federation import SETTINGS
+from support import LocalGrid, federation, quick, simulate
 
 from fedpfl import models
 from fedpfl.core.errors import FedpflError
@@ -36,7 +35,7 @@ def plays(tmp_path):
 
 @pytest.mark.parametrize("method", list(methods()))
 def test_every_method_trains_on_texts_or_says_why_not(tmp_path, plays, method):
-    settings = {**SETTINGS.get(method, {}), **plays, "method": method}
+    settings = {**quick(method), **plays, "method": method}
     if method in REFUSE:
         with pytest.raises(FedpflError) as caught:
             simulate(tmp_path, 2, **settings)

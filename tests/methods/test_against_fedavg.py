@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 from support import simulate
 from torch import nn
 
-from fedpfl.models import SplitModel, registry
+from fedpfl.models import BaseHeadModel, registry
 from fedpfl.results.run import outcome
 
 SKEWED = {"dirichlet_alpha": 0.1, "num_server_rounds": 3, "evaluate_every": 0}
@@ -31,7 +31,7 @@ def test_personal_parts_help_where_classes_differ(tmp_path, fedavg, method):
 def test_personal_normalisation_helps_where_features_differ(tmp_path, monkeypatch):
     def normalised(input_shape, num_classes):
         base = registry.named(fc=nn.Linear(64, 32), norm=nn.BatchNorm1d(32), relu=nn.ReLU())
-        return SplitModel(base, nn.Linear(32, num_classes))
+        return BaseHeadModel(base, nn.Linear(32, num_classes))
 
     monkeypatch.setitem(registry._MODELS, "normalised", registry._Entry(normalised, None))
     # Every client has a measuring instrument of its own: another scale and another zero for each pixel.

@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 from support import simulate
 from torch import nn
 
-from fedpfl.models import SplitModel, registry
+from fedpfl.models import BaseHeadModel, registry
 
 # Clients are missing in each round, and so are classes on each client.
 FEW = {"num_server_rounds": 2, "local_epochs": 1, "fraction_train": 0.67, "dirichlet_alpha": 0.1}
@@ -16,7 +16,7 @@ FEW = {"num_server_rounds": 2, "local_epochs": 1, "fraction_train": 0.67, "diric
 
 def normalised(input_shape, num_classes):
     base = registry.named(flatten=nn.Flatten(), norm=nn.BatchNorm1d(64), fc=nn.Linear(64, 16), relu=nn.ReLU())
-    return SplitModel(base, nn.Linear(16, num_classes))
+    return BaseHeadModel(base, nn.Linear(16, num_classes))
 
 
 @pytest.fixture(autouse=True)

@@ -27,13 +27,13 @@ ALPHA, BETA = "factorized-fl", "factorized-fl-plus"
 
 
 def run(tmp_path, nodes=3, **settings):
-    """Run a federation and return (folder, partition, log of its messages)."""
+    """Run a federation and return (folder, sharing, log of its messages)."""
     values = federation(tmp_path, nodes, **settings)
     grid = LocalGrid(nodes, values)
     folder = run_federation(grid, values)
     task = folder.task()
-    _, partition = assemble(Config.parse(values), tuple(task["input_shape"]), task["num_classes"])
-    return folder, partition, grid.log
+    _, sharing = assemble(Config.parse(values), tuple(task["input_shape"]), task["num_classes"])
+    return folder, sharing, grid.log
 
 
 def personal(folder, client):
@@ -56,18 +56,18 @@ def replies(log, number):
 
 
 def test_of_alpha_only_u_and_one_v_leave_the_client(tmp_path):
-    folder, partition, log = run(tmp_path, method=ALPHA, model="resnet8", num_server_rounds=1, local_epochs=1)
+    folder, sharing, log = run(tmp_path, method=ALPHA, model="resnet8", num_server_rounds=1, local_epochs=1)
     model, _ = assemble(Config.parse(folder.config()), (1, 8, 8), 10)
     expected = {f"{name}.u" for name, m in model.base.named_modules() if isinstance(m, torch.nn.Conv2d)}
     norms = [name for name, m in model.base.named_modules() if isinstance(m, torch.nn.BatchNorm2d)]
     expected |= {f"{name}.{affine}" for name in norms for affine in ("weight", "bias")}
-    assert set(partition.shared) == {f"base.{name}" for name in expected}
+    assert set(sharing.shared) == {f"base.{name}" for name in expected}
     for client, arrays in replies(log, 1).items():
         stored = personal(folder, client)
         assert set(arrays) == {"shared", "compared"}
         last = [name for name in stored if is_v(name) and not name.startswith("head.")][-1]
         assert np.array_equal(arrays["compared"], stored[last].reshape(-1))
-        assert arrays["shared"].size == partition.layout.size
+        assert arrays["shared"].size == sharing.layout.size
         sent = b"".join(array.tobytes() for array in arrays.values())
         for name, array in stored.items():
             pieces = np.array_split(np.ascontiguousarray(array).reshape(-1), 5)
@@ -82,14 +82,14 @@ def test_of_alpha_only_u_and_one_v_leave_the_client(tmp_path):
 def test_the_classifier_is_treated_as_any_layer_on_request(tmp_path, method, prefix, factors):
     for place, expected in (("personal", set()), ("shared", {f"head.{name}" for name in (*factors, "bias")})):
         values = federation(tmp_path, method=method, **{f"{prefix}_classifier": place})
-        _, partition = assemble(Config.parse(values), (1, 8, 8), 10)
-        assert {name for name in partition.shared if name.startswith("head.")} == expected
+        _, sharing = assemble(Config.parse(values), (1, 8, 8), 10)
+        assert {name for name in sharing.shared if name.startswith("head.")} == expected
 
 
 def test_beta_sends_only_what_is_left_of_mu_in_both_directions(tmp_path):
     settings = {"factorized_fl_plus_l1": 2e-3, "learning_rate": 0.05, "num_server_rounds": 2}
-    folder, partition, log = run(tmp_path, method=BETA, **settings)
-    layout = partition.layout
+    folder, sharing, log = run(tmp_path, method=BETA, **settings)
+    layout = sharing.layout
     assert all(value == 2e-3 for value in layout.sparse.values())
     assert set(layout.sparse) == {name for name in layout.names if is_mu(name)}
     dense = sum(np.prod(shape) for name, shape in layout.entries if name not in layout.sparse)
@@ -111,12 +111,12 @@ def test_beta_sends_only_what_is_left_of_mu_in_both_directions(tmp_path):
 
 
 def test_what_is_reported_is_what_is_sent(tmp_path):
-    _, partition, log = run(tmp_path, nodes=2, method=BETA, num_server_rounds=1, factorized_fl_plus_classifier="shared")
+    _, sharing, log = run(tmp_path, nodes=2, method=BETA, num_server_rounds=1, factorized_fl_plus_classifier="shared")
     for kind, _, _, reply in log:
         if kind == "train":
             arrays = {name: array.numpy() for name, array in reply.array_records["arrays"].items()}
-            flat = partition.layout.unpack(arrays)
-            kept = sum(np.count_nonzero(flat[p]) for n, p in partition.layout.slices().items() if is_mu(n))
+            flat = sharing.layout.unpack(arrays)
+            kept = sum(np.count_nonzero(flat[p]) for n, p in sharing.layout.slices().items() if is_mu(n))
             assert reply.metric_records["metrics"]["mu-nonzero"] == kept
             assert reply.metric_records["metrics"]["parameters"] == arrays["shared"].size  # all of it is shared
 
@@ -143,7 +143,7 @@ def test_tau_above_1_is_local_training_to_the_bit(tmp_path, monkeypatch, method,
         **settings,
     }
     common["num_server_rounds"] = 2
-    federated, partition, _ = run(tmp_path / "a", **common)
+    federated, sharing, _ = run(tmp_path / "a", **common)
 
     class Alone(FactorizedFL if method == ALPHA else FactorizedFLPlus):
         """The same training with all arrays personal."""
@@ -168,7 +168,7 @@ def test_tau_above_1_is_local_training_to_the_bit(tmp_path, monkeypatch, method,
     _, state = federated.checkpoint()
     for client in range(3):
         own = personal(alone, client)
-        ours = {**personal(federated, client), **partition.layout.unflatten(state["for_clients"][client])}
+        ours = {**personal(federated, client), **sharing.layout.unflatten(state["for_clients"][client])}
         assert ours.keys() == own.keys()
         for name, array in ours.items():
             assert np.array_equal(array, own[name]), name
@@ -180,10 +180,10 @@ def test_tau_above_1_is_local_training_to_the_bit(tmp_path, monkeypatch, method,
 @pytest.mark.parametrize(("method", "prefix"), [(ALPHA, "factorized_fl"), (BETA, "factorized_fl_plus")])
 def test_epsilon_0_and_tau_minus_1_is_the_plain_mean(tmp_path, method, prefix):
     settings = {f"{prefix}_scaling": 0.0, f"{prefix}_threshold": -1.0}
-    folder, partition, log = run(tmp_path, method=method, num_server_rounds=2, **settings)
+    folder, sharing, log = run(tmp_path, method=method, num_server_rounds=2, **settings)
     _, state = folder.checkpoint()
-    sent = [partition.layout.unpack(arrays).astype(np.float64) for _, arrays in sorted(replies(log, 2).items())]
-    mean = (sum(sent, np.zeros(partition.layout.size)) / 3).astype(np.float32)
+    sent = [sharing.layout.unpack(arrays).astype(np.float64) for _, arrays in sorted(replies(log, 2).items())]
+    mean = (sum(sent, np.zeros(sharing.layout.size)) / 3).astype(np.float32)
     for row in state["for_clients"]:
         assert np.array_equal(row, mean)
 
@@ -215,19 +215,19 @@ def test_what_is_sent_does_not_depend_on_how_a_client_numbers_its_classes(tmp_pa
     order = torch.randperm(10, generator=torch.Generator().manual_seed(1))  # class c is called order[c]
     sent = []
     for renamed, permuted in ((False, False), (True, True), (True, False)):
-        model, partition = assemble(config, (1, 8, 8), 10)
+        model, sharing = assemble(config, (1, 8, 8), 10)
         if permuted:
             for array in (model.head.v, model.head.bias):
                 array.data[order] = array.data.clone()
         samples = Samples(digits.x, order[digits.y] if renamed else digits.y)
         local = LocalRound(
-            client=0, round=1, seed=3, num_classes=10, model=model, start=partition.received(),
+            client=0, round=1, seed=3, num_classes=10, model=model, start=sharing.received(),
             message=Payload(), train_data=lambda samples=samples: samples, train_labels=samples.y.numpy,
-            layout=partition.layout,
+            layout=sharing.layout,
         )  # fmt: skip
-        start = partition.get_shared()
+        start = sharing.get_shared()
         compared = train(config.method, local).arrays["compared"]
-        sent.append((partition.get_shared() - start, compared))
+        sent.append((sharing.get_shared() - start, compared))
     (plain, v), (same, same_v), (other, _) = sent
     np.testing.assert_allclose(same, plain, atol=1e-6)
     np.testing.assert_allclose(same_v, v, atol=1e-6)
@@ -238,8 +238,8 @@ def test_what_is_sent_does_not_depend_on_how_a_client_numbers_its_classes(tmp_pa
 
 
 def test_without_mu_a_model_is_little_more_than_its_coefficients(tmp_path):
-    run_, partition, _ = run(tmp_path, method=ALPHA, num_server_rounds=1, factorized_fl_mu=False)
-    assert not any(is_mu(name) for name in partition.personal)
+    run_, sharing, _ = run(tmp_path, method=ALPHA, num_server_rounds=1, factorized_fl_mu=False)
+    assert not any(is_mu(name) for name in sharing.personal)
     details = run_.metrics()[0]["details"]
     assert details["mu-nonzero"] == 0
     layers = [(9, 16, 16), (9, 16 * 32, 32), (128, 64, 64), (64, 10, 10)]  # u, v, bias
@@ -297,14 +297,14 @@ def test_testing_the_trained_model_is_testing_before_the_mean(tmp_path, method, 
     for client in waiting:
         assert d.metrics()[0]["personalised"]["each"][client] == e.metrics()[0]["personalised"]["each"][client]
     # ... and where means are sent, what is exported is what was trained, before it met the others'.
-    c, partition, log = run(tmp_path / "c", nodes=4, **settings, **trained)
+    c, sharing, log = run(tmp_path / "c", nodes=4, **settings, **trained)
     last = replies(log, 2)
     exported = {path.stem: load_file(path) for path in export_personal(c)}
     for client, arrays in last.items():
-        flat = partition.layout.unflatten(partition.layout.unpack(arrays))
+        flat = sharing.layout.unflatten(sharing.layout.unpack(arrays))
         assert np.array_equal(exported[f"client-{client:05d}"]["base.conv1.bias"], flat["base.conv1.bias"])
         _, state = c.checkpoint()
-        assert not np.array_equal(partition.layout.flatten(flat), state["for_clients"][client])
+        assert not np.array_equal(sharing.layout.flatten(flat), state["for_clients"][client])
 
 
 def test_the_exported_model_predicts_as_the_client_was_tested(tmp_path):

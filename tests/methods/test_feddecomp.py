@@ -96,12 +96,12 @@ def test_only_sigma_travels_and_reverse_sends_only_tau(tmp_path):
 def test_reverse_trains_tau_first_as_ever_and_keeps_sigma(tmp_path):
     settings = {"feddecomp_variant": "reverse", "local_epochs": 5, "feddecomp_lora_epochs": 2}
     config = Config.parse(federation(tmp_path, 2, method="feddecomp", **settings))
-    model, partition = assemble(config, (1, 8, 8), 10)
+    model, sharing = assemble(config, (1, 8, 8), 10)
     tau, sigma = config.method.schedule(None)
     names = [name for name, _ in model.named_parameters()]
     of_tau = {name for name in names if ".tau_" in name}
-    assert {name for name in names if tau.train(name)} == of_tau == set(partition.shared)
-    assert {name for name in names if sigma.train(name)} == set(names) - of_tau == set(partition.personal)
+    assert {name for name in names if tau.train(name)} == of_tau == set(sharing.shared)
+    assert {name for name in names if sigma.train(name)} == set(names) - of_tau == set(sharing.personal)
     assert (tau.epochs, sigma.epochs) == (2, 3)
 
 
@@ -152,8 +152,8 @@ def _initial(tmp_path, num_clients, **settings):
     values = federation(tmp_path, num_clients, **settings)
     handle("query", Payload(), values, {"partition-id": 0, "num-partitions": num_clients})
     engine = engine_for(values, num_clients, "", 0)
-    _, partition = assemble(engine.config, engine.data.input_shape, engine.data.num_classes)
-    return partition.layout.unflatten(partition.get_shared())
+    _, sharing = assemble(engine.config, engine.data.input_shape, engine.data.num_classes)
+    return sharing.layout.unflatten(sharing.get_shared())
 
 
 def test_the_grid_of_the_tests_answers_like_flower(tmp_path):

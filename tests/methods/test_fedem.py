@@ -73,7 +73,7 @@ def test_the_first_component_is_the_plain_model_and_the_others_differ_in_every_l
 def test_components_travel_and_the_mixture_stays():
     method = FedEM(FedEMSettings(), TrainingSettings())
     model = method.build(models.build("small-cnn", (1, 8, 8), 10))
-    split = method.partition(model)
+    split = method.sharing(model)
     assert split.personal == ["mixture"]
     assert split.layout.size == 3 * 13706
     assert method.global_model(model) is None

@@ -10,12 +10,13 @@ from support import LocalGrid, federation, simulate
 
 from fedpfl import models
 from fedpfl.core.errors import ConfigError, LayoutError
+from fedpfl.core.federation import Client
 from fedpfl.core.layout import Layout
 from fedpfl.layers.channels import hidden_layers, norm_of
 from fedpfl.results.export import export_personal
 from fedpfl.results.new_clients import Simulation
 from fedpfl.server.federation import run_federation
-from fedpfl.setup.assembly import assemble
+from fedpfl.setup.assembly import assemble, make_rule
 from fedpfl.setup.config import Config
 
 CONV2 = ["base.conv2.weight", "base.conv2.bias"]
@@ -92,7 +93,7 @@ def test_a_dynamic_round_averages_the_shared_and_keeps_the_client_specific_chann
     values = federation(tmp_path, 3, method="fedfac", num_server_rounds=2)
     grid = LocalGrid(3, values)
     folder = run_federation(grid, values)
-    _, partition = assemble(Config.parse(values), (1, 8, 8), 10)
+    _, sharing = assemble(Config.parse(values), (1, 8, 8), 10)
     replies = [r for kind, _, m, r in grid.log if kind == "train" and m.config_records["config"]["round"] == 1]
     vectors = [reply.array_records["arrays"]["shared"].numpy() for reply in replies]
     samples = [reply.metric_records["metrics"]["train-samples"] for reply in replies]
@@ -104,14 +105,14 @@ def test_a_dynamic_round_averages_the_shared_and_keeps_the_client_specific_chann
     message = started[0].array_records["arrays"]
     assert np.array_equal(message["split"].numpy(), split)
     assert np.array_equal(message["shared"].numpy(), mean)
-    elements = partition.channels.elements(split)
+    elements = sharing.channels.elements(split)
     client = grid.log[[m is started[0] for _, _, m, _ in grid.log].index(True)][1]
-    partition.accept({"split": split})
-    partition.set_shared(mean)
+    sharing.accept({"split": split})
+    sharing.set_shared(mean)
     order = [c for kind, c, m, _ in grid.log if kind == "train" and m.config_records["config"]["round"] == 1]
     own = vectors[order.index(client)]
-    partition.set_personal({name: partition.layout.unflatten(own)[name] for name in CONV2})
-    assert np.array_equal(partition.get_shared(), np.where(elements, mean, own))
+    sharing.set_personal({name: sharing.layout.unflatten(own)[name] for name in CONV2})
+    assert np.array_equal(sharing.get_shared(), np.where(elements, mean, own))
     second = folder.metrics()[1]["details"]
     assert second["unchanged-channels"] == (split == splits(folder)[1]).mean()
     assert "unchanged-channels" not in folder.metrics()[0]["details"]
@@ -121,30 +122,30 @@ def test_a_dynamic_round_averages_the_shared_and_keeps_the_client_specific_chann
 
 
 def test_a_channel_that_turns_shared_takes_the_mean_of_the_weights_and_others_step():
-    config, _, partition = built(**{"fedfac-server-step": 0.5})
-    strategy = rule(config, partition)
+    config, _, sharing = built(**{"fedfac-server-step": 0.5})
+    strategy = rule(config, sharing)
     start = strategy.shared.copy()
     vectors = [start + np.float32(i + 1) for i in range(2)]
     before = np.ones(32, np.uint8)
     before[:8] = 0
     strategy.split = before
-    strategy.begin(1)
+    strategy.begin_round(1)
     for client, vector in zip(strategy.clients.values(), vectors, strict=True):
         strategy.add(client, vector, None)
     strategy.finish()
     mean = sum(v.astype(np.float64) for v in vectors) / 2
-    expected = np.where(partition.channels.elements(before), 0.5 * start + 0.5 * mean, mean)
+    expected = np.where(sharing.channels.elements(before), 0.5 * start + 0.5 * mean, mean)
     np.testing.assert_allclose(strategy.shared, expected, rtol=1e-6)
 
 
 def test_running_statistics_take_no_step():
-    config, _, partition = built("resnet8", (3, 8, 8), **{"fedfac-server-step": 1.5})
-    strategy = rule(config, partition)
-    places, start = partition.layout.slices(), strategy.shared.copy()
+    config, _, sharing = built("resnet8", (3, 8, 8), **{"fedfac-server-step": 1.5})
+    strategy = rule(config, sharing)
+    places, start = sharing.layout.slices(), strategy.shared.copy()
     variances, weights = places["base.bn1.running_var"], places["base.conv1.weight"]
     vector = start.copy()
     vector[variances], vector[weights] = 0.2, start[weights] + 1
-    strategy.begin(1)
+    strategy.begin_round(1)
     for client in strategy.clients.values():
         strategy.add(client, vector, None)
     strategy.finish()
@@ -152,23 +153,16 @@ def test_running_statistics_take_no_step():
     assert np.allclose(strategy.shared[weights], start[weights] + 1.5, atol=1e-5)
 
 
-def rule(config, partition):
-    from fedpfl.strategies import Client, strategies
-
-    clients = [Client(i, 10, 5) for i in range(2)]
-    aggregation = config.method.aggregation
-    return strategies()[aggregation.rule](
-        clients, partition.layout, partition.get_shared(), config.run, "key",
-        **aggregation.options, **partition.rule_options,
-    )  # fmt: skip
+def rule(config, sharing):
+    return make_rule(config, [Client(i, 10, 5) for i in range(2)], sharing)
 
 
 # -- what belongs to a channel ---------------------------------------------------------------------------------------
 
 
 def test_batchnorm_follows_its_kernel_and_other_layers_are_shared():
-    _, model, partition = built("resnet8", (3, 32, 32))
-    assert partition.channels.layers == (
+    _, model, sharing = built("resnet8", (3, 32, 32))
+    assert sharing.channels.layers == (
         (
             "base.layer3.0.conv2.weight",
             *(f"base.layer3.0.bn2.{n}" for n in ("weight", "bias", "running_mean", "running_var")),
@@ -176,9 +170,9 @@ def test_batchnorm_follows_its_kernel_and_other_layers_are_shared():
     )
     split = np.zeros(256, np.uint8)
     split[::2] = 1
-    elements = partition.channels.elements(split)
-    for name, place in partition.channels.layout.slices().items():
-        if name in partition.channels.layers[0]:
+    elements = sharing.channels.elements(split)
+    for name, place in sharing.channels.layout.slices().items():
+        if name in sharing.channels.layers[0]:
             assert (elements[place].reshape(256, -1) == split[:, None]).all()
         else:
             assert elements[place].all()
@@ -186,19 +180,19 @@ def test_batchnorm_follows_its_kernel_and_other_layers_are_shared():
 
 
 def test_the_code_s_split_keeps_biases_and_batchnorm_of_the_layer_personal():
-    _, _, partition = built(**{"fedfac-splits": "weight"})
-    assert partition.channels.layers == (("base.conv2.weight",),)
-    assert "base.conv2.bias" not in partition.layout.names
-    _, _, partition = built("resnet8", (3, 32, 32), **{"fedfac-splits": "weight"})
-    left = [name for name in partition.personal if name not in partition.shared]
+    _, _, sharing = built(**{"fedfac-splits": "weight"})
+    assert sharing.channels.layers == (("base.conv2.weight",),)
+    assert "base.conv2.bias" not in sharing.layout.names
+    _, _, sharing = built("resnet8", (3, 32, 32), **{"fedfac-splits": "weight"})
+    left = [name for name in sharing.personal if name not in sharing.shared]
     assert left == [f"base.layer3.0.bn2.{n}" for n in ("weight", "bias", "running_mean", "running_var")]
 
 
 @pytest.mark.parametrize("method", ["fedfac", "fedavg"])
 def test_running_statistics_can_stay_with_the_client(method):
-    _, _, partition = built("resnet8", (3, 32, 32), **{"method": method, f"{method}-share-buffers": False})
-    assert not any("running" in name for name in partition.layout.names)
-    assert sum("running" in name for name in partition.personal) == 18
+    _, _, sharing = built("resnet8", (3, 32, 32), **{"method": method, f"{method}-share-buffers": False})
+    assert not any("running" in name for name in sharing.layout.names)
+    assert sum("running" in name for name in sharing.personal) == 18
 
 
 @pytest.mark.parametrize(
@@ -276,8 +270,8 @@ def test_differences_are_those_of_the_round(tmp_path, variant):
         if kind == "train":
             by_round[message.config_records["config"]["round"], client] = message, reply
     message, reply = by_round[1, 0]
-    _, partition = assemble(Config.parse(values), (1, 8, 8), 10)
-    place = partition.channels.layout.slices()["base.conv2.weight"]
+    _, sharing = assemble(Config.parse(values), (1, 8, 8), 10)
+    place = sharing.channels.layout.slices()["base.conv2.weight"]
     sent = reply.array_records["arrays"]
     start = message.array_records["arrays"]["shared"].numpy()
     np.testing.assert_array_equal(sent["difference"].numpy(), (sent["shared"].numpy() - start)[place])
@@ -287,8 +281,8 @@ def test_differences_are_those_of_the_round(tmp_path, variant):
 def test_a_reply_without_its_differences_is_refused():
     from fedpfl.core.payload import Payload
 
-    config, _, partition = built(**{"fedfac-update": "difference"})
-    strategy = rule(config, partition)
+    config, _, sharing = built(**{"fedfac-update": "difference"})
+    strategy = rule(config, sharing)
     with pytest.raises(LayoutError, match="a reply without the array 'difference' arrived"):
         strategy.check(strategy.clients[0], strategy.shared, Payload())
     strategy.check(strategy.clients[0], strategy.shared, Payload(arrays={"difference": np.zeros(4608, np.float32)}))
@@ -302,9 +296,9 @@ def test_the_authors_factor_runs(tmp_path):
 
 @pytest.mark.parametrize("split", [[1], np.full(32, 2, np.uint8), np.ones(32, np.float32), np.ones((1, 32), np.uint8)])
 def test_a_bad_split_from_the_network_is_refused(split):
-    _, _, partition = built()
+    _, _, sharing = built()
     with pytest.raises(LayoutError, match="a split arrived as"):
-        partition.accept({"split": np.asarray(split)})
+        sharing.accept({"split": np.asarray(split)})
 
 
 # -- a given split ---------------------------------------------------------------------------------------------------
@@ -319,8 +313,8 @@ def test_fedsplit_takes_the_split_that_fedfac_found(tmp_path):
 
 def test_a_random_split_has_the_share_asked_for_and_follows_the_seed():
     def split(seed):
-        config, _, partition = built(**{"method": "fedsplit", "fedsplit-shared": 0.25, "seed": seed})
-        return rule(config, partition).split
+        config, _, sharing = built(**{"method": "fedsplit", "fedsplit-shared": 0.25, "seed": seed})
+        return rule(config, sharing).split
 
     assert split(1).sum() == 8
     assert np.array_equal(split(1), split(1))
@@ -332,9 +326,9 @@ def test_a_split_file_that_does_not_fit_is_one_line(tmp_path, content):
     path = tmp_path / "split.npy"
     if content is not None:
         np.save(path, content)
-    config, _, partition = built(**{"method": "fedsplit", "fedsplit-split": str(path)})
+    config, _, sharing = built(**{"method": "fedsplit", "fedsplit-split": str(path)})
     with pytest.raises(ConfigError, match=r"fedsplit-split = .*: must be random or a NumPy file with a 0 or 1 for"):
-        rule(config, partition)
+        rule(config, sharing)
 
 
 def test_the_place_of_a_split_must_not_depend_on_the_working_directory():

@@ -28,12 +28,12 @@ def test_without_models_and_validation_it_is_local_to_the_bit(tmp_path):
     ours = simulate(tmp_path / "a", 4, method="fedfomo", fedfomo_models=0, fedfomo_validation=0.0, **settings)
     local = simulate(tmp_path / "b", 4, method="local", **settings)
     assert [line["personalised"] for line in ours.metrics()] == [line["personalised"] for line in local.metrics()]
-    _, partition = assemble(Config.parse(ours.config()), (1, 8, 8), 10)
+    _, sharing = assemble(Config.parse(ours.config()), (1, 8, 8), 10)
     rows = ours.checkpoint()[1]["for_clients"]
     files = {path.parent.name: path for path in sorted((tmp_path / "b" / "state").rglob("round-*.safetensors"))}
     assert files
     for client, path in files.items():
-        row = partition.layout.unflatten(rows[int(client.removeprefix("client-"))])
+        row = sharing.layout.unflatten(rows[int(client.removeprefix("client-"))])
         arrays = load_file(path)
         assert row.keys() == arrays.keys()
         assert all(np.array_equal(row[name], array) for name, array in arrays.items())

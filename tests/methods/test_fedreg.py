@@ -123,7 +123,7 @@ def test_the_ablations_leave_out_what_they_say(variant, steps):
     on_rebalanced = [phase.data is not None for phase in schedule]
     assert on_rebalanced == {"original-only": [False, False], "rebalanced-only": [True]}.get(variant, [False, True])
     has_head_p = variant not in ("one-head", "rebalanced-only")
-    assert method.partition(model).personal == (["head_p.weight", "head_p.bias"] if has_head_p else [])
+    assert method.sharing(model).personal == (["head_p.weight", "head_p.bias"] if has_head_p else [])
     assert (method.personalised(model) is method.global_model(model)) != has_head_p
     effective = method.conclude(local_round(model)).metrics["effective-samples"]
     assert effective == (sum(COUNTS) if variant == "original-only" else 4 + 2 + 3)
@@ -155,9 +155,9 @@ def test_clients_predict_with_both_heads_and_the_global_model_with_one():
 def test_a_head_of_two_layers_is_weighted_and_kept_whole():
     method, model = method_and_model(head_layers=2)
     weight_of = method.aggregation.options["weight_of"]
-    effective = {name for name in method.partition(model).shared if weight_of(name) == "effective-samples"}
+    effective = {name for name in method.sharing(model).shared if weight_of(name) == "effective-samples"}
     assert effective == {"base.fc1.weight", "base.fc1.bias", "head.weight", "head.bias"}
-    shapes = [model.state_dict()[name].shape for name in method.partition(model).personal]
+    shapes = [model.state_dict()[name].shape for name in method.sharing(model).personal]
     assert shapes == [
         model.state_dict()[name].shape for name in ("base.fc1.weight", "base.fc1.bias", "head.weight", "head.bias")
     ]

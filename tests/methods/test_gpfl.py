@@ -21,11 +21,11 @@ from fedpfl.training.phase import Batch
 @pytest.fixture
 def local():
     config = Config.parse({"method": "gpfl", "model": "small-cnn", "gpfl-guidance-weight": 0.5})
-    model, partition = assemble(config, (1, 8, 8), 3)
+    model, sharing = assemble(config, (1, 8, 8), 3)
     samples = Samples(torch.randn(6, 1, 8, 8), torch.tensor([0, 0, 0, 0, 2, 2]))
     made = LocalRound(
-        0, 1, 1, 3, model, partition.received(), Payload(), lambda: samples, lambda: samples.y.numpy(),
-        partition.layout,
+        0, 1, 1, 3, model, sharing.received(), Payload(), lambda: samples, lambda: samples.y.numpy(),
+        sharing.layout,
     )  # fmt: skip
     config.method.prepare(made)
     return config.method, made
@@ -50,12 +50,31 @@ def test_the_loss_is_the_sum_of_the_three_of_the_paper(local):
         [F.cosine_similarity(general, row.expand_as(general)) for row in model.embeddings.weight], dim=1
     )
     received = made.start["embeddings.weight"]
-    distance = torch.stack([(g - received[y]).norm() for g, y in zip(general, samples.y)]).mean()
+    distance = sum(((g - received[y]) ** 2).sum() for g, y in zip(general, samples.y)).sqrt()
     expected = F.cross_entropy(model.head(model.valve(z, own)), samples.y) + F.cross_entropy(cosine, samples.y)
     (phase,) = method.schedule(made)
     batch = Batch(samples.x, samples.y, torch.arange(6))
     torch.testing.assert_close(phase.loss(model, batch), expected + 0.5 * distance)
     torch.testing.assert_close(method.personalised(model)(samples.x), model.head(model.valve(z, own)))
+
+
+def test_the_guidance_weighs_as_in_the_authors_runs():
+    settings = Config.parse({"method": "gpfl"}).method.settings
+    assert (settings.guidance_weight, settings.embedding_decay) == (0.01, 0.1)
+
+
+def test_a_batch_at_its_embeddings_has_a_finite_gradient(local):
+    # The Frobenius norm has none at zero; PyTorch takes 0, which a square root written out would not give.
+    method, made = local
+    (phase,) = method.schedule(made)
+    with torch.no_grad():
+        for name, parameter in made.model.named_parameters():
+            if name.startswith(("base.", "valve.")):
+                parameter.zero_()
+        made.start["embeddings.weight"].zero_()
+    parameters = list(made.model.parameters())
+    loss = phase.loss(made.model, Batch(*made.samples, torch.arange(6)))
+    assert all(g.isfinite().all() for g in torch.autograd.grad(loss, parameters, allow_unused=True) if g is not None)
 
 
 def test_the_valve_scales_and_shifts_under_a_relu():

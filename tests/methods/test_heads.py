@@ -53,16 +53,16 @@ def test_every_method_builds_and_exports_every_model(name, model):
 )
 def test_what_stays_on_the_client(name, settings, personal):
     chosen = method(name, **settings)
-    partition = chosen.partition(chosen.build(models.build("convnet", (3, 32, 32), 10)))
-    assert {key.rsplit(".", 1)[0] for key in partition.personal} == personal
-    assert partition.shared
+    sharing = chosen.sharing(chosen.build(models.build("convnet", (3, 32, 32), 10)))
+    assert {key.rsplit(".", 1)[0] for key in sharing.personal} == personal
+    assert sharing.shared
 
 
 def test_fedbn_keeps_parameters_and_statistics_of_batchnorm():
-    partition = method("fedbn").partition(models.build("resnet8", (3, 32, 32), 10))
-    assert {key.rsplit(".", 1)[1] for key in partition.personal} == {"weight", "bias", "running_mean", "running_var"}
-    assert all("bn" in key or "downsample.1" in key for key in partition.personal)
-    assert not any("bn" in key or "downsample.1" in key for key in partition.shared)
+    sharing = method("fedbn").sharing(models.build("resnet8", (3, 32, 32), 10))
+    assert {key.rsplit(".", 1)[1] for key in sharing.personal} == {"weight", "bias", "running_mean", "running_var"}
+    assert all("bn" in key or "downsample.1" in key for key in sharing.personal)
+    assert not any("bn" in key or "downsample.1" in key for key in sharing.shared)
 
 
 def test_fedbn_says_where_it_has_nothing_to_do(tmp_path):

@@ -7,13 +7,12 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import simulate
-from test_federation import SETTINGS
+from support import quick, simulate
 from torch import nn
 
 from fedpfl.core.errors import NoPlainModel
 from fedpfl.methods import methods
-from fedpfl.models import SplitModel, registry
+from fedpfl.models import BaseHeadModel, registry
 from fedpfl.results.export import export_personal
 
 
@@ -22,7 +21,7 @@ def small_with_batchnorm(input_shape, num_classes):
         conv=nn.Conv2d(1, 4, 3, stride=2), norm=nn.BatchNorm2d(4), relu=nn.ReLU(), flatten=nn.Flatten(),
         fc=nn.Linear(36, 8), relu2=nn.ReLU(),
     )  # fmt: skip
-    return SplitModel(base, nn.Linear(8, num_classes))
+    return BaseHeadModel(base, nn.Linear(8, num_classes))
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def odd_clients(tmp_path, monkeypatch):
     [*((method, {}) for method in methods()), ("per-fedavg", {"per_fedavg_gradient": "hessian-free"})],
 )
 def test_no_client_is_too_odd(tmp_path, odd_clients, method, own, fraction):
-    settings = {**odd_clients, "fraction_train": fraction, **SETTINGS.get(method, {}), **own}
+    settings = {**odd_clients, "fraction_train": fraction, **quick(method), **own}
     run = simulate(tmp_path, 5, method=method, **settings)
     for line in run.metrics():
         assert "failed" not in line

@@ -13,7 +13,7 @@ from support import simulate
 from torch import nn
 
 from fedpfl.data.federation import federated_data
-from fedpfl.models import SplitModel, registry
+from fedpfl.models import BaseHeadModel, registry
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 
@@ -22,11 +22,11 @@ BASE, HEAD = ("base.fc.weight", "base.fc.bias"), ("head.weight", "head.bias")
 
 
 def two_layers(input_shape, num_classes):
-    return SplitModel(registry.named(flatten=nn.Flatten(), fc=nn.Linear(4, 5)), nn.Linear(5, num_classes))
+    return BaseHeadModel(registry.named(flatten=nn.Flatten(), fc=nn.Linear(4, 5)), nn.Linear(5, num_classes))
 
 
 def normalised(input_shape, num_classes):
-    return SplitModel(registry.named(flatten=nn.Flatten(), norm=nn.BatchNorm1d(4)), nn.Linear(4, num_classes))
+    return BaseHeadModel(registry.named(flatten=nn.Flatten(), norm=nn.BatchNorm1d(4)), nn.Linear(4, num_classes))
 
 
 class Task:

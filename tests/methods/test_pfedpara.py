@@ -67,8 +67,8 @@ def test_weights_start_with_the_variance_of_he():
 
 def test_the_second_pair_stays_and_the_export_is_the_product():
     config = Config.parse({"method": "pfedpara", "model": "resnet8"})
-    model, partition = assemble(config, (3, 16, 16), 5)
-    assert {name.rpartition(".")[2] for name in partition.personal} == {"x2", "y2", "t2"}
+    model, sharing = assemble(config, (3, 16, 16), 5)
+    assert {name.rpartition(".")[2] for name in sharing.personal} == {"x2", "y2", "t2"}
     model.eval()
     plain = models.build("resnet8", (3, 16, 16), 5).eval()
     counts = {name: array for name, array in plain.state_dict().items() if name.endswith("num_batches_tracked")}

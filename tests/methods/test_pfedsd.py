@@ -58,4 +58,4 @@ def test_the_mean_is_the_global_model():
     local = linear_round(method, [[1.0]], [0], 2)
     assert method.global_model(local.model) is local.model
     assert method.personalised(local.model) is twin(local.model)
-    assert method.partition(local.model).shared == ["head.weight", "head.bias"]
+    assert method.sharing(local.model).shared == ["head.weight", "head.bias"]

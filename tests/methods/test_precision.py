@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import FEW_SAMPLES, simulate
-from test_federation import SETTINGS, arrays
+from support import FEW_SAMPLES, quick, simulate
+from test_federation import arrays
 from torch import nn
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.methods import methods
-from fedpfl.models import SplitModel, registry
+from fedpfl.models import BaseHeadModel, registry
 from fedpfl.setup.config import Config
 
 
@@ -19,7 +19,7 @@ def small_with_batchnorm(input_shape, num_classes):
         conv=nn.Conv2d(1, 4, 3, stride=2), norm=nn.BatchNorm2d(4), relu=nn.ReLU(), flatten=nn.Flatten(),
         fc=nn.Linear(36, 8), relu2=nn.ReLU(),
     )  # fmt: skip
-    return SplitModel(base, nn.Linear(8, num_classes))
+    return BaseHeadModel(base, nn.Linear(8, num_classes))
 
 
 def losses(run):
@@ -30,7 +30,7 @@ def losses(run):
 @pytest.mark.parametrize("method", list(methods()))
 def test_a_round_in_bf16_is_near_the_one_in_float32(tmp_path, monkeypatch, method):
     monkeypatch.setitem(registry._MODELS, "small-bn", registry._Entry(small_with_batchnorm, None))
-    settings = {"model": "small-bn", "num_server_rounds": 1, **SETTINGS.get(method, {}), **FEW_SAMPLES}
+    settings = {"model": "small-bn", "num_server_rounds": 1, **quick(method), **FEW_SAMPLES}
     settings.update(method=method, batch_size=8, fedreg_augmentation="none")
     plain = simulate(tmp_path / "float32", 3, **settings)
     half = simulate(tmp_path / "bf16", 3, precision="bf16", **settings)

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedpfl import models
-from fedpfl.models import SplitModel
+from fedpfl.models import BaseHeadModel
 
 IMAGE_MODELS = ["convnet", "fedavg-cnn", "resnet10", "resnet18", "resnet8", "resnet9", "small-cnn"]
 
 
 @functools.lru_cache(maxsize=1)
-def vgg16() -> SplitModel:
+def vgg16() -> BaseHeadModel:
     """Half a gigabyte: built once, and never changed by a test."""
     torch.manual_seed(0)
     return models.build("vgg16", (3, 32, 32), 100).eval()
@@ -144,7 +144,7 @@ def test_the_seed_decides_the_initial_weights(name: str) -> None:
     assert not torch.equal(first["head.weight"], other["head.weight"])
 
 
-def relu_then_pool(model: SplitModel, x: Tensor) -> Tensor:
+def relu_then_pool(model: BaseHeadModel, x: Tensor) -> Tensor:
     """Run a small CNN as its paper writes it: convolution, ReLU, pooling."""
     base = model.base
     for layer in (base.conv1, base.conv2):
@@ -156,7 +156,7 @@ def relu_then_pool(model: SplitModel, x: Tensor) -> Tensor:
     return model.head(x)
 
 
-def resnet9_relu_then_pool(model: SplitModel, x: Tensor) -> Tensor:
+def resnet9_relu_then_pool(model: BaseHeadModel, x: Tensor) -> Tensor:
     base = model.base
 
     def unit(owner: nn.Module, number: int, x: Tensor) -> Tensor:

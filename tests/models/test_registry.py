@@ -83,9 +83,9 @@ def test_a_registered_model_can_be_built(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(registry, "_MODELS", dict(registry._MODELS))
 
     @models.register("linear", smallest_side=2)
-    def linear(input_shape: tuple[int, ...], num_classes: int) -> models.SplitModel:
+    def linear(input_shape: tuple[int, ...], num_classes: int) -> models.BaseHeadModel:
         channels, height, width = input_shape
-        return models.SplitModel(torch.nn.Flatten(), torch.nn.Linear(channels * height * width, num_classes))
+        return models.BaseHeadModel(torch.nn.Flatten(), torch.nn.Linear(channels * height * width, num_classes))
 
     assert models.build("linear", (1, 2, 3), 4)(torch.zeros(5, 1, 2, 3)).shape == (5, 4)
 

@@ -14,7 +14,7 @@ from fedpfl.models import registry
 SERIES_MODELS = ["cnn-1d", "gru"]
 
 
-def build(name: str, channels: int = 9, steps: int = 128, classes: int = 6) -> models.SplitModel:
+def build(name: str, channels: int = 9, steps: int = 128, classes: int = 6) -> models.BaseHeadModel:
     torch.manual_seed(0)
     return models.build(name, (channels, steps), classes)
 

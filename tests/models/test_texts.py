@@ -16,7 +16,7 @@ def count(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-def build(name: str, *task: int) -> models.SplitModel:
+def build(name: str, *task: int) -> models.BaseHeadModel:
     torch.manual_seed(0)
     return models.build(name, task[:1], *task[1:])
 

@@ -27,14 +27,14 @@ def stored_run(tmp_path, method="feddecomp", model="resnet8", **settings):
 
 
 def trained(config, seed):
-    """Return a model with arrays of its own, and its partition."""
-    model, partition = assemble(config, SHAPE, CLASSES)
+    """Return a model with arrays of its own, and its sharing."""
+    model, sharing = assemble(config, SHAPE, CLASSES)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for array in model.state_dict().values():
             if array.is_floating_point():
                 array.copy_(torch.rand(array.shape, generator=generator) * 0.2 + 0.01)
-    return model, partition
+    return model, sharing
 
 
 def checkpoint(folder, number, shared, personal_round):
@@ -46,8 +46,8 @@ def test_exported_models_predict_the_same(tmp_path):
     config, folder = stored_run(tmp_path)
     expected = {}
     for client in (0, 2):
-        _, partition = trained(config, 1)  # the same shared arrays for both
-        shared = partition.get_shared()
+        _, sharing = trained(config, 1)  # the same shared arrays for both
+        shared = sharing.get_shared()
         other, personal = trained(config, 10 + client)
         personal.set_shared(shared)
         ClientState(tmp_path / "state", folder.task()["state_key"], client).save(personal.get_personal(), 4, 0)
@@ -71,9 +71,9 @@ def test_exported_models_predict_the_same(tmp_path):
 
 def test_a_client_without_state_is_named(tmp_path):
     config, folder = stored_run(tmp_path)
-    _, partition = trained(config, 1)
-    checkpoint(folder, 1, partition.get_shared(), [0, 1, 0])
-    ClientState(tmp_path / "state", folder.task()["state_key"], 1).save(partition.get_personal(), 1, 0)
+    _, sharing = trained(config, 1)
+    checkpoint(folder, 1, sharing.get_shared(), [0, 1, 0])
+    ClientState(tmp_path / "state", folder.task()["state_key"], 1).save(sharing.get_personal(), 1, 0)
     assert [path.name for path in export_personal(folder, [1])] == ["client-00001.safetensors"]
     with pytest.raises(ConfigError, match="client = 0"):
         export_personal(folder, [0])
@@ -84,9 +84,9 @@ def test_a_client_without_state_is_named(tmp_path):
 
 def test_local_models_need_no_shared_arrays(tmp_path):
     config, folder = stored_run(tmp_path, method="local")
-    _, partition = trained(config, 1)
+    _, sharing = trained(config, 1)
     checkpoint(folder, 1, np.zeros(0, np.float32), [1, 0, 0])
-    ClientState(tmp_path / "state", folder.task()["state_key"], 0).save(partition.get_personal(), 1, 0)
+    ClientState(tmp_path / "state", folder.task()["state_key"], 0).save(sharing.get_personal(), 1, 0)
     models.build("resnet8", SHAPE, CLASSES).load_state_dict(load_file(export_personal(folder)[0]))
 
 
@@ -98,8 +98,8 @@ def test_nothing_to_export_without_personal_arrays(tmp_path):
 
 def test_a_shared_model_of_other_arrays_is_exported_as_the_plain_one(tmp_path):
     config, folder = stored_run(tmp_path, feddecomp_variant="all-shared")
-    model, partition = trained(config, 1)
-    checkpoint(folder, 1, partition.get_shared(), [1, 0, 1])
+    model, sharing = trained(config, 1)
+    checkpoint(folder, 1, sharing.get_shared(), [1, 0, 1])
     written = export_personal(folder)
     assert [path.name for path in written] == [f"client-0000{client}.safetensors" for client in range(3)]
     plain, x = models.build("resnet8", SHAPE, CLASSES), torch.rand(2, *SHAPE)

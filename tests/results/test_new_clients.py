@@ -15,22 +15,27 @@ from fedpfl import models
 from fedpfl.cli import app
 from fedpfl.client.engine import Engine
 from fedpfl.core.errors import ConfigError, DataError
+from fedpfl.core.federation import new_clients
 from fedpfl.data.federation import federated_data
 from fedpfl.layers.memory import in_twin
 from fedpfl.methods import methods
 from fedpfl.results.export import export_personal
 from fedpfl.results.new_clients import MODES, Simulation, _of_personal, try_new_clients
 from fedpfl.server.federation import run_federation
-from fedpfl.setup.config import Config, RunSettings
-from fedpfl.strategies.base import new_clients
+from fedpfl.setup.config import Config
 from fedpfl.training.phase import Phase
 
 QUICK = {"num_server_rounds": 2, "local_epochs": 1, "new_clients": 0.25, "evaluate_every": 0}
 
 
+def held_out(run):
+    """Return the new ones of four clients."""
+    return new_clients(run.seed, run.new_clients, 4)
+
+
 def test_they_are_drawn_by_the_seed_and_never_all():
     def drawn(share, seed=1, clients=20):
-        return new_clients(RunSettings(new_clients=share, seed=seed), clients)
+        return new_clients(seed, share, clients)
 
     assert drawn(0.0) == []
     assert len(drawn(0.1)) == 2
@@ -42,7 +47,7 @@ def test_they_get_no_message_but_the_query(tmp_path):
     values = federation(tmp_path, 4, method="fedavg", **QUICK)
     grid = LocalGrid(4, values)
     folder = run_federation(grid, values)
-    new = new_clients(Config.parse(values).run, 4)
+    new = held_out(Config.parse(values).run)
     assert len(new) == 1
     assert {kind for kind, client, _, _ in grid.log if client in new} == {"query"}
     assert folder.metrics()[-1]["clients"] == [i for i in range(4) if i not in new]
@@ -56,7 +61,7 @@ def test_every_mode_tests_them(tmp_path, method, mode):
     settings = {"feddecomp_lora_epochs": 1} if method == "feddecomp" else {}
     run = simulate(tmp_path, 4, method=method, **{**QUICK, "local_epochs": 2, **settings})
     result = try_new_clients(run, mode)
-    assert list(result["each"]) == [str(i) for i in new_clients(Config.parse(run.config()).run, 4)]
+    assert list(result["each"]) == [str(i) for i in held_out(Config.parse(run.config()).run)]
     assert 0 <= result["weighted"] <= 1
     assert result == try_new_clients(run, mode)
 
@@ -64,7 +69,7 @@ def test_every_mode_tests_them(tmp_path, method, mode):
 def test_the_ensemble_is_the_mean_of_the_exported_models_outputs(tmp_path):
     run = simulate(tmp_path, 4, method="fedfac", **QUICK)
     config = Config.parse(run.config())
-    new = new_clients(config.run, 4)[0]
+    new = held_out(config.run)[0]
     x, y = federated_data(config.data, 4, config.run.seed).test(new)
     outputs = []
     for path in export_personal(run, [i for i in range(4) if i != new]):
@@ -86,9 +91,9 @@ def test_local_training_leaves_what_is_shared_alone(tmp_path, variant, setting, 
     engine = Engine(config, federated_data(config.data, 4, config.run.seed), 4)
     last, stored = run.checkpoint()
     left = Simulation(engine, task["state_key"], last, stored)
-    local = left.load(new_clients(config.run, 4)[0])
+    local = left.load(held_out(config.run)[0])
     before = {name: array.detach().clone() for name, array in engine.model.state_dict().items()}
-    own = engine.partition.personal_elements()
+    own = engine.sharing.personal_elements()
     assert set(own) == {"base.conv2.weight", "base.conv2.bias"}
     phase = Phase(train=lambda name: True, epochs=1, **given)
     left.train([_of_personal(phase, own, setting)], local, "batches", 0.0)
@@ -118,8 +123,8 @@ def test_what_was_trained_locally_is_what_is_tested(tmp_path, monkeypatch):
     found = models_tested(monkeypatch)
     try_new_clients(run, "local-train")
     (left, tested), = found  # fmt: skip
-    own = left.engine.partition.personal_elements()
-    left.engine.partition.set_shared(left.strategy.shared)
+    own = left.engine.sharing.personal_elements()
+    left.engine.sharing.set_shared(left.rule.shared)
     received = left.engine.model.state_dict()
     for name, array in tested.items():
         where = own.get(name, torch.zeros_like(array, dtype=torch.bool))

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fedpfl.cli import reference
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.settings import keys, require_absolute
 from fedpfl.methods import methods
+from fedpfl.setup import reference
 from fedpfl.setup.config import Config, check_keys, known_keys, unused
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FIXED = [
     "method",
     "dataset",

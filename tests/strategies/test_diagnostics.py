@@ -8,35 +8,45 @@ from safetensors.numpy import load_file
 from support import LocalGrid, federation, rule, simulate
 
 from fedpfl.core.layout import decode
+from fedpfl.core.payload import Payload
 from fedpfl.messages import from_content
+from fedpfl.results.record import Round
+from fedpfl.rules.attentive import Attentive
+from fedpfl.rules.mean import Mean
 from fedpfl.server.federation import run_federation
 from fedpfl.strategies.diagnostics import Diagnostics
 
 
+def measure(measured, rule, vectors, change):
+    """Let a round pass, in which the rule gets these vectors and ``change`` is what it makes of them."""
+    done = Round(1)
+    measured.begin(rule, done, [])
+    for client, vector in vectors.items():
+        measured.added(rule, rule.clients[client], np.array(vector, np.float32), Payload())
+    change()
+    measured.combined(rule, done)
+    return done.details
+
+
 def test_distances_of_a_small_case():
-    strategy, measured = rule("mean", [0.0, 0.0], [1, 3]), Diagnostics()
-    for mean, vectors, expected in [
+    mean, measured = rule(Mean, [0.0, 0.0], [1, 3]), Diagnostics()
+    for made, vectors, expected in [
         ([3.0, 4.0], {0: [6.0, 8.0], 1: [3.0, 4.0]}, {"drift": 2.5, "shared-change": 5.0}),
         ([6.0, 8.0], {1: [6.0, 9.0]}, {"drift": 1.0, "shared-change": 10.0}),
     ]:
-        measured.begin(strategy)
-        for client, vector in vectors.items():
-            measured.add(client, np.array(vector, np.float32))
-        strategy.shared = np.array(mean, np.float32)
-        assert measured.finish(strategy) == expected
+        new = np.array(made, np.float32)
+        assert measure(measured, mean, vectors, lambda new=new: setattr(mean, "shared", new)) == expected
         again = Diagnostics()
         again.load_state(measured.state())
         measured = again
 
 
 def test_clients_with_models_of_their_own_are_compared_with_those():
-    strategy, measured = rule("attentive", [0.0], [1, 1], alpha=1.0, sigma=1.0), Diagnostics()
-    for rows, expected in [([[1.0], [2.0]], (3.5, 1.5)), ([[3.0], [6.0]], (0.5, 4.5))]:
-        measured.begin(strategy)
-        measured.add(0, np.array([3.0], np.float32))
-        measured.add(1, np.array([7.0], np.float32))
-        strategy.for_clients = np.array(rows, np.float32)
-        assert tuple(measured.finish(strategy).values()) == expected
+    mixed, measured = rule(Attentive, [0.0], [1, 1], alpha=1.0, sigma=1.0), Diagnostics()
+    for made, expected in [([[1.0], [2.0]], (3.5, 1.5)), ([[3.0], [6.0]], (0.5, 4.5))]:
+        rows = np.array(made, np.float32)
+        found = measure(measured, mixed, {0: [3.0], 1: [7.0]}, lambda rows=rows: setattr(mixed, "for_clients", rows))
+        assert tuple(found.values()) == expected
 
 
 def taus(path):

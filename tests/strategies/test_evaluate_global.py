@@ -11,10 +11,10 @@ from fedpfl.core.layout import Layout
 from fedpfl.core.payload import EVALUATION_ONLY
 from fedpfl.data.federation import federated_data
 from fedpfl.methods.local import Local
+from fedpfl.rules.mean import Mean
 from fedpfl.server.federation import run_federation
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
-from fedpfl.strategies.mean import Mean
 from fedpfl.training.loop import evaluate
 
 # Methods with personal arrays and no global model: one that shares nothing, one that shares a part.
@@ -38,16 +38,16 @@ def sent(grid, kind, replies=True):
 def test_the_mean_of_whole_models_is_tested_on_the_union_of_the_test_sets(tmp_path, settings):
     done, grid, config = run(tmp_path, evaluate_global=True, num_server_rounds=1, **settings)
     task = done.task()
-    model, partition = assemble(config, tuple(task["input_shape"]), task["num_classes"])
+    model, sharing = assemble(config, tuple(task["input_shape"]), task["num_classes"])
     samples = [reply.metric_records["metrics"]["train-samples"] for kind, _, _, reply in grid.log if kind == "train"]
     personal = [arrays[EVALUATION_ONLY].astype(np.float64) for arrays in sent(grid, "train")]
     mean = np.average(personal, axis=0, weights=samples).astype(np.float32)
     for arrays in sent(grid, "evaluate", replies=False):
         np.testing.assert_allclose(arrays[EVALUATION_ONLY], mean, rtol=1e-6, atol=1e-7)
 
-    layout = Layout.of([(name, array.shape) for name, array in partition.get_personal().items()])
-    partition.set_personal(layout.unflatten(mean))
-    partition.set_shared(done.checkpoint()[1]["shared"])
+    layout = Layout.of([(name, array.shape) for name, array in sharing.get_personal().items()])
+    sharing.set_personal(layout.unflatten(mean))
+    sharing.set_shared(done.checkpoint()[1]["shared"])
     data = federated_data(config.data, 3, config.run.seed)
     scores = [evaluate(config.method.personalised(model.eval()), data.test(i)) for i in range(3)]
     expected = sum(score.correct for score in scores) / sum(score.samples for score in scores)

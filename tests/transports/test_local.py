@@ -16,12 +16,13 @@ from support import FEW_SAMPLES, LocalGrid, federation
 
 from fedpfl.client.engine import HANDLERS
 from fedpfl.core.errors import FedpflError
+from fedpfl.core.federation import Client
 from fedpfl.core.payload import Payload
 from fedpfl.messages import to_content
 from fedpfl.methods import methods
 from fedpfl.server.federation import run_federation
 from fedpfl.setup.config import Config
-from fedpfl.transports import Client, Request, local, player
+from fedpfl.transports import Request, local, player
 from fedpfl.transports.base import count_bytes
 from fedpfl.transports.local import LocalTransport
 from fedpfl.transports.player import ArrayNote, Shelf

@@ -1,0 +1,133 @@
+"""Images in folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import DataError
+from ..dataset import Dataset
+from ..registry import dataset
+from ..settings import DataSettings
+from .places import data_dir, need, own_path
+
+IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+
+def read_image_folder(root: Path) -> Dataset:
+    """Read images from ``root/train/<class>/…`` and ``root/test/<class>/…``, or from ``root/<class>/…``.
+
+    Classes are numbered in the order of their folders' names; a folder may be empty, so that devices which lack a class
+    still agree on the numbers. All images must have one size. They become grey if all of them are, else RGB.
+
+    Raises
+    ------
+    DataError
+        No such folder, fewer than two classes, an unreadable image, or images of different sizes.
+    """
+    if not root.is_dir():
+        raise DataError(f"{root}: no such folder")
+    has_split = (root / "train").is_dir() and (root / "test").is_dir()
+    parts = [root / "train", root / "test"] if has_split else [root]
+    classes = _folders(parts[0])
+    if len(classes) < 2:
+        found = ", ".join(classes) or "none"
+        raise DataError(f"{parts[0]}: needs a folder for each of at least two classes, found {found}")
+    if has_split:
+        unknown = sorted(set(_folders(parts[1])) - set(classes))
+        if unknown:
+            raise DataError(f"{parts[1] / unknown[0]}: no such class in {parts[0]}")
+    files = [[(path, label) for label, name in enumerate(classes) for path in _images(part / name)] for part in parts]
+    for part, found_files in zip(parts, files):
+        if not found_files:
+            raise DataError(f"{part}: no images ({', '.join(IMAGE_SUFFIXES)})")
+    pixels = _decode([path for part in files for path, _ in part], f"{root}")
+    labels = np.array([label for part in files for _, label in part], np.int64)
+    n = len(files[0])
+    x_test, y_test = (pixels[n:], labels[n:]) if has_split else (None, None)
+    return Dataset(
+        root.name, pixels[:n], labels[:n], x_test, y_test, num_classes=len(classes), class_names=tuple(classes)
+    )
+
+
+def _folders(root: Path) -> list[str]:
+    return sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
+
+
+def _decode(paths: list[Path], why: str) -> np.ndarray:
+    """Decode image files of one size to uint8 n×H×W×C, grey if all of them are."""
+    image_module = need("PIL.Image", "Pillow", why)
+    pixels: np.ndarray[Any, Any] = np.empty(0, np.uint8)
+    for i, path in enumerate(paths):
+        try:
+            with image_module.open(path) as image:
+                if image.mode.startswith(("I", "F")):
+                    raise DataError(f"{path}: only images of 8 bits a channel can be read, not mode {image.mode}")
+                grey = image.mode in ("1", "L")
+                one = np.asarray(image.convert("L" if grey else "RGB"), np.uint8)
+        except (OSError, SyntaxError, ValueError, EOFError) as error:
+            raise DataError(f"{path}: not a readable image: {error}") from error
+        one = one.reshape(one.shape[0], one.shape[1], -1)
+        if i == 0:
+            pixels = np.empty((len(paths), *one.shape), np.uint8)
+        if one.shape[:2] != pixels.shape[1:3]:
+            (h, w), (h0, w0) = one.shape[:2], pixels.shape[1:3]
+            raise DataError(f"{path} is {w}×{h} pixels but {paths[0].name} is {w0}×{h0}: bring all images to one size")
+        if one.shape[2] > pixels.shape[3]:  # the first images were grey, this one is not
+            pixels = np.repeat(pixels, 3, axis=3)
+        pixels[i] = one
+    return pixels
+
+
+@dataset(
+    "image-folder",
+    description="your own images",
+    size="any",
+    classes="any",
+    shape="any, all images of one size",
+    source="the folder named by `data`: train/<class>/… and test/<class>/…, or <class>/…",
+)
+def _image_folder(settings: DataSettings) -> Dataset:
+    return read_image_folder(own_path(settings, "a folder of images"))
+
+
+@dataset(
+    "tiny-imagenet",
+    description="photographs of 200 classes",
+    size="100,000 + 10,000",
+    classes="200",
+    shape="64×64×3",
+    source="http://cs231n.stanford.edu/tiny-imagenet-200.zip, unpacked in data-dir",
+    download=True,
+)
+def _tiny_imagenet(settings: DataSettings) -> Dataset:
+    root = data_dir(settings) / "tiny-imagenet-200"
+    notes = root / "val" / "val_annotations.txt"
+    if not (root / "train").is_dir() or not notes.is_file():
+        raise DataError(
+            f"{root}: not found; unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip in {root.parent} "
+            "(train/<wnid>/images, val/val_annotations.txt, val/images)"
+        )
+    classes = _folders(root / "train")
+    number = {wnid: label for label, wnid in enumerate(classes)}
+    train = [(path, number[wnid]) for wnid in classes for path in _images(root / "train" / wnid)]
+    test = []
+    for line in notes.read_text().splitlines():
+        file, wnid = [*line.split("\t"), ""][:2]
+        if wnid not in number:
+            raise DataError(f"{notes}: {line[:60]!r} does not name an image and one of the classes of train")
+        test.append((root / "val" / "images" / file, number[wnid]))
+    if not train or not test:
+        raise DataError(f"{root}: no images in {'val' if train else 'train'}")
+    pixels = _decode([path for path, _ in train + test], "tiny-imagenet")
+    labels = np.array([label for _, label in train + test], np.int64)
+    n = len(train)
+    return Dataset(
+        "tiny-imagenet", pixels[:n], labels[:n], pixels[n:], labels[n:], None, None, len(classes), tuple(classes)
+    )

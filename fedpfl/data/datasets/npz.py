@@ -1,0 +1,216 @@
+"""Arrays in an npz file."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from ...core.errors import DataError
+from ..dataset import Dataset, numbered
+from ..registry import dataset
+from ..settings import DataSettings
+from .places import own_path
+
+# An embedding has a row for each token: more of them are a mistake.
+MOST_TOKENS = 1_000_000
+MOST_CLASSES = 100_000
+# Without a list of names so many times as many classes as there are different labels are a mistake, too.
+GAPS = 2
+
+
+def read_npz(path: Path, name: str = "", num_classes: int | None = None) -> Dataset:
+    """Read a data set from an ``.npz`` file.
+
+    The file has ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``; optionally ``client`` (or
+    ``client_train``, ``client_test``), which says to whom each sample belongs, and ``classes``, the names of the
+    classes. Images are uint8 of shape n×H×W or n×H×W×C; texts are whole numbers of shape n×length, and ``vocabulary``
+    is then the number of different tokens; other data are floats of shape n×features or n×channels×length. Other arrays
+    are ignored. Nothing in the file is ever unpickled.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    name : str
+        Name of the data set; the file's name by default.
+    num_classes : int, optional
+        Number of classes if the file does not name them (a device may lack the highest ones).
+
+    Raises
+    ------
+    DataError
+        The file is missing, damaged or not in this layout.
+    """
+    arrays = read_arrays(path)
+    if "x" in arrays and "x_train" in arrays:
+        raise DataError(f"{path}: has both x and x_train; keep x, y or x_train, y_train, x_test, y_test")
+    parts = ("",) if "x" in arrays else ("_train", "_test")
+    for key in [f"{letter}{part}" for part in parts for letter in "xy"]:
+        if key not in arrays:
+            found = ", ".join(sorted(arrays)) or "nothing"
+            raise DataError(f"{path}: no array {key}; needs x, y or x_train, y_train, x_test, y_test, found {found}")
+    vocabulary = _vocabulary(arrays, path)
+    xs = [samples_of(arrays[f"x{part}"], f"{path}: x{part}", vocabulary) for part in parts]
+    ys = [labels_of(arrays[f"y{part}"], len(x), f"{path}: y{part}") for part, x in zip(parts, xs)]
+    if len({(x.dtype.kind, x.shape[1:]) for x in xs}) > 1:
+        raise DataError(f"{path}: x_train is {_show(xs[0])}, x_test is {_show(xs[1])}: must hold samples of one shape")
+    class_names = _class_names(arrays.get("classes"), ys, path, num_classes)
+    for part, y in zip(parts, ys):
+        if y.max() >= len(class_names):
+            at = int(y.argmax())
+            raise DataError(f"{path}: y{part}[{at}] is {y[at]}: labels must be 0 … {len(class_names) - 1}")
+    owners = owners_of(arrays, parts, ys, path)
+    return Dataset(
+        name or path.stem,
+        xs[0],
+        ys[0],
+        xs[1] if len(xs) > 1 else None,
+        ys[1] if len(ys) > 1 else None,
+        owners[0],
+        owners[1] if len(parts) > 1 else None,
+        len(class_names),
+        class_names,
+        vocabulary,
+    )
+
+
+ARRAYS = ("x", "y", "client", "classes", "vocabulary")
+
+
+def read_arrays(path: Path, names: tuple[str, ...] = ARRAYS) -> dict[str, np.ndarray]:
+    """Return the arrays of a file whose names begin with one of these; a ``DataError`` says what is wrong with it."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    if not zipfile.is_zipfile(path):
+        raise DataError(f"{path}: not an npz file (write it with numpy.savez)")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            wanted = [key for key in archive.files if key.split("_")[0] in names]
+            return {key: archive[key] for key in wanted}
+    except (ValueError, OSError, EOFError, KeyError, MemoryError, zlib.error, zipfile.BadZipFile) as error:
+        reason = "it holds Python objects" if "allow_pickle" in str(error) else str(error) or type(error).__name__
+        raise DataError(f"{path}: cannot be read: {' '.join(reason.split())}") from error
+
+
+def _show(x: np.ndarray) -> str:
+    return f"{x.dtype} {'×'.join(str(n) for n in x.shape)}"
+
+
+def _vocabulary(arrays: dict[str, np.ndarray], path: Path) -> int:
+    if "vocabulary" not in arrays:
+        return 0
+    given = arrays["vocabulary"]
+    if given.size != 1 or given.dtype.kind not in "iu" or not 1 <= given.item() <= MOST_TOKENS:
+        raise DataError(f"{path}: vocabulary must be the number of different tokens, 1 … {MOST_TOKENS}")
+    return int(given.item())
+
+
+def smallest_integers(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
+    """Return tokens in the smallest type that holds them and that PyTorch has."""
+    return tokens.astype(np.uint8 if vocabulary <= 2**8 else np.int16 if vocabulary <= 2**15 else np.int32)
+
+
+def _tokens(x: np.ndarray, where: str, vocabulary: int) -> np.ndarray:
+    if x.dtype.kind not in "iu" or x.ndim != 2:
+        raise DataError(f"{where} is {_show(x)}: with a vocabulary it must be whole numbers n×length")
+    outside = np.argwhere((x < 0) | (x >= vocabulary))
+    if len(outside):
+        row, place = outside[0]
+        raise DataError(f"{where}[{row}, {place}] is {x[row, place]}: tokens must be 0 … {vocabulary - 1}")
+    return smallest_integers(x, vocabulary)
+
+
+def samples_of(x: np.ndarray, where: str, vocabulary: int = 0) -> np.ndarray:
+    """Check an array of samples and bring it into the inner layout."""
+    allowed = (
+        "must be uint8 n×H×W or n×H×W×C (images), float32 n×features or n×channels×length, or, "
+        "with an array vocabulary, whole numbers n×length"
+    )
+    if vocabulary:
+        x = _tokens(x, where, vocabulary)
+    elif x.dtype == np.uint8 and x.ndim in (3, 4):
+        if x.ndim == 4 and x.shape[3] > 4 >= x.shape[1]:
+            raise DataError(f"{where} is {_show(x)}: channels must come last (n×H×W×C)")
+        x = x.reshape(*x.shape, 1) if x.ndim == 3 else x
+    elif x.dtype.kind == "f" and x.ndim in (2, 3):
+        x = x.astype(np.float32, copy=False)
+        if not np.isfinite(x).all():
+            raise DataError(f"{where} holds a value that is not finite (NaN or infinity)")
+    else:
+        raise DataError(f"{where} is {_show(x)}: {allowed}")
+    if 0 in x.shape:
+        raise DataError(f"{where} is {_show(x)}: no samples")
+    return np.ascontiguousarray(x)
+
+
+def labels_of(y: np.ndarray, n: int, where: str) -> np.ndarray:
+    """Return the labels of n samples as int64; a ``DataError`` says what is wrong with them."""
+    if y.dtype.kind not in "iu" or y.ndim != 1:
+        raise DataError(f"{where} is {_show(y)}: must be whole numbers, one for each sample")
+    if len(y) != n:
+        raise DataError(f"{where} has {len(y)} labels for {n} samples")
+    y = y.astype(np.int64)
+    if y.min() < 0:
+        at = int(y.argmin())
+        raise DataError(f"{where}[{at}] is {y[at]}: labels must be 0 … C−1")
+    return y
+
+
+def _class_names(
+    given: np.ndarray | None, ys: list[np.ndarray], path: Path, num_classes: int | None
+) -> tuple[str, ...]:
+    if given is None:
+        count = num_classes or 1 + max(int(y.max()) for y in ys)
+        if count > MOST_CLASSES:
+            raise DataError(f"{path}: label {count - 1} is too large: labels must be 0 … C−1")
+        return numbered(count)
+    if given.ndim != 1 or given.dtype.kind not in "USiu":
+        raise DataError(f"{path}: classes is {_show(given)}: must be a list of names")
+    if num_classes not in (None, len(given)):
+        raise DataError(f"{path}: has {len(given)} classes, the federation has {num_classes}")
+    return tuple(c.decode("utf-8", "replace") if isinstance(c, bytes) else str(c) for c in given.tolist())
+
+
+def owners_of(
+    arrays: dict[str, np.ndarray], parts: tuple[str, ...], ys: list[np.ndarray], path: Path
+) -> list[np.ndarray | None]:
+    """Give the natural clients numbers from 0, in the order of their sorted names."""
+    found = [arrays.get(f"client{part}") for part in parts]
+    for part, owner, y in zip(parts, found, ys):
+        if owner is not None and (owner.ndim != 1 or owner.dtype.kind not in "iuUS" or len(owner) != len(y)):
+            raise DataError(f"{path}: client{part} is {_show(owner)}: must be one number or name for each sample")
+    if found[0] is None:
+        if len(found) > 1 and found[1] is not None:
+            raise DataError(f"{path}: has client_test without client_train")
+        return [None] * len(parts)
+    given = [owner for owner in found if owner is not None]
+    if len({owner.dtype.kind in "iu" for owner in given}) > 1:
+        raise DataError(f"{path}: client_train and client_test must both be numbers or both be names")
+    _, number = np.unique(np.concatenate(given), return_inverse=True)
+    pieces = np.split(number.reshape(-1).astype(np.int64), np.cumsum([len(owner) for owner in given])[:-1])
+    return [pieces.pop(0) if owner is not None else None for owner in found]
+
+
+@dataset(
+    "npz",
+    description="your own arrays",
+    size="any",
+    classes="any",
+    shape="images, features, series or tokens",
+    source="the file named by `data`: x, y or x_train, y_train, x_test, y_test; optionally client, classes, vocabulary",
+    owned=True,
+)
+def _npz(settings: DataSettings) -> Dataset:
+    path = own_path(settings, "an npz file")
+    data = read_npz(path, num_classes=settings.num_classes or None)
+    found = len(np.unique(np.concatenate([y for y in (data.y_train, data.y_test) if y is not None])))
+    # Numbers that mean something else than places in a list would make a model of mostly useless outputs.
+    if not settings.num_classes and data.unnamed and data.num_classes >= GAPS * found:
+        raise DataError(
+            f"{path}: {found} different labels, the largest {data.num_classes - 1}: number the classes from 0, or say "
+            f"num-classes = {data.num_classes} if there are as many"
+        )
+    return data

@@ -1,0 +1,225 @@
+"""Published image data sets, as torchvision stores them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, Iterable, Iterator
+
+import numpy as np
+
+from ...core.errors import DataError
+from ..dataset import Dataset, numbered
+from ..registry import dataset
+from ..settings import DataSettings
+from .npz import labels_of, samples_of
+from .places import data_dir, downloads_allowed, need, shortcut
+
+
+def downloaded(settings: DataSettings) -> list[Path]:
+    """Return where torchvision puts what it downloads; empty for what it does not."""
+    return [data_dir(settings) / part for part in _TORCHVISION.get(settings.dataset, ())]
+
+
+_IDX = tuple(f"{part}-{of}" for part in ("train", "t10k") for of in ("images-idx3-ubyte", "labels-idx1-ubyte"))
+# What torchvision downloads, and where in ``data_dir`` it is then.
+_TORCHVISION = {
+    "mnist": tuple(f"MNIST/raw/{name}" for name in _IDX),
+    "fashion-mnist": tuple(f"FashionMNIST/raw/{name}" for name in _IDX),
+    "emnist": tuple(f"EMNIST/raw/emnist-balanced-{name.replace('t10k', 'test')}" for name in _IDX),
+    "cifar10": ("cifar-10-batches-py",),
+    "cifar100": ("cifar-100-python",),
+    "svhn": ("train_32x32.mat", "test_32x32.mat"),
+}
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold a lock on ``folder``: the processes of one run would otherwise download the same file over each other."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    with (folder / ".download.lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _torchvision(settings: DataSettings, by_hand: str, parts: Iterable[dict[str, Any]], kind: str) -> list[Any]:
+    """Return torchvision's data sets from ``data_dir``, downloading what is not there.
+
+    Parameters
+    ----------
+    by_hand : str
+        What to put where if there is no network.
+    parts : iterable of dict
+        The arguments that tell the training from the test set.
+    kind : str
+        Name of torchvision's class.
+    """
+    name, folder = settings.dataset, data_dir(settings)
+    make = getattr(need("torchvision.datasets", "torchvision", f'dataset = "{name}"'), kind)
+    parts = list(parts)
+    try:
+        return [make(str(folder), download=False, **part) for part in parts]
+    except RuntimeError:  # torchvision's word for "not there"
+        if not downloads_allowed():
+            raise DataError(f"{name}: not in {folder}") from None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _alone(folder):
+            print(f"{name}: not in {folder}, downloading it (once)", file=sys.stderr, flush=True)
+            return [make(str(folder), download=True, **part) for part in parts]
+    except (RuntimeError, OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise DataError(
+            f"{name}: not in {folder} and not to be downloaded ({reason}); "
+            f"put {by_hand} there, or {shortcut(settings).name} with x_train, y_train, x_test, y_test"
+        ) from error
+
+
+def _read_idx(path: Path) -> np.ndarray:
+    """Read the IDX format: two zero bytes, type (8 = uint8), number of axes, sizes (big-endian 32 bit), values."""
+    raw = path.read_bytes()
+    ndim = raw[3] if len(raw) >= 4 and raw[:3] == b"\0\0\x08" else 0
+    start = 4 + 4 * ndim
+    shape = tuple(int(n) for n in np.frombuffer(raw[4:start], ">u4")) if len(raw) >= start else ()
+    if not ndim or len(shape) != ndim or len(raw) - start != np.prod(shape, dtype=np.int64):
+        raise DataError(f"{path}: not a complete IDX file; remove it, so that it is downloaded again")
+    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
+
+
+def _idx_set(settings: DataSettings, kind: str, classes: tuple[str, ...], **extra: str) -> Dataset:
+    # The files are read here, not by torchvision: importing that takes longer than reading them, in every process,
+    # and a device that has the files then does not need it.
+    paths = downloaded(settings)
+    if not all(path.is_file() for path in paths):
+        by_hand = f"{', '.join(path.name for path in paths)} in {kind}/raw"
+        _torchvision(settings, by_hand, [{"train": True, **extra}, {"train": False, **extra}], kind)
+    x_train, y_train, x_test, y_test = (_read_idx(path) for path in paths)
+    if kind == "EMNIST":  # stored transposed
+        x_train, x_test = x_train.swapaxes(1, 2), x_test.swapaxes(1, 2)
+    return Dataset(
+        settings.dataset,
+        samples_of(x_train, str(paths[0])),
+        labels_of(y_train, len(x_train), str(paths[1])),
+        samples_of(x_test, str(paths[2])),
+        labels_of(y_test, len(x_test), str(paths[3])),
+        num_classes=len(classes),
+        class_names=classes,
+    )
+
+
+@dataset(
+    "mnist",
+    description="handwritten digits",
+    size="60,000 + 10,000",
+    classes="10",
+    shape="28×28×1",
+    source="torchvision (LeCun, Cortes, Burges)",
+    download=True,
+)
+def _mnist(settings: DataSettings) -> Dataset:
+    return _idx_set(settings, "MNIST", numbered(10))
+
+
+FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+
+
+@dataset(
+    "fashion-mnist",
+    description="articles of clothing",
+    size="60,000 + 10,000",
+    classes="10",
+    shape="28×28×1",
+    source="torchvision (Xiao, Rasul, Vollgraf 2017)",
+    download=True,
+)
+def _fashion_mnist(settings: DataSettings) -> Dataset:
+    return _idx_set(settings, "FashionMNIST", FASHION)
+
+
+# Lower-case letters that look like their capital share its class in the balanced split.
+EMNIST_BALANCED = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt")
+
+
+@dataset(
+    "emnist",
+    description="handwritten digits and letters, the balanced split",
+    size="112,800 + 18,800",
+    classes="47",
+    shape="28×28×1",
+    source="torchvision (Cohen et al. 2017); a download of 560 MB",
+    download=True,
+)
+def _emnist(settings: DataSettings) -> Dataset:
+    return _idx_set(settings, "EMNIST", EMNIST_BALANCED, split="balanced")
+
+
+def _cifar(settings: DataSettings, kind: str) -> Dataset:
+    (folder,) = downloaded(settings)
+    train, test = _torchvision(settings, f"the folder {folder.name}", [{"train": True}, {"train": False}], kind)
+    return Dataset(
+        settings.dataset,
+        train.data,
+        np.array(train.targets, np.int64),
+        test.data,
+        np.array(test.targets, np.int64),
+        num_classes=len(train.classes),
+        class_names=tuple(train.classes),
+    )
+
+
+@dataset(
+    "cifar10",
+    description="photographs of 10 classes",
+    size="50,000 + 10,000",
+    classes="10",
+    shape="32×32×3",
+    source="torchvision (Krizhevsky 2009)",
+    download=True,
+)
+def _cifar10(settings: DataSettings) -> Dataset:
+    return _cifar(settings, "CIFAR10")
+
+
+@dataset(
+    "cifar100",
+    description="photographs of 100 classes",
+    size="50,000 + 10,000",
+    classes="100",
+    shape="32×32×3",
+    source="torchvision (Krizhevsky 2009)",
+    download=True,
+)
+def _cifar100(settings: DataSettings) -> Dataset:
+    return _cifar(settings, "CIFAR100")
+
+
+@dataset(
+    "svhn",
+    description="house numbers",
+    size="73,257 + 26,032",
+    classes="10",
+    shape="32×32×3",
+    source="torchvision (Netzer et al. 2011)",
+    download=True,
+)
+def _svhn(settings: DataSettings) -> Dataset:
+    need("scipy.io", "scipy", 'dataset = "svhn"')  # torchvision reads the files with it
+    parts = [{"split": "train"}, {"split": "test"}]
+    train, test = _torchvision(settings, " and ".join(_TORCHVISION["svhn"]), parts, "SVHN")
+    pixels = [np.ascontiguousarray(part.data.transpose(0, 2, 3, 1)) for part in (train, test)]
+    return Dataset(
+        "svhn",
+        pixels[0],
+        train.labels.astype(np.int64),
+        pixels[1],
+        test.labels.astype(np.int64),
+        num_classes=10,
+        class_names=numbered(10),
+    )

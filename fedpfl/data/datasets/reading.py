@@ -1,0 +1,86 @@
+"""Data sets by name: read them, or only whom their samples belong to."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...core.errors import ConfigError
+from ..dataset import Dataset
+from ..registry import dataset_names, entry
+from ..settings import DataSettings
+from .npz import owners_of, read_arrays, read_npz
+from .places import own_path, shortcut
+from .published import downloaded
+
+
+def load(settings: DataSettings) -> Dataset:
+    """Read the data set that ``settings`` names.
+
+    ``<data-dir>/<name with underscores>.npz`` (for example ``fashion_mnist.npz``, in the layout of dataset ``npz``) is
+    taken instead of a published data set's own files when it is there.
+
+    Parameters
+    ----------
+    settings : DataSettings
+        ``dataset``, ``data`` and ``data_dir`` are used.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    ConfigError
+        The name is unknown or the path is missing.
+    DataError
+        The files are missing, damaged or not in the documented layout.
+    """
+    if settings.dataset not in dataset_names():
+        raise ConfigError("dataset", settings.dataset, "must be one of " + ", ".join(dataset_names()))
+    info, loader = entry(settings.dataset)
+    if info.download and shortcut(settings).is_file():
+        return read_npz(shortcut(settings), info.name)
+    found: Dataset = loader(settings)
+    return found
+
+
+def owners(settings: DataSettings) -> tuple[np.ndarray, np.ndarray | None] | None:
+    """Return whom the training and the test samples belong to, without reading an npz file's samples.
+
+    Returns
+    -------
+    tuple of (ndarray of int64, ndarray of int64 or None), or None
+        Numbers of the owners, from 0; None where the data do not name them, or are not here yet.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As :func:`load`.
+    """
+    info, loader = entry(settings.dataset)
+    path = own_path(settings, "an npz file") if settings.dataset == "npz" else shortcut(settings)
+    if settings.dataset == "npz" or (info.download and path.is_file()):
+        arrays = read_arrays(path, ("y", "client"))
+        parts = ("",) if "y" in arrays else ("_train", "_test")
+        if any(f"y{part}" not in arrays for part in parts):
+            return None  # what is wrong with the file is said where it is read
+        train, *test = owners_of(arrays, parts, [arrays[f"y{part}"] for part in parts], path)
+    elif info.owned:
+        data = loader(settings)
+        train, test = data.client_train, [data.client_test]
+    else:
+        return None
+    return None if train is None else (train, test[0] if test else None)
+
+
+def fetch(settings: DataSettings) -> None:
+    """Download the data set if it is one of torchvision's and not in ``data_dir``; progress goes to standard error.
+
+    Raises
+    ------
+    DataError
+        It cannot be downloaded.
+    """
+    # A look at the names only: torchvision would read all of the files.
+    if not shortcut(settings).is_file() and not all(path.exists() for path in downloaded(settings)):
+        load(settings)

@@ -1,0 +1,266 @@
+"""Texts as rows of whole numbers: plays for next-character prediction, news for classification.
+
+What stands for a character or a word is fixed here and not learnt from the texts, so that devices that never see each
+other's texts agree on it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import string
+import zlib
+from pathlib import Path
+from typing import Any, Mapping
+
+import numpy as np
+
+from ...core.errors import DataError
+from ..dataset import Dataset
+from ..registry import dataset
+from ..settings import DataSettings
+from .npz import read_npz, smallest_integers
+from .places import data_dir
+
+# -- plays -------------------------------------------------------------------------------------------------------------
+
+CHARACTERS = string.printable  # 100 of them, as many as FedFac's last layer has outputs
+CHUNK = 80
+# Form feed, which no play has, stands for every character beyond these.
+UNKNOWN = CHARACTERS.index("\f")
+_CODES = np.full(129, UNKNOWN, np.uint8)
+_CODES[[ord(c) for c in CHARACTERS]] = np.arange(len(CHARACTERS))
+
+
+def encode_characters(text: str) -> np.ndarray:
+    """Return the place of each character in ``CHARACTERS``, or ``UNKNOWN``: uint8, shape (characters,)."""
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+    codes: np.ndarray = _CODES[np.minimum(points, 128)]
+    return codes
+
+
+def chunks(text: str, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cut running text into samples of 80 characters and the character that follows them.
+
+    As LEAF does, each line break counts as a space and several spaces as one.
+
+    Parameters
+    ----------
+    text : str
+        What one role says.
+    step : int
+        Characters from the start of one sample to the start of the next.
+
+    Returns
+    -------
+    x : ndarray of uint8, shape (n, 80)
+    y : ndarray of int64, shape (n,)
+    """
+    codes = encode_characters(re.sub(" {2,}", " ", text.replace("\n", " ")))
+    if len(codes) <= CHUNK:
+        return np.empty((0, CHUNK), np.uint8), np.empty(0, np.int64)
+    windows = np.lib.stride_tricks.sliding_window_view(codes, CHUNK + 1)[::step]
+    return windows[:, :CHUNK], windows[:, CHUNK].astype(np.int64)
+
+
+def read_plays(path: Path, step: int = CHUNK) -> Dataset:
+    """Read plays, divided by role.
+
+    Parameters
+    ----------
+    path : Path
+        A folder in LEAF's layout, ``train/*.json`` and ``test/*.json`` with ``users`` and ``user_data``: texts of 80
+        characters in ``x``, the one that follows in ``y``. Or a JSON file ``{"play / role": text, …}``.
+    step : int
+        See :func:`chunks`; LEAF's files are cut already.
+
+    Raises
+    ------
+    DataError
+        There is no such file, it is damaged or not in one of these layouts, or no role says more than 80 characters.
+    """
+    if path.is_dir():
+        parts = [_leaf(path / part) for part in ("train", "test")]
+    else:
+        texts = _read_json(path)
+        if not all(isinstance(text, str) for text in texts.values()):
+            raise DataError(f'{path}: must be {{"play / role": text, …}}')
+        parts = [{role: chunks(text, step) for role, text in texts.items()}]
+    numbers = {role: number for number, role in enumerate(sorted({role for part in parts for role in part}))}
+    arrays = [_joined(part, numbers) for part in parts]
+    if not len(arrays[0][0]):
+        raise DataError(f"{path}: nobody says more than {CHUNK} characters")
+    (x, y, client), (x_test, y_test, client_test) = arrays[0], arrays[1] if len(arrays) > 1 else (None, None, None)
+    names = tuple(repr(c) if c.isspace() else c for c in CHARACTERS)
+    return Dataset(
+        "shakespeare", x, y, x_test, y_test, client, client_test, class_names=names, vocabulary=len(CHARACTERS)
+    )
+
+
+_Chunks = Mapping[str, "tuple[np.ndarray, np.ndarray]"]
+
+
+def _joined(roles: _Chunks, numbers: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    order = sorted(roles)
+    xs, ys = [roles[role][0] for role in order], [roles[role][1] for role in order]
+    owners = np.repeat(np.array([numbers[role] for role in order], np.int64), [len(y) for y in ys])
+    return np.concatenate([np.empty((0, CHUNK), np.uint8), *xs]), np.concatenate([np.empty(0, np.int64), *ys]), owners
+
+
+def _leaf(folder: Path) -> _Chunks:
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise DataError(f"{folder}: no json files; LEAF's preprocess.sh writes them")
+    roles: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    for file in files:
+        users = _read_json(file).get("user_data")
+        if not isinstance(users, dict):
+            raise DataError(f"{file}: no user_data; must be LEAF's users, num_samples and user_data")
+        for user, content in users.items():
+            where = f"{file}: user {user!r}"
+            if user in roles:
+                raise DataError(f"{where} is in {folder} twice")
+            given = content if isinstance(content, dict) else {}
+            x, y = _texts(given.get("x"), CHUNK, f"{where}: x"), _texts(given.get("y"), 1, f"{where}: y")
+            roles[user] = x, y[:, 0].astype(np.int64)
+            if len(x) != len(y):
+                raise DataError(f"{where} has {len(x)} x and {len(y)} y")
+    return roles
+
+
+def _texts(texts: Any, length: int, where: str) -> np.ndarray:
+    """Encode texts of one length; shape (n, length)."""
+    if not isinstance(texts, list) or not all(isinstance(text, str) and len(text) == length for text in texts):
+        raise DataError(f"{where} must be a list of texts of {length} characters")
+    return encode_characters("".join(texts)).reshape(-1, length)
+
+
+def _find(settings: DataSettings, folder: str, file: str, layout: str) -> Path:
+    """Return the folder or else the file of these names in ``data-dir``."""
+    at = data_dir(settings)
+    if (at / folder).is_dir():
+        return at / folder
+    if (at / file).is_file():
+        return at / file
+    raise DataError(f"{at / folder}: not found; put {layout} in {file} beside it")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not a readable JSON file: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: must be a JSON object")
+    return content
+
+
+@dataset(
+    "shakespeare",
+    description="the next character in plays, by role",
+    size="4,226,158",
+    classes="100",
+    shape="80 characters",
+    source="LEAF's folder shakespeare, or shakespeare.json, in data-dir",
+    download=True,
+    owned=True,
+)
+def _shakespeare(settings: DataSettings) -> Dataset:
+    layout = 'LEAF\'s train/*.json and test/*.json there, or {"play / role": text, …}'
+    return read_plays(_find(settings, "shakespeare", "shakespeare.json", layout), settings.text_step)
+
+
+# -- news --------------------------------------------------------------------------------------------------------------
+
+NEWS = ("World", "Sports", "Business", "Sci/Tech")
+WORDS = 64  # 95 of 100 items of AG News have no more than 57
+VOCABULARY = 2**14
+PADDING = 0
+
+
+def encode_words(text: str, codes: dict[str, int]) -> list[int]:
+    """Return the numbers of the first 64 words of a text, followed by zeros.
+
+    A word is a run of letters, digits and underscores in lower case; its number is 1 + CRC-32 (of its UTF-8) modulo
+    2¹⁴ − 1, so different words may share one.
+
+    Parameters
+    ----------
+    text : str
+        Any text.
+    codes : dict
+        Words met before, filled up here; start with an empty one.
+    """
+    words = re.findall(r"\w+", text.lower())[:WORDS]
+    for word in words:
+        if word not in codes:
+            codes[word] = 1 + zlib.crc32(word.encode("utf-8", "surrogatepass")) % (VOCABULARY - 1)
+    return [codes[word] for word in words] + [PADDING] * (WORDS - len(words))
+
+
+def read_news(path: Path) -> Dataset:
+    """Read AG News: a folder with ``train.csv`` and ``test.csv``, or one CSV file.
+
+    Columns: class (1 World, 2 Sports, 3 Business, 4 Sci/Tech), title, text; a first line ``Class Index,…`` is skipped.
+
+    Raises
+    ------
+    DataError
+        There is no such file, or a line is not in this layout.
+    """
+    codes: dict[str, int] = {}
+    files = [path / "train.csv", path / "test.csv"] if path.is_dir() else [path]
+    parts = [_read_news(file, codes) for file in files]
+    x_test, y_test = parts[1] if len(parts) > 1 else (None, None)
+    return Dataset("ag-news", *parts[0], x_test, y_test, class_names=NEWS, vocabulary=VOCABULARY)
+
+
+def _read_news(path: Path, codes: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    rows: list[list[int]] = []
+    labels: list[int] = []
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.reader(file)
+            for row in reader:
+                if reader.line_num == 1 and row[:1] == ["Class Index"]:
+                    continue
+                if len(row) < 3 or row[0] not in ("1", "2", "3", "4"):
+                    raise DataError(f"{path}, line {reader.line_num}: must be a class from 1 to 4, a title and a text")
+                labels.append(int(row[0]) - 1)
+                rows.append(encode_words(" ".join(row[1:]), codes))
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(f"{path}: not a readable CSV file: {error}") from error
+    if not rows:
+        raise DataError(f"{path}: no news in it")
+    return smallest_integers(np.array(rows), VOCABULARY), np.array(labels, np.int64)
+
+
+@dataset(
+    "ag-news",
+    description="news items, classified by their words",
+    size="120,000 + 7,600",
+    classes="4",
+    shape="64 words",
+    source="the folder AG_NEWS with train.csv and test.csv, or agnews.csv, in data-dir",
+    download=True,
+)
+def _ag_news(settings: DataSettings) -> Dataset:
+    layout = "train.csv and test.csv (class, title, text) there, or all news"
+    return read_news(_find(settings, "AG_NEWS", "agnews.csv", layout))
+
+
+# -- a device's own ----------------------------------------------------------------------------------------------------
+
+
+def read_file(path: Path, settings: DataSettings, num_classes: int | None) -> Dataset:
+    """Read a device's own file: news (``.csv``), plays (``.json``), or else arrays (``.npz``)."""
+    if path.suffix == ".csv":
+        return read_news(path)
+    if path.suffix == ".json":
+        return read_plays(path, settings.text_step)
+    return read_npz(path, num_classes=num_classes)

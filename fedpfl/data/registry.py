@@ -1,0 +1,126 @@
+"""Data sets and partitioners by name.
+
+They register themselves when ``fedpfl.data`` is imported; the settings that name them know nothing else of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, NamedTuple, Sequence
+
+import numpy as np
+
+
+class DatasetInfo(NamedTuple):
+    """One row of ``fedpfl datasets``."""
+
+    name: str
+    description: str
+    size: str
+    classes: str
+    shape: str
+    source: str
+    download: bool
+    owned: bool
+
+
+# Makes a data set of the settings of the data.
+Loader = Callable[[Any], Any]
+_DATASETS: dict[str, tuple[DatasetInfo, Loader]] = {}
+
+
+def dataset(
+    name: str,
+    *,
+    description: str,
+    size: str,
+    classes: str,
+    shape: str,
+    source: str,
+    download: bool = False,
+    owned: bool = False,
+) -> Callable[[Loader], Loader]:
+    """Register a loader under ``name``; the words are shown by ``fedpfl datasets``.
+
+    Parameters
+    ----------
+    name : str
+        The value of the setting ``dataset``.
+    description, size, classes, shape, source : str
+        What it is, samples (training + test), number of classes, height×width×channels, where it comes from.
+    download : bool
+        Whether files have to be fetched before it can be used.
+    owned : bool
+        Whether it may say whom a sample belongs to.
+    """
+
+    def register(loader: Loader) -> Loader:
+        _DATASETS[name] = (DatasetInfo(name, description, size, classes, shape, source, download, owned), loader)
+        return loader
+
+    return register
+
+
+def dataset_names() -> list[str]:
+    """Return the names of all data sets."""
+    return list(_DATASETS)
+
+
+def entry(name: str) -> tuple[DatasetInfo, Loader]:
+    """Return what is registered under a name of :func:`dataset_names`."""
+    return _DATASETS[name]
+
+
+def table() -> list[DatasetInfo]:
+    """Return the description of every data set, in the order of registration."""
+    return [info for info, _ in _DATASETS.values()]
+
+
+# Chooses among the partitioners by the data.
+AUTO = "auto"
+# (samples to divide, number of clients, settings, seed) → the positions of each client's samples.
+Partitioner = Callable[[Any, int, Any, int], List[np.ndarray]]
+# (client, number of clients) → the classes that are this client's task, in the order in which it numbers them.
+Tasks = Callable[[int, int], Sequence[int]]
+
+
+class PartitionerEntry(NamedTuple):
+    """What is known of a partitioner; see :func:`partitioner`."""
+
+    deal: Partitioner
+    draws: bool
+    tasks: Tasks | None
+
+
+_PARTITIONERS: dict[str, PartitionerEntry] = {}
+
+
+def partitioner(name: str, *, draws: bool = False, tasks: Tasks | None = None) -> Callable[[Partitioner], Partitioner]:
+    """Register a partitioner.
+
+    Parameters
+    ----------
+    name : str
+        The value of the setting ``partitioner``.
+    draws : bool
+        The partitioner draws training and test samples by itself: it is called once with the training and once with
+        the test samples instead of once with all.
+    tasks : callable, optional
+        Says which classes each client has to tell apart, where these are not all classes of the data set. The client's
+        labels are then their places in that list.
+    """
+
+    def register(deal: Partitioner) -> Partitioner:
+        _PARTITIONERS[name] = PartitionerEntry(deal, draws, tasks)
+        return deal
+
+    return register
+
+
+def partitioner_names() -> list[str]:
+    """Return the names of all partitioners."""
+    return list(_PARTITIONERS)
+
+
+def partitioner_entry(name: str) -> PartitionerEntry:
+    """Return what is registered under a name of :func:`partitioner_names`."""
+    return _PARTITIONERS[name]

@@ -1,0 +1,64 @@
+"""Where a model is cut into a feature extractor and a classifier."""
+
+from __future__ import annotations
+
+from typing import Callable, NamedTuple
+
+from torch import nn
+
+from fedpfl.core.errors import ConfigError
+
+from .registry import BaseHeadModel
+
+
+class Parts(NamedTuple):
+    """A model in two parts that share its layers: ``head(base(x))`` is ``model(x)``.
+
+    Attributes
+    ----------
+    base : nn.Module
+        Maps inputs to features.
+    head : nn.Module
+        Maps features to logits.
+    in_head : callable, str → bool
+        Says of a name in the model's state dict whether it belongs to ``head``.
+    """
+
+    base: nn.Module
+    head: nn.Module
+    in_head: Callable[[str], bool]
+
+
+def cut(model: nn.Module, head_layers: int = 1, key: str = "head-layers") -> Parts:
+    """Cut a model before its last ``head_layers`` linear layers.
+
+    Parameters
+    ----------
+    model : BaseHeadModel
+        Other children than ``base`` and ``head`` belong to neither part.
+    head_layers : int
+        Linear layers in the head, at least 1; what stands between them belongs to the head as well.
+    key : str
+        The setting that ``head_layers`` comes from, for the error.
+
+    Raises
+    ------
+    ConfigError
+        The model has no head, or not that many linear layers at its end.
+    """
+    if not isinstance(model, BaseHeadModel):
+        raise ConfigError("model", type(model).__name__, "has no head; the method needs one of base and head")
+    if head_layers == 1:
+        return Parts(model.base, model.head, lambda name: name.startswith("head."))
+    layers = list(model.base.named_children()) if isinstance(model.base, nn.Sequential) else []
+    linear = [at for at, (_, layer) in enumerate(layers) if isinstance(layer, nn.Linear)]
+    # Only what stands behind the last layer with other weights (a convolution, say) can be a head of linear layers.
+    other = [at for at, (_, layer) in enumerate(layers) if at not in linear and list(layer.parameters())]
+    linear = [at for at in linear if at > max(other, default=-1)]
+    if not 1 <= head_layers <= len(linear) + 1:
+        raise ConfigError(key, head_layers, f"the model ends with {len(linear) + 1} linear layers")
+    at = linear[-(head_layers - 1)]
+    names = (*(f"base.{name}." for name, _ in layers[at:]), "head.")
+    base = nn.Sequential(*(layer for _, layer in layers[:at]))
+    head = nn.Sequential(*(layer for _, layer in layers[at:]), model.head)
+    return Parts(base, head, lambda name: name.startswith(names))

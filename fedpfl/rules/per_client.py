@@ -1,0 +1,90 @@
+"""What the rules have in common that send each client a model of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Mapping
+
+import numpy as np
+
+from ..core.federation import Client, Federation
+from ..core.layout import rounded
+from .rule import Rule
+
+# Values of a vector that are computed with at a time: sums over all clients run in float64 without a copy of it all.
+BLOCK = 1 << 16
+
+
+class PerClientRule(Rule):
+    """Base of the rules without one global model.
+
+    Attributes
+    ----------
+    for_clients : ndarray of float32, shape (clients, layout.size)
+        What each client gets next, by client id; the initial arrays at first. A rule writes rows of it in ``finish``.
+    """
+
+    one_model = False
+
+    def __init__(self, federation: Federation, shared: np.ndarray) -> None:
+        super().__init__(federation, shared)
+        self.for_clients = np.tile(self.shared, (len(self.clients), 1))
+
+    def outgoing(self, client: Client) -> np.ndarray:
+        """Return the client's row."""
+        row: np.ndarray = self.for_clients[client.id]
+        return row
+
+    def received(self, client: Client) -> np.ndarray:
+        """Return the client's row as the client reads it, which ``wire-dtype`` may have rounded."""
+        return rounded(self.outgoing(client), self.federation.wire_dtype)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Add the clients' models."""
+        return {**super().state(), "for_clients": self.for_clients}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take them back."""
+        super().load_state(state)
+        self.for_clients = state["for_clients"].copy()  # what safetensors loads is read-only
+
+
+def mix(weights: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """Return Σ_j weights[i, j]·vectors[j] for each i.
+
+    Parameters
+    ----------
+    weights : ndarray of float64, shape (mixtures, clients)
+    vectors : ndarray of float32, shape (clients, size)
+
+    Returns
+    -------
+    ndarray of float32, shape (mixtures, size)
+    """
+    mixed = np.empty((len(weights), vectors.shape[1]), np.float32)
+    for place, block in _blocks(vectors):
+        mixed[:, place] = weights @ block
+    return mixed
+
+
+def inner_products(vectors: np.ndarray, centred: bool = False) -> np.ndarray:
+    """Return the inner product of every two rows, float64, shape (clients, clients).
+
+    Parameters
+    ----------
+    vectors : ndarray, shape (clients, size)
+        Of any type; counts of ones come out exactly.
+    centred : bool
+        Whether the rows' mean is taken off first, which changes no difference of two rows and keeps its digits.
+    """
+    products = np.zeros((len(vectors), len(vectors)))
+    for _, block in _blocks(vectors):
+        rows = block - block.mean(axis=0) if centred else block
+        products += rows @ rows.T
+    return products
+
+
+def _blocks(vectors: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    for at in range(0, vectors.shape[1], BLOCK):
+        place = slice(at, at + BLOCK)
+        yield place, vectors[:, place].astype(np.float64)

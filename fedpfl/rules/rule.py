@@ -1,0 +1,159 @@
+"""What a rule is: it takes the clients' replies of a round one after the other and makes the next shared arrays."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..core.federation import Client, Federation
+from ..core.payload import Payload
+
+# Makes the noise of differential privacy for a sum of clients' updates, of the same shape.
+Noise = Callable[[np.ndarray], np.ndarray]
+
+
+class Rule(ABC):
+    """Base of the aggregation rules.
+
+    A rule implements :meth:`begin`, :meth:`add` and :meth:`finish`. It may override :meth:`outgoing` to send each
+    client another vector, :meth:`attachments` to send more, :meth:`check` to refuse replies, and :meth:`state` with
+    :meth:`load_state` for all that it remembers between rounds. ``docs/architecture.md`` lists the order of the calls.
+
+    Parameters
+    ----------
+    federation : Federation
+        Clients, layout, seed.
+    shared : ndarray of float32, shape (layout.size,)
+        The initial shared arrays.
+
+    Attributes
+    ----------
+    name : str
+        What documentation and records call the rule.
+    one_model : bool
+        False: each client gets a model of its own, and there is no global one.
+    only_a_sum : bool
+        True: of clients' arrays the rule computes nothing but their sum, to which the server may thus add the noise of
+        differential privacy. A class says so of itself and never inherits it: a subclass may compute more.
+    clients : dict of int to Client
+        All clients, in order of their ids.
+    participants : list of Client
+        Those that train: all but the ones that are held out.
+    layout : Layout
+        Layout of the shared vector; a rule may share less in a later round and then sets another one.
+    shared : ndarray of float32, shape (layout.size,)
+        What clients get next, unless :meth:`outgoing` says otherwise.
+    round : int
+        The round that is running, from 1.
+    personal_round : dict of int to int
+        For each client the last round in which its reply counted, 0 before the first. It changes between :meth:`add` of
+        the last reply and :meth:`finish`.
+    noise : callable or None
+        Noise that a rule with ``only_a_sum`` has to add to its sum. All clients weigh alike then.
+    """
+
+    name: ClassVar[str]
+    one_model: ClassVar[bool] = True
+    only_a_sum: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.only_a_sum = vars(cls).get("only_a_sum", False)
+
+    def __init__(self, federation: Federation, shared: np.ndarray) -> None:
+        self.federation = federation
+        self.clients = {client.id: client for client in federation.clients}
+        self.participants = [client for client in federation.clients if client.id not in federation.held_out]
+        self.layout = federation.layout
+        self.shared = shared
+        self.round = 0
+        self.personal_round = dict.fromkeys(self.clients, 0)
+        self.noise: Noise | None = None
+        self.numbers: dict[str, float] = {}
+        self.arrays: dict[str, np.ndarray] = {}
+
+    # -- a round -----------------------------------------------------------------------------------------------------
+
+    def begin_round(self, number: int) -> None:
+        """Start a round, from 1: forget what was recorded of the one before, and :meth:`begin`."""
+        self.round, self.numbers, self.arrays = number, {}, {}
+        self.begin()
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Prepare for the replies of a round; called before any message of the round is made."""
+
+    def outgoing(self, client: Client) -> np.ndarray:
+        """Return the shared vector that ``client`` gets next; the same for all unless overridden."""
+        return self.shared
+
+    def attachments(self, client: Client, kind: str) -> Payload:
+        """Return settings and arrays to send to ``client`` beside its shared vector.
+
+        Called when the message is made. That may be before or after the replies of others: it must not depend on what
+        :meth:`add` has taken in this round from anyone but ``client``, and a message that is made again must be the
+        same. The arrays are those that the method's ``extras`` declare, in their shapes. Clients that get the same
+        array object share one copy on the way; equal arrays are packed and sent once for each client.
+
+        Parameters
+        ----------
+        client : Client
+            Who gets the message.
+        kind : str
+            ``train`` or ``evaluate``.
+        """
+        return Payload()
+
+    def check(self, client: Client, shared: np.ndarray, reply: Payload) -> None:  # noqa: B027  most have nothing to check
+        """Raise ``LayoutError`` if a reply lacks what the rule needs; it comes from the network."""
+
+    @abstractmethod
+    def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
+        """Take one client's reply; called in client order, whatever the order of arrival.
+
+        Parameters
+        ----------
+        client : Client
+            Who answered.
+        shared : ndarray of float32, shape (layout.size,)
+            Its shared arrays after training.
+        reply : Payload
+            Its numbers, and its arrays beside the shared ones as the method's ``extras`` declare them.
+        """
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Make the new shared arrays from what was added (at least one reply)."""
+
+    def note(self, name: str, value: float) -> None:
+        """Record a number of this round: it appears among the ``details`` of ``metrics.jsonl``."""
+        self.numbers[name] = float(value)
+
+    def keep(self, name: str, array: np.ndarray) -> None:
+        """Record an array of this round: it is stored as a file in the run's ``arrays/NAME``."""
+        self.arrays[name] = array
+
+    # -- between rounds ----------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return everything that the next round depends on, by name."""
+        return {"shared": self.shared, "personal_round": np.array(list(self.personal_round.values()), np.int64)}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take back what :meth:`state` returned; its arrays are read-only.
+
+        Raises
+        ------
+        LayoutError
+            It is of another model.
+        """
+        self.layout.unflatten(state["shared"])
+        self.shared = state["shared"]
+        self.personal_round = dict(zip(self.clients, state["personal_round"].tolist()))
+
+    def answered_before(self) -> list[int]:
+        """Return the clients whose reply has counted in this or an earlier round, in order."""
+        return [client for client, last in self.personal_round.items() if last]

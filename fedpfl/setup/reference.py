@@ -1,0 +1,141 @@
+"""The reference, written from the code itself: ``pyproject.toml``'s settings, a page on them, and the methods.
+
+``fedpfl config --update`` writes them; a test fails when they are out of date.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+from pathlib import Path
+
+from ..core.errors import FedpflError
+from ..core.extras import describe
+from ..core.settings import key_of
+from ..methods import Method, methods
+from ..training.settings import TrainingSettings
+from .config import sections
+
+BEGIN = "# -- settings: written by `fedpfl config --update`, which reads them from the code --"
+END = "# -- end of settings --"
+README_TABLE = re.compile(r"(?<=\n\| method \| paper \| what is shared \|\n\|---\|---\|---\|\n)(?:\|.*\n)*")
+
+
+def pyproject_block() -> str:
+    """Return ``[tool.flwr.app.config]`` with every key, its default and, as a comment, its meaning and limits."""
+    lines = [BEGIN, "[tool.flwr.app.config]"]
+    for title, cls, prefix in sections():
+        lines.append(f"# {title}")
+        for field in dataclasses.fields(cls):
+            default = json.dumps(field.default, ensure_ascii=False)
+            lines.append(f"{key_of(field, prefix)} = {default}  # {_meaning(field)}")
+    return "\n".join([*lines, END])
+
+
+def settings_page() -> str:
+    """Return the reference of all settings as a Markdown page."""
+    lines = [
+        "# Settings",
+        "",
+        "Every setting is a key of `[tool.flwr.app.config]` in `pyproject.toml` and can be overridden:",
+        "`fedpfl run --run-config 'method=\"fedavg\" dirichlet-alpha=0.1'`, or with a TOML file from `configs/`;",
+        "`flwr run . --run-config …` takes the same. Written by `fedpfl config --update`.",
+        "",
+    ]
+    for title, cls, prefix in sections():
+        lines += [f"## {title}", "", *_settings_table(cls, prefix), ""]
+    return "\n".join(lines)
+
+
+def methods_page() -> str:
+    """Return the reference of all methods as a Markdown page."""
+    lines = [
+        "# Methods",
+        "",
+        "What each method does, from which paper, and what it can be told. E, B and η are the settings `local-epochs`,",
+        "`batch-size` and `learning-rate` of [configuration.md](configuration.md). What travels is that of the default",
+        "settings. Written by `fedpfl config --update` from the files in `fedpfl/methods/`;",
+        "[adding-a-method.md](adding-a-method.md) shows how one is written.",
+        "",
+    ]
+    for method in methods().values():
+        lines += [*_description(method), ""]
+    return "\n".join(lines)
+
+
+def readme_rows() -> str:
+    """Return a row for each method, for the README's table."""
+    rows = []
+    for method in methods().values():
+        names = " ".join([f"`{method.name}`", *(f"(`{alias}`)" for alias in method.aliases)])
+        rows.append(f"| {names} | {method.paper} | {method.shares} |\n")
+    return "".join(rows)
+
+
+def update(root: Path) -> list[Path]:
+    """Rewrite the block in ``pyproject.toml``, the two pages in ``docs`` and the README's table of methods.
+
+    Returns
+    -------
+    list of Path
+        The files that changed.
+
+    Raises
+    ------
+    FedpflError
+        ``pyproject.toml`` is missing or lacks the two marker lines.
+    """
+    project = root / "pyproject.toml"
+    text = project.read_text(encoding="utf-8") if project.is_file() else ""
+    block = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
+    if not block.search(text):
+        raise FedpflError(f"{project}: has no settings block; run this in the project's folder")
+    wanted = {
+        project: block.sub(lambda _: pyproject_block(), text),
+        root / "docs" / "configuration.md": settings_page(),
+        root / "docs" / "methods.md": methods_page(),
+    }
+    readme = root / "README.md"
+    if readme.is_file():
+        wanted[readme] = README_TABLE.sub(lambda _: readme_rows(), readme.read_text(encoding="utf-8"))
+    changed = [path for path, new in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != new]
+    for path in changed:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(wanted[path], encoding="utf-8")
+    return changed
+
+
+def _description(method: type[Method]) -> list[str]:
+    title, _, about = (inspect.getdoc(inspect.getmodule(method)) or "").partition("\n")
+    names = ", ".join(f"`{name}`" for name in (method.name, *method.aliases))
+    facts = [f"- `method`: {names}", f"- paper: {method.paper}", f"- what travels: {method.shares}"]
+    facts += [f"- beside that: {describe(extra)}" for extra in method(method.Settings(), TrainingSettings()).extras]
+    lines = [f"## {method.name}", "", title, "", *facts]
+    for text in (about.strip(), inspect.getdoc(method)):
+        lines += ["", text] if text else []
+    table = _settings_table(method.Settings, method.name)
+    return [*lines, "", *table] if dataclasses.fields(method.Settings) else lines
+
+
+def _settings_table(cls: type, prefix: str) -> list[str]:
+    lines = ["| key | default | meaning | allowed |", "|---|---|---|---|"]
+    for field in dataclasses.fields(cls):
+        default = json.dumps(field.default, ensure_ascii=False)
+        row = (f"`{key_of(field, prefix)}`", f"`{default}`", field.metadata["doc"], _allowed(field))
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
+    return lines
+
+
+def _allowed(field: dataclasses.Field[object]) -> str:
+    if isinstance(field.default, bool):
+        return "true, false"
+    if isinstance(field.default, str) and field.metadata["limits"].choices is None:
+        return "text"
+    return str(field.metadata["limits"].describe())
+
+
+def _meaning(field: dataclasses.Field[object]) -> str:
+    allowed = _allowed(field)
+    return str(field.metadata["doc"]) + ("" if allowed in ("text", "true, false") else f" ({allowed})")

@@ -1,0 +1,44 @@
+"""FedDyn's rule beyond what tests/methods/test_one_round.py holds against the paper's equations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from fedpfl.core.federation import Client, Federation
+from fedpfl.core.layout import Layout
+from fedpfl.core.payload import Payload
+from fedpfl.methods.feddyn import FedDynMean
+
+LAYOUT = Layout.of([("fc.weight", (1,)), ("norm.running_mean", (1,)), ("norm.running_var", (1,)), ("norm.bias", (1,))])
+CLIENTS = [Client(i, 1 + i, 5) for i in range(4)]
+FEDERATION = Federation(tuple(CLIENTS), LAYOUT)
+
+
+@pytest.fixture
+def rule():
+    return FedDynMean(FEDERATION, np.ones(4, np.float32), alpha=0.5)
+
+
+def play(rule, vectors):
+    rule.begin_round(1)
+    for client, vector in vectors.items():
+        rule.add(CLIENTS[client], np.asarray(vector, np.float32), Payload())
+    rule.finish()
+    return rule.shared.tolist()
+
+
+def test_running_statistics_are_averaged_and_not_corrected(rule):
+    # Parameters: mean 2, moved by 1 + 1 over 4 clients, h = −0.5·2/4, −h/α = 0.5.
+    assert play(rule, {0: [2, 0.2, 0.1, 3], 2: [2, 0.4, 0.3, 1]}) == pytest.approx([2.5, 0.3, 0.2, 2.5])
+    assert rule.h.tolist() == [-0.25, 0, 0, -0.25]
+
+
+def test_a_restored_rule_goes_on_as_if_it_had_never_stopped(rule):
+    play(rule, {0: [2, 0.2, 0.1, 3]})
+    restored = FedDynMean(FEDERATION, np.zeros(4, np.float32), alpha=0.5)
+    restored.load_state(load(save(rule.state())))
+    vectors = {1: [4, 4, 4, 4], 3: [5, 4, 3, 2]}
+    assert play(restored, vectors) == play(rule, vectors)
+    assert np.array_equal(restored.h, rule.h)

@@ -1,0 +1,31 @@
+"""Every file of configs/ and every cell of experiments/ at the papers' own size: `make test-papers`."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import papers
+import pytest
+from combinations import Combination, combinations
+
+WHICH = os.environ.get("PAPERS", "").split()
+HOURS = float(os.environ.get("PAPERS_HOURS") or "inf")
+BEGUN = time.monotonic()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test for each combination; where they are not asked for, their hundreds of settings are not even read."""
+    asked = "papers" in metafunc.config.option.markexpr.replace("not papers", "")
+    found = papers.wanted(combinations(), WHICH, again=True) if asked else []
+    metafunc.parametrize("one", found, ids=lambda one: one.key)
+
+
+@pytest.mark.papers
+def test_the_papers_own_size(one: Combination) -> None:
+    record = papers.records.read().get(one.key)
+    if record is None and time.monotonic() - BEGUN > HOURS * 3600:
+        pytest.skip("no time left (PAPERS_HOURS)")
+    complaint = papers.complaint(one, record) if record else papers.carry_out(one)
+    if complaint:
+        pytest.fail(complaint, pytrace=False)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpfl.core.federation import Client, Federation
+from fedpfl.core.layout import Layout
+from fedpfl.core.payload import Payload
+from fedpfl.rules.mean import Mean
+from fedpfl.setup.config import RunSettings
+from fedpfl.strategies import PersonalisedStrategy
+
+LAYOUT = Layout.of([("w", (3,))])
+CLIENTS = [Client(i, n, 5) for i, n in enumerate((1, 2, 5))]
+FEDERATION = Federation(tuple(CLIENTS), LAYOUT)
+
+
+def aggregate(vectors, **options):
+    """Aggregate {client: vector} from a start of ten everywhere."""
+    start = np.full(3, 10, np.float32)
+    mean = Mean(FEDERATION, start, **options)
+    mean.begin_round(1)
+    for client, vector in vectors.items():
+        mean.add(CLIENTS[client], np.asarray(vector, np.float32), Payload())
+    mean.finish()
+    return mean.shared
+
+
+def test_examples_weigh_by_training_samples():
+    assert aggregate({0: [8, 0, 0], 1: [0, 4, 0], 2: [0, 0, 8]}).tolist() == [1, 1, 5]
+
+
+def test_uniform_weighs_all_alike():
+    assert aggregate({0: [3, 0, 0], 1: [0, 3, 0], 2: [0, 0, 9]}, weights="uniform").tolist() == [1, 1, 3]
+
+
+def test_absent_clients_are_skipped_or_count_with_the_last_mean():
+    assert aggregate({1: [4, 4, 4]}, weights="uniform").tolist() == [4, 4, 4]
+    assert aggregate({1: [4, 4, 4]}, weights="uniform", absent="last").tolist() == [8, 8, 8]
+    assert aggregate({2: [2, 2, 2]}, absent="last").tolist() == [5, 5, 5]  # (5·2 + 3·10) / 8
+
+
+def test_the_mean_of_equal_vectors_is_that_vector_to_the_bit():
+    vector = np.random.default_rng(0).normal(size=3).astype(np.float32)
+    assert np.array_equal(aggregate(dict.fromkeys(range(3), vector)), vector)
+
+
+@pytest.mark.parametrize(("fraction", "count"), [(1.0, 3), (0.5, 2), (0.01, 1)])
+def test_clients_are_drawn_by_seed_and_round(fraction, count):
+    def drawn(seed, server_round):
+        settings = RunSettings(fraction_train=fraction, seed=seed)
+        strategy = PersonalisedStrategy(Mean(FEDERATION, np.zeros(3, np.float32)), settings, "key")
+        return [c.id for c in strategy.choose(server_round)]
+
+    assert all(len(drawn(1, r)) == count for r in range(1, 20))
+    assert [drawn(1, r) for r in range(20)] == [drawn(1, r) for r in range(20)]
+    if 1 < count < 3:
+        assert [drawn(1, r) for r in range(20)] != [drawn(2, r) for r in range(20)]
+        assert {i for r in range(30) for i in drawn(1, r)} == {0, 1, 2}

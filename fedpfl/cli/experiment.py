@@ -174,7 +174,7 @@ def page_command(
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         shown: list[Table | RankingOf] = [*ranked, *made(measured)[0][len(ranked) :]]
-        write_atomically(output, page(measured, shown, pictures, tell or ()).encode())
+        write_atomically(output, page(measured, name, shown, pictures, tell or ()).encode())
     except OSError as error:
         raise ConfigError("output", str(output), f"cannot be written ({error.strerror})") from error
     typer.echo(f"wrote {output.absolute()}", err=True)

@@ -15,7 +15,11 @@ from .tables import Measured, RankingOf
 
 
 def page(
-    measured: Measured, tables: Sequence[Table | RankingOf], pictures: Mapping[str, str], told: Sequence[str]
+    measured: Measured,
+    name: str,
+    tables: Sequence[Table | RankingOf],
+    pictures: Mapping[str, str],
+    told: Sequence[str],
 ) -> str:
     """Return a page in Markdown.
 
@@ -23,6 +27,8 @@ def page(
     ----------
     measured : Measured
         The runs.
+    name : str
+        What the experiment is called in commands: its name, or its file.
     tables : sequence of Table or RankingOf
         What is shown, in this order.
     pictures : mapping of str to str
@@ -37,51 +43,52 @@ def page(
         f"{experiment.paper}.",
         " ".join([f"Made on {time.strftime('%Y-%m-%d')} by fedpfl {__version__} from recorded runs; {done}.", *told]),
         "All runs, as far as they are not yet done, then this page:",
-        _block([command(measured, "run"), f"{command(measured, 'page')} --output FILE.md"]),
+        _block([command(measured, name, "run"), f"{command(measured, name, 'page')} --output FILE.md"]),
     ]
     for shown in tables:
         if isinstance(shown, Table):
             parts.append(shown.markdown().rstrip())
             continue
-        parts += _section(shown, pictures.get(shown.column))
-        parts.append(_commands(measured, [shown.column]))
+        parts += _section(measured, shown, pictures.get(shown.column))
+        parts.append(_commands(measured, name, [shown.column]))
     if not experiment.ranking:
-        parts.append(_commands(measured, measured.experiment.scale(measured.scale).columns))
+        parts.append(_commands(measured, name, experiment.scale(measured.scale).columns))
     return "\n\n".join(parts) + "\n"
 
 
-def command(measured: Measured, verb: str, row: str = "", column: str = "") -> str:
+def command(measured: Measured, name: str, verb: str, row: str = "", column: str = "") -> str:
     """Return the command that runs all cells, or one."""
-    words = ["fedpfl", "experiment", verb, measured.experiment.name, "--scale", measured.scale]
+    words = ["fedpfl", "experiment", verb, name, "--scale", measured.scale]
     if len(measured.seeds) != measured.experiment.scale(measured.scale).seeds:
         words += ["--seeds", str(len(measured.seeds))]
-    words += [word for key, name in (("--row", row), ("--column", column)) if name for word in (key, name)]
+    words += [word for key, of in (("--row", row), ("--column", column)) if of for word in (key, of)]
     for key, value in measured.more.items():
         words += ["-c", f'{key}="{value}"' if isinstance(value, str) else f"{key}={str(value).lower()}"]
     return shlex.join(words)
 
 
-def _section(ranking: RankingOf, picture: str | None) -> list[str]:
-    rows = [[f"[{row[0]}](#{_anchor(ranking.column, str(row[0]))})", *row[1:]] for row in ranking.table.rows]
+def _section(measured: Measured, ranking: RankingOf, picture: str | None) -> list[str]:
+    rows = [[f"[{row[0]}](#{_anchor(measured, str(row[0]), ranking.column)})", *row[1:]] for row in ranking.table.rows]
     table = replace(ranking.table, rows=rows)
     lines = table.markdown().rstrip().split("\n")[2:]  # the title stands above
     drawn = [f"![{ranking.table.title}]({picture})"] if picture else []
     return [f"## {ranking.column}", "\n".join(lines), *drawn]
 
 
-def _commands(measured: Measured, columns: Sequence[str]) -> str:
+def _commands(measured: Measured, name: str, columns: Sequence[str]) -> str:
     """Return the commands of cells as a list, each under a name that tables can link to."""
     cells = [(row, column) for row, column in measured.cells if column in columns]
     lines = [
-        f'- <a id="{_anchor(column, row)}"></a>{row}{f", {column}" * (len(columns) > 1)}: '
-        f"`{command(measured, 'run', row, column)}`"
+        f'- <a id="{_anchor(measured, row, column)}"></a>{row}{f", {column}" * (len(columns) > 1)}: '
+        f"`{command(measured, name, 'run', row, column)}`"
         for row, column in cells
     ]
     return "\n".join(["<details><summary>The command of each row</summary>", "", *lines, "", "</details>"])
 
 
-def _anchor(column: str, row: str) -> str:
-    return file_name(f"{column} {row}")
+def _anchor(measured: Measured, row: str, column: str) -> str:
+    # Rows go by number: names may differ in letters alone that links cannot have.
+    return f"{file_name(column)}-{list(measured.experiment.rows).index(row) + 1}"
 
 
 def _block(lines: Sequence[str]) -> str:

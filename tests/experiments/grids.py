@@ -69,13 +69,17 @@ class Fake:
     Parameters
     ----------
     fail : dict of str to str
-        Reasons for which runs fail, by method.
+        Reasons for which runs fail, by method, or by method and learning rate.
     stop_after : int
         Rounds after which a run stays as it is until it is interrupted.
+    accuracy : dict of str to float
+        Instead of 0.5, by method.
     """
 
-    def __init__(self, fail: dict[str, str] | None = None, stop_after: int = 10**9) -> None:
-        self.fail, self.stop_after = fail or {}, stop_after
+    def __init__(
+        self, fail: dict[str, str] | None = None, stop_after: int = 10**9, accuracy: dict[str, float] | None = None
+    ) -> None:
+        self.fail, self.stop_after, self.accuracy = fail or {}, stop_after, accuracy or {}
         self.started: list[str] = []
         self.resumed: list[str] = []
         self.shares: list[Share] = []
@@ -95,13 +99,14 @@ class Fake:
         def __init__(self, runs: Fake, run: PlannedRun, store: Store) -> None:
             self.runs, self.run = runs, run
             self.ended: dict[str, Any] | None = None
-            reason = runs.fail.get(str(run.settings["method"]))
+            method = str(run.settings["method"])
+            reason = runs.fail.get(method) or runs.fail.get(f"{method} {run.settings['learning-rate']}")
             if reason:
                 self.ended = {"status": "failed", "error": reason}
                 return
             folder = store.folder(run).path
             rounds = min(run.rounds, runs.stop_after)
-            leave(folder, run, rounds)
+            leave(folder, run, rounds, runs.accuracy.get(method, 0.5))
             if rounds == run.rounds:
                 (folder / "summary.md").write_text("done\n")
                 self.ended = {"status": "finished:completed", "error": None}
@@ -115,10 +120,10 @@ class Fake:
             return True
 
 
-def leave(folder: Path, run: PlannedRun, rounds: int) -> None:
+def leave(folder: Path, run: PlannedRun, rounds: int, base: float = 0.5) -> None:
     """Leave what a run of so many rounds leaves, its summary excepted."""
     (folder / "checkpoint").mkdir(parents=True, exist_ok=True)
-    accuracy = 0.5 + run.settings["seed"] / 100
+    accuracy = base + run.settings["seed"] / 100
     lines = []
     for number in range(1, rounds + 1):
         own = {"accuracy": accuracy, "weighted": accuracy, "std": 0.0, "each": {"0": accuracy - 0.1, "1": accuracy}}

@@ -10,6 +10,7 @@ import pytest
 from fedpfl.experiments.description import SCALES, load
 from fedpfl.experiments.store import Store
 from fedpfl.experiments.tables import Measured
+from fedpfl.methods import methods
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
 FILES = sorted(FOLDER.glob("*.toml"))
@@ -20,7 +21,7 @@ def test_every_cell_of_every_scale_can_be_run(path: Path, tmp_path: Path) -> Non
     experiment = load(path)
     for scale in SCALES:
         measured = Measured(experiment, scale, Store(tmp_path), seeds=1)  # which checks the settings
-        assert set(measured.cells) == {key[:2] for key in measured.runs}
+        assert set(measured.cells) == {key[:2] for key in measured.runs} | set(measured.trials)
         assert measured.cells, scale
 
 
@@ -28,8 +29,9 @@ def test_every_cell_of_every_scale_can_be_run(path: Path, tmp_path: Path) -> Non
 def test_the_page_says_how_many_runs_there_are(scale: str, tmp_path: Path) -> None:
     page = (FOLDER.parent / "docs" / "experiments.md").read_text(encoding="utf-8")
     (said,) = re.findall(rf"^\| `{scale}` \|[^|]*\| ([\d,]+) \|", page, re.MULTILINE)
-    runs = {run.name for path in FILES for run in Measured(load(path), scale, Store(tmp_path)).runs.values()}
-    assert len(runs) == int(said.replace(",", ""))
+    measured = [Measured(load(path), scale, Store(tmp_path)) for path in FILES]
+    runs = {run.name for of in measured for run in of.planned()}
+    assert len(runs) + sum(of.undecided for of in measured) == int(said.replace(",", ""))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -46,5 +48,11 @@ def test_the_smoke_scale_needs_no_download_and_few_runs(path: Path, tmp_path: Pa
     measured = Measured(load(path), "smoke", Store(tmp_path))
     assert all(cell.settings["dataset"] == "digits" or cell.generate for cell in measured.cells.values())
     assert len(measured.states()) <= 12
-    assert max(run.rounds for run in measured.runs.values()) <= 10
+    assert max(run.rounds for run in measured.planned()) <= 10
     assert list(measured.seeds) == [1]
+
+
+def test_the_leaderboard_has_every_method_with_its_defaults_and_the_choice_of_its_rate() -> None:
+    experiment = load(FOLDER / "leaderboard.toml")
+    assert {row["method"] for row in experiment.rows.values()} == set(methods())
+    assert all(len(experiment.choices(scale, row)) == 3 for scale in ("small", "paper") for row in experiment.rows)

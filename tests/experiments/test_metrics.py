@@ -46,7 +46,8 @@ LINES = [
     [
         ("personalised-best", 0.7), ("personalised-last", 0.6), ("weighted-best", 0.7), ("weighted-last", 0.7),
         ("weighted-best-10", 0.65), ("trained-best", 0.6), ("global-best", 0.4), ("global-last", 0.3),
-        ("gigabytes", 2.0), ("seconds", 8.0), ("train-loss-last", 0.25), ("detail:drift", 20.0), ("detail:other", None),
+        ("gigabytes", 2.0), ("megabytes", 2000.0), ("worst-tenth-last", 0.5), ("seconds", 8.0),
+        ("train-loss-last", 0.25), ("detail:drift", 20.0), ("detail:other", None),
     ],
 )  # fmt: skip
 def test_a_metric(name: str, value: float | None) -> None:
@@ -63,6 +64,10 @@ def test_samples_for_validation_choose_the_round_and_tests_report_it() -> None:
              for i, tests, held in ((1, 0.9, 0.2), (2, 0.6, 0.8), (3, 0.7, 0.8), (4, 0.8, 0.5))]  # fmt: skip
     assert metrics.find("validation-best").value(lines, ()) == pytest.approx(0.8)
     assert metrics.find("personalised-chosen").value(lines, ()) == pytest.approx(0.6), "the first of two that are level"
+    lines[1]["global"] = {"accuracy": 0.3}
+    assert metrics.find("worst-tenth-chosen").value(lines, ()) == pytest.approx(0.5), "of three clients one"
+    assert metrics.find("worst-tenth-chosen").value(lines, {1, 2}) == pytest.approx(0.6)
+    assert metrics.find("global-chosen").value(lines, ()) == pytest.approx(0.3)
     assert metrics.find("personalised-chosen").value(LINES, ()) is None
     assert metrics.find("validation-best").value(LINES, ()) is None
 

@@ -26,8 +26,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def check(path: Path, store: Store) -> None:
+    states = {}
+    for _ in range(2):  # what the first runs choose is known to those after them
+        measured = Measured(load(path), "smoke", store)
+        states |= Grid(measured.planned(), store, InProcess).run(Silent())
     measured = Measured(load(path), "smoke", store)
-    states = Grid(measured.runs.values(), store, InProcess).run(Silent())
     assert set(states.values()) == {State.FINISHED}, list(measured.failures())
     found = [*tables(measured), *analysed(measured).tables]
     for table in found:

@@ -1,0 +1,257 @@
+"""Experiments that choose settings for each cell and rank their rows, and the page with the command of every cell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from grids import Fake, Silent
+from typer.testing import CliRunner, Result
+
+from fedpfl.analysis.figure import Points
+from fedpfl.cli import app
+from fedpfl.core.errors import ConfigError
+from fedpfl.experiments.description import load
+from fedpfl.experiments.grid import Grid
+from fedpfl.experiments.store import Store
+from fedpfl.experiments.tables import Measured, figures, rankings, tables
+from fedpfl.results.tables import Spread
+
+FILE = """\
+title = "A board"
+paper = "Nobody"
+metrics = ["personalised-chosen", "megabytes"]
+seeds = 3
+[settings]
+dataset = "digits"
+num-clients = 4
+num-server-rounds = 2
+validation-fraction = 0.2
+[choose]
+learning-rate = [0.1, 0.2]
+[ranking]
+baseline = "Local"
+over = "megabytes"
+[rows]
+"FedAvg" = { method = "fedavg" }
+"Local" = { method = "local" }
+"FedProx" = { method = "fedprox", choose = { fedprox-mu = [0.5, 0.7, 0.9] } }
+[columns]
+"A" = { dirichlet-alpha = 0.1 }
+"B b" = { dirichlet-alpha = 1.0 }
+[scale.smoke]
+remarks = "Small."
+seeds = 2
+[scale.small]
+remarks = "Larger."
+choose = {}
+[paper-values]
+missing = "none"
+"""
+ACCURACY = {"fedavg": 0.4, "local": 0.5, "fedprox": 0.6}
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Path:
+    path = tmp_path / "board.toml"
+    path.write_text(FILE)
+    return path
+
+
+def measured(path: Path, scale: str = "smoke", **options: object) -> Measured:
+    return Measured(load(path), scale, Store(path.parent / "out"), **options)
+
+
+def play(path: Path, fake: Fake, **options: object) -> Measured:
+    """Run both halves, as the command does, and return what there is then."""
+    for _ in range(2):
+        of = measured(path, **options)
+        Grid(of.planned(), of.store, fake).run(Silent())
+    return measured(path, **options)
+
+
+def test_values_are_tried_with_the_first_seed_and_the_best_is_run_with_the_others(board: Path) -> None:
+    before = measured(board)
+    assert (len(before.planned()), before.runs, before.undecided) == (2 * (2 + 2 + 3), {}, 6)
+    assert {run.settings["seed"] for run in before.planned()} == {1}
+    fake = Fake()
+    after = play(board, fake)
+    assert after.chosen["FedAvg", "A"] == {"learning-rate": 0.2}, "the best on the samples for validation"
+    assert after.chosen["FedProx", "A"] == {"fedprox-mu": 0.5}, "the first of equally good ones"
+    assert after.undecided == 0
+    assert len(fake.started) == len(set(fake.started)) == 14 + 6, "the chosen trial is the run of the first seed"
+    assert {key[2] for key in after.runs} == {1, 2}
+    assert after.runs["FedAvg", "A", 2].settings["learning-rate"] == 0.2
+    assert after.values("personalised-chosen", "FedAvg", "A") == pytest.approx([0.51, 0.52])
+
+
+def test_nothing_is_chosen_while_a_trial_is_open(board: Path) -> None:
+    of = measured(board)
+    Grid([run for run in of.planned() if run.settings["learning-rate"] != 0.1], of.store, Fake()).run(Silent())
+    after = measured(board)
+    assert set(after.chosen) == {("FedProx", "A"), ("FedProx", "B b")}
+    assert rankings(after)[0].table.rows[1][1] == "not run yet"
+
+
+def test_a_value_that_fails_is_not_chosen_and_a_cell_of_which_all_do_has_failed(board: Path) -> None:
+    of = play(board, Fake(fail={"fedavg 0.2": "diverged", "local": "no memory"}))
+    assert of.chosen["FedAvg", "A"] == {"learning-rate": 0.1}
+    assert ("Local", "A") not in of.chosen
+    ranked = {row[0]: row for row in rankings(of)[0].table.rows}
+    assert ranked["Local"][1] == "failed"
+    assert isinstance(ranked["FedAvg"][1], Spread)
+    assert "Failed: FedAvg, A, learning-rate 0.2: diverged." in rankings(of)[0].table.note
+    assert "B b" not in rankings(of)[0].table.note
+    wanted = {run.name for run in of.wanted()}
+    assert not any(run.name in wanted for choice, run in of.trials["FedAvg", "A"] if choice["learning-rate"] == 0.2)
+    assert all(run.name in wanted for _, run in of.trials["Local", "A"])
+
+
+def test_what_is_given_is_not_chosen(board: Path) -> None:
+    of = measured(board, more={"learning-rate": 0.3})
+    assert set(of.trials) == {("FedProx", "A"), ("FedProx", "B b")}
+    assert of.runs["Local", "A", 1].settings["learning-rate"] == 0.3
+    assert not measured(board, "small").trials, "a scale can leave the choice out"
+
+
+def test_a_choice_needs_samples_for_validation(board: Path) -> None:
+    board.write_text(FILE.replace("validation-fraction = 0.2\n", ""))
+    with pytest.raises(ConfigError, match=r"choose = \['learning-rate'\]: board: needs validation-fraction above 0"):
+        measured(board)
+
+
+def test_a_ranking_has_the_best_first_and_says_what_is_below_the_baseline(board: Path) -> None:
+    of = play(board, Fake(accuracy=ACCURACY))
+    first, second = tables(of)
+    assert first.title == "A board: A (smoke scale)"
+    assert list(first.columns) == ["", "mean over clients, %", "over Local", "MB", "chosen"]
+    assert [row[0] for row in first.rows] == ["FedProx", "Local", "FedAvg"]
+    assert [row[4] for row in first.rows] == ["fedprox-mu 0.5", "learning-rate 0.2", "learning-rate 0.2"]
+    above, none, below = (row[2] for row in first.rows)
+    assert none is None
+    assert (above.mean, above.std, above.n) == (pytest.approx(10), pytest.approx(0), 2), "seed by seed"
+    assert below.mean == pytest.approx(-10)
+    assert first.rows[0][3].mean == pytest.approx(4000)
+    assert "Below Local on these data: FedAvg." in first.note
+    assert "Chosen for FedProx with seed 1 on the samples for validation, among fedprox-mu 0.5; " in first.note
+    assert (
+        "Chosen for each other row with seed 1 on the samples for validation, among learning-rate 0.1; " in first.note
+    )
+    assert second.title == "A board: B b (smoke scale)"
+    even = play(board, Fake(), more={"dirichlet-alpha": 0.7})
+    assert "None of the others is below Local on these data." in tables(even)[0].note
+
+
+def test_accuracy_is_drawn_over_bytes(board: Path) -> None:
+    drawn = figures(play(board, Fake(accuracy=ACCURACY)))
+    assert [(type(figure), figure.log_x) for figure in drawn] == [(Points, True)] * 2
+    assert drawn[0].x_label == "traffic both ways, evaluations included, MB"
+    assert drawn[0].series["FedAvg"] == ([pytest.approx(4000)], [pytest.approx(41.5)])
+    assert not figures(measured(board, more={"learning-rate": 0.9, "dirichlet-alpha": 0.4}))
+
+
+def test_some_rows_and_columns(board: Path) -> None:
+    only = load(board).only(["FedAvg"], ["B b"])
+    assert [(cell.row, cell.column) for cell in only.cells("smoke")] == [("FedAvg", "B b")]
+    assert list(rankings(Measured(only, "smoke", Store(board.parent)))[0].table.columns) == [
+        "", "mean over clients, %", "MB", "chosen"
+    ]  # fmt: skip
+    for rows, columns, words in ((["Ditto"], [], "row = 'Ditto': must be one of FedAvg"), ([], ["C"], "column = 'C'")):
+        with pytest.raises(ConfigError, match=words):
+            load(board).only(rows, columns)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("learning-rate = [0.1, 0.2]", "learning-rate = 0.1", "choose: must be of type list"),
+        ("learning-rate = [0.1, 0.2]", "learning-rate = []", "choose: needs at least one value"),
+        ("fedprox-mu = [0.5, 0.7, 0.9]", "fedprox-mu = []", "rows.FedProx.choose: needs at least one value"),
+        ('baseline = "Local"', 'baseline = "Nobody"', "ranking.baseline: must be one of FedAvg"),
+        ('over = "megabytes"', 'over = "seconds"', "ranking.over: must be one of personalised-chosen"),
+        ('over = "megabytes"', "", "over = None: board.toml: ranking has to have it"),
+        ('over = "megabytes"', "over = 3", "ranking: must be of type str"),
+    ],
+)
+def test_a_mistake_is_one_line(board: Path, old: str, new: str, words: str) -> None:
+    board.write_text(FILE.replace(old, new))
+    with pytest.raises(ConfigError) as error:
+        load(board)
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def fedpfl(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments], prog_name="fedpfl")
+
+
+def test_one_command_runs_it_and_one_makes_the_page(
+    board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    fake = Fake(accuracy=ACCURACY, fail={"local 0.1": "diverged"})
+    monkeypatch.setattr("fedpfl.experiments.grid.Process", fake)
+    assert re.search(r"board +│ +20 +│ +0 +│ +0 +│ +0 +│ +20", fedpfl("experiment", "status", board).stdout)
+    done = fedpfl("experiment", "run", board, "-q")
+    assert done.exit_code == 0, done.output
+    assert "| FedProx | 61.50 ± 0.71 | 10.00 ± 0.00 | 4000.00 ± 0.00 | fedprox-mu 0.5 |" in done.stdout
+    assert len(fake.started) == 20
+    left = tmp_path / ".fedpfl/experiments/tables/board/smoke"
+    assert {path.name for path in left.glob("table*")} == {"table.md", "table.csv", "table-2.csv"}
+    assert "<svg" in (left / "a-board-b-b-smoke-scale.svg").read_text()
+    before = (left / "table.md").read_text()
+
+    made = fedpfl("experiment", "page", board, "-o", tmp_path / "docs/board.md", "--tell", "Machine: an abacus.")
+    assert made.exit_code == 0, made.output
+    page = (tmp_path / "docs/board.md").read_text()
+    assert "# A board\n" in page and "Machine: an abacus." in page
+    assert "| [FedProx](#a-3) | 61.50 ± 0.71 |" in page
+    assert "Below Local on these data: FedAvg." in page
+    for picture in re.findall(r"!\[[^]]*\]\(([^)]*)\)", page):
+        assert "<svg" in (tmp_path / "docs" / picture).read_text()
+    assert page.count("![") == 2
+    links = {*re.findall(r"\]\(#([^)]*)\)", page)}
+    assert links == {*re.findall(r'<a id="([^"]*)"></a>', page)} and len(links) == 6
+
+    commands = [shlex.split(text) for text in re.findall(r"`(fedpfl experiment run [^`]*--row[^`]*)`", page)]
+    assert len(commands) == 6
+    known = len(fake.started)
+    for words in commands:
+        own = fedpfl(*words[1:], "-q")
+        assert own.exit_code == 0, own.output
+        assert f"| {words[words.index('--row') + 1]} | " in own.stdout
+    assert len(fake.started) == known + 2, "only the value that failed is tried again, once for each column"
+    assert (left / "table.md").read_text() == before, "the tables of a part are not left in place of the whole"
+
+
+def test_the_command_of_a_part_alone_makes_what_the_whole_has(
+    board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fedpfl.experiments.grid.Process", Fake(accuracy=ACCURACY))
+    own = fedpfl("experiment", "run", board, "--row", "FedAvg", "--column", "B b", "--output-dir", "own", "-q")
+    whole = fedpfl("experiment", "run", board, "--output-dir", "whole", "-q")
+    assert (own.exit_code, whole.exit_code) == (0, 0)
+    (line,) = (line for line in own.stdout.splitlines() if line.startswith("| FedAvg"))
+    assert line == "| FedAvg | 41.50 ± 0.71 | 4000.00 ± 0.00 | learning-rate 0.2 |"
+    assert {path.name for path in (tmp_path / "own/runs").iterdir()} < {
+        path.name for path in (tmp_path / "whole/runs").iterdir()
+    }
+
+
+def test_a_page_of_an_experiment_without_a_ranking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = FILE[: FILE.index("[choose]")] + FILE[FILE.index("[rows]") :].replace(
+        ", choose = { fedprox-mu = [0.5, 0.7, 0.9] }", ""
+    )
+    (tmp_path / "plain.toml").write_text(text.replace("choose = {}", ""))
+    assert fedpfl("experiment", "page", "plain.toml", "-o", "page.md", "-c", 'run-name="x"').exit_code == 0
+    page = (tmp_path / "page.md").read_text()
+    assert page.count("not run yet") == 12
+    assert page.count("`fedpfl experiment run plain.toml --scale smoke --row") == 6
+    assert (
+        "FedAvg, B b: `fedpfl experiment run plain.toml --scale smoke --row FedAvg --column 'B b' -c 'run-name=\"x\"'`"
+        in page
+    )

@@ -147,6 +147,33 @@ def test_feddyn(play):
     task.check_shared(w)
 
 
+@pytest.mark.parametrize("control", ["steps", "start"])
+def test_scaffold(play, control):
+    task, rate = play("scaffold", scaffold_server_learning_rate=0.7, scaffold_control=control), 0.7
+    w = task.start
+    c = {k: np.zeros_like(a) for k, a in w.items()}
+    c_i = [dict(c) for _ in range(3)]
+    for at, clients in enumerate(task.rounds):
+        trained, change = {}, dict.fromkeys(w, 0.0)
+        for i in clients:
+            y = dict(w)
+            for _ in range(EPOCHS):
+                g = gradient(y, *task.train[i])
+                y = {k: y[k] - RATE * (g[k] - c_i[i][k] + c[k]) for k in y}
+            if control == "start":
+                new = gradient(w, *task.train[i])
+            else:
+                new = {k: c_i[i][k] - c[k] + (w[k] - y[k]) / (EPOCHS * RATE) for k in w}
+            change = {k: change[k] + new[k] - c_i[i][k] for k in w}
+            c_i[i], trained[i] = new, y
+        mean = task.mean(trained, clients, w, weights=[1, 1])
+        w = {k: w[k] + rate * (mean[k] - w[k]) for k in w}
+        c = {k: c[k] + change[k] / 3 for k in w}
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(w, x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)
+
+
 def test_ditto(play):
     task, lam = play("ditto", ditto_pull=0.5, ditto_p_epochs=3), 0.5
     w = task.start

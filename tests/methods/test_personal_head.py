@@ -24,7 +24,7 @@ REFUSED = {
 # Whose classifier travels otherwise.
 SHARING = [
     "clustered-fl", "ditto", "fedamp", "fedavg", "fedbn", "fedcac", "feddecomp", "feddyn", "fedem", "fedfac", "fedfomo",
-    "fedprox", "fedsplit", "per-fedavg", "pfedgate", "pfedpara", "pfedsd",
+    "fedprox", "fedsplit", "per-fedavg", "pfedgate", "pfedpara", "pfedsd", "scaffold",
 ]  # fmt: skip
 
 

@@ -33,11 +33,11 @@ class KeepsArrays(Method):
         return cast(Memory, model.get_submodule(self.memory)).arrays()
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
-        """The memory is personal."""
+        """Share everything but the memory."""
         return self.in_mean_model(name)
 
     def in_mean_model(self, name: str) -> bool:
-        """The memory does not count."""
+        """Leave out the memory."""
         return not name.startswith(self.memory + ".")
 
     def global_model(self, model: nn.Module) -> Forward:

@@ -4,8 +4,9 @@ Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled 
 2020, Algorithm 1.
 
 Option II of the paper sets c_i to c_i − c + (x − y_i) / (K·η) after K steps. For plain SGD that is the mean of the K
-gradients, and this mean is what we keep: it holds with momentum and Adam, too. Momentum and ``weight-decay`` work on the
-corrected gradients; the paper has neither.
+gradients, and this mean is what we keep: it holds with momentum and Adam, too. Momentum and ``weight-decay``, which the
+paper does not have, work on the corrected gradients. Option I wants few or small steps: far from where a round began,
+its correction is out of date, and clients diverge.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from ..results.record import Round
 from ..results.run import RunFolder
 from ..rules import Rule
 from ..setup.assembly import assemble, extras_of, make_rule, mean_model_layout
-from ..setup.config import Config, unused
+from ..setup.config import Config, untuned, unused
 from ..strategies import Companion, PersonalisedStrategy
 from ..strategies.diagnostics import Diagnostics
 from ..strategies.mean_model import MeanModel
@@ -90,7 +90,8 @@ def _run(
     if config.run.resume:
         folder.require_task(shape, classes, division)
     else:
-        remarks = [*config.method.remarks(model), *unused(run_config, config.method.name), *_remarks(descriptions)]
+        others = unused(run_config, config.method.name)
+        remarks = [*config.method.remarks(model), *untuned(config), *others, *_remarks(descriptions)]
         folder.describe(shape, classes, remarks, vocabulary, division)
     remarks = folder.task().get("remarks", [])
     if watch is not None:

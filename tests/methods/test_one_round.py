@@ -125,6 +125,16 @@ def test_fedprox(play):
     task.check_shared(w)
 
 
+def test_fedavg_tuned_before_a_test(play):
+    task = play("fedavg", tune_epochs=4)
+    w = task.start
+    for at, clients in enumerate(task.rounds):
+        w = task.mean({i: descend(w, task.train[i], EPOCHS, w) for i in clients}, clients, w)
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(descend(w, task.train[i], 4, w), x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)
+
+
 def test_feddyn(play):
     task, alpha = play("feddyn", feddyn_alpha=0.5), 0.5
     w = task.start

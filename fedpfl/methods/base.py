@@ -17,6 +17,7 @@ from typing import Any, Callable, ClassVar, Mapping, Sequence
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..core.errors import ConfigError, LayoutError
 from ..core.extras import Extra
@@ -27,7 +28,7 @@ from ..core.sharing import Sharing
 from ..data.federation import Samples
 from ..rules import Rule
 from ..rules.mean import Mean
-from ..training.phase import Forward, Phase
+from ..training.phase import Batch, Forward, Phase
 from ..training.settings import TrainingSettings
 
 
@@ -274,8 +275,26 @@ class Method:
     # -- prediction --------------------------------------------------------------------------------------------------
 
     def adaptation(self, local: LocalRound) -> list[Phase]:
-        """List phases that a client runs on a copy of its model before that is tested, for example fine-tuning."""
-        return []
+        """List phases that a client runs on a copy of its model before that is tested.
+
+        Unless overridden ``tune-epochs`` epochs of everything.
+        """
+        epochs = self.training.tune_epochs
+        return [Phase(train=everything, epochs=epochs, gradient=self._tuning_gradient)] if epochs else []
+
+    def _tuning_gradient(
+        self, model: nn.Module, batch: Batch, names: Sequence[str], params: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the cross-entropy of what predicts and its gradient: 0 at what takes no part in the prediction."""
+        loss = F.cross_entropy(self.personalised(model)(batch.x), batch.y)
+        weighted = self.training.loss_weight(len(batch.y)) * loss
+        grads = torch.autograd.grad(weighted, list(params), allow_unused=True)
+        return loss, [torch.zeros_like(p) if grad is None else grad for p, grad in zip(params, grads)]
+
+    @classmethod
+    def adapts_itself(cls) -> bool:
+        """Say whether the method has an adaptation of its own, to which ``tune-epochs`` does nothing."""
+        return cls.adaptation is not Method.adaptation
 
     def personalised(self, model: nn.Module) -> Forward:
         """Return the forward pass with which a client predicts."""

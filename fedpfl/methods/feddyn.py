@@ -7,23 +7,21 @@ Equation 1 and Algorithm 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Mapping, Sequence, cast
+from typing import Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.federation import Federation
 from ..core.layout import rounded
 from ..core.payload import Payload
 from ..core.settings import setting
 from ..core.sharing import is_parameter
-from ..layers.memory import Memory
 from ..rules.mean import Mean
-from ..training.phase import Forward, Phase, Proximal
-from .base import Aggregation, LocalRound, Method, everything
-
-MEMORY = "h"
+from ..training.phase import Phase, Proximal
+from .base import Aggregation, LocalRound, everything
+from .kept import KeepsArrays
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ class FedDynMean(Mean):
         self.h = state["h"].copy()  # what safetensors loads is read-only
 
 
-class FedDyn(Method):
+class FedDyn(KeepsArrays):
     """A client minimises CE(w) − ⟨h_i, w⟩ + α/2·‖w − w^t‖² and then sets h_i ← h_i − α·(w_i − w^t).
 
     The server, over N clients of which S answered: h ← h − α/N·Σ_S (w_i − w^t); w ← mean_S(w_i) − h/α.
@@ -111,26 +109,18 @@ class FedDyn(Method):
     name = "feddyn"
     paper = "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021"
     shares = "everything but the client's h_i"
+    memory = "h"
     Settings = FedDynSettings
-
-    def build(self, model: nn.Module) -> nn.Module:
-        """Add h_i = 0, with an entry for each parameter."""
-        model.add_module(MEMORY, Memory({name: torch.zeros_like(p) for name, p in model.named_parameters()}))
-        return model
-
-    def is_shared(self, name: str, model: nn.Module) -> bool:
-        """h_i is personal."""
-        return not name.startswith(MEMORY + ".")
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """E epochs with the regulariser."""
-        regulariser = DynamicRegulariser(self.settings.alpha, local.start, self._h(local.model))
+        regulariser = DynamicRegulariser(self.settings.alpha, local.start, self.kept(local.model))
         return [Phase(train=everything, epochs=self.training.local_epochs, penalty=regulariser)]
 
     @torch.no_grad()
     def conclude(self, local: LocalRound) -> Payload:
         """Update h_i; it stays 0 for a parameter that did not arrive, which nothing holds to a common optimum."""
-        h = self._h(local.model)
+        h = self.kept(local.model)
         for name, parameter in local.model.named_parameters():
             if name in local.start:
                 h[name].sub_(parameter - local.start[name], alpha=self.settings.alpha)
@@ -140,11 +130,3 @@ class FedDyn(Method):
     def aggregation(self) -> Aggregation:
         """The uniform mean, corrected by the server's h."""
         return Aggregation(FedDynMean, {"alpha": self.settings.alpha})
-
-    def global_model(self, model: nn.Module) -> Forward:
-        """Return the same as for a client: h_i takes no part in a prediction."""
-        return self.personalised(model)
-
-    @staticmethod
-    def _h(model: nn.Module) -> dict[str, Tensor]:
-        return cast(Memory, model.get_submodule(MEMORY)).arrays()

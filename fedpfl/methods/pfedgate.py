@@ -16,12 +16,8 @@ from ..core.settings import setting
 from ..layers.gate import Gate, blocks_of
 from ..rules.mean import Mean
 from ..training.phase import Batch, Forward, Phase
+from ..training.steps import forward_with
 from .base import Aggregation, LocalRound, Method, everything
-
-try:
-    from torch.func import functional_call
-except ImportError:  # before torch 2.0
-    from torch.nn.utils.stateless import functional_call  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -91,5 +87,4 @@ def in_gate(name: str) -> bool:
 def gated(model: Any, x: Tensor) -> Tensor:
     """Return the logits for a batch through the weights that the gate makes of the dense ones."""
     dense = {name: param for name, param in model.named_parameters() if not in_gate(name)}
-    logits: Tensor = functional_call(model, model.gate.weights(dense, x), (x,))
-    return logits
+    return forward_with(model, model.gate.weights(dense, x), x)

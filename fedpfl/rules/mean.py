@@ -7,8 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from ..core.federation import Client, Federation
+from ..core.layout import rounded
 from ..core.payload import Payload
 from ..core.privacy import without_negative_variances
+from ..core.sharing import is_parameter
 from .rule import Rule
 
 # Values that are added at a time: they stay in a core's cache, and no copy of a whole vector is made.
@@ -63,6 +65,9 @@ class Mean(Rule):
     absent : str
         ``skip``: only clients that answered count; ``last``: the others count with the mean of the last round, as in
         FedDecomp's published code.
+    step : float
+        How far the server moves from what it sent towards the mean: w ← (1 − step)·w + step·mean, above 0. BatchNorm's
+        running statistics are averaged only: a step beyond the mean could make a variance negative.
     """
 
     name = "mean"
@@ -70,11 +75,17 @@ class Mean(Rule):
     no_server_step = ""
 
     def __init__(
-        self, federation: Federation, shared: np.ndarray, weights: str = "examples", absent: str = "skip"
+        self,
+        federation: Federation,
+        shared: np.ndarray,
+        weights: str = "examples",
+        absent: str = "skip",
+        step: float = 1.0,
     ) -> None:
         super().__init__(federation, shared)
         self.weights = weights
         self.absent = absent
+        self.step = step
 
     def begin(self) -> None:
         """Start the sums at zero."""
@@ -87,7 +98,8 @@ class Mean(Rule):
         self._answered.add(client.id)
 
     def finish(self) -> None:
-        """Divide by the sum of the weights."""
+        """Divide by the sum of the weights, and step."""
+        sent = self.shared
         if self.absent == "last":
             missing = sum(self._weight(c) for c in self.participants if c.id not in self._answered)
             self._mean.add(self.shared, missing)
@@ -96,6 +108,11 @@ class Mean(Rule):
             self.shared = without_negative_variances(self.layout, self._mean.value())
         else:
             self.shared = self._mean.value()
+        if self.step != 1:
+            # What the clients started from: `wire-dtype` may have rounded it.
+            before = rounded(sent, self.federation.wire_dtype).astype(np.float64)
+            stepped = (1 - self.step) * before + self.step * self.shared
+            self.shared = np.where(is_parameter(self.layout), stepped, self.shared).astype(np.float32)
 
     def _weight(self, client: Client) -> float:
         # Noise on the sum hides a client only if none counts for more than the noise is made for.

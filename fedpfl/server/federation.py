@@ -21,7 +21,7 @@ from ..results.run import RunFolder
 from ..results.summary import summary
 from ..rules import Rule
 from ..setup.assembly import assemble, extras_of, make_rule, mean_model_layout
-from ..setup.config import Config, unused
+from ..setup.config import Config, untuned, unused
 from ..strategies import Companion, PersonalisedStrategy
 from ..strategies.diagnostics import Diagnostics
 from ..strategies.mean_model import MeanModel
@@ -93,7 +93,7 @@ def _run(
     else:
         clients = len(descriptions) - len(new_clients(config.run.seed, config.run.new_clients, len(descriptions)))
         remarks = [
-            *config.method.remarks(model, clients), *config.server.remarks(sharing.layout.size),
+            *config.method.remarks(model, clients), *config.server.remarks(sharing.layout.size), *untuned(config),
             *unused(run_config, config.method.name), *_remarks(descriptions),
         ]  # fmt: skip
         folder.describe(shape, classes, remarks, vocabulary, division)

@@ -191,6 +191,13 @@ def unused(values: Mapping[str, Any], method: str) -> list[str]:
     return [f"settings of other methods, which {method} does not use: {named}"] if given else []
 
 
+def untuned(config: Config) -> list[str]:
+    """Say, in one line, that ``tune-epochs`` changes nothing; an empty list if it does or is 0."""
+    epochs, method = config.training.tune_epochs, config.method
+    own = f"tune-epochs = {epochs} changes nothing: {method.name} adapts models to a test in a way of its own"
+    return [own] if epochs and method.adapts_itself() else []
+
+
 def check_keys(values: Mapping[str, Any]) -> None:
     """Raise :class:`ConfigError` for a key that no part of the program knows."""
     known = known_keys()

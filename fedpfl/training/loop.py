@@ -93,6 +93,8 @@ def run_phase(
                 if phase.penalty is not None:
                     phase.penalty.add_gradient(names, params, grads)
                 optimizer.step(grads)
+                if phase.project is not None:
+                    phase.project(names, params)
                 losses.append(loss.detach())
                 if lone:
                     _set_mode(norms, True)

@@ -34,6 +34,8 @@ Forward = Callable[[Tensor], Tensor]
 Loss = Callable[[nn.Module, Batch], Tensor]
 # (model, batch, names of the trained parameters, those) → (mean loss, one gradient for each parameter).
 Gradient = Callable[[nn.Module, Batch, Sequence[str], Sequence[Tensor]], Tuple[Tensor, List[Tensor]]]
+# (names of the trained parameters, those), which it changes in place.
+Projection = Callable[[Sequence[str], Sequence[Tensor]], None]
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
@@ -115,6 +117,8 @@ class Phase:
         (``TrainingSettings.loss_weight``): the loop cannot know where in the step the loss stands.
     penalty : Penalty, optional
         A term over the parameters.
+    project : callable, (names, parameters) → None, optional
+        Called after each step: puts parameters back to where they are allowed to be, in place.
     data : Samples, optional
         Instead of the client's own training samples.
     move_statistics : bool
@@ -132,6 +136,7 @@ class Phase:
     loss: Loss = cross_entropy
     gradient: Gradient | None = None
     penalty: Penalty | None = None
+    project: Projection | None = None
     data: Samples | None = None
     move_statistics: bool = True
     learning_rate: float | None = None

@@ -32,6 +32,12 @@ class TrainingSettings:
     learning_rate: float = setting(0.02, "Learning rate η.", above=0)
     momentum: float = setting(0.9, "Momentum of SGD (first β of Adam).", minimum=0, maximum=0.999999)
     weight_decay: float = setting(0.0, "L2 penalty added to the gradient.", minimum=0)
+    tune_epochs: int = setting(
+        0,
+        "Epochs for which each client trains a copy of its model, all of it, before that is tested, with FedAvg also "
+        "known as FedAvg+; 0: none. What clients keep and send, exports and the global model are not tuned.",
+        minimum=0,
+    )
     device: str = setting("cpu", "Where clients compute.", choices=("cpu", "cuda"))
     precision: str = setting(
         "float32",

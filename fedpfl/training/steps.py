@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import Iterator, Sequence
+from typing import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from .phase import Batch, Loss, cross_entropy
+
+try:
+    from torch.func import functional_call
+except ImportError:  # before torch 2.0
+    from torch.nn.utils.stateless import functional_call  # type: ignore[assignment]
+
+
+def forward_with(model: nn.Module, arrays: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """Return what the model maps ``x`` to with other arrays in the place of those of the same names."""
+    out: Tensor = functional_call(model, dict(arrays), (x,))
+    return out
 
 
 def gradient_of(

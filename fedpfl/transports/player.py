@@ -162,7 +162,7 @@ def receive_array(pipe: Connection, note: ArrayNote) -> np.ndarray:
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
 def keep_freed_memory() -> None:

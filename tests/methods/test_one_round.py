@@ -153,6 +153,16 @@ def test_moon(play):
     task.check_shared(w)
 
 
+def test_fedavg_tuned_before_a_test(play):
+    task = play("fedavg", tune_epochs=4)
+    w = task.start
+    for at, clients in enumerate(task.rounds):
+        w = task.mean({i: descend(w, task.train[i], EPOCHS, w) for i in clients}, clients, w)
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(descend(w, task.train[i], 4, w), x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)
+
+
 def test_feddyn(play):
     task, alpha = play("feddyn", feddyn_alpha=0.5), 0.5
     w = task.start
@@ -193,6 +203,33 @@ def test_server_optimizer(play, kind):
             adam = {k: 0.8 * v[k] + 0.2 * delta[k] ** 2 for k in w}
             v = adam if kind == "adam" else {k: v[k] - 0.2 * delta[k] ** 2 * sign[k] for k in w}
             w = {k: w[k] + 0.3 * m[k] / (np.sqrt(v[k]) + 0.05) for k in w}
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)
+
+
+@pytest.mark.parametrize("control", ["steps", "start"])
+def test_scaffold(play, control):
+    task, rate = play("scaffold", scaffold_server_learning_rate=0.7, scaffold_control=control), 0.7
+    w = task.start
+    c = {k: np.zeros_like(a) for k, a in w.items()}
+    c_i = [dict(c) for _ in range(3)]
+    for at, clients in enumerate(task.rounds):
+        trained, change = {}, dict.fromkeys(w, 0.0)
+        for i in clients:
+            y = dict(w)
+            for _ in range(EPOCHS):
+                g = gradient(y, *task.train[i])
+                y = {k: y[k] - RATE * (g[k] - c_i[i][k] + c[k]) for k in y}
+            if control == "start":
+                new = gradient(w, *task.train[i])
+            else:
+                new = {k: c_i[i][k] - c[k] + (w[k] - y[k]) / (EPOCHS * RATE) for k in w}
+            change = {k: change[k] + new[k] - c_i[i][k] for k in w}
+            c_i[i], trained[i] = new, y
+        mean = task.mean(trained, clients, w, weights=[1, 1])
+        w = {k: w[k] + rate * (mean[k] - w[k]) for k in w}
+        c = {k: c[k] + change[k] / 3 for k in w}
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(w, x))
         task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
 

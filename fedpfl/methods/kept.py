@@ -1,0 +1,45 @@
+"""What the methods have in common whose clients keep an array for each parameter, to correct their training with."""
+
+from __future__ import annotations
+
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..layers.memory import Memory
+from ..training.phase import Forward
+from .base import Method
+
+
+class KeepsArrays(Method):
+    """The model has a memory, 0 at first, that takes no part in a prediction.
+
+    Attributes
+    ----------
+    memory : str
+        Name of the memory among the model's children.
+    """
+
+    memory: ClassVar[str]
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add the memory."""
+        model.add_module(self.memory, Memory({name: torch.zeros_like(p) for name, p in model.named_parameters()}))
+        return model
+
+    def kept(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return the memory's arrays by the names of the parameters; writing to them changes the memory."""
+        return cast(Memory, model.get_submodule(self.memory)).arrays()
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Share everything but the memory."""
+        return self.in_mean_model(name)
+
+    def in_mean_model(self, name: str) -> bool:
+        """Leave out the memory."""
+        return not name.startswith(self.memory + ".")
+
+    def global_model(self, model: nn.Module) -> Forward:
+        """Return the same as for a client."""
+        return self.personalised(model)

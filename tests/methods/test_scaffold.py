@@ -1,0 +1,93 @@
+"""SCAFFOLD beyond what tests/methods/test_one_round.py holds against the paper's equations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support import FEW_SAMPLES, LocalGrid, federation, simulate
+from torch import nn
+
+from fedpfl.core.layout import Layout
+from fedpfl.data.federation import Samples
+from fedpfl.messages import from_content
+from fedpfl.methods.scaffold import MeanGradient
+from fedpfl.results.new_clients import Simulation
+from fedpfl.server.federation import run_federation
+from fedpfl.training.loop import run_phase
+from fedpfl.training.phase import Phase
+from fedpfl.training.settings import TrainingSettings
+
+
+def everything(name):
+    return True
+
+
+def trained(penalty, **settings):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3))
+    samples = Samples(torch.randn(11, 4), torch.arange(11) % 3)
+    given = TrainingSettings(batch_size=4, learning_rate=0.1, **settings)
+    run_phase(model, Phase(everything, epochs=2, penalty=penalty), samples, given, np.random.default_rng(0))
+    return model.state_dict()
+
+
+def test_the_mean_gradient_is_what_plain_sgd_moved_by():
+    torch.manual_seed(0)
+    start = nn.Sequential(nn.Linear(4, 3)).state_dict()
+    correction = {"0.weight": torch.full((3, 4), 0.5)}
+    gradients = MeanGradient(correction)
+    after = trained(gradients, momentum=0.0)
+    mean = gradients.mean()
+    assert mean.keys() == {"0.weight"}
+    moved = (start["0.weight"] - after["0.weight"]) / (6 * 0.1)
+    torch.testing.assert_close(mean["0.weight"] + correction["0.weight"], moved)
+
+
+def test_nothing_moves_while_the_gradient_at_the_start_is_taken():
+    start = trained(None, momentum=0.9)
+    again = trained(MeanGradient({}), momentum=0.9)
+    still = trained(MeanGradient({}, still=True), momentum=0.9)
+    torch.manual_seed(0)
+    untouched = nn.Sequential(nn.Linear(4, 3)).state_dict()
+    for name in start:
+        assert torch.equal(start[name], again[name])
+        assert torch.equal(still[name], untouched[name])
+
+
+@pytest.mark.parametrize("control", ["steps", "start"])
+def test_with_all_clients_in_each_round_c_is_the_mean_of_theirs(tmp_path, control):
+    settings = {"method": "scaffold", "scaffold_control": control, **FEW_SAMPLES}
+    left = Simulation.of(simulate(tmp_path, 3, **settings))
+    own = [{k: a.clone() for k, a in left.load(i).model.control.arrays().items()} for i in range(3)]
+    common = left.rule.layout.unflatten(left.rule.control)
+    for name in own[0]:
+        np.testing.assert_allclose(common[name], torch.stack([c[name] for c in own]).mean(0), atol=1e-6)
+        assert np.abs(common[name]).max() > 0
+
+
+def test_running_statistics_have_no_control_variate(tmp_path):
+    run = simulate(tmp_path, 2, method="scaffold", model="resnet8", local_epochs=1, num_server_rounds=1, **FEW_SAMPLES)
+    _, state = run.checkpoint()
+    control = Simulation.of(run).rule.layout.unflatten(state["control"])
+    assert {name for name, array in control.items() if not array.any()} == {n for n in control if "running" in n}
+
+
+def test_a_classifier_that_stays_has_no_control_variate(tmp_path):
+    values = federation(tmp_path, 2, method="scaffold", personal_head=True, num_server_rounds=2, **FEW_SAMPLES)
+    grid = LocalGrid(2, values)
+    left = Simulation.of(run_federation(grid, values))
+    asked = [(from_content(asked), from_content(answer)) for kind, _, asked, answer in grid.log if kind == "train"]
+    for message, reply in asked:
+        sent = Layout.from_text(reply.config["layout"]).size
+        assert message.arrays["control"].size == reply.arrays["change"].size == sent
+    own = left.load(0).model.control.arrays()
+    assert {name for name, array in own.items() if not array.any()} == {"head.weight", "head.bias"}
+
+
+def test_tests_need_no_control_variate(tmp_path):
+    values = federation(tmp_path, 2, method="scaffold", num_server_rounds=1, **FEW_SAMPLES)
+    grid = LocalGrid(2, values)
+    run_federation(grid, values)
+    names = {kind: set(from_content(asked).arrays) for kind, _, asked, _ in grid.log}
+    assert names == {"query": set(), "train": {"shared", "control"}, "evaluate": {"shared"}}

@@ -103,3 +103,42 @@ def test_no_method_s_name_decides_anything_outside_its_file():
         text = path.read_text()
         if part_of(path) != "methods":
             assert "method ==" not in text, path
+
+
+def imported_modules(path):
+    """Yield the package's modules that a file imports at its top level, those for type checkers alone included."""
+    package = ("fedpfl", *path.relative_to(PACKAGE).parts[:-1])
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.col_offset <= 4 and node.level:
+            base = [*package[: len(package) - node.level + 1], *(node.module or "").split(".")]
+            whole = ".".join(part for part in base if part)
+            for alias in node.names:
+                name = f"{whole}.{alias.name}"
+                yield name if name in MODULES else whole
+
+
+def module_of(path):
+    return ".".join(("fedpfl", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+MODULES = {module_of(path): path for path in PACKAGE.rglob("*.py")}
+
+
+def test_no_module_imports_itself_through_others():
+    graph = {name: {*imported_modules(path)} - {name} for name, path in MODULES.items() if path.name != "__init__.py"}
+    # What is imported by nobody that is left, or imports nobody that is left, is in no circle.
+    while True:
+        free = {name for name, used in graph.items() if not used & graph.keys()}
+        if not free:
+            break
+        graph = {name: used for name, used in graph.items() if name not in free}
+    used_by_some = set().union(*(used for used in graph.values())) if graph else set()
+    assert not {name: sorted(used & graph.keys()) for name, used in graph.items() if name in used_by_some}
+
+
+def test_the_device_s_rooms_are_listed_alike_everywhere():
+    root = PACKAGE.parent
+    assert f'"fedpfl/{{{",".join(DEVICE_ROOMS)}}}/**/*.py" = "py38"' in (root / "pyproject.toml").read_text()
+    *first, last = (f"`{room}`" for room in DEVICE_ROOMS)
+    text = " ".join((root / "docs" / "architecture.md").read_text(encoding="utf-8").split())
+    assert f"The rooms {', '.join(first)} and {last} are all that a worker on a device needs" in text

@@ -23,8 +23,8 @@ REFUSED = {
 }  # fmt: skip
 # Whose classifier travels otherwise.
 SHARING = [
-    "clustered-fl", "ditto", "fedamp", "fedavg", "fedbn", "fedcac", "feddecomp", "feddyn", "fedem", "fedfac", "fedfomo",
-    "fedprox", "fedsplit", "per-fedavg", "pfedgate", "pfedpara", "pfedsd", "scaffold",
+    "apfl", "clustered-fl", "ditto", "fedala", "fedamp", "fedavg", "fedbn", "fedcac", "feddecomp", "feddyn", "fedem",
+    "fedfac", "fedfomo", "fedprox", "fedsplit", "per-fedavg", "pfedgate", "pfedme", "pfedpara", "pfedsd", "scaffold",
 ]  # fmt: skip
 
 

@@ -56,6 +56,9 @@ def assert_same(a, b):
         # Before their first round all control variates are 0.
         ("scaffold", {"num_server_rounds": 1}, {"fedavg_weights": "uniform"}),
         ("scaffold", {"num_server_rounds": 1, "model": "normalised"}, {"fedavg_weights": "uniform"}),
+        ("apfl", {"apfl_alpha": 0.0, "apfl_adaptive": False}, {"fedavg_weights": "uniform"}),
+        ("fedala", {"fedala_layers": 0, "num_server_rounds": 3}, {}),
+        ("fedala", {"fedala_layers": 0, "model": "normalised", "num_server_rounds": 3}, {}),
         ("fedbn", {}, {}),
         ("fedper", {"fedper_head_layers": 0, "model": "normalised"}, {}),
         ("lg-fedavg", {"lg_fedavg_head_layers": 3, "model": "mlp"}, {}),
@@ -66,7 +69,8 @@ def test_it_is_fedavg(tmp_path, method, settings, fedavg):
     common = {key: value for key, value in settings.items() if not key.startswith(method.replace("-", "_"))}
     theirs = run(tmp_path / "b", "fedavg", **common, **fedavg)
     assert_same(shared(ours), shared(theirs))
-    for key in ("clients", "train_loss", "personalised", "global"):
+    # APFL's recorded loss is that of two models.
+    for key in ("clients", "personalised", "global", *(["train_loss"] if method != "apfl" else [])):
         assert [line[key] for line in ours.metrics()] == [line[key] for line in theirs.metrics()]
 
 
@@ -108,6 +112,29 @@ def test_ditto_without_a_pull_trains_its_personal_model_as_local_does(tmp_path, 
     for v, alone in zip(twins, personal(tmp_path / "b"), strict=True):
         assert_same(v, alone)
     assert [line["personalised"] for line in ours.metrics()] == [line["personalised"] for line in theirs.metrics()]
+
+
+@pytest.mark.parametrize("model", ["small-cnn", "normalised"])
+def test_apfl_with_nothing_of_the_global_model_trains_its_own_as_local_does(tmp_path, model):
+    ours = run(tmp_path / "a", "apfl", apfl_alpha=1.0, apfl_adaptive=False, model=model)
+    theirs = run(tmp_path / "b", "local", model=model)
+    for v, alone in zip(personal(tmp_path / "a"), personal(tmp_path / "b"), strict=True):
+        assert_same({name: v[f"personal.{name}"] for name in alone}, alone)
+    assert [line["personalised"] for line in ours.metrics()] == [line["personalised"] for line in theirs.metrics()]
+    averaged = run(tmp_path / "c", "fedavg", model=model, fedavg_weights="uniform")
+    assert_same(shared(ours), shared(averaged))
+
+
+@pytest.mark.parametrize("model", ["small-cnn", "normalised"])
+def test_pfedme_without_a_pull_trains_its_model_of_a_round_as_local_does(tmp_path, model):
+    settings = {"model": model, "momentum": 0.0, "num_server_rounds": 1, "fraction_train": 1.0}
+    alone = {"pfedme_pull": 0.0, "pfedme_steps": 1, "pfedme_personal_learning_rate": 0.02}
+    ours = run(tmp_path / "a", "pfedme", **alone, **settings)
+    theirs = run(tmp_path / "b", "local", **settings)
+    for theta, own in zip(personal(tmp_path / "a"), personal(tmp_path / "b"), strict=True):
+        assert_same({name[len("personal.") :]: array for name, array in theta.items()}, own)
+    for key in ("personalised", "train_loss"):
+        assert [line[key] for line in ours.metrics()] == [line[key] for line in theirs.metrics()]
 
 
 def test_fedper_with_every_layer_in_the_head_is_local(tmp_path):

@@ -249,6 +249,91 @@ def test_ditto(play):
     task.check_shared(w)
 
 
+@pytest.mark.parametrize(("first", "adaptive"), [(0.4, True), (0.9, False)])
+def test_apfl(play, first, adaptive):
+    task = play("apfl", apfl_alpha=first, apfl_adaptive=adaptive)
+    w = task.start
+    v, alpha = [dict(w) for _ in range(3)], [first] * 3
+
+    def mixed(i, w):
+        return {k: alpha[i] * v[i][k] + (1 - alpha[i]) * w[k] for k in w}
+
+    for at, clients in enumerate(task.rounds):
+        trained = {}
+        for i in clients:
+            u = dict(w)
+            for _ in range(EPOCHS):
+                g, g_mixed = gradient(u, *task.train[i]), gradient(mixed(i, u), *task.train[i])
+                slope = sum(float(((v[i][k] - u[k]) * g_mixed[k]).sum()) for k in u)
+                v[i] = {k: v[i][k] - RATE * alpha[i] * g_mixed[k] for k in u}
+                u = {k: u[k] - RATE * g[k] for k in u}
+                alpha[i] = min(max(alpha[i] - RATE * slope, 0), 1) if adaptive else first
+            trained[i] = u
+        w = task.mean(trained, clients, w, weights=[1, 1])
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(mixed(i, w), x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.6])
+def test_pfedme(play, beta):
+    pull, inner = 3.0, 0.05
+    task = play("pfedme", pfedme_pull=pull, pfedme_steps=4, pfedme_personal_learning_rate=inner, pfedme_beta=beta)
+    w = task.start
+    theta = [dict(w) for _ in range(3)]
+    seen = set()
+    for at, clients in enumerate(task.rounds):
+        trained = {}
+        for i in clients:
+            u, theta[i] = dict(w), dict(w)
+            for _ in range(EPOCHS):
+                for _ in range(4):
+                    g = gradient(theta[i], *task.train[i])
+                    theta[i] = {k: theta[i][k] - inner * (g[k] + pull * (theta[i][k] - u[k])) for k in u}
+                u = {k: u[k] - RATE * pull * (u[k] - theta[i][k]) for k in u}
+            trained[i] = u
+        seen.update(clients)
+        mean = task.mean(trained, clients, w, weights=[1, 1])
+        w = {k: (1 - beta) * w[k] + beta * mean[k] for k in w}
+        # Who has never trained is tested with what it received.
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(theta[i] if i in seen else w, x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)
+
+
+def test_fedala(play):
+    first, step = 3, 2.0
+    task = play("fedala", fedala_samples=1.0, fedala_weight_learning_rate=step, fedala_first_epochs=first)
+    w = task.start
+    own = [{k: w[k] for k in HEAD} for _ in range(3)]
+    mixing = [{k: np.ones_like(w[k]) for k in HEAD} for _ in range(3)]
+    seen = set()
+
+    def mixed(i, w):
+        """Return the weights that client i learns from where they stand, and what it starts from by them."""
+        if i not in seen:
+            return mixing[i], w
+        weights = mixing[i]
+        for _ in range(first if all((a == 1).all() for a in weights.values()) else 1):
+            start = {**w, **{k: own[i][k] + (w[k] - own[i][k]) * weights[k] for k in HEAD}}
+            g = gradient(start, *task.train[i])
+            weights = {k: np.clip(weights[k] - step * g[k] * (w[k] - own[i][k]), 0, 1) for k in HEAD}
+        return weights, {**w, **{k: own[i][k] + (w[k] - own[i][k]) * weights[k] for k in HEAD}}
+
+    for at, clients in enumerate(task.rounds):
+        trained = {}
+        for i in clients:
+            mixing[i], start = mixed(i, w)
+            trained[i] = descend(start, task.train[i], EPOCHS, BASE + HEAD)
+            own[i] = {k: trained[i][k] for k in HEAD}
+        seen.update(clients)
+        w = task.mean(trained, clients, w)
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(mixed(i, w)[1], x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)
+    assert any((a[k] > 0).all() and (a[k] < 1).any() for a in mixing for k in HEAD)
+
+
 def test_fedper(play):
     task = play("fedper")
     base, heads = {k: task.start[k] for k in BASE}, [{k: task.start[k] for k in HEAD} for _ in range(3)]

@@ -189,6 +189,22 @@ def test_an_l1_term_has_its_real_gradient_and_is_0_at_0():
     assert [g.tolist() for g in grads] == [[-0.25, 0.0, 0.25], [0.0, 0.0]]
 
 
+def test_a_projection_follows_each_step():
+    model, samples, seen = convnet(), images(), []
+
+    @torch.no_grad()
+    def into_a_box(names, params):
+        seen.append((list(names), max(float(p.abs().max()) for p in params)))
+        for param in params:
+            param.clamp_(-0.05, 0.05)
+
+    selected = Phase(lambda name: name.startswith("4."), epochs=2, project=into_a_box)
+    run_phase(model, selected, samples, SETTINGS, np.random.default_rng(0))
+    assert [names for names, _ in seen] == [["4.weight", "4.bias"]] * 6
+    assert all(most > 0.05 for _, most in seen)
+    assert max(float(p.abs().max()) for p in model[4].parameters()) <= 0.05
+
+
 def test_running_statistics_stand_still_on_request():
     model = convnet(norm=True)
     before = model[1].running_mean.clone(), model[1].running_var.clone()

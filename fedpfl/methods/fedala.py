@@ -1,0 +1,141 @@
+"""FedALA: a client mixes the received model into its own, each value of the higher layers with a weight that it learns.
+
+Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI
+2023, Algorithm 1.
+
+The paper learns the weights until they converge when a client learns them for the first time; here this is a number of
+epochs. A client mixes before it is tested, too, as in the authors' code, on a copy of its weights.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Iterator, Sequence, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.payload import Payload
+from ..core.settings import setting
+from ..data.federation import Samples
+from ..layers.memory import Memory
+from ..training.phase import Batch, Phase
+from ..training.steps import forward_with
+from .base import LocalRound, Method
+
+OWN, WEIGHTS = "own", "mixing"
+
+
+@dataclass(frozen=True)
+class FedALASettings:
+    """Settings of FedALA, the paper's but for the epochs of the first time."""
+
+    layers: int = setting(
+        1,
+        "Highest layers p that are mixed, of those that travel; the lower ones are as received. 0: FedAvg.",
+        minimum=0,
+    )
+    samples: float = setting(0.8, "Share s of a client's samples on which it learns W.", above=0, maximum=1)
+    weight_learning_rate: float = setting(1.0, "Step η of W.", above=0)
+    epochs: int = setting(1, "Epochs over these samples that learn W.", minimum=1)
+    first_epochs: int = setting(10, "Epochs that learn W as long as all of it is 1.", minimum=1)
+
+
+class FedALA(Method):
+    """Client i starts from Θ_i + (Θ − Θ_i) ⊙ W_i, 0 ≤ W_i ≤ 1, in the higher layers, then trains as in FedAvg.
+
+    W_i ← clip(W_i − η·∇CE(start) ⊙ (Θ − Θ_i)) on a share of the client's samples.
+    """
+
+    name = "fedala"
+    paper = "Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI 2023"
+    shares = "everything; the weights W_i of the mixture stay"
+    Settings = FedALASettings
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add the client's own higher layers Θ_i, and W_i = 1."""
+        arrays = {name: p for name, p in model.named_parameters() if self.travels(name, model)}
+        layers = list(dict.fromkeys(name.rpartition(".")[0] for name in arrays))
+        mixed = layers[max(0, len(layers) - self.settings.layers) :]
+        higher = {name: p for name, p in arrays.items() if name.rpartition(".")[0] in mixed}
+        ones = {name.replace(".", "/"): nn.Parameter(torch.ones_like(p)) for name, p in higher.items()}
+        model.add_module(OWN, Memory(higher))
+        model.add_module(WEIGHTS, nn.ParameterDict(ones))
+        return model
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """All but the client's own layers and its weights travels."""
+        return self.in_mean_model(name)
+
+    def in_mean_model(self, name: str) -> bool:
+        """Neither of the two predicts."""
+        return not name.startswith((OWN + ".", WEIGHTS + "."))
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """Mix, then E epochs of everything."""
+        return [*self.adaptation(local), Phase(train=self.in_mean_model, epochs=self.training.local_epochs)]
+
+    @torch.no_grad()
+    def conclude(self, local: LocalRound) -> Payload:
+        """Keep the trained higher layers."""
+        trained = dict(local.model.named_parameters())
+        for name, own in own_layers(local.model).items():
+            own.copy_(trained[name])
+        local.notes["trained"] = True
+        return Payload()
+
+    def adaptation(self, local: LocalRound) -> list[Phase]:
+        """Learn W and mix; what has never trained, or has just trained, is used as it is."""
+        weights = mixing(local.model)
+        if local.never_trained or "trained" in local.notes or not weights:
+            return []
+        first = all(bool((weight == 1).all()) for weight in weights.values())
+        x, y = local.samples
+        count = max(1, round(self.settings.samples * len(y)))
+        at = torch.from_numpy(local.generator("samples that learn to mix").permutation(len(y))[:count]).to(y.device)
+
+        def mixed() -> dict[str, Tensor]:
+            pairs = own_layers(local.model).items()
+            return {name: own + (local.start[name] - own) * weights[name] for name, own in pairs}
+
+        def loss(model: nn.Module, batch: Batch) -> Tensor:
+            return F.cross_entropy(forward_with(model, mixed(), batch.x), batch.y)
+
+        @contextmanager
+        def mixing_at_the_end(model: nn.Module) -> Iterator[None]:
+            yield
+            with torch.no_grad():
+                for name, array in mixed().items():
+                    model.get_parameter(name).copy_(array)
+
+        return [
+            Phase(
+                train=lambda name: name.startswith(WEIGHTS + "."),
+                epochs=self.settings.first_epochs if first else self.settings.epochs,
+                loss=loss, project=clip, data=Samples(x[at], y[at]), during=mixing_at_the_end, move_statistics=False,
+                optimizer="sgd", learning_rate=self.settings.weight_learning_rate, momentum=0.0, weight_decay=0.0,
+            )
+        ]  # fmt: skip
+
+    def global_model(self, model: nn.Module) -> nn.Module:
+        """Return the model as it was received."""
+        return model
+
+
+def own_layers(model: nn.Module) -> dict[str, Tensor]:
+    """Return the client's own higher layers, by name."""
+    return cast(Memory, model.get_submodule(OWN)).arrays()
+
+
+def mixing(model: nn.Module) -> dict[str, Tensor]:
+    """Return W, by the names of the arrays that it mixes."""
+    return {name.replace("/", "."): weight for name, weight in model.get_submodule(WEIGHTS).named_parameters()}
+
+
+@torch.no_grad()
+def clip(names: Sequence[str], params: Sequence[Tensor]) -> None:
+    """Put W back between 0 and 1."""
+    for param in params:
+        param.clamp_(0, 1)

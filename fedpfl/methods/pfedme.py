@@ -1,0 +1,95 @@
+"""pFedMe: clients have models near the global one, which moves towards them: the gradient of their Moreau envelopes.
+
+T. Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, Algorithm 1. As in the
+authors' code, θ starts a round from what the client received, and each batch from where the one before has left it.
+
+A batch of a round is one of the paper's R local rounds. The step η of w goes through the optimiser, with ``momentum``
+and ``weight-decay`` where they are not 0; the paper has neither, and the steps of θ have none. A client is tested with
+the θ of the round in which it trained last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..core.payload import Payload
+from ..core.settings import setting
+from ..layers.memory import in_twin, refresh_twin, twin
+from ..rules.mean import Mean
+from ..training.optim import SGD
+from ..training.phase import Batch, Forward, Phase, Proximal
+from ..training.steps import gradient_of, returning
+from .base import Aggregation, LocalRound, excluding
+from .trained import KeepsTrained
+
+
+@dataclass(frozen=True)
+class PFedMeSettings:
+    """Settings of pFedMe; the step η of w is ``learning-rate``. λ and K are the paper's for MNIST."""
+
+    pull: float = setting(
+        15.0, "Weight λ of the pull of a client's model θ towards w; 0: θ trains alone and w never moves.", minimum=0
+    )
+    steps: int = setting(5, "Steps K of θ on a batch.", minimum=1)
+    personal_learning_rate: float = setting(0.02, "Step of θ; times λ it should stay well below 2.", above=0)
+    beta: float = setting(1.0, "Step β of the server towards the mean of the clients' w.", above=0)
+
+
+class PFedMe(KeepsTrained):
+    """θ ≈ argmin f(θ) + λ/2·‖θ − w‖² by K steps on a batch, then w ← w − η·λ·(w − θ); w ← (1 − β)·w + β·mean(w_i)."""
+
+    name = "pfedme"
+    paper = "T Dinh et al., Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020"
+    shares = "the global model w; the client's θ stays"
+    Settings = PFedMeSettings
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """E epochs on w; each step renews θ."""
+        refresh_twin(local.model)
+        epochs = self.training.local_epochs
+        return [Phase(train=excluding(in_twin), epochs=epochs, gradient=self.envelope_gradient)]
+
+    def envelope_gradient(
+        self, model: nn.Module, batch: Batch, names: Sequence[str], params: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Move θ by K steps; return f(θ) before the last one, and the gradient λ·(w − θ) of the envelope at w."""
+        pull, weight = self.settings.pull, self.training.loss_weight(len(batch.y))
+        theta = dict(twin(model).named_parameters())
+        with returning(params) as w:
+            near = Proximal(pull, dict(zip(names, w)))
+            inner = SGD(params, self.settings.personal_learning_rate, momentum=0.0, weight_decay=0.0)
+            copy([theta[name] for name in names], params)
+            for _ in range(self.settings.steps):
+                loss, grads = gradient_of(model, batch, params, weight=weight)
+                near.add_gradient(names, params, grads)
+                inner.step(grads)
+            copy(params, [theta[name] for name in names])
+            return loss, [pull * (origin - p.detach()) for origin, p in zip(w, params)]
+
+    @torch.no_grad()
+    def conclude(self, local: LocalRound) -> Payload:
+        """Give θ BatchNorm's running statistics, which are those of its activations."""
+        moved = dict(local.model.named_buffers())
+        for name, buffer in twin(local.model).named_buffers():
+            buffer.copy_(moved[name])
+        return Payload()
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """The server's step β towards the plain mean."""
+        return Aggregation(Mean, {"weights": "uniform", "step": self.settings.beta})
+
+    def global_model(self, model: nn.Module) -> Forward | None:
+        """Return w."""
+        return model
+
+
+@torch.no_grad()
+def copy(source: Sequence[Tensor], target: Sequence[Tensor]) -> None:
+    """Copy values."""
+    for a, b in zip(source, target):
+        b.copy_(a)

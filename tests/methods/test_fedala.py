@@ -1,0 +1,68 @@
+"""FedALA beyond what tests/methods/test_one_round.py holds against the paper's equations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support import FEW_SAMPLES, simulate
+
+from fedpfl import models
+from fedpfl.methods.fedala import mixing
+from fedpfl.results.new_clients import Simulation
+from fedpfl.setup.config import Config
+
+
+def mixed_arrays(model="convnet", **settings):
+    method = Config.parse({"method": "fedala", **settings}).method
+    return set(mixing(method.build(models.build(model, (3, 32, 32), 10))))
+
+
+@pytest.mark.parametrize(
+    ("settings", "layers"),
+    [
+        ({"fedala-layers": 0}, set()),
+        ({}, {"head"}),
+        ({"fedala-layers": 2}, {"head", "base.fc2"}),
+        ({"fedala-layers": 4}, {"head", "base.fc2", "base.fc1", "base.conv2"}),
+        ({"fedala-layers": 99}, {"head", "base.fc2", "base.fc1", "base.conv2", "base.conv1"}),
+        # A classifier that stays is the client's own anyway.
+        ({"fedala-layers": 1, "personal-head": True}, {"base.fc2"}),
+    ],
+)
+def test_the_highest_layers_that_travel_are_mixed(settings, layers):
+    assert {name.rpartition(".")[0] for name in mixed_arrays(**settings)} == layers
+
+
+def test_weights_are_learned_between_0_and_1_and_only_where_the_models_differ(tmp_path):
+    left = Simulation.of(simulate(tmp_path, 3, method="fedala", fedala_layers=2, num_server_rounds=3))
+    for client in range(3):
+        weights = torch.cat([w.detach().reshape(-1) for w in mixing(left.load(client).model).values()])
+        assert float(weights.min()) >= 0
+        assert float(weights.max()) == 1
+        assert 0 < float((weights < 1).float().mean()) < 1
+
+
+def test_nothing_is_mixed_before_a_client_has_trained(tmp_path):
+    settings = {"num_server_rounds": 1, "fraction_train": 0.34, **FEW_SAMPLES}
+    (line,) = simulate(tmp_path, 3, method="fedala", **settings).metrics()
+    for client in {"0", "1", "2"} - {str(i) for i in line["clients"]}:
+        assert line["personalised"]["each"][client] == line["global"]["each"][client]
+
+
+def test_what_has_just_been_trained_is_tested_as_it_is(tmp_path):
+    # As FedAvg in the first round, and mixed into nothing in the second.
+    settings = {"num_server_rounds": 2, "evaluate_trained": True, **FEW_SAMPLES}
+    ours = simulate(tmp_path / "a", 1, method="fedala", **settings).metrics()
+    theirs = simulate(tmp_path / "b", 1, method="fedavg", **settings).metrics()
+    # With one client its own model is the mean: there is nothing to mix.
+    assert [line["trained"] for line in ours] == [line["trained"] for line in theirs]
+    assert np.isfinite(ours[-1]["personalised"]["loss"])
+
+
+def test_a_test_learns_on_a_copy(tmp_path):
+    settings = {"method": "fedala", "num_server_rounds": 3, **FEW_SAMPLES}
+    every = simulate(tmp_path / "a", 2, evaluate_every=1, **settings)
+    last = simulate(tmp_path / "b", 2, evaluate_every=0, **settings)
+    assert every.metrics()[-1]["personalised"] == last.metrics()[-1]["personalised"]
+    assert np.array_equal(every.checkpoint()[1]["shared"], last.checkpoint()[1]["shared"])

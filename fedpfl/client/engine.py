@@ -253,6 +253,7 @@ class Engine:
             train_labels=lambda: self.data.labels(place),
             layout=self.partition.layout,
             extras=extras,
+            validation_data=lambda: self.validation_samples(client),
         )  # fmt: skip
         return state, local
 

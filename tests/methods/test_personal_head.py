@@ -18,13 +18,14 @@ from fedpfl.setup.config import Config
 
 QUICK = {"model": "mlp-200", "local_epochs": 1, "threads": 1, "feddecomp_lora_epochs": 0, "personal_head": True}
 REFUSED = {
+    "fedpac": "combines its clients' heads", "fedproto": "shares class prototypes",
     "fedreg": "has a personal head already", "fedrod": "has a personal head already",
     "gpfl": "shares class embeddings", "lg-fedavg": "shares the head and nothing else",
 }  # fmt: skip
 # Whose classifier travels otherwise.
 SHARING = [
     "clustered-fl", "ditto", "fedamp", "fedavg", "fedbn", "fedcac", "feddecomp", "feddyn", "fedem", "fedfac", "fedfomo",
-    "fedprox", "fedsplit", "moon", "per-fedavg", "pfedgate", "pfedpara", "pfedsd",
+    "fedprox", "fedsplit", "knn-per", "moon", "per-fedavg", "pfedgate", "pfedpara", "pfedsd",
 ]  # fmt: skip
 
 

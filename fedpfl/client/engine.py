@@ -254,6 +254,7 @@ class Engine:
             train_labels=lambda: self.data.labels(place),
             layout=self.sharing.layout,
             extras=extras,
+            validation_data=lambda: self.validation_samples(client),
         )  # fmt: skip
         return state, local
 

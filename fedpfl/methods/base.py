@@ -79,6 +79,8 @@ class LocalRound:
         Layout of the shared vector.
     extras : dict of str to ndarray
         The arrays that came beside the shared vector; see :meth:`received`.
+    validation_data : callable, () → Samples
+        Prepares the client's samples for validation; there may be none.
     notes : dict
         What a method's steps leave for its later ones in the same round; empty at first.
     """
@@ -94,12 +96,19 @@ class LocalRound:
     train_labels: Callable[[], np.ndarray]
     layout: Layout
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)
+    validation_data: Callable[[], Samples] | None = None
     notes: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def samples(self) -> Samples:
         """The client's training data."""
         return self.train_data()
+
+    @cached_property
+    def validation(self) -> Samples:
+        """The client's samples for validation, which nobody trains on; there may be none."""
+        assert self.validation_data is not None  # the engine gives it
+        return self.validation_data()
 
     @cached_property
     def class_counts(self) -> np.ndarray:
@@ -220,6 +229,11 @@ class Method:
     def extras(self) -> Sequence[Extra]:
         """The arrays that travel beside the shared vector with these settings, both ways."""
         return ()
+
+    @property
+    def needs_validation(self) -> str:
+        """The setting for which there have to be samples for validation; empty if there need not be."""
+        return ""
 
     def sparse_from(self, name: str) -> float | None:
         """Return the magnitude from which entries of a shared array travel, smaller ones counting as 0.

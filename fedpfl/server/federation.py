@@ -11,6 +11,7 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from ..core.errors import ConfigError, FedpflError, LayoutError
+from ..core.extras import SERVER
 from ..core.federation import Client, new_clients
 from ..core.layout import Layout
 from ..core.payload import Payload
@@ -222,7 +223,8 @@ def _privacy(config: Config, rule: Rule, state_key: str) -> ServerPrivacy:
         allowed = f"the server's rule of {config.run.method} is more than a mean of updates; use client"
         raise ConfigError("dp-where", "server", allowed)
     folder = Path(config.run.state_dir).expanduser() / state_key / "server"
-    return ServerPrivacy(config.privacy, rule.clients, config.run.seed, folder, config.run.wire_dtype)
+    besides = any(extra.goes(SERVER) for extra in config.method.extras)
+    return ServerPrivacy(config.privacy, rule.clients, config.run.seed, folder, config.run.wire_dtype, besides)
 
 
 def _mean_model(config: Config, rule: Rule, personal: Layout, classes: Sequence[int]) -> MeanModel:

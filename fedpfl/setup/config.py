@@ -141,6 +141,9 @@ class Config:
             raise ConfigError("early-stop", run.early_stop, "needs validation-fraction and evaluate-every above 0")
         method = find(run.method)
         own = method(s.parse(method.Settings, values, method.name), training, run.personal_head)
+        if own.needs_validation and not data.validation_fraction:
+            allowed = f"must be above 0 for {own.needs_validation}"
+            raise ConfigError("validation-fraction", data.validation_fraction, allowed)
         server, privacy = s.parse(ServerStepSettings, values), s.parse(PrivacySettings, values)
         rule = own.aggregation.rule
         if server.on and rule.no_server_step:

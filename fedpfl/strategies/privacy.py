@@ -32,12 +32,21 @@ class ServerPrivacy(Companion):
         Where the server's secret is kept.
     wire_dtype : str
         Type in which shared arrays travel: a client starts from what is left of them in it.
+    sends_besides : bool
+        Whether clients send arrays beside the shared vector: these are a release even where that is empty.
     """
 
     def __init__(
-        self, settings: PrivacySettings, clients: Iterable[int], seed: int, folder: Path, wire_dtype: str
+        self,
+        settings: PrivacySettings,
+        clients: Iterable[int],
+        seed: int,
+        folder: Path,
+        wire_dtype: str,
+        sends_besides: bool = False,
     ) -> None:
         self.settings = settings
+        self.sends_besides = sends_besides
         self._releases = dict.fromkeys(clients, 0)
         self._seed, self._folder, self._wire_dtype = seed, folder, wire_dtype
 
@@ -48,7 +57,7 @@ class ServerPrivacy(Companion):
 
     def begin(self, rule: Rule, done: Round, clients: Sequence[Client]) -> None:
         """Count a release of each client that is asked to train; its reply may be seen even if it is lost here."""
-        if rule.layout.size:
+        if rule.layout.size or self.sends_besides:
             for client in clients:
                 self._releases[client.id] += 1
             done.privacy = self.spent()

@@ -182,6 +182,11 @@ def test_nothing_shared_costs_nothing(tmp_path):
     assert "privacy" not in folder.metrics()[0]
 
 
+def test_what_is_sent_without_shared_arrays_costs_as_much(tmp_path):
+    folder = simulate(tmp_path, 2, method="fedproto", num_server_rounds=1, local_epochs=1, **DP)
+    assert folder.metrics()[0]["privacy"]["epsilon"] == epsilon(0.5, 1, 1e-5)
+
+
 # -- runs ------------------------------------------------------------------------------------------------------------
 
 

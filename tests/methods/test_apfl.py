@@ -11,7 +11,7 @@ from torch import nn
 
 from fedpfl import models
 from fedpfl.methods.apfl import mixture
-from fedpfl.models.registry import SplitModel
+from fedpfl.models.registry import BaseHeadModel
 from fedpfl.results.export import export_personal
 from fedpfl.results.new_clients import Simulation
 from fedpfl.setup.config import Config
@@ -20,7 +20,7 @@ from fedpfl.setup.config import Config
 def built(**settings):
     torch.manual_seed(0)
     method = Config.parse({"method": "apfl", **settings}).method
-    return method, method.build(SplitModel(nn.Flatten(), nn.Linear(4, 3)))
+    return method, method.build(BaseHeadModel(nn.Flatten(), nn.Linear(4, 3)))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])

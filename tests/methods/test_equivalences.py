@@ -137,6 +137,37 @@ def test_pfedme_without_a_pull_trains_its_model_of_a_round_as_local_does(tmp_pat
         assert [line[key] for line in ours.metrics()] == [line[key] for line in theirs.metrics()]
 
 
+@pytest.mark.parametrize("distance", ["means", "samples"])
+def test_fedproto_without_a_pull_is_local(tmp_path, distance):
+    settings = {"model": "normalised", "num_server_rounds": 3}
+    ours = run(tmp_path / "a", "fedproto", fedproto_pull=0.0, fedproto_distance=distance, **settings)
+    theirs = run(tmp_path / "b", "local", **settings)
+    for mine, alone in zip(personal(tmp_path / "a"), personal(tmp_path / "b"), strict=True):
+        assert_same({name: mine[name] for name in alone}, alone)
+    assert [line["personalised"] for line in ours.metrics()] == [line["personalised"] for line in theirs.metrics()]
+
+
+@pytest.mark.parametrize("model", ["small-cnn", "normalised"])
+def test_fedpac_without_alignment_and_combination_is_fedrep(tmp_path, model):
+    own = {"fedpac_alignment": 0.0, "fedpac_combine": False, "fedpac_p_epochs": 2}
+    ours = run(tmp_path / "a", "fedpac", model=model, num_server_rounds=3, **own)
+    theirs = run(tmp_path / "b", "fedrep", model=model, num_server_rounds=3, fedrep_p_epochs=2)
+    (_, mine), (_, other) = ours.checkpoint(), theirs.checkpoint()
+    assert np.array_equal(mine["shared"][: other["shared"].size], other["shared"])
+    for key in ("clients", "train_loss", "personalised"):
+        assert [line[key] for line in ours.metrics()] == [line[key] for line in theirs.metrics()]
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_knn_per_trains_as_fedavg_and_without_neighbours_predicts_so(tmp_path, weight):
+    ours = run(tmp_path / "a", "knn-per", knn_per_weight=weight)
+    theirs = run(tmp_path / "b", "fedavg")
+    assert_same(shared(ours), shared(theirs))
+    for mine, other in zip(ours.metrics(), theirs.metrics(), strict=True):
+        assert mine["global"] == other["global"]
+        assert (mine["personalised"]["each"] == other["personalised"]["each"]) == (weight == 0)
+
+
 def test_fedper_with_every_layer_in_the_head_is_local(tmp_path):
     run(tmp_path / "a", "fedper", model="mlp", fedper_head_layers=3)
     run(tmp_path / "b", "local", model="mlp")

@@ -43,7 +43,8 @@ class Task:
         self.start = {name: array.numpy().astype(np.float64) for name, array in start.items()}
         self.lines = run.metrics()
         self.rounds = [line["clients"] for line in self.lines]
-        self.shared = load_file(run.path / "global.safetensors")
+        common = run.path / "global.safetensors"  # none where each client gets a model of its own
+        self.shared = load_file(common) if common.exists() else {}
         assert [len(clients) for clients in self.rounds] == [2, 2, 2]
 
     def mean(self, arrays, clients, names, weights=None):
@@ -416,6 +417,107 @@ def test_fedrod(play):
             trained[i] = v
         w = task.mean(trained, clients, w)
         task.check_loss(at, "personalised", lambda i, x, w=w: both(w, p[i], x))
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)
+
+
+def features(w, x):
+    return x @ w[BASE[0]].T + w[BASE[1]]
+
+
+def class_means(w, x, y):
+    """Return the mean features of each class, 0 for those that are not there, and the numbers of samples."""
+    of_class = np.eye(3)[y]
+    counts = of_class.sum(0)
+    return of_class.T @ features(w, x) / np.maximum(counts, 1)[:, None], counts
+
+
+@pytest.mark.parametrize("predict", ["model", "prototype"])
+@pytest.mark.parametrize("distance", ["means", "samples"])
+def test_fedproto(play, distance, predict):
+    task, lam = play("fedproto", fedproto_pull=0.5, fedproto_distance=distance, fedproto_predict=predict), 0.5
+    models, prototypes, known = [task.start] * 3, np.zeros((3, 5)), np.zeros(3, bool)
+    for at, clients in enumerate(task.rounds):
+        sums, counts = np.zeros((3, 5)), np.zeros(3)
+        for i in clients:
+            (x, y), v = task.train[i], models[i]
+            for _ in range(EPOCHS):
+                means, own = class_means(v, x, y)
+                gap = (means - prototypes) * (known & (own > 0))[:, None]
+                if distance == "means":
+                    length = np.linalg.norm(gap, axis=1)
+                    dz = (gap / np.where(length, length, 1)[:, None] / np.maximum(own, 1)[:, None])[y]
+                else:
+                    dz = 2 * (features(v, x) - prototypes[y]) * known[y][:, None] / 5 / len(y)
+                g = gradient(v, x, y)
+                g[BASE[0]] += lam * dz.T @ x
+                g[BASE[1]] += lam * dz.sum(0)
+                v = {k: v[k] - RATE * g[k] for k in v}
+            models[i] = v
+            means, own = class_means(v, x, y)
+            sums, counts = sums + own[:, None] * means, counts + own
+        prototypes = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], prototypes)
+        known |= counts > 0
+        if predict == "model":
+            task.check_loss(at, "personalised", lambda i, x: logits(models[i], x))
+            continue
+
+        def nearest(i, x, prototypes=prototypes, known=known):
+            apart = np.linalg.norm(features(models[i], x)[:, None] - prototypes, axis=2)
+            return -np.where(known, apart, 1 + np.where(known, apart, 0).max(1, keepdims=True))
+
+        task.check_loss(at, "personalised", nearest)
+
+
+def test_fedpac(play):
+    task, lam = play("fedpac", fedpac_alignment=0.5, fedpac_p_epochs=3), 0.5
+    base, heads = {k: task.start[k] for k in BASE}, [{k: task.start[k] for k in HEAD} for _ in range(3)]
+    prototypes, known = np.zeros((3, 5)), np.zeros(3, bool)
+    for at, clients in enumerate(task.rounds):
+        trained, h, v, sums, counts = {}, {}, {}, np.zeros((3, 5)), np.zeros(3)
+        for i in clients:
+            x, y = task.train[i]
+            n, w = len(y), {**base, **heads[i]}
+            z = features(w, x)
+            h[i] = np.eye(3)[y].T @ z / n
+            v[i] = ((z**2).sum() / n - (h[i] ** 2).sum()) / n
+            w = descend(w, (x, y), 3, HEAD)
+            for _ in range(EPOCHS):
+                g, dz = gradient(w, x, y), 2 * (features(w, x) - prototypes[y]) * known[y][:, None] / 5 / n
+                g[BASE[0]] += lam * dz.T @ x
+                g[BASE[1]] += lam * dz.sum(0)
+                w = {k: w[k] - RATE * g[k] if k in BASE else w[k] for k in w}
+            trained[i] = w
+            means, own = class_means(w, x, y)
+            sums, counts = sums + own[:, None] * means, counts + own
+        base = task.mean(trained, clients, BASE)
+        # Of two clients, one takes the share a of the other's head: the least (1 − a)²·V_i + a²·(V_j + ‖h_i − h_j‖²).
+        i, j = clients
+        for one, other in ((i, j), (j, i)):
+            a = v[one] / (v[one] + v[other] + ((h[i] - h[j]) ** 2).sum())
+            heads[one] = {k: (1 - a) * trained[one][k] + a * trained[other][k] for k in HEAD}
+        prototypes = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], prototypes)
+        known |= counts > 0
+        task.check_loss(at, "personalised", lambda i, x, base=base: logits({**base, **heads[i]}, x))
+        assert "global" not in task.lines[at]
+    assert not task.shared
+
+
+def test_knn_per(play):
+    task = play("knn-per", knn_per_k=3, knn_per_scale=0.7, knn_per_weight=0.4)
+    w = task.start
+    for at, clients in enumerate(task.rounds):
+        w = task.mean({i: descend(w, task.train[i], EPOCHS, w) for i in clients}, clients, w)
+
+        def mixed(i, x, w=w):
+            own, y = task.train[i]
+            apart = np.linalg.norm(features(w, x)[:, None] - features(w, own), axis=2)
+            near = np.argsort(apart, axis=1)[:, :3]
+            votes = np.exp(-np.take_along_axis(apart, near, 1) / 0.7)
+            neighbours = (np.eye(3)[y[near]] * votes[:, :, None]).sum(1) / votes.sum(1, keepdims=True)
+            return np.log(0.4 * neighbours + 0.6 * softmax(logits(w, x)))
+
+        task.check_loss(at, "personalised", mixed)
         task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
 

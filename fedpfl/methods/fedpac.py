@@ -1,0 +1,188 @@
+"""FedPAC: features are aligned with the class centroids of all, and each client gets the best combination of heads.
+
+Xu, Tong, Huang: Personalized Federated Learning with Feature Alignment and Classifier Collaboration, ICLR 2023,
+Sections 3 and 4 and Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable, Mapping, Sequence
+
+import numpy as np
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.extras import SERVER, Extra
+from ..core.federation import Client, Federation
+from ..core.payload import Payload
+from ..core.settings import setting
+from ..models import cut
+from ..rules.mean import RunningMean
+from ..rules.per_client import inner_products
+from ..training.phase import Batch, Forward, Phase
+from .base import Aggregation, LocalRound, excluding
+from .prototypes import PrototypeMethod, PrototypeRule, apart, by_class, class_by_width
+
+
+@dataclass(frozen=True)
+class FedPACSettings:
+    """Settings of FedPAC."""
+
+    alignment: float = setting(1.0, "Weight λ of the distance to the centroids.", minimum=0)
+    p_epochs: int = setting(1, "Epochs of a round that train the head, before the E epochs of the base.", minimum=0)
+    combine: bool = setting(
+        True, "Whether clients get combinations of heads; without, and with λ = 0, the method is FedRep."
+    )
+
+
+def combination(variances: np.ndarray, products: np.ndarray) -> np.ndarray:
+    """Return argmin_α Σ_j α_j²·V_j + ‖Σ_j α_j·g_j‖² over α ≥ 0 with Σ_j α_j = 1, shape (n,).
+
+    With P = diag(V) + (g_j·g_k), a multiple of α minimises βᵀPβ/2 − Σ_j β_j over β ≥ 0, which is non-negative least
+    squares with P's Cholesky factor.
+
+    Parameters
+    ----------
+    variances : ndarray, shape (n,)
+        V; noise may have made some negative, which count as 0.
+    products : ndarray, shape (n, n)
+        Inner products of the g_j.
+    """
+    # Imported here: clients import this file and need no SciPy.
+    from scipy.optimize import nnls
+
+    p = np.diag(np.maximum(variances, 0)) + products
+    size = np.trace(p) / len(p)
+    # A client with a single sample has no variance: a trace of one makes P definite.
+    lower = np.linalg.cholesky((p / size if size > 0 else p) + 1e-12 * np.eye(len(p)))
+    beta: np.ndarray = nnls(lower.T, np.linalg.solve(lower, np.ones(len(p))))[0]
+    return beta / beta.sum()
+
+
+class HeadCombination(PrototypeRule):
+    """The mean of bases, weighted by samples, and for each client that answered a combination of all their heads.
+
+    Client i gets Σ_j α_ij·head_j, where α_i minimises an estimate of the combined head's error on i's data: of
+    variance Σ_j α_ij²·V_j and bias ‖h_i − Σ_j α_ij·h_j‖². All others keep the head that they have.
+
+    Parameters
+    ----------
+    in_head : callable, str → bool
+        Says by name what belongs to the head.
+    combine : bool
+        False: every client keeps its own head.
+    """
+
+    name = "head-combination"
+    one_model = False
+
+    def __init__(
+        self, federation: Federation, shared: np.ndarray, in_head: Callable[[str], bool], combine: bool
+    ) -> None:
+        super().__init__(federation, shared)
+        self.combine = combine
+        self._head = np.zeros(self.layout.size, bool)
+        for name, place in self.layout.slices().items():
+            self._head[place] = in_head(name)
+        self.heads = np.tile(shared[self._head], (len(self.clients), 1))
+
+    def begin(self) -> None:
+        """Start the sums at zero."""
+        super().begin()
+        self._mean = RunningMean(self.layout.size)
+        self._replies: dict[int, tuple[np.ndarray, np.ndarray, float]] = {}
+
+    def outgoing(self, client: Client) -> np.ndarray:
+        """Return the common base and the client's head."""
+        vector = self.shared.copy()
+        vector[self._head] = self.heads[client.id]
+        return vector
+
+    def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
+        """Add the base; keep the head, h_i and V_i."""
+        super().add(client, shared, reply)
+        self._mean.add(shared, client.train_samples)
+        moments, (variance,) = reply.arrays["moments"].reshape(-1), reply.arrays["variance"]
+        self._replies[client.id] = shared[self._head], moments, float(variance)
+
+    def finish(self) -> None:
+        """Divide, and combine."""
+        super().finish()
+        self.shared = self._mean.value()
+        ids, (heads, moments, variances) = list(self._replies), map(np.stack, zip(*self._replies.values()))
+        self.heads = self.heads.copy()
+        self.heads[ids] = heads
+        if not self.combine:
+            return
+        products = inner_products(moments, centred=True)
+        gaps = (products - row[:, None] - row[None, :] + row[i] for i, row in enumerate(products))  # of h_j − h_i
+        weights = np.stack([combination(variances, gap) for gap in gaps])
+        self.heads[ids] = weights @ heads.astype(np.float64)
+        self.note("own-head", np.diag(weights).mean())
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Add the heads."""
+        return {**super().state(), "heads": self.heads}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take them back."""
+        super().load_state(state)
+        self.heads = state["heads"]
+
+
+class FedPAC(PrototypeMethod):
+    """The head on CE; then the base on CE + λ·mean (f(x) − c_y)²; centroids c_y are the means of all clients' features.
+
+    A client also tells h_i = (p_ij·µ_ij)_j and V_i = (E‖z‖² − ‖h_i‖²)/n_i of its features z by the received base, p_ij
+    being the share of class j among its n_i samples and µ_ij the mean of their features. The server combines heads by
+    them.
+    """
+
+    name = "fedpac"
+    paper = "Xu et al., Personalized Federated Learning with Feature Alignment and Classifier Collaboration, ICLR 2023"
+    shares = "everything, and mean features of each class; each client gets its own combination of heads"
+    no_personal_head = "combines its clients' heads, and shares class prototypes"
+    Settings = FedPACSettings
+
+    @property
+    def extras(self) -> Sequence[Extra]:
+        """Add what heads are combined by."""
+        moments = Extra("moments", SERVER, "h_i: mean features of each class times its share", class_by_width)
+        return (*super().extras, moments, Extra("variance", SERVER, "V_i", (1,)))
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """Head, then base; a frozen base keeps its running statistics as well."""
+        features, of_class = by_class(local)
+        moments, n = of_class.T @ features / len(features), len(features)
+        variance = (features.square().sum() / n - moments.square().sum()) / n
+        local.notes.update(moments=moments, variance=variance.reshape(1))
+        prototypes, known = self.prototypes(local)
+
+        def loss(model: nn.Module, batch: Batch) -> Tensor:
+            base, head, _ = cut(model)
+            z = base(batch.x)
+            pull: Tensor = self.settings.alignment * apart(z, batch.y, prototypes, known)
+            return F.cross_entropy(head(z), batch.y) + pull
+
+        in_head = cut(local.model).in_head
+        return [
+            Phase(train=in_head, epochs=self.settings.p_epochs, move_statistics=False),
+            Phase(train=excluding(in_head), epochs=self.training.local_epochs, loss=loss),
+        ]
+
+    def conclude(self, local: LocalRound) -> Payload:
+        """Send the centroids by the trained base, h_i and V_i."""
+        reply = super().conclude(local)
+        reply.arrays.update({name: local.notes[name].float().cpu().numpy() for name in ("moments", "variance")})
+        return reply
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """A mean of bases and combinations of heads."""
+        options = {"in_head": lambda name: name.startswith("head."), "combine": self.settings.combine}
+        return Aggregation(HeadCombination, options)
+
+    def global_model(self, model: nn.Module) -> Forward | None:
+        """Each client receives a head of its own."""
+        return None

@@ -1,0 +1,123 @@
+"""kNN-Per: FedAvg's model, mixed with what a client's own samples of the most similar features say.
+
+Marfoq, Neglia, Vidal, Kameni: Personalized Federated Learning through Local Memorization, ICML 2022, Section 3 and
+Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.errors import NoPlainModel
+from ..core.settings import setting
+from ..models import cut
+from ..training.loop import EVALUATION_BATCH, predict
+from ..training.phase import Forward
+from .base import LocalRound, Method
+
+# Weights that a client chooses from.
+GRID = [at / 10 for at in range(11)]
+LEAST = 1e-12  # Of a probability whose logarithm is taken.
+
+
+@dataclass(frozen=True)
+class KNNPerSettings:
+    """Settings of kNN-Per."""
+
+    k: int = setting(10, "Neighbours k of a sample; all of a client's training samples if it has fewer.", minimum=1)
+    scale: float = setting(1.0, "Scale σ of distances: the larger, the more alike the neighbours count.", above=0)
+    weight: float = setting(
+        0.5, "Weight λ of the neighbours; 0 is FedAvg, 1 the neighbours alone.", minimum=0, maximum=1
+    )
+    tune: bool = setting(
+        False,
+        "Each client takes the weight λ_m of 0, 0.1, … 1 that predicts most of its samples for validation "
+        "(validation-fraction) right, as in the paper; a client that has none takes the common weight.",
+    )
+
+
+class Mixture:
+    """log(λ·h_knn + (1 − λ)·h) for one client.
+
+    Its samples are looked at when the first prediction is asked for, by the model as it is then.
+
+    Parameters
+    ----------
+    model : nn.Module
+        In evaluation mode when it is called.
+    settings : KNNPerSettings
+        k, σ, λ.
+    """
+
+    def __init__(self, model: nn.Module, settings: KNNPerSettings) -> None:
+        self.base, self.head, _ = cut(model)
+        self.settings = settings
+        self._local: LocalRound = cast(Any, model).memorised
+        self._weight: float | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return log-probabilities, shape (samples, classes)."""
+        if self._weight is None:
+            self._features, self._labels = predict(self.base, self._local.samples.x), self._local.samples.y
+            self._weight = self._best() if self.settings.tune else self.settings.weight
+        return self._mixed(*self._each(x), self._weight)
+
+    def _each(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.base(x)
+        # Exactly: by products of matrices the distances of near samples would lose their digits.
+        distances = torch.cdist(features, self._features, compute_mode="donot_use_mm_for_euclid_dist")
+        near, places = distances.topk(min(self.settings.k, len(self._labels)), largest=False)
+        shared = F.softmax(self.head(features), dim=1)
+        votes = F.softmax(-near / self.settings.scale, dim=1)
+        return torch.zeros_like(shared).scatter_add(1, self._labels[places], votes), shared
+
+    def _mixed(self, neighbours: Tensor, shared: Tensor, weight: float) -> Tensor:
+        return (weight * neighbours + (1 - weight) * shared).clamp(min=LEAST).log()
+
+    def _best(self) -> float:
+        """Return the least of the weights that predict most of the samples for validation right."""
+        x, y = self._local.validation
+        if not len(y):
+            return self.settings.weight
+        neighbours, shared = (torch.cat(parts) for parts in zip(*(self._each(p) for p in x.split(EVALUATION_BATCH))))
+        right = [int((self._mixed(neighbours, shared, weight).argmax(1) == y).sum()) for weight in GRID]
+        return GRID[right.index(max(right))]
+
+
+class KNNPer(Method):
+    """Training is FedAvg's. A client predicts with λ·h_knn + (1 − λ)·h, h_knn by its nearest training samples.
+
+    h_knn(x)_y is proportional to Σ exp(−‖φ(x) − φ(x_s)‖₂/σ) over those of the k nearest samples x_s that are of class
+    y; φ are the features that the last layer of h gets.
+    """
+
+    name = "knn-per"
+    paper = "Marfoq et al., Personalized Federated Learning through Local Memorization, ICML 2022"
+    shares = "everything; features of the client's samples, which are remembered, stay"
+    Settings = KNNPerSettings
+
+    @property
+    def needs_validation(self) -> str:
+        """The choice of λ_m needs samples that nobody has trained on."""
+        return "knn-per-tune" if self.settings.tune else ""
+
+    def prepare(self, local: LocalRound) -> None:
+        """Have the client's samples at hand for predictions; they are no array of the model."""
+        cast(Any, local.model).memorised = local
+
+    def personalised(self, model: nn.Module) -> Forward:
+        """Return the mixture."""
+        return Mixture(model, self.settings)
+
+    def global_model(self, model: nn.Module) -> Forward:
+        """Return h."""
+        return model
+
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """Refuse: no plain model remembers samples."""
+        raise NoPlainModel("knn-per predicts with the client's samples beside the shared model")

@@ -1,0 +1,123 @@
+"""What the methods have in common that compare a sample's features with the mean features of its class."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Sequence, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.extras import BOTH, CLIENT, RECEIVED, SERVER, Extra
+from ..core.federation import Client, Federation
+from ..core.payload import Payload
+from ..models import cut
+from ..rules import Rule
+from ..training.loop import predict
+from .base import LocalRound, Method
+
+
+def class_by_width(model: nn.Module) -> tuple[int, ...]:
+    """Return the number of classes and that of features of a model."""
+    return tuple(cast(Any, cut(model).head).weight.shape)
+
+
+def classes(model: nn.Module) -> tuple[int, ...]:
+    """Return the shape of what is a number for each class."""
+    return class_by_width(model)[:1]
+
+
+class PrototypeRule(Rule):
+    """Base of the rules that average prototypes: c_j ← Σ_i n_ij·c_ij / Σ_i n_ij over the clients that answered.
+
+    A class of which nobody in the round has samples keeps its prototype, if it has one.
+    """
+
+    def __init__(self, federation: Federation, shared: np.ndarray) -> None:
+        super().__init__(federation, shared)
+        self.prototypes = np.zeros((0, 0), np.float32)
+        self.known = np.zeros(0, np.uint8)
+
+    def begin(self) -> None:
+        """Start the sums at zero."""
+        self._sums, self._counts = np.zeros((1, 1)), np.zeros(1)
+
+    def attachments(self, client: Client, kind: str) -> Payload:
+        """Send all clients the prototypes, as soon as there are any, and which classes have one."""
+        return Payload(arrays={"prototypes": self.prototypes, "known": self.known} if self.known.size else {})
+
+    def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
+        """Add n_ij·c_ij; the noise of differential privacy makes numbers of samples negative."""
+        counts = np.maximum(reply.arrays["counts"].astype(np.float64), 0)
+        self._sums = self._sums + counts[:, None] * reply.arrays["prototypes"]
+        self._counts = self._counts + counts
+
+    def finish(self) -> None:
+        """Divide by the numbers of samples."""
+        found = self._counts > 0
+        means = (self._sums / np.where(found, self._counts, 1)[:, None]).astype(np.float32)
+        if not self.known.size:
+            self.prototypes, self.known = np.zeros_like(means), np.zeros(len(means), np.uint8)
+        self.prototypes = np.where(found[:, None], means, self.prototypes)
+        self.known = np.where(found, np.uint8(1), self.known)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Add the prototypes."""
+        return {**super().state(), "prototypes": self.prototypes, "known": self.known}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take them back."""
+        super().load_state(state)
+        self.prototypes, self.known = state["prototypes"], state["known"]
+
+
+class PrototypeMethod(Method):
+    """Base of the methods whose clients send the mean features of each of their classes, and get everybody's."""
+
+    @property
+    def extras(self) -> Sequence[Extra]:
+        """The prototypes both ways; what their mean is weighted by; which classes have one."""
+        return (
+            Extra("prototypes", BOTH, "mean features of each class", class_by_width, private_from=RECEIVED),
+            Extra("counts", SERVER, "training samples of each class", classes),
+            Extra("known", CLIENT, "1 for classes with a prototype", classes, exact="uint8"),
+        )
+
+    def prototypes(self, local: LocalRound) -> tuple[Tensor, Tensor]:
+        """Return what the server sent: the prototypes, (classes, features), and which classes have one, (classes,)."""
+        example = next(local.model.parameters())
+        if not local.has_received("prototypes"):
+            shape = class_by_width(local.model)
+            return example.new_zeros(shape), example.new_zeros(shape[0], dtype=torch.bool)
+        known = torch.tensor(local.received("known"), device=example.device).bool()
+        return torch.tensor(local.received("prototypes")).to(example), known
+
+    def conclude(self, local: LocalRound) -> Payload:
+        """Send the mean features of each class by the trained model; of the others what came from the server."""
+        features, of_class = by_class(local)
+        counts, received = of_class.sum(0), self.prototypes(local)[0].double()
+        means = of_class.T @ features / counts.clamp(min=1)[:, None]
+        means = torch.where(counts[:, None] > 0, means, received)
+        arrays = {"prototypes": means, "counts": counts}
+        return Payload(arrays={name: array.float().cpu().numpy() for name, array in arrays.items()})
+
+
+@torch.no_grad()
+def by_class(local: LocalRound) -> tuple[Tensor, Tensor]:
+    """Return the features of the training samples by the model as it stands, and which class each has.
+
+    Returns
+    -------
+    features : Tensor of float64, shape (samples, features)
+    of_class : Tensor of float64, shape (samples, classes)
+        A 1 in each row.
+    """
+    x, y = local.samples
+    features = predict(cut(local.model.eval()).base, x).double()
+    return features, F.one_hot(y, class_by_width(local.model)[0]).to(features)
+
+
+def apart(features: Tensor, y: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """Return the mean of (z − c_y)² over a batch's samples and all features; 0 for classes without a prototype."""
+    return ((features - prototypes[y]).square().mean(1) * known[y]).mean()

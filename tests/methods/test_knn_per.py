@@ -1,0 +1,60 @@
+"""kNN-Per: weights that clients choose, and how it goes with few samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support import FEW_SAMPLES, linear_round, simulate
+
+from fedpfl.core.errors import ConfigError
+from fedpfl.methods.knn_per import KNNPer, KNNPerSettings
+from fedpfl.setup.config import Config
+from fedpfl.training.settings import TrainingSettings
+
+QUICK = {"method": "knn-per", "num_server_rounds": 1, "local_epochs": 1, "dirichlet_alpha": 0.1, **FEW_SAMPLES}
+
+
+def validated(tmp_path, **settings):
+    (line,) = simulate(tmp_path, 4, validation_fraction=0.25, **{**QUICK, **settings}).metrics()
+    return line["validation"]["each"]
+
+
+def test_a_tuned_weight_is_best_on_the_client_s_validation_samples(tmp_path):
+    tuned = validated(tmp_path / "tuned", knn_per_tune=True)
+    fixed = [validated(tmp_path / str(w), knn_per_weight=w) for w in (0.0, 0.5, 1.0)]
+    for client, accuracy in tuned.items():
+        assert accuracy >= max(each[client] for each in fixed)
+    assert any(fixed[0][client] != fixed[2][client] for client in tuned)
+
+
+def test_tuning_needs_samples_for_validation():
+    with pytest.raises(ConfigError, match=r"^validation-fraction = 0.0: must be above 0 for knn-per-tune"):
+        Config.parse({"method": "knn-per", "knn-per-tune": True})
+    assert Config.parse({"method": "knn-per", "knn-per-tune": True, "validation-fraction": 0.1})
+
+
+def probabilities(x, y, at, **settings):
+    method = KNNPer(KNNPerSettings(**settings), TrainingSettings())
+    local = linear_round(method, x, y, 3)
+    method.prepare(local)
+    return method.personalised(local.model)(torch.tensor(at)).exp().detach().numpy()
+
+
+def test_neighbours_alone_predict_what_the_samples_say():
+    rng = np.random.default_rng(0)
+    x, y, at = rng.normal(size=(20, 4)), np.repeat([0, 1, 1, 2, 2], 4), rng.normal(size=(7, 4))
+    nearest = probabilities(x, y, at, k=1, weight=1.0)
+    apart = np.linalg.norm(at[:, None] - x, axis=2)
+    assert (nearest.argmax(1) == y[apart.argmin(1)]).all()
+    assert nearest.max(1) == pytest.approx(np.ones(7))
+    # More neighbours than there are samples, all of them alike: the shares of the classes.
+    alike = probabilities(x, y, at, k=1000, scale=1e9, weight=1.0)
+    assert alike == pytest.approx(np.tile([0.2, 0.4, 0.4], (7, 1)), abs=1e-6)
+
+
+def test_samples_that_are_far_from_all_others_have_neighbours_too():
+    x, y = np.eye(4), np.array([0, 1, 2, 1])
+    found = probabilities(x, y, x[:1] + 1e6, weight=1.0)
+    assert np.isfinite(found).all()
+    assert found.sum() == pytest.approx(1, rel=1e-6)

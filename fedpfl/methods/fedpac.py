@@ -57,7 +57,8 @@ def combination(variances: np.ndarray, products: np.ndarray) -> np.ndarray:
     # A client with a single sample has no variance: a trace of one makes P definite.
     lower = np.linalg.cholesky((p / size if size > 0 else p) + 1e-12 * np.eye(len(p)))
     beta: np.ndarray = nnls(lower.T, np.linalg.solve(lower, np.ones(len(p))))[0]
-    return beta / beta.sum()
+    beta /= beta.sum()
+    return beta
 
 
 class HeadCombination(PrototypeRule):

@@ -30,7 +30,8 @@ def of_means(features: Tensor, y: Tensor, prototypes: Tensor, known: Tensor) -> 
     of_class = F.one_hot(y, len(known)).to(prototypes)
     counts = of_class.sum(0)
     means = of_class.T @ features.to(prototypes) / counts.clamp(min=1)[:, None]
-    return (means - prototypes)[(counts > 0) & known].norm(dim=1).sum()
+    distances: Tensor = (means - prototypes)[(counts > 0) & known].norm(dim=1)
+    return distances.sum()
 
 
 DISTANCES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {"means": of_means, "samples": apart}

@@ -10,7 +10,7 @@ class. That would draw all features towards 0 and is taken for a slip.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,29 +25,11 @@ from .base import Aggregation, LocalRound, everything
 from .prototypes import PrototypeMethod, PrototypeRule, apart, class_by_width
 
 
-def of_means(features: Tensor, y: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """Σ_j ‖C_i(j) − C(j)‖₂ over the batch's classes, C_i(j) being the mean of the batch's samples of class j."""
-    of_class = F.one_hot(y, len(known)).to(prototypes)
-    counts = of_class.sum(0)
-    means = of_class.T @ features.to(prototypes) / counts.clamp(min=1)[:, None]
-    distances: Tensor = (means - prototypes)[(counts > 0) & known].norm(dim=1)
-    return distances.sum()
-
-
-DISTANCES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {"means": of_means, "samples": apart}
-
-
 @dataclass(frozen=True)
 class FedProtoSettings:
     """Settings of FedProto."""
 
     pull: float = setting(1.0, "Weight λ of the distance to the prototypes; 0 is training alone.", minimum=0)
-    distance: str = setting(
-        "means",
-        "The distance: the sum over a batch's classes of ‖mean of the class's features − prototype‖₂ (means, the "
-        "paper), or the mean squared difference of each sample's features (samples, the authors' code).",
-        choices=tuple(DISTANCES),
-    )
     predict: str = setting(
         "model", "What predicts: a client's own model, or the class of the nearest prototype.",
         choices=("model", "prototype"),
@@ -55,7 +37,10 @@ class FedProtoSettings:
 
 
 class FedProto(PrototypeMethod):
-    """CE + λ·Σ_j d(C_i(j), C(j)), C_i(j) being the client's mean features of class j and C(j) those of all clients.
+    """CE + λ·mean of (f(x) − C(y))², C(j) being the mean features of class j over all clients (Equation 7).
+
+    The paper's distance is ‖C_i(j) − C(j)‖₂ for each class j of a batch. It has no gradient at 0, where a client is
+    that alone has a class; so the distance here is that of the authors' code.
 
     Models stay with their clients. A client predicts with its model by default. The paper's rule is the nearest
     prototype, ŷ = argmin_j ‖f(x) − C(j)‖₂; it does not know how frequent a class is at the client.
@@ -87,12 +72,11 @@ class FedProto(PrototypeMethod):
     def schedule(self, local: LocalRound) -> list[Phase]:
         """E epochs of everything (Equation 7)."""
         prototypes, known = self.prototypes(local)
-        distance = DISTANCES[self.settings.distance]
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             base, head, _ = cut(model)
             features = base(batch.x)
-            pull: Tensor = self.settings.pull * distance(features, batch.y, prototypes, known)
+            pull = self.settings.pull * apart(features, batch.y, prototypes, known)
             return F.cross_entropy(head(features), batch.y) + pull
 
         return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss)]

@@ -84,7 +84,9 @@ class Mixture:
         x, y = self._local.validation
         if not len(y):
             return self.settings.weight
-        neighbours, shared = (torch.cat(parts) for parts in zip(*(self._each(p) for p in torch.split(x, EVALUATION_BATCH))))
+        neighbours, shared = (
+            torch.cat(parts) for parts in zip(*(self._each(p) for p in torch.split(x, EVALUATION_BATCH)))
+        )
         right = [int((self._mixed(neighbours, shared, weight).argmax(1) == y).sum()) for weight in GRID]
         return GRID[right.index(max(right))]
 

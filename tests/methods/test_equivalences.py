@@ -137,10 +137,9 @@ def test_pfedme_without_a_pull_trains_its_model_of_a_round_as_local_does(tmp_pat
         assert [line[key] for line in ours.metrics()] == [line[key] for line in theirs.metrics()]
 
 
-@pytest.mark.parametrize("distance", ["means", "samples"])
-def test_fedproto_without_a_pull_is_local(tmp_path, distance):
+def test_fedproto_without_a_pull_is_local(tmp_path):
     settings = {"model": "normalised", "num_server_rounds": 3}
-    ours = run(tmp_path / "a", "fedproto", fedproto_pull=0.0, fedproto_distance=distance, **settings)
+    ours = run(tmp_path / "a", "fedproto", fedproto_pull=0.0, **settings)
     theirs = run(tmp_path / "b", "local", **settings)
     for mine, alone in zip(personal(tmp_path / "a"), personal(tmp_path / "b"), strict=True):
         assert_same({name: mine[name] for name in alone}, alone)

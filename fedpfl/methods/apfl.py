@@ -3,8 +3,9 @@
 Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, 2020 (arXiv 2003.13461), Algorithm 1 with the adaptive
 α.
 
-w, v and α step at once, on the same batch, through the run's optimiser; the paper's steps are plain SGD. BatchNorm's
-running statistics of the mixture are v's.
+w and v step on the same batches, through the run's optimiser; the paper's steps are plain SGD. As in the authors' code,
+α steps once a round, on one batch. Here this is before w leaves what the client received: later on, w has trained more
+than v, and α would go to 0, where v no longer learns. BatchNorm's running statistics of the mixture are v's.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.settings import setting
+from ..data.federation import Samples
 from ..layers.memory import add_twin, in_twin, twin
 from ..rules.mean import Mean
 from ..training.phase import Batch, Forward, Phase
@@ -38,7 +40,7 @@ class APFLSettings:
 
 
 class APFL(Method):
-    """v̄ = α·v + (1 − α)·w predicts. w ← w − η·∇f(w); v ← v − η·α·∇f(v̄); α ← α − η·⟨v − w, ∇f(v̄)⟩, kept in 0 … 1."""
+    """v̄ = α·v + (1 − α)·w predicts. α ← α − η·⟨v − w, ∇f(v̄)⟩, kept in 0 … 1; w ← w − η·∇f(w), v ← v − η·α·∇f(v̄)."""
 
     name = "apfl"
     paper = "Deng et al., Adaptive Personalized Federated Learning, 2020"
@@ -56,9 +58,22 @@ class APFL(Method):
         return name != ALPHA and not in_twin(name)
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """E epochs on w, v and α."""
-        epochs, adaptive = self.training.local_epochs, self.settings.adaptive
-        return [Phase(train=lambda name: adaptive or name != ALPHA, epochs=epochs, loss=loss, project=keep_a_share)]
+        """Let α step, then train w and v for E epochs."""
+        training = Phase(train=lambda name: name != ALPHA, epochs=self.training.local_epochs, loss=loss_of_both)
+        if not self.settings.adaptive:
+            return [training]
+        x, y = local.samples
+        chosen = local.generator("batch for alpha").permutation(len(y))[: self.training.batch_size]
+        at = torch.from_numpy(chosen).to(y.device)
+        step = Phase(
+            train=lambda name: name == ALPHA, epochs=1, data=Samples(x[at], y[at]), loss=self.loss_of_mixture,
+            project=keep_a_share, optimizer="sgd", momentum=0.0, weight_decay=0.0, move_statistics=False,
+        )  # fmt: skip
+        return [step, training]
+
+    def loss_of_mixture(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return f(v̄)."""
+        return F.cross_entropy(self.personalised(model)(batch.x), batch.y)
 
     @property
     def aggregation(self) -> Aggregation:
@@ -79,23 +94,20 @@ class APFL(Method):
         return {**twin(model).state_dict(), **mixture(model)}
 
 
-def mixture(model: nn.Module, *, of_fixed: bool = False) -> dict[str, Tensor]:
-    """Return the parameters v̄ by the plain model's names; with ``of_fixed`` no gradient reaches w."""
-    arrays = dict(model.named_parameters())
-    alpha, own = arrays[ALPHA], dict(twin(model).named_parameters())
-    common = {name: arrays[name].detach() if of_fixed else arrays[name] for name in own}
-    return {name: alpha * v + (1 - alpha) * common[name] for name, v in own.items()}
+def mixture(model: nn.Module) -> dict[str, Tensor]:
+    """Return v̄ by the plain model's names; no gradient reaches w."""
+    arrays, own = dict(model.named_parameters()), dict(twin(model).named_parameters())
+    alpha = arrays[ALPHA]
+    return {name: alpha * v + (1 - alpha) * arrays[name].detach() for name, v in own.items()}
 
 
-def loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Return f(w) + f(v̄), of which w gets the gradient of the first, v and α that of the second."""
-    mixed = forward_with(twin(model), mixture(model, of_fixed=True), batch.x)
+def loss_of_both(model: nn.Module, batch: Batch) -> Tensor:
+    """Return f(w) + f(v̄), of which w gets the gradient of the first and v that of the second."""
+    mixed = forward_with(twin(model), mixture(model), batch.x)
     return F.cross_entropy(model(batch.x), batch.y) + F.cross_entropy(mixed, batch.y)
 
 
 @torch.no_grad()
 def keep_a_share(names: Sequence[str], params: Sequence[Tensor]) -> None:
     """Put α back between 0 and 1."""
-    for name, param in zip(names, params):
-        if name == ALPHA:
-            param.clamp_(0, 1)
+    params[0].clamp_(0, 1)

@@ -33,13 +33,20 @@ def test_the_mixture_lies_between_the_two_models(alpha):
     assert mixed.keys() == {"head.weight", "head.bias"}
 
 
+def test_a_share_never_leaves_0_to_1():
+    for step, kept in ((-7.0, 0.0), (0.25, 0.25), (7.0, 1.0)):
+        alpha = nn.Parameter(torch.tensor([step]))
+        keep_a_share([ALPHA], [alpha])
+        assert alpha.item() == kept
+
+
 def test_every_client_has_learned_its_share_and_all_of_them_are_shares(tmp_path):
     left = Simulation.of(simulate(tmp_path, 3, method="apfl"))
-    learned = [float(left.load(i).model.alpha) for i in range(3)]
+    learned = [left.load(i).model.alpha.item() for i in range(3)]
     assert all(0 <= alpha <= 1 and alpha != 0.5 for alpha in learned)
     assert len(set(learned)) == 3
     fixed = Simulation.of(simulate(tmp_path / "fixed", 2, method="apfl", apfl_adaptive=False, num_server_rounds=1))
-    assert [float(fixed.load(i).model.alpha) for i in range(2)] == [0.5, 0.5]
+    assert [fixed.load(i).model.alpha.item() for i in range(2)] == [0.5, 0.5]
 
 
 def test_the_exported_model_predicts_as_the_client_does(tmp_path):

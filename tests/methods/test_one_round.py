@@ -262,13 +262,14 @@ def test_apfl(play, first, adaptive):
     for at, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:
-            u = dict(w)
+            g, u = gradient(mixed(i, w), *task.train[i]), dict(w)
+            if adaptive:
+                slope = sum(float(((v[i][k] - w[k]) * g[k]).sum()) for k in w)
+                alpha[i] = min(max(alpha[i] - RATE * slope, 0), 1)
             for _ in range(EPOCHS):
                 g, g_mixed = gradient(u, *task.train[i]), gradient(mixed(i, u), *task.train[i])
-                slope = sum(float(((v[i][k] - u[k]) * g_mixed[k]).sum()) for k in u)
                 v[i] = {k: v[i][k] - RATE * alpha[i] * g_mixed[k] for k in u}
                 u = {k: u[k] - RATE * g[k] for k in u}
-                alpha[i] = min(max(alpha[i] - RATE * slope, 0), 1) if adaptive else first
             trained[i] = u
         w = task.mean(trained, clients, w, weights=[1, 1])
         task.check_loss(at, "personalised", lambda i, x, w=w: logits(mixed(i, w), x))

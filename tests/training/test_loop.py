@@ -196,13 +196,13 @@ def test_a_projection_follows_each_step():
     def into_a_box(names, params):
         seen.append((list(names), max(float(p.abs().max()) for p in params)))
         for param in params:
-            param.clamp_(-0.05, 0.05)
+            param.clamp_(-0.0625, 0.0625)
 
     selected = Phase(lambda name: name.startswith("4."), epochs=2, project=into_a_box)
     run_phase(model, selected, samples, SETTINGS, np.random.default_rng(0))
     assert [names for names, _ in seen] == [["4.weight", "4.bias"]] * 6
-    assert all(most > 0.05 for _, most in seen)
-    assert max(float(p.abs().max()) for p in model[4].parameters()) <= 0.05
+    assert all(most > 0.0625 for _, most in seen)
+    assert max(float(p.abs().max()) for p in model[4].parameters()) == 0.0625
 
 
 def test_running_statistics_stand_still_on_request():

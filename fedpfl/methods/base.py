@@ -329,6 +329,10 @@ class Method:
         )
         return None if taken else self.global_model(model)
 
+    def is_copy(self, name: str) -> bool:
+        """Say whether a personal array is a copy of what the client sends, once it has trained; no secret then."""
+        return False
+
     def in_mean_model(self, name: str) -> bool:
         """Say whether a personal array counts in the mean of whole models that ``evaluate-global`` tests.
 

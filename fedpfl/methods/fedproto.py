@@ -77,7 +77,8 @@ class FedProto(PrototypeMethod):
             base, head, _ = cut(model)
             features = base(batch.x)
             pull = self.settings.pull * apart(features, batch.y, prototypes, known)
-            return F.cross_entropy(head(features), batch.y) + pull
+            total: Tensor = F.cross_entropy(head(features), batch.y) + pull
+            return total
 
         return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss)]
 

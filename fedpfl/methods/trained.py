@@ -24,6 +24,10 @@ class KeepsTrained(Method):
         """Everything but the twin travels."""
         return not in_twin(name)
 
+    def is_copy(self, name: str) -> bool:
+        """The twin is what was sent."""
+        return in_twin(name)
+
     def prepare(self, local: LocalRound) -> None:
         """Have a client that has never trained tested with what it received."""
         if local.never_trained:

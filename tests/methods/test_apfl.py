@@ -10,7 +10,7 @@ from support import simulate
 from torch import nn
 
 from fedpfl import models
-from fedpfl.methods.apfl import mixture
+from fedpfl.methods.apfl import ALPHA, keep_a_share, mixture
 from fedpfl.models.registry import BaseHeadModel
 from fedpfl.results.export import export_personal
 from fedpfl.results.new_clients import Simulation

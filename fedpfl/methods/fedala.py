@@ -70,7 +70,7 @@ class FedALA(Method):
         return self.in_mean_model(name)
 
     def is_copy(self, name: str) -> bool:
-        """Θ_i is what was sent of these layers."""
+        """Name Θ_i, which is what was sent of these layers."""
         return name.startswith(OWN + ".")
 
     def in_mean_model(self, name: str) -> bool:

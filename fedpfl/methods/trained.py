@@ -25,7 +25,7 @@ class KeepsTrained(Method):
         return not in_twin(name)
 
     def is_copy(self, name: str) -> bool:
-        """The twin is what was sent."""
+        """Name the twin, which is what was sent."""
         return in_twin(name)
 
     def prepare(self, local: LocalRound) -> None:

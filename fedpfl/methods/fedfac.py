@@ -44,7 +44,7 @@ class FedFacSettings(ChannelSettings):
     tau: str = setting(
         "0.5",
         "Threshold τ below which a channel is client-specific, as a quantile of the communalities, for all layers or "
-        'for each: "0.5" or "0.25,inf"; inf: the whole layer is personal, -inf: shared.',
+        'for each: "0.5" or "0.25,inf"; inf: the whole layer is personal, -inf: shared; mean: their mean.',
     )
     factor: str = setting(
         "principal-axis",
@@ -83,9 +83,11 @@ class FedFac(FedSplit):
         return bool(self.settings.variant == "static")
 
     def check(self) -> None:
-        """κ is a share, τ a quantile or infinite."""
-        self._per_layer("kappa", "above 0 and at most 1", lambda value: 0 < value <= 1)
-        self._per_layer("tau", "from 0 to 1, inf or -inf", lambda value: 0 <= value <= 1 or abs(value) == float("inf"))
+        """κ is a share, τ a quantile, infinite, or ``mean``."""
+        self._per_layer(
+            "kappa", "a number above 0 and at most 1", lambda: all(0 < kappa <= 1 for kappa in self._kappas)
+        )
+        self._per_layer("tau", "a number from 0 to 1, inf, -inf or mean", lambda: all(map(_is_threshold, self._taus)))
 
     def build(self, model: nn.Module) -> nn.Module:
         """Refuse a model that lacks a layer of Λ, and more or fewer values than there are layers."""
@@ -96,7 +98,7 @@ class FedFac(FedSplit):
                 raise ConfigError(f"fedfac-{key}", value, f"must be one number, or one for each of {count} layers")
         return model
 
-    def remarks(self, model: nn.Module, clients: int) -> list[str]:
+    def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
         """Say what the server sees."""
         when = "in round 1" if self.only_shared_travel else "in every round"
         return [f"fedfac, {self.settings.variant}: the server gets the client-specific channels too, {when}"]
@@ -149,19 +151,29 @@ class FedFac(FedSplit):
         """Factor analysis on the server, then the mean of the shared channels (Algorithms 1 and 2)."""
         s = self.settings
         analysis = {
-            "kappas": self._numbers("kappa"), "taus": self._numbers("tau"), "factor": s.factor,
+            "kappas": self._kappas, "taus": self._taus, "factor": s.factor,
             "tolerance": s.tolerance, "max_iterations": s.max_iterations, "update": s.update,
         }  # fmt: skip
         return Aggregation(FactorSplit, {"dynamic": s.variant == "dynamic", **analysis, **self._server_step})
 
-    def _numbers(self, key: str) -> list[float]:
-        return [float(word) for word in getattr(self.settings, key).split(",")]
+    @property
+    def _kappas(self) -> list[float]:
+        return [float(word) for word in self.settings.kappa.split(",")]
 
-    def _per_layer(self, key: str, allowed: str, proper: Callable[[float], bool]) -> None:
+    @property
+    def _taus(self) -> list[float | str]:
+        words = [word.strip() for word in self.settings.tau.split(",")]
+        return [word if word == "mean" else float(word) for word in words]
+
+    def _per_layer(self, key: str, allowed: str, proper: Callable[[], bool]) -> None:
         try:
-            fine = all(map(proper, self._numbers(key)))
+            fine = proper()
         except ValueError:
             fine = False
         if not fine:
             value = getattr(self.settings, key)
-            raise ConfigError(f"fedfac-{key}", value, f"must be a number {allowed}, or one for each layer with commas")
+            raise ConfigError(f"fedfac-{key}", value, f"must be {allowed}, or one for each layer with commas")
+
+
+def _is_threshold(value: float | str) -> bool:
+    return isinstance(value, str) or 0 <= value <= 1 or abs(value) == float("inf")

@@ -137,21 +137,25 @@ def eigenvector_shares(correlation: np.ndarray, count: int) -> Factors:
     return Factors((vectors[:, :fewer] ** 2).sum(axis=1), fewer)
 
 
-def shared_channels(communalities: np.ndarray, tau: float) -> np.ndarray:
+def shared_channels(communalities: np.ndarray, tau: float | str) -> np.ndarray:
     """Split the channels of a layer: channel j is shared if ν_j ≥ τ_l.
 
     Parameters
     ----------
     communalities : ndarray, shape (d,)
         ν.
-    tau : float
-        τ_l as a quantile of ν in [0, 1]; +∞ makes all channels client-specific, −∞ all shared.
+    tau : float or str
+        τ_l as a quantile of ν in [0, 1]; +∞ makes all channels client-specific, −∞ all shared. ``mean``: the mean of ν,
+        which is where the authors' code draws the line unless it is told another place.
 
     Returns
     -------
     ndarray of bool, shape (d,)
     """
-    threshold = tau if np.isinf(tau) else np.quantile(communalities, tau)
+    if isinstance(tau, str):
+        threshold = communalities.mean()
+    else:
+        threshold = tau if np.isinf(tau) else np.quantile(communalities, tau)
     shared: np.ndarray = communalities >= threshold
     return shared
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from logging import WARNING, getLogger
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from .channel_mean import PartialMean
 from .factor_analysis import Factors, Moments, eigenvector_shares, number_of_factors, principal_axis, shared_channels
 
 logger = getLogger("flwr")
+T = TypeVar("T")
 
 
 class FactorSplit(PartialMean):
@@ -25,8 +26,10 @@ class FactorSplit(PartialMean):
     dynamic : bool
         Whether every round has a factor analysis; otherwise the first one alone, and afterwards only the shared
         channels travel.
-    kappas, taus : sequence of float
-        κ_l and τ_l, one for all layers or one for each.
+    kappas : sequence of float
+        κ_l, one for all layers or one for each.
+    taus : sequence of float or str
+        Likewise τ_l, see :func:`~fedpfl.strategies.factor_analysis.shared_channels`.
     factor : str
         ``principal-axis`` or ``eigenvector``.
     tolerance : float
@@ -45,7 +48,7 @@ class FactorSplit(PartialMean):
         shared: np.ndarray,
         dynamic: bool,
         kappas: Sequence[float],
-        taus: Sequence[float],
+        taus: Sequence[float | str],
         factor: str,
         tolerance: float,
         max_iterations: int,
@@ -117,6 +120,6 @@ class FactorSplit(PartialMean):
         self.keep("split", split)
         self.keep("communalities", np.concatenate([f.communalities for f in found]))
 
-    def _each(self, values: Sequence[float]) -> list[float]:
+    def _each(self, values: Sequence[T]) -> list[T]:
         layers = len(self.channels.layers)
         return list(values) * layers if len(values) == 1 else list(values)

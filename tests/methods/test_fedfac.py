@@ -221,8 +221,8 @@ def test_layers_are_numbered_as_in_the_paper(model, count, numbers, names):
     [
         ("fedfac-kappa", "0", "must be a number above 0 and at most 1"),
         ("fedfac-kappa", "high", "must be a number above 0 and at most 1"),
-        ("fedfac-tau", "1.5", "must be a number from 0 to 1, inf or -inf"),
-        ("fedfac-tau", "nan", "must be a number from 0 to 1, inf or -inf"),
+        ("fedfac-tau", "1.5", "must be a number from 0 to 1, inf, -inf or mean, or one for each"),
+        ("fedfac-tau", "nan", "must be a number from 0 to 1, inf, -inf or mean, or one for each"),
         ("fedfac-tau", "0.5,0.5", "must be one number, or one for each of 1 layers"),
         ("fedfac-layers", "4", "'4' must be a number from 1 to 3 or one of base.conv1, base.conv2, base.fc1"),
         ("fedfac-layers", "head", "'head' must be a number from 1 to 3"),

@@ -109,3 +109,9 @@ def test_tau_is_a_quantile_or_infinite():
     assert shared_channels(nu, float("inf")).sum() == 0
     assert shared_channels(nu, float("-inf")).all()
     assert shared_channels(np.zeros(3), 0.5).all()
+
+
+def test_the_mean_of_the_communalities_is_a_threshold():
+    nu = np.array([0.1, 0.2, 0.9])  # mean 0.4, median 0.2
+    assert shared_channels(nu, "mean").tolist() == [False, False, True]
+    assert shared_channels(np.full(3, 0.5), "mean").all()

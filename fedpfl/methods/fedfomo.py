@@ -2,6 +2,12 @@
 
 Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First Order Model Optimization, ICLR 2021,
 Section 3.
+
+As in the authors' code, the models are compared with the one that the client began its last local training with, and
+the one that came out of that training is among them: what others found has to be worth something beside it. Where none
+is better than the old one, the client goes back to that. With ``fedfomo-baseline = "trained"`` the trained model is
+what the others are compared with, and the client always goes on from it. The models of whole groups of clients, which
+the authors' server offers besides, are left out.
 """
 
 from __future__ import annotations
@@ -17,12 +23,15 @@ from ..core.extras import ANY, CLIENT, SERVER, SHARED, Extra
 from ..core.payload import Payload
 from ..core.rng import generator
 from ..core.settings import setting
-from ..core.sharing import is_parameter
+from ..core.sharing import UNUSED_BUFFER, is_parameter
 from ..data.federation import Samples
+from ..layers.memory import Memory
 from ..rules.candidates import Candidates
 from ..training.loop import evaluate
 from ..training.phase import Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything
+
+BEFORE = "before"  # the model's child that remembers the shared arrays from before the last local training
 
 
 @dataclass(frozen=True)
@@ -36,11 +45,20 @@ class FedFomoSettings:
         minimum=0,
         maximum=0.9,
     )
-    epsilon: float = setting(0.3, "Probability ε that a model to send is drawn at random.", minimum=0, maximum=1)
+    epsilon: float = setting(
+        0.3, "Probability ε, in round 1, that a model to send is drawn at random.", minimum=0, maximum=1
+    )
+    epsilon_decay: float = setting(0.05, "What ε falls by with each round, down to 0.", minimum=0, maximum=1)
+    baseline: str = setting(
+        "before-training",
+        "What the models are compared with: the client's own before its last local training, as in the authors' code, "
+        "the trained one being among the models; or the trained one (trained).",
+        choices=("before-training", "trained"),
+    )
 
 
 class FedFomo(Method):
-    """w_i ← w_i + Σ_j ω_j·(w_j − w_i), then local training; every client goes on from its own model."""
+    """w_i ← w_i + Σ_j ω_j·(w_j − w_i), then local training; no model is the same for all."""
 
     name = "fedfomo"
     paper = "Zhang et al., Personalized Federated Learning with First Order Model Optimization, ICLR 2021"
@@ -57,15 +75,38 @@ class FedFomo(Method):
             allowed = "must be > 0 unless fedfomo-models = 0"
             raise ConfigError("fedfomo-validation", self.settings.validation, allowed)
 
+    @property
+    def _remembers(self) -> bool:
+        return bool(self.settings.baseline == "before-training" and self.settings.models)
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add the memory of the model from before the last local training, if that is compared with."""
+        if self._remembers:
+            arrays = {name: array for name, array in model.state_dict().items() if self.travels(name, model)}
+            model.add_module(BEFORE, Memory({n: a for n, a in arrays.items() if not n.endswith(UNUSED_BUFFER)}))
+        return model
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Everything but that memory travels."""
+        return not _in_memory(name)
+
+    def in_mean_model(self, name: str) -> bool:
+        """Leave out the memory."""
+        return not _in_memory(name)
+
     def prepare(self, local: LocalRound) -> None:
-        """Step towards the models that were sent."""
-        if not local.has_received("models"):
-            return
+        """Step towards the models that were sent, and the trained one with ``before-training`` (Equation 3)."""
         split = self.sharing(local.model)
-        own, others = split.get_shared(), local.received("models")
-        weights = self._weights(local, own, others)
-        split.set_shared((own + weights @ (others.astype(np.float64) - own)).astype(np.float32))
-        local.notes["weights"] = weights
+        if local.has_received("models"):
+            own, models = split.get_shared(), local.received("models")
+            if self._remembers and not local.never_trained:
+                own, models = local.as_vector(_memory(local.model).arrays()), np.concatenate([own[None], models])
+            weights = self._weights(local, own, models)
+            split.set_shared((own + weights @ (models.astype(np.float64) - own)).astype(np.float32))
+            # The server gets to know what the others' models were worth.
+            local.notes["weights"] = weights[len(models) - len(local.received("models")) :]
+        if self._remembers:
+            local.notes["before"] = split.received()
 
     def _weights(self, local: LocalRound, own: np.ndarray, others: np.ndarray) -> np.ndarray:
         """Return ω_j ∝ max(0, (L_i(w_i) − L_i(w_j)) / ‖w_j − w_i‖), or zeros if no model does better."""
@@ -104,14 +145,27 @@ class FedFomo(Method):
         return [Phase(train=everything, epochs=self.training.local_epochs, data=data)]
 
     def conclude(self, local: LocalRound) -> Payload:
-        """Answer with ω, by which the server chooses what to send next."""
+        """Remember where the training began; answer with ω, by which the server chooses what to send next."""
+        if self._remembers:
+            for name, array in _memory(local.model).arrays().items():
+                array.copy_(local.notes["before"][name])
         return Payload(arrays={"weights": local.notes.get("weights", np.zeros(0)).astype(np.float32)})
 
     @property
     def aggregation(self) -> Aggregation:
         """The server passes models on, and combines none (Section 3.2)."""
-        return Aggregation(Candidates, {"models": self.settings.models, "epsilon": self.settings.epsilon})
+        names = ("models", "epsilon", "epsilon_decay")
+        return Aggregation(Candidates, {name: getattr(self.settings, name) for name in names})
 
     def global_model(self, model: nn.Module) -> Forward | None:
         """Every client has its own."""
         return None
+
+
+def _in_memory(name: str) -> bool:
+    return name.startswith(f"{BEFORE}.")
+
+
+def _memory(model: nn.Module) -> Memory:
+    memory: Memory = getattr(model, BEFORE)
+    return memory

@@ -18,22 +18,28 @@ class Candidates(PerClientRule):
 
     Zhang et al. 2021, Section 3.2: P_i adds up the weights ω_i that client i has measured and answers with. Each of the
     places for other clients' models goes to a random client with probability ε, else to the one of largest P_i that is
-    left, equal ones in random order. Only clients that have answered before have a model to send.
+    left, equal ones in random order. ε falls by a fixed amount with each round, as in the authors' code. Only clients
+    that have answered before have a model to send.
 
     Parameters
     ----------
     models : int
         Most models M to send to a client.
     epsilon : float
-        Probability ε that a place is drawn at random.
+        Probability ε that a place is drawn at random, in round 1.
+    epsilon_decay : float
+        What ε falls by with each round, down to 0.
     """
 
     name = "candidates"
 
-    def __init__(self, federation: Federation, shared: np.ndarray, models: int, epsilon: float) -> None:
+    def __init__(
+        self, federation: Federation, shared: np.ndarray, models: int, epsilon: float, epsilon_decay: float
+    ) -> None:
         super().__init__(federation, shared)
         self.models = models
         self.epsilon = epsilon
+        self.epsilon_decay = epsilon_decay
         self.preferences = np.zeros((len(self.clients), len(self.clients)))
         # Of one round: a message that is sent again is the same, whoever has answered meanwhile.
         self._chosen_in = -1
@@ -91,7 +97,8 @@ class Candidates(PerClientRule):
         left: list[int] = [others[i] for i in rng.permutation(len(others))]
         left.sort(key=lambda i: -self.preferences[client.id, i])
         places = min(self.models, len(left))
-        return [left.pop(int(rng.integers(len(left))) if rng.random() < self.epsilon else 0) for _ in range(places)]
+        epsilon = self.epsilon - self.epsilon_decay * (self.round - 1)
+        return [left.pop(int(rng.integers(len(left))) if rng.random() < epsilon else 0) for _ in range(places)]
 
     def _weights(self, reply: Payload) -> np.ndarray:
         weights = reply.arrays["weights"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 from support import LocalGrid, federation, head, linear_round, simulate, softmax, train
 
@@ -46,7 +47,7 @@ def test_weights_are_gains_over_distances():
     method = fedfomo(validation=0.5)
     start = linear_round(method, x, y, 2)
     weight, bias = head(start.model)
-    held = method._parts(start)[1]
+    held = method._parts(start)[1]  # the client has never trained: its own model is all there is to compare with
     own = np.concatenate([weight.reshape(-1), bias]).astype(np.float32)
     others = (own + rng.normal(size=(4, 6))).astype(np.float32)
     others[:2] = own + np.array([[-1, 0, 1, 0, 0, 0], [-3, 1, 2, 0, 0, 0]])  # two that help
@@ -71,8 +72,72 @@ def test_weights_are_gains_over_distances():
     )
 
 
-def test_a_client_keeps_its_model_if_no_other_does_better():
+def later_round(method, x, y, before, trained, others):
+    """Return a client's second round: it began the first with ``before`` and came out of it with ``trained``."""
+    local = linear_round(method, x, y, 2, trained=1, message=Payload(arrays={"models": np.array(others, np.float32)}))
+    with torch.no_grad():
+        for vector, arrays in ((trained, dict(local.model.named_parameters())), (before, remembered(local.model))):
+            weight, bias = np.split(np.array(vector, float), [len(vector) - 2])
+            arrays["head.weight"].copy_(torch.from_numpy(weight).reshape(2, -1))
+            arrays["head.bias"].copy_(torch.from_numpy(bias))
+    return local
+
+
+def remembered(model):
+    return model.before.arrays()
+
+
+def vector_of(arrays):
+    return np.concatenate([arrays[name].detach().numpy().reshape(-1) for name in ("head.weight", "head.bias")])
+
+
+def test_models_and_the_trained_one_are_compared_with_the_one_from_before_training():
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(20, 2))
+    y = (x[:, 0] > 0).astype(int)
+    before, trained = np.zeros(6), np.array([-1, 0, 1, 0, 0, 0.0])
+    others = np.array([[-3, 1, 2, 0, 0, 0], [3, 0, -3, 0, 0, 0]], float)  # one that helps, one that does not
     method = fedfomo(validation=0.5)
+    local = later_round(method, x, y, before, trained, others)
+    held = method._parts(local)[1]
+
+    def loss(vector):
+        p = softmax(held.x.numpy() @ vector[:4].reshape(2, 2).T + vector[4:])
+        return -np.log(p[np.arange(len(held.y)), held.y.numpy()]).mean()
+
+    models = np.stack([trained, *others])
+    gains = np.maximum([(loss(before) - loss(w)) / np.linalg.norm(w - before) for w in models], 0)
+    assert gains[0] > 0
+    assert gains[1] > 0
+    assert gains[2] == 0
+    expected = gains / gains.sum()
+    reply = train(method, local)
+    np.testing.assert_allclose(reply.arrays["weights"], expected[1:], rtol=1e-4)  # of the others' models alone
+    mixed = before + expected @ (models - before)
+    np.testing.assert_allclose(vector_of(dict(local.model.named_parameters())), mixed, rtol=1e-4, atol=1e-6)
+    # The next round compares with where this one's training began.
+    np.testing.assert_allclose(vector_of(remembered(local.model)), mixed, rtol=1e-4, atol=1e-6)
+
+
+def test_a_client_goes_back_to_before_its_training_where_no_model_is_better():
+    method = fedfomo(validation=0.5)
+    x, y = np.array([[1.0], [-1.0], [1.0], [-1.0]]), np.array([0, 1, 0, 1])
+    before, trained, other = [-1, 1, 0, 0], [-2, 2, 0, 0], [-50, 50, 0, 0]  # each worse than the one before it
+    local = later_round(method, x, y, before, trained, [other])
+    assert train(method, local).arrays["weights"].tolist() == [0]
+    np.testing.assert_allclose(vector_of(dict(local.model.named_parameters())), before, atol=1e-6)
+
+
+def test_the_memory_stays_on_the_client_and_is_only_there_where_it_is_needed():
+    for settings, there in (({}, True), ({"baseline": "trained"}, False), ({"models": 0}, False)):
+        method = fedfomo(**settings)
+        model = linear_round(method, [[1.0]], [0], 2).model
+        assert hasattr(model, "before") == there
+        assert method.sharing(model).shared == ["head.weight", "head.bias"]
+
+
+def test_compared_with_the_trained_model_a_client_keeps_that_if_no_other_does_better():
+    method = fedfomo(validation=0.5, baseline="trained")
     x, y = np.array([[1.0], [-1.0], [1.0], [-1.0]]), np.array([0, 1, 0, 1])
     worse = np.array([-50, 50, 0, 0], np.float32)
     local = linear_round(method, x, y, 2, message=Payload(arrays={"models": np.tile(worse, (2, 1))}))

@@ -11,8 +11,8 @@ from fedpfl.core.payload import Payload
 from fedpfl.rules.candidates import Candidates
 
 
-def candidates(epsilon=0.0, models=2, clients=4):
-    strategy = rule(Candidates, [0, 0], [1] * clients, models=models, epsilon=epsilon)
+def candidates(epsilon=0.0, models=2, clients=4, decay=0.0):
+    strategy = rule(Candidates, [0, 0], [1] * clients, models=models, epsilon=epsilon, epsilon_decay=decay)
     play(strategy, 1, {i: [i, i] for i in range(clients)}, weights={i: [] for i in range(clients)})
     return strategy
 
@@ -26,7 +26,7 @@ def sent(strategy, client, number):
 
 
 def test_nobody_s_model_is_sent_before_it_exists_and_none_for_a_test():
-    strategy = rule(Candidates, [0, 0], (1, 1, 1), models=2, epsilon=0.0)
+    strategy = rule(Candidates, [0, 0], (1, 1, 1), models=2, epsilon=0.0, epsilon_decay=0.0)
     strategy.round = 1
     assert strategy.attachments(strategy.clients[0], "train") == Payload()
     play(strategy, 1, {1: [5, 5]}, weights={1: []})
@@ -55,6 +55,14 @@ def test_exploration_reaches_everybody_and_follows_the_seed():
     found = [next(iter(sent(strategy, 0, number))) for number in range(2, 40)]
     assert set(found) == {1, 2, 3}
     assert found == [next(iter(sent(strategy, 0, number))) for number in range(2, 40)]
+
+
+def test_exploration_ends_as_epsilon_falls():
+    strategy = candidates(epsilon=1.0, models=1, decay=0.05)
+    strategy.preferences[0] = [0, 9, 0, 0]
+    found = {number: list(sent(strategy, 0, number)) for number in range(2, 60)}
+    assert any(found[number] != [1] for number in range(2, 21))
+    assert all(found[number] == [1] for number in range(21, 60))  # ε is 1 − 0.05·20 = 0 in round 21
 
 
 def test_every_client_goes_on_from_its_own_model():

@@ -242,7 +242,7 @@ class Method:
         """
         return None
 
-    def remarks(self, model: nn.Module, clients: int) -> list[str]:
+    def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
         """Return what users should know before round 1, for example that the method has nothing to do on this model.
 
         A model that the method cannot take is refused by :meth:`build`, with a ``ConfigError``.
@@ -253,6 +253,8 @@ class Method:
             As :meth:`build` made it.
         clients : int
             Clients that can be asked to train: all but those held out as new ones.
+        rounds : int
+            Rounds that are planned.
         """
         return []
 

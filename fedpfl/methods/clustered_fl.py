@@ -32,6 +32,10 @@ class ClusteredFLSettings:
         "How a cluster is divided: as in the authors' code (complete), or as in the paper's Algorithm 1 (single).",
         choices=("complete", "single"),
     )
+    first_split: int = setting(
+        21, "First round after which clusters may split: in the authors' code after more than 20 rounds.", minimum=1
+    )
+    smallest_split: int = setting(3, "Fewest clients of a cluster that may split, as in the authors' code.", minimum=2)
 
 
 class ClusteredFL(Method):
@@ -43,6 +47,17 @@ class ClusteredFL(Method):
     )
     shares = "everything, averaged within a cluster"
     Settings = ClusteredFLSettings
+
+    def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
+        """Say so where no cluster can ever split."""
+        name, first, smallest = self.name, self.settings.first_split, self.settings.smallest_split
+        if rounds < first:
+            why = f"before round {first} ({name}-first-split), and the run has {rounds}"
+        elif clients < smallest:
+            why = f"of fewer than {smallest} clients ({name}-smallest-split), and the run has {clients}"
+        else:
+            return []
+        return [f"{name}: no cluster splits {why}: all clients stay in one, and it does what fedavg does"]
 
     @property
     def aggregation(self) -> Aggregation:

@@ -43,7 +43,7 @@ class FedAMP(KeepsTrained):
         if self.settings.prox and not self.settings.alpha:
             raise ConfigError("fedamp-alpha", self.settings.alpha, "must be > 0 unless fedamp-prox = 0")
 
-    def remarks(self, model: nn.Module, clients: int) -> list[str]:
+    def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
         """Say so where models that are near each other could leave a client's own no weight, which ends the run.
 
         Each of the others weighs at most α_k·exp(0)/σ.

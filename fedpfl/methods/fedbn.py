@@ -24,7 +24,7 @@ class FedBN(Method):
         layer, _, _ = name.rpartition(".")
         return not isinstance(model.get_submodule(layer), _BatchNorm)
 
-    def remarks(self, model: nn.Module, clients: int) -> list[str]:
+    def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
         """Say so where there is nothing to personalise."""
         if any(isinstance(layer, _BatchNorm) for layer in model.modules()):
             return []

@@ -105,7 +105,7 @@ class FedDecomp(Method):
         ranks = self.settings.rank_conv, self.settings.rank_linear
         return decompose(model, *ranks, self.settings.init, lambda name: name.startswith(chosen))
 
-    def remarks(self, model: nn.Module, clients: int) -> list[str]:
+    def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
         """Name the layers whose weights are wholly shared; say so where τ never trains."""
         decomposed = taus(model)
         names = [name for name, param in model.named_parameters() if param.dim() > 1 and not is_low_rank(name)]

@@ -90,7 +90,7 @@ class FedReG(Method):
         """Everything but head_P travels."""
         return not in_head_p(name)
 
-    def remarks(self, model: Any, clients: int) -> list[str]:
+    def remarks(self, model: Any, clients: int, rounds: int) -> list[str]:
         """Say so where the data cannot be augmented."""
         repeated = len(model.input_shape) != 3 and self.settings.augmentation != "none"
         if not repeated or self.settings.variant == "original-only":

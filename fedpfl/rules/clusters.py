@@ -21,6 +21,9 @@ class Clusters(PerClientRule):
     parameters (not in BatchNorm's running statistics). Clients that did not answer are divided by their latest Δ_i;
     those that never have stay with the larger part. New clusters take the means of their own clients at once.
 
+    In early rounds all updates are large and their directions say little, and a split is for good. As in the authors'
+    code clusters can be kept from splitting for some rounds, and small ones altogether.
+
     Parameters
     ----------
     epsilon1, epsilon2 : float
@@ -29,18 +32,32 @@ class Clusters(PerClientRule):
         ``examples``: clients weigh by their training samples; ``uniform``: all alike.
     linkage : str
         ``complete`` or ``single``, see :func:`bipartition`.
+    first_split : int
+        First round after which a cluster may split.
+    smallest_split : int
+        Fewest clients, of those that have ever answered, of a cluster that may split.
     """
 
     name = "clusters"
 
     def __init__(
-        self, federation: Federation, shared: np.ndarray, epsilon1: float, epsilon2: float, weights: str, linkage: str
+        self,
+        federation: Federation,
+        shared: np.ndarray,
+        epsilon1: float,
+        epsilon2: float,
+        weights: str,
+        linkage: str,
+        first_split: int,
+        smallest_split: int,
     ) -> None:
         super().__init__(federation, shared)
         self.epsilon1 = epsilon1
         self.epsilon2 = epsilon2
         self.weights = weights
         self.linkage = linkage
+        self.first_split = first_split
+        self.smallest_split = smallest_split
         self.cluster = np.zeros(len(self.clients), np.int64)
         self.updates = np.zeros_like(self.for_clients)
         self._parameters = is_parameter(self.layout)
@@ -57,7 +74,7 @@ class Clusters(PerClientRule):
     def finish(self) -> None:
         """Split, then average within each cluster."""
         for number in range(self._clusters()):
-            if self._is_stuck(self._answered(number)):
+            if self._may_split(number) and self._is_stuck(self._answered(number)):
                 self._split(number)
         for number in range(self._clusters()):
             answered = self._answered(number)
@@ -87,6 +104,12 @@ class Clusters(PerClientRule):
     def _weight(self, client: int) -> float:
         return float(self.clients[client].train_samples) if self.weights == "examples" else 1.0
 
+    def _members(self, number: int) -> list[int]:
+        return [i for i in self.answered_before() if self.cluster[i] == number]
+
+    def _may_split(self, number: int) -> bool:
+        return self.round >= self.first_split and len(self._members(number)) >= self.smallest_split
+
     def _is_stuck(self, answered: list[int]) -> bool:
         if len(answered) < 2:
             return False
@@ -97,7 +120,7 @@ class Clusters(PerClientRule):
         return bool(np.linalg.norm(mean.value()) < self.epsilon1 and largest > self.epsilon2)
 
     def _split(self, number: int) -> None:
-        members = [i for i in self.answered_before() if self.cluster[i] == number]
+        members = self._members(number)
         _, smaller = bipartition(cosines(self.updates[members]), self.linkage)
         self.cluster[[members[place] for place in smaller]] = self._clusters()
 

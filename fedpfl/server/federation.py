@@ -94,7 +94,8 @@ def _run(
     else:
         clients = len(descriptions) - len(new_clients(config.run.seed, config.run.new_clients, len(descriptions)))
         remarks = [
-            *config.method.remarks(model, clients), *config.server.remarks(sharing.layout.size), *untuned(config),
+            *config.method.remarks(model, clients, config.run.num_server_rounds),
+            *config.server.remarks(sharing.layout.size), *untuned(config),
             *unused(run_config, config.method.name), *_remarks(descriptions),
         ]  # fmt: skip
         folder.describe(shape, classes, remarks, vocabulary, division)

@@ -27,6 +27,7 @@ def test_clients_with_contradicting_labels_part(tmp_path):
     np.savez(tmp_path / "data.npz", x=x, y=np.where(client % 2, 1 - y, y), client=client)
     run = simulate(
         tmp_path, 4, method="clustered-fl", clustered_fl_epsilon1=1.0, clustered_fl_epsilon2=0.2, dataset="npz",
+        clustered_fl_first_split=1,
         data=str(tmp_path / "data.npz"), partitioner="natural", model="mlp", num_server_rounds=4, learning_rate=0.05,
     )  # fmt: skip
     assert [line["details"]["clusters"] for line in run.metrics()][-1] >= 2
@@ -34,3 +35,17 @@ def test_clients_with_contradicting_labels_part(tmp_path):
     assert not set(last[::2]) & set(last[1::2])
     assert run.metrics()[-1]["personalised"]["accuracy"] > 0.8
     assert not (run.path / "global.safetensors").exists()
+
+
+def test_a_run_in_which_nothing_can_split_says_so(tmp_path):
+    def said(clients, **settings):
+        run = simulate(tmp_path / str(len(list(tmp_path.iterdir()))), clients, method="clustered-fl", **settings)
+        return run.task()["remarks"]
+
+    quick = {"num_server_rounds": 1, "local_epochs": 1, "train_samples": 20, "partitioner": "dirichlet-client"}
+    end = ": all clients stay in one, and it does what fedavg does"
+    first = "before round 21 (clustered-fl-first-split), and the run has 1"
+    assert said(3, **quick) == [f"clustered-fl: no cluster splits {first}{end}"]
+    small = "of fewer than 3 clients (clustered-fl-smallest-split), and the run has 2"
+    assert said(2, clustered_fl_first_split=1, **quick) == [f"clustered-fl: no cluster splits {small}{end}"]
+    assert said(3, clustered_fl_first_split=1, **quick) == []

@@ -70,7 +70,7 @@ def test_fedbn_says_where_it_has_nothing_to_do(tmp_path):
     assert run.task()["remarks"] == [
         "this model has no BatchNorm: nothing is personal, and fedbn does what fedavg does"
     ]
-    assert method("fedbn").remarks(models.build("resnet8", (1, 8, 8), 10), clients=4) == []
+    assert method("fedbn").remarks(models.build("resnet8", (1, 8, 8), 10), clients=4, rounds=5) == []
 
 
 @pytest.mark.parametrize("name", NEED_A_HEAD)

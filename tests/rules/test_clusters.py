@@ -8,7 +8,10 @@ from support import play, rule
 
 from fedpfl.rules.clusters import Clusters, bipartition, cosines
 
-OPTIONS = {"epsilon1": 0.5, "epsilon2": 1.0, "weights": "uniform", "linkage": "complete"}
+OPTIONS = {
+    "epsilon1": 0.5, "epsilon2": 1.0, "weights": "uniform", "linkage": "complete",
+    "first_split": 1, "smallest_split": 2,
+}  # fmt: skip
 LEFT, RIGHT = {0: [2, 0], 2: [2, 0.1]}, {1: [-2, 0], 3: [-2, 0.1]}
 
 
@@ -33,6 +36,26 @@ def test_a_cluster_that_moves_or_has_nowhere_to_go_stays(options):
     play(strategy, 1, {**LEFT, **RIGHT})
     assert strategy.cluster.tolist() == [0] * 4
     np.testing.assert_allclose(strategy.for_clients, [[0, 0.05]] * 4, atol=1e-7)
+
+
+def test_clusters_stay_whole_in_the_first_rounds():
+    strategy = clusters(first_split=3)
+    for number in (1, 2):
+        play(strategy, number, {**LEFT, **RIGHT})
+        strategy.for_clients[:] = 0  # the same updates again
+        assert strategy.cluster.tolist() == [0] * 4
+    play(strategy, 3, {**LEFT, **RIGHT})
+    assert strategy.cluster.tolist() == [0, 1, 0, 1]
+
+
+def test_small_clusters_do_not_split_and_clients_that_never_answered_do_not_count():
+    updates = {0: [2, 0], 1: [-2, 0]}
+    strategy = clusters(smallest_split=3)
+    play(strategy, 1, updates)
+    assert strategy.cluster.tolist() == [0] * 4
+    strategy.for_clients[:] = 0
+    play(strategy, 2, {**updates, 2: [2, 0.1]})
+    assert strategy.cluster.tolist() == [0, 1, 0, 0]
 
 
 def test_absent_clients_part_by_their_latest_update_and_unknown_ones_stay_with_the_larger_part():

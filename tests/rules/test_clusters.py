@@ -54,7 +54,7 @@ def test_small_clusters_do_not_split_and_clients_that_never_answered_do_not_coun
     play(strategy, 1, updates)
     assert strategy.cluster.tolist() == [0] * 4
     strategy.for_clients[:] = 0
-    play(strategy, 2, {**updates, 2: [2, 0.1]})
+    play(strategy, 2, {**updates, 2: [1, 0.1]})
     assert strategy.cluster.tolist() == [0, 1, 0, 0]
 
 

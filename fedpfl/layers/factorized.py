@@ -25,7 +25,6 @@ class _Factorized(nn.Module):
     v: Tensor
     mu: Tensor | None
     threshold: float
-    bias: Tensor | None
 
     def _replace_weight(self, plain: nn.Module, threshold: float, with_mu: bool, generator: torch.Generator) -> None:
         del self.weight
@@ -35,9 +34,6 @@ class _Factorized(nn.Module):
         self.u, self.v = (
             nn.Parameter(_xavier_vector(shape, generator).to(weight)) for shape in self._factor_shapes(weight)
         )
-        if self.bias is not None:
-            with torch.no_grad():
-                self.bias.copy_(_xavier_vector(self.bias.shape, generator))
         self.mu = nn.Parameter(torch.zeros_like(weight)) if with_mu else None
         self.train(plain.training)
 
@@ -71,8 +67,7 @@ class FactorizedLinear(_Factorized, nn.Linear):  # type: ignore[misc]
     with_mu : bool
         Whether there is a µ; it starts at 0.
     generator : torch.Generator
-        Draws u, v and the bias, Xavier uniform as in the authors' code: the bias of a classifier of 10 classes so
-        starts within ±√(6/11) = ±0.74, where PyTorch's own starts within 1/√I.
+        Draws u and v, Xavier uniform.
     """
 
     def __init__(self, plain: nn.Linear, threshold: float, with_mu: bool, generator: torch.Generator) -> None:
@@ -118,7 +113,7 @@ class FactorizedConv2d(_Factorized, nn.Conv2d):
 def factorize(model: nn.Module, threshold: float, with_mu: bool, generator: torch.Generator) -> nn.Module:
     """Replace every plain convolution and linear layer of a model by a factorised one, in place.
 
-    All is drawn in the order of the layers, so what a base gets does not depend on the size of the head behind it.
+    u and v are drawn in the order of the layers, so those of a base do not depend on the size of the head behind it.
 
     Parameters
     ----------
@@ -211,6 +206,6 @@ def merge(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _xavier_vector(shape: torch.Size, generator: torch.Generator) -> Tensor:
-    """Draw a factor or a bias: Xavier uniform of an n×1 matrix, n being its number of entries."""
+    """Draw a factor: Xavier uniform of an n×1 matrix, n being its number of entries."""
     bound = math.sqrt(6 / (shape.numel() + 1))
     return torch.empty(shape).uniform_(-bound, bound, generator=generator)

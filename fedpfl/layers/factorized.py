@@ -55,7 +55,7 @@ class _Factorized(nn.Module):
         return mu.masked_fill(mu.abs() < self.threshold, 0.0)
 
 
-class FactorizedLinear(_Factorized, nn.Linear):  # type: ignore[misc]
+class FactorizedLinear(_Factorized, nn.Linear):
     """A linear layer with weight v_o·u_i + µ_oi: u (I,), v (O,), µ (O, I) (equation 2).
 
     Parameters

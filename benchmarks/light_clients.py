@@ -43,7 +43,8 @@ from fedpfl.core.federation import Client
 from fedpfl.core.rng import generator
 from fedpfl.data.federation import FederatedData
 from fedpfl.setup.config import Config
-from fedpfl.transports.player import ArrayNote, keep_freed_memory, receive_array, send_arrays
+from fedpfl.transports.notes import ArrayNote
+from fedpfl.transports.player import keep_freed_memory, receive_array, send_arrays
 from fedpfl.transports.pool import enlarge
 
 # Of the straight loop; the time of a core for an exchange beyond work and copies; memory with 1,000 clients.

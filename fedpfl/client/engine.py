@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
-from pathlib import Path
 from typing import Callable, Mapping, Sequence, Tuple
 
 import numpy as np
@@ -242,7 +241,7 @@ class Engine:
             self.sharing.layout.require(Layout.from_text(layout))
         vector = self.sharing.layout.unpack(message.arrays)
         self.sharing.set_shared(vector)
-        state = ClientState(Path(self.config.run.state_dir), str(message.config["state-key"]), client)
+        state = ClientState(self.config.run.state_dir, str(message.config["state-key"]), client)
         if self.sharing.personal:
             stored = int(message.config["personal-round"])
             self.sharing.set_personal(state.load(stored) if stored else self._first_personal)

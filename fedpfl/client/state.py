@@ -9,6 +9,7 @@ round's file and the new one are kept.
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import Mapping
 
@@ -28,7 +29,7 @@ class ClientState:
 
     Parameters
     ----------
-    root : Path
+    root : str or Path
         ``state-dir``.
     key : str
         The run's key, which no other run has.
@@ -41,11 +42,16 @@ class ClientState:
         The key is not the name of a folder.
     """
 
-    def __init__(self, root: Path, key: str, client: int) -> None:
+    def __init__(self, root: str | Path, key: str, client: int) -> None:
         if not _KEY.fullmatch(key):
             # The key comes from the network and becomes a path.
             raise StateError(f"state-key = {key!r}: must be letters, digits, '.', '_' and '-'")
-        self.folder = Path(root).expanduser() / key / f"client-{client:05d}"
+        self._root, self._key, self._client = root, key, client
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where the files are; many clients keep none and never ask."""
+        return Path(self._root).expanduser() / self._key / f"client-{self._client:05d}"
 
     def load(self, server_round: int) -> dict[str, np.ndarray]:
         """Return the arrays that the client held after ``server_round``.

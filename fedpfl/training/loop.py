@@ -96,6 +96,8 @@ def run_phase(
                 if phase.project is not None:
                     phase.project(names, params)
                 losses.append(loss.detach())
+                # The next step uses their memory again while it is still in the processor's cache.
+                del loss, grads
                 if lone:
                     _set_mode(norms, True)
     return _sum(losses, sizes * phase.epochs) / (phase.epochs * sum(sizes))

@@ -23,7 +23,7 @@ from ..core.payload import Payload
 from ..core.settings import Value
 from ..setup.config import Config
 from .base import Fail, Request, Transport
-from .player import Failed, play
+from .player import Failed, keep_freed_memory, play
 from .pool import Died, Pool
 
 # Replies that may wait for their turn: of a thousand large models not all at once.
@@ -77,6 +77,7 @@ class LocalTransport(Transport):
         if gpu and self.workers:  # this process only checks; the workers have engines of their own on the GPU
             here = replace(config, training=replace(config.training, device="cpu"))
         self._engine = _engine(here)
+        keep_freed_memory()
         self._pool: Pool | None = None
         self._largest: dict[str, int] = {}
 

@@ -1,7 +1,7 @@
 """What a worker process of the local engine does: play the clients that it is asked for, one after the other.
 
-Between it and the server's process go headers, which are pickled, and behind each the plain bytes of its arrays. Both
-ends belong to one program on one machine; nothing else can reach the pipes.
+Between it and the server's process go headers, which are pickled, and behind each the plain bytes of its arrays, unless
+these are in memory that both share. Both ends belong to one program on one machine; nothing else can reach the pipes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,6 +30,8 @@ from ..core.errors import FedpflError
 from ..core.files import writing
 from ..core.payload import Number, Payload
 from ..core.settings import Value
+from .notes import ArrayNote, notes
+from .slots import Slot, Slots
 
 # Arrays that a worker keeps for the requests that follow, beside those of the last one: some clusters of clients share.
 KEPT_ARRAYS, KEPT_BYTES = 16, 64 * 2**20
@@ -41,47 +42,30 @@ M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
 KEPT_BLOCK, KEPT_FREE = 64 * 2**20, 256 * 2**20
 
 
-class ArrayNote(NamedTuple):
-    """What a header says of an array.
-
-    Attributes
-    ----------
-    name : str
-        Its name in the payload.
-    number : int
-        The same number is the same array; of a reply 0.
-    dtype : str
-    shape : tuple of int
-    follows : bool
-        Whether its bytes come behind the header; else the receiver has it.
-    """
-
-    name: str
-    number: int
-    dtype: str
-    shape: tuple[int, ...]
-    follows: bool
-
-
 @dataclass(frozen=True)
 class Asked:
-    """The header of a request; ``fresh``: all arrays held so far are of the past."""
+    """The header of a request.
+
+    ``fresh``: all arrays held so far are of the past; ``slot``: where the reply's arrays may be left.
+    """
 
     fresh: bool
     client: int
     kind: str
     config: Mapping[str, Value]
     arrays: Sequence[ArrayNote]
+    slot: Slot | None = None
 
 
 @dataclass(frozen=True)
 class Answered:
-    """The header of a reply."""
+    """The header of a reply; its arrays are in the slot that the request lent, or come behind the header."""
 
     client: int
     config: Mapping[str, Value]
     metrics: Mapping[str, Number]
     arrays: Sequence[ArrayNote]
+    in_slot: bool = False
 
 
 @dataclass(frozen=True)
@@ -177,11 +161,6 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, KEPT_FREE)
 
 
-def notes(arrays: Mapping[str, np.ndarray]) -> list[ArrayNote]:
-    """Describe the arrays of a reply."""
-    return [ArrayNote(name, 0, array.dtype.str, array.shape, True) for name, array in arrays.items()]
-
-
 def play(engine: Engine, kind: str, client: int, message: Payload) -> Payload | Failed:
     """Let a client answer; what goes wrong is its reply."""
     try:
@@ -202,7 +181,8 @@ def serve(
     requests: Connection,
     replies: Connection,
     lifeline: Connection,
-    inherited: Sequence[Connection],
+    inherited: Sequence[Connection | Slots],
+    slots: Slots | None,
 ) -> None:
     """Play clients until the server's process is gone; the main function of a worker process.
 
@@ -212,8 +192,10 @@ def serve(
         Makes the engine, or returns the one that was there before the fork.
     requests, replies, lifeline : Connection
         Where requests come from and replies go; nobody writes to the lifeline, which ends with the server's process.
-    inherited : sequence of Connection
-        The other ends, of this worker and of others, that a fork has taken with it.
+    inherited : sequence of Connection or Slots
+        The other ends of this worker, and what belongs to others, which a fork has taken with it.
+    slots : Slots, optional
+        Memory for the arrays of replies.
     """
     for other in inherited:
         other.close()
@@ -241,9 +223,12 @@ def serve(
         if isinstance(answer, Failed):
             replies.send(answer)
         else:
+            listed = notes(answer.arrays)
+            in_slot = slots is not None and slots.write(asked.slot, answer.arrays, listed)
             with said.lock:
-                replies.send(Answered(asked.client, answer.config, answer.metrics, notes(answer.arrays)))
-                send_arrays(replies, list(answer.arrays.values()))
+                replies.send(Answered(asked.client, answer.config, answer.metrics, listed, in_slot))
+                if not in_slot:
+                    send_arrays(replies, list(answer.arrays.values()))
 
 
 def _end_with(lifeline: Connection) -> None:

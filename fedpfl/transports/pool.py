@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import multiprocessing
 import pickle
+import selectors
 import signal
 import sys
 import time
@@ -13,24 +14,26 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import NamedTuple
 
+import numpy as np
+
 from ..client.engine import Engine
 from ..core.payload import Payload
+from .notes import ArrayNote
 from .player import (
     Answered,
-    ArrayNote,
     Asked,
     Failed,
     Printed,
     Shelf,
-    keep_freed_memory,
     receive_array,
     send_arrays,
     serve,
 )
+from .slots import Slot, Slots
 
 # Linux gives a pipe 64 KiB unless asked for more: a reply then leaves a worker in one go, and it works on at once.
 PIPE_BYTES = 1 << 20
@@ -63,9 +66,10 @@ class _Worker:
     process: BaseProcess
     requests: Connection
     replies: Connection
+    slots: Slots | None
     shelf: Shelf = field(default_factory=Shelf)
-    # Clients whose requests it has, the first of which it plays.
-    asked: deque[int] = field(default_factory=deque)
+    # Clients whose requests it has, the first of which it plays, and where each may leave its reply.
+    asked: deque[tuple[int, Slot | None]] = field(default_factory=deque)
     fresh: bool = False
     since: float = 0.0
     quick: bool = False
@@ -73,6 +77,8 @@ class _Worker:
     def close(self) -> None:
         self.requests.close()
         self.replies.close()
+        if self.slots is not None:
+            self.slots.close()
 
 
 class Pool:
@@ -97,7 +103,7 @@ class Pool:
         self._make, self._printed = make, printed
         self._ends, self._lifeline = self._context.Pipe(duplex=False)
         self._workers: list[_Worker] = []
-        keep_freed_memory()
+        self._selector = selectors.DefaultSelector()
         for number in range(workers):
             self._workers.append(self._start(number))
 
@@ -125,15 +131,18 @@ class Pool:
             ArrayNote(name, id(array), array.dtype.str, array.shape, id(array) not in worker.shelf)
             for name, array in message.arrays.items()
         ]
-        asked = Asked(worker.fresh, client, kind, message.config, listed)
+        slot = worker.slots.lend() if worker.slots is not None else None
+        asked = Asked(worker.fresh, client, kind, message.config, listed, slot)
         header = pickle.dumps(asked, pickle.HIGHEST_PROTOCOL)
         if worker.asked and (len(header) > SMALL_HEADER or any(note.follows for note in listed)):
+            if worker.slots is not None:
+                worker.slots.give_back(slot)
             return False
         worker.fresh = False
         worker.shelf.take(listed, lambda note: message.arrays[note.name])
         if not worker.asked:
             worker.since = time.perf_counter()
-        worker.asked.append(client)
+        worker.asked.append((client, slot))
         with contextlib.suppress(OSError):  # it has died: the next look tells
             worker.requests.send_bytes(header)
             send_arrays(worker.requests, [message.arrays[note.name] for note in listed if note.follows])
@@ -141,22 +150,23 @@ class Pool:
 
     def look(self) -> Iterator[tuple[int, Payload] | Failed | Died]:
         """Wait until something happens; yield clients with their replies, without one, or with a worker that died."""
-        places = {worker.replies: number for number, worker in enumerate(self._workers)}
-        for ready in wait(list(places)):
-            number = places[ready]  # type: ignore[index]
+        for ready, _ in self._selector.select():
+            number: int = ready.data
             worker = self._workers[number]
             try:
                 found = worker.replies.recv()
                 if isinstance(found, Printed):
                     self._printed(found.client, found.text)
                     continue
-                arrays = {}
-                if isinstance(found, Answered):
-                    arrays = {note.name: receive_array(worker.replies, note) for note in found.arrays}
+                arrays = self._arrays(worker, found) if isinstance(found, Answered) else {}
             except (EOFError, OSError):
                 yield from self._replace(number)
                 continue
-            worker.asked.popleft()
+            _, slot = worker.asked.popleft()
+            if worker.slots is not None and not (isinstance(found, Answered) and found.in_slot):
+                worker.slots.give_back(slot)
+                if isinstance(found, Answered):
+                    worker.slots.fit(found.arrays)
             now = time.perf_counter()
             worker.quick, worker.since = now - worker.since < QUICK_SECONDS, now
             if isinstance(found, Answered):
@@ -167,6 +177,7 @@ class Pool:
     def close(self) -> None:
         """End all workers, whatever they do."""
         self._lifeline.close()
+        self._selector.close()
         for worker in self._workers:
             worker.close()
         deadline = time.monotonic() + END_SECONDS
@@ -178,16 +189,24 @@ class Pool:
         self._workers = []
         self._ends.close()
 
+    def _arrays(self, worker: _Worker, found: Answered) -> dict[str, np.ndarray]:
+        slot = worker.asked[0][1]
+        if found.in_slot and worker.slots is not None and slot is not None:
+            return worker.slots.arrays(slot, found.arrays)
+        return {note.name: receive_array(worker.replies, note) for note in found.arrays}
+
     def _start(self, number: int) -> _Worker:
         requests, to_worker = self._context.Pipe(duplex=False)
         from_worker, replies = self._context.Pipe(duplex=False)
         for end in (to_worker, replies):
             enlarge(end)
-        inherited = [to_worker, from_worker, self._lifeline]
-        inherited += [end for other in self._workers for end in (other.requests, other.replies)]
-        given = [] if self._context.get_start_method() == "spawn" else inherited
+        inherited: list[Connection | Slots] = [to_worker, from_worker, self._lifeline]
+        inherited += [end for other in self._workers for end in (other.requests, other.replies, other.slots) if end]
+        fork = self._context.get_start_method() == "fork"
+        given = inherited if fork else []
+        slots = Slots() if fork and Slots.supported() else None
         process = self._context.Process(  # type: ignore[attr-defined]
-            target=serve, args=(self._make(number), requests, replies, self._ends, given),
+            target=serve, args=(self._make(number), requests, replies, self._ends, given, slots),
             name=f"fedpfl worker {number}", daemon=True,
         )  # fmt: skip
         with warnings.catch_warnings():
@@ -196,11 +215,13 @@ class Pool:
             process.start()
         requests.close()
         replies.close()
-        return _Worker(process, to_worker, from_worker)
+        self._selector.register(from_worker, selectors.EVENT_READ, number)
+        return _Worker(process, to_worker, from_worker, slots)
 
     def _replace(self, number: int) -> Iterator[Died]:
         """Start another worker in the place of one that died; yield whom it played, and who waited behind it."""
         worker = self._workers[number]
+        self._selector.unregister(worker.replies)
         worker.close()
         worker.process.join(END_SECONDS)
         if worker.process.exitcode is None:
@@ -208,7 +229,7 @@ class Pool:
             worker.process.join()
         asked = list(worker.asked)
         self._workers[number] = self._start(number)
-        for place, client in enumerate(asked):
+        for place, (client, _) in enumerate(asked):
             yield Died(client, "" if place else _how(worker.process.exitcode))
 
 

@@ -1,0 +1,35 @@
+"""How the local engine's processes describe arrays to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+
+class ArrayNote(NamedTuple):
+    """What a header says of an array.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the payload.
+    number : int
+        The same number is the same array; of a reply 0.
+    dtype : str
+    shape : tuple of int
+    follows : bool
+        Whether its bytes come behind the header; else the receiver has it.
+    """
+
+    name: str
+    number: int
+    dtype: str
+    shape: tuple[int, ...]
+    follows: bool
+
+
+def notes(arrays: Mapping[str, np.ndarray]) -> list[ArrayNote]:
+    """Describe the arrays of a reply."""
+    return [ArrayNote(name, 0, array.dtype.str, array.shape, True) for name, array in arrays.items()]

@@ -1,0 +1,113 @@
+"""Memory in which a worker of the local engine leaves its replies, and in which the server's process reads them.
+
+A model of a megabyte that goes through a pipe is copied twice, into the system's memory and out of it, which takes as
+long as several steps of a light client's training. Here it is written once, and nobody copies it again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .notes import ArrayNote
+
+# Replies of a worker that wait for their turn, or that a rule keeps; those beyond go through the pipe.
+MOST_SLOTS = 8
+# Memory for all slots of a worker; replies of which it holds none go through the pipe, too.
+MOST_BYTES = 64 * 2**20
+# Arrays begin at multiples of a cache line.
+LINE = 64
+
+
+class Slot(NamedTuple):
+    """A place for one reply: its first byte, and how many it has."""
+
+    at: int
+    size: int
+
+
+class Slots:
+    """The slots of one worker, made before that is forked, so that both ends have the same file.
+
+    The server's end lends a slot with each request. The slot is free again when the last array in it is gone, so that
+    a rule may keep arrays as long as it likes.
+    """
+
+    def __init__(self) -> None:
+        self._file = os.memfd_create("fedpfl-replies")
+        self._memory: mmap.mmap | None = None
+        self._free: list[Slot] = []
+        self._count = self._size = 0
+
+    @staticmethod
+    def supported() -> bool:
+        """Say whether this system has memory without a name, which no crash can leave behind."""
+        return sys.platform == "linux" and hasattr(os, "memfd_create")
+
+    # -- the server's end --------------------------------------------------------------------------------------------
+
+    def lend(self) -> Slot | None:
+        """Return a slot that is free, if there is one."""
+        return self._free.pop() if self._free else None
+
+    def give_back(self, slot: Slot | None) -> None:
+        """Take back a slot into which nothing was written."""
+        if slot is not None:
+            self._free.append(slot)
+
+    def fit(self, listed: Sequence[ArrayNote]) -> None:
+        """Make slots that hold such arrays, if all that there are now are free."""
+        size = -(-_places(listed)[1] // mmap.PAGESIZE) * mmap.PAGESIZE
+        count = min(MOST_SLOTS, MOST_BYTES // max(1, size))
+        if size <= self._size or not count or len(self._free) < self._count:
+            return
+        os.ftruncate(self._file, count * size)
+        self._memory, self._count, self._size = mmap.mmap(self._file, count * size), count, size
+        self._free = [Slot(number * size, size) for number in range(count)]
+
+    def arrays(self, slot: Slot, listed: Sequence[ArrayNote]) -> dict[str, np.ndarray]:
+        """Return the arrays in a slot, by name; it is lent again when they, and all views of them, are gone."""
+        assert self._memory is not None  # a slot was lent
+        memory = (ctypes.c_char * slot.size).from_buffer(self._memory, slot.at)
+        weakref.finalize(memory, self._free.append, slot).atexit = False
+        places, _ = _places(listed)
+        return {
+            note.name: np.ndarray(note.shape, np.dtype(note.dtype), memoryview(memory), at)
+            for note, at in zip(listed, places, strict=True)
+        }
+
+    def close(self) -> None:
+        """Close the file; arrays that are still in use keep their memory."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+    # -- the worker's end --------------------------------------------------------------------------------------------
+
+    def write(self, slot: Slot | None, arrays: Mapping[str, np.ndarray], listed: Sequence[ArrayNote]) -> bool:
+        """Write a reply's arrays into a slot; return whether it could take them."""
+        places, size = _places(listed)
+        if slot is None or not size or size > slot.size:
+            return False
+        if self._memory is None or len(self._memory) < slot.at + slot.size:
+            self._memory = mmap.mmap(self._file, os.fstat(self._file).st_size)
+        for array, at in zip(arrays.values(), places, strict=True):
+            np.copyto(np.ndarray(array.shape, array.dtype, self._memory, at + slot.at), array)
+        return True
+
+
+def _places(listed: Sequence[ArrayNote]) -> tuple[list[int], int]:
+    """Return where each array begins in a slot, and the bytes that all need."""
+    places, at = [], 0
+    for note in listed:
+        places.append(at)
+        count = int(np.prod(note.shape)) * np.dtype(note.dtype).itemsize
+        at += -(-count // LINE) * LINE
+    return places, at

@@ -154,7 +154,7 @@ def test_a_held_pull_is_answered_when_there_is_a_message(testbed, client):
 
 
 def test_a_supernode_that_leaves_does_not_take_its_message_along(testbed):
-    with testbed.client(timeout=1.0) as client, pytest.raises(httpx.ReadTimeout):
+    with testbed.client(timeout=httpx.Timeout(HANG_SECONDS, read=1.0)) as client, pytest.raises(httpx.ReadTimeout):
         client.post(PULL, content=b"leaves")
     testbed.superlink.give(b"leaves", b"kept")
     assert persistent_post(testbed, PULL, b"leaves").content == b"kept"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence, cast
+from typing import Any, ClassVar, Sequence, cast
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ class PrototypeRule(Rule):
     A class of which nobody in the round has samples keeps its prototype, if it has one.
     """
 
-    remembers = ("prototypes", "known")
+    remembers: ClassVar[tuple[str, ...]] = ("prototypes", "known")
 
     def __init__(self, federation: Federation, shared: np.ndarray) -> None:
         super().__init__(federation, shared)

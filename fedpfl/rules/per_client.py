@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,7 +25,7 @@ class PerClientRule(Rule):
     """
 
     one_model = False
-    remembers = ("for_clients",)
+    remembers: ClassVar[tuple[str, ...]] = ("for_clients",)
 
     def __init__(self, federation: Federation, shared: np.ndarray) -> None:
         super().__init__(federation, shared)

@@ -74,7 +74,8 @@ class Rule(ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.only_a_sum = vars(cls).get("only_a_sum", False)
-        cls.remembers = (*super(cls, cls).remembers, *vars(cls).get("remembers", ()))
+        named = (name for base in reversed(cls.__mro__) for name in vars(base).get("remembers", ()))
+        cls.remembers = tuple(dict.fromkeys(named))
         if not cls.no_server_step and "no_server_step" not in vars(cls):
             cls.no_server_step = Rule.no_server_step
 

@@ -12,11 +12,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from processes import using
+from waiting import wait_until
 
 from fedpfl.launch.superlink import free_port
 from fedpfl.results.run import RunFolder
@@ -75,28 +75,30 @@ class Flower:
             self._superlink = subprocess.Popen(
                 [BIN / command[0], *command[1:]], env=self.environment, cwd=home, stdout=out, stderr=out
             )
-        deadline = time.monotonic() + SECONDS
-        with socket.socket() as probe:
-            while probe.connect_ex(("127.0.0.1", port)) != 0:
-                if self._superlink.poll() is not None or time.monotonic() > deadline:
-                    said = log.read_text()
-                    self.__exit__()
-                    raise AssertionError(said)
-                time.sleep(0.1)
+        try:
+            with socket.socket() as probe:
+                wait_until(
+                    lambda: probe.connect_ex(("127.0.0.1", port)) == 0,
+                    lambda: self._superlink.poll() is None,
+                    log.read_text,
+                    SECONDS,
+                )
+        except AssertionError:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
         """Stop the SuperLink, and see that all others end with it."""
         self._superlink.terminate()
         self._superlink.wait(SECONDS)
-        deadline = time.monotonic() + 120
-        while (left := using(self.folder)) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(self.folder)
-        assert left == {}
+        try:
+            wait_until(lambda: not using(self.folder), hint=lambda: using(self.folder), seconds=SECONDS)
+        finally:
+            for pid in using(self.folder):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            shutil.rmtree(self.folder)
 
     def app(self) -> Path:
         """Return a copy of what git tracks: the bundle must not depend on anything else that lies in a checkout."""
@@ -140,11 +142,12 @@ class Flower:
                     [BIN / "flwr", "run", ".", "--run-config", pairs, *arguments, "--stream"],
                     cwd=app, env=self.environment, stdout=out, stderr=out,
                 )  # fmt: skip
-            deadline = time.monotonic() + SECONDS
-            while run.poll() is None:
-                assert time.monotonic() < deadline, log.read_text()
+
+            def ended(run: subprocess.Popen[bytes] = run) -> bool:
                 meanwhile()
-                time.sleep(0.1)
+                return run.poll() is not None
+
+            wait_until(ended, hint=log.read_text, seconds=SECONDS)
             assert run.returncode == 0, log.read_text()
             status = self.status()
             if status == "finished:completed" or TOO_BUSY not in log.read_text():

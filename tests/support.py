@@ -77,7 +77,7 @@ class LocalGrid(Grid):
     Parameters
     ----------
     num_nodes : int
-        Nodes; node 100 + i is sharing i.
+        Nodes; node 100 + i holds the data of client i.
     run_config : dict
         What Flower would hand to the ClientApps.
     intercept : callable, optional

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from flower_parts import SECONDS, TOO_BUSY, TRIES, Flower
 from processes import marked
 from support import exported
+from waiting import wait_until
 
 from fedpfl.launch.superlink import free_port, script
 from fedpfl.results.export import export_personal
@@ -49,10 +49,11 @@ def ray_node(flower: Flower, machine: str, ready: Callable[[], bool], *arguments
         log = folder / f"start-{attempt}.log"
         with log.open("wb") as out:
             node = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
-        deadline = time.monotonic() + SECONDS
-        while node.poll() is None and not ready():
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.2)
+
+        def settled(node: subprocess.Popen[bytes] = node) -> bool:
+            return node.poll() is not None or ready()
+
+        wait_until(settled, hint=log.read_text, seconds=SECONDS)
         if node.returncode is None or TOO_BUSY not in log.read_text():
             break
     assert node.returncode is None, log.read_text()

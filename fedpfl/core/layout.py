@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Mapping, Sequence, Tuple
+from typing import Callable, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -57,6 +57,13 @@ class Layout:
     def slices(self) -> Mapping[str, slice]:
         """Return where each array lies in the flat vector."""
         return self._slices
+
+    def mask(self, selected: Callable[[str], bool]) -> np.ndarray:
+        """Return which values belong to arrays that ``selected`` takes by their names: bool, shape (size,)."""
+        found = np.zeros(self.size, bool)
+        for name, place in self.slices().items():
+            found[place] = selected(name)
+        return found
 
     @cached_property
     def _slices(self) -> dict[str, slice]:

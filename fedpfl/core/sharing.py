@@ -317,10 +317,7 @@ def _stored(arrays: Mapping[str, np.ndarray], name: str, shapes: Sequence[Shape]
 
 def is_parameter(layout: Layout) -> np.ndarray:
     """Return which values of a flat vector are trained parameters, not running statistics: bool, (layout.size,)."""
-    found = np.ones(layout.size, bool)
-    for name, place in layout.slices().items():
-        found[place] = not name.split(PART)[0].endswith(RUNNING_STATISTICS)
-    return found
+    return layout.mask(lambda name: not name.split(PART)[0].endswith(RUNNING_STATISTICS))
 
 
 def _arrays(model: nn.Module) -> dict[str, Tensor]:

@@ -11,17 +11,15 @@ than v, and α would go to 0, where v no longer learns. BatchNorm's running stat
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.settings import setting
-from ..data.federation import Samples
 from ..layers.memory import add_twin, in_twin, twin
 from ..rules.mean import Mean
-from ..training.phase import Batch, Forward, Phase
+from ..training.phase import PLAIN_SGD, Batch, Forward, Phase, keep_in_unit
 from ..training.steps import forward_with
 from .base import Aggregation, LocalRound, Method
 
@@ -62,12 +60,10 @@ class APFL(Method):
         training = Phase(train=lambda name: name != ALPHA, epochs=self.training.local_epochs, loss=loss_of_both)
         if not self.settings.adaptive:
             return [training]
-        x, y = local.samples
-        chosen = local.generator("batch for alpha").permutation(len(y))[: self.training.batch_size]
-        at = torch.from_numpy(chosen).to(y.device)
+        batch = local.draw(self.training.batch_size, "batch for alpha")
         step = Phase(
-            train=lambda name: name == ALPHA, epochs=1, data=Samples(x[at], y[at]), loss=self.loss_of_mixture,
-            project=keep_a_share, optimizer="sgd", momentum=0.0, weight_decay=0.0, move_statistics=False,
+            train=lambda name: name == ALPHA, epochs=1, data=batch, loss=self.loss_of_mixture, project=keep_in_unit,
+            move_statistics=False, **PLAIN_SGD,
         )  # fmt: skip
         return [step, training]
 
@@ -105,9 +101,3 @@ def loss_of_both(model: nn.Module, batch: Batch) -> Tensor:
     """Return f(w) + f(v̄), of which w gets the gradient of the first and v that of the second."""
     mixed = forward_with(twin(model), mixture(model), batch.x)
     return F.cross_entropy(model(batch.x), batch.y) + F.cross_entropy(mixed, batch.y)
-
-
-@torch.no_grad()
-def keep_a_share(names: Sequence[str], params: Sequence[Tensor]) -> None:
-    """Put α back between 0 and 1."""
-    params[0].clamp_(0, 1)

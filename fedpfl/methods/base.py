@@ -147,6 +147,12 @@ class LocalRound:
         zeros = {name: np.zeros(shape, np.float32) for name, shape in self.layout.entries if name not in given}
         return self.layout.flatten({**given, **zeros})
 
+    def draw(self, count: int, purpose: str) -> Samples:
+        """Return ``count`` of the client's training samples, drawn without replacement; all if there are fewer."""
+        x, y = self.samples
+        at = torch.from_numpy(self.generator(purpose).permutation(len(y))[:count]).to(y.device)
+        return Samples(x[at], y[at])
+
     def generator(self, purpose: str) -> np.random.Generator:
         """Return the source of this client's random choices for one purpose in this round."""
         return generator(self.seed, purpose, self.client, self.round)

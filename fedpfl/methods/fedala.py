@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Iterator, Sequence, cast
+from typing import Iterator, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,8 @@ from torch.nn import functional as F
 
 from ..core.payload import Payload
 from ..core.settings import setting
-from ..data.federation import Samples
 from ..layers.memory import Memory
-from ..training.phase import Batch, Phase
+from ..training.phase import PLAIN_SGD, Batch, Phase, keep_in_unit
 from ..training.steps import forward_with
 from .base import LocalRound, Method
 
@@ -96,9 +95,7 @@ class FedALA(Method):
         if local.never_trained or "trained" in local.notes or not weights:
             return []
         first = all(bool((weight == 1).all()) for weight in weights.values())
-        x, y = local.samples
-        count = max(1, round(self.settings.samples * len(y)))
-        at = torch.from_numpy(local.generator("samples that learn to mix").permutation(len(y))[:count]).to(y.device)
+        count = max(1, round(self.settings.samples * len(local.samples.y)))
 
         def mixed() -> dict[str, Tensor]:
             pairs = own_layers(local.model).items()
@@ -118,8 +115,9 @@ class FedALA(Method):
             Phase(
                 train=lambda name: name.startswith(WEIGHTS + "."),
                 epochs=self.settings.first_epochs if first else self.settings.epochs,
-                loss=loss, project=clip, data=Samples(x[at], y[at]), during=mixing_at_the_end, move_statistics=False,
-                optimizer="sgd", learning_rate=self.settings.weight_learning_rate, momentum=0.0, weight_decay=0.0,
+                data=local.draw(count, "samples that learn to mix"),
+                loss=loss, project=keep_in_unit, during=mixing_at_the_end, move_statistics=False,
+                learning_rate=self.settings.weight_learning_rate, **PLAIN_SGD,
             )
         ]  # fmt: skip
 
@@ -136,10 +134,3 @@ def own_layers(model: nn.Module) -> dict[str, Tensor]:
 def mixing(model: nn.Module) -> dict[str, Tensor]:
     """Return W, by the names of the arrays that it mixes."""
     return {name.replace("/", "."): weight for name, weight in model.get_submodule(WEIGHTS).named_parameters()}
-
-
-@torch.no_grad()
-def clip(names: Sequence[str], params: Sequence[Tensor]) -> None:
-    """Put W back between 0 and 1."""
-    for param in params:
-        param.clamp_(0, 1)

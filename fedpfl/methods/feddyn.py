@@ -73,6 +73,7 @@ class FedDynMean(Mean):
     name = "feddyn"
     only_a_sum = True  # h follows from the mean
     no_server_step = "goes on from the mean by h"
+    remembers = ("h",)
 
     def __init__(self, federation: Federation, shared: np.ndarray, alpha: float) -> None:
         super().__init__(federation, shared, weights="uniform")
@@ -89,15 +90,6 @@ class FedDynMean(Mean):
         self.h -= self.alpha / len(self.participants) * self._corrected * moved
         if self.alpha:
             self.shared = (self.shared - self.h / self.alpha).astype(np.float32)
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Add h."""
-        return {**super().state(), "h": self.h}
-
-    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take it back."""
-        super().load_state(state)
-        self.h = state["h"].copy()  # what safetensors loads is read-only
 
 
 class FedDyn(KeepsArrays):

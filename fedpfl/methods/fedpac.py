@@ -7,7 +7,7 @@ Sections 3 and 4 and Algorithm 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, Mapping, Sequence
+from typing import Callable, Sequence
 
 import numpy as np
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from ..core.settings import setting
 from ..models import cut
 from ..rules.mean import RunningMean
 from ..rules.per_client import inner_products
+from ..rules.simplex import least_on_simplex
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, excluding
 from .prototypes import PrototypeMethod, PrototypeRule, apart, by_class, class_by_width
@@ -34,31 +35,6 @@ class FedPACSettings:
     combine: bool = setting(
         True, "Whether clients get combinations of heads; without, and with λ = 0, the method is FedRep."
     )
-
-
-def combination(variances: np.ndarray, products: np.ndarray) -> np.ndarray:
-    """Return argmin_α Σ_j α_j²·V_j + ‖Σ_j α_j·g_j‖² over α ≥ 0 with Σ_j α_j = 1, shape (n,).
-
-    With P = diag(V) + (g_j·g_k), a multiple of α minimises βᵀPβ/2 − Σ_j β_j over β ≥ 0, which is non-negative least
-    squares with P's Cholesky factor.
-
-    Parameters
-    ----------
-    variances : ndarray, shape (n,)
-        V; noise may have made some negative, which count as 0.
-    products : ndarray, shape (n, n)
-        Inner products of the g_j.
-    """
-    # Imported here: clients import this file and need no SciPy.
-    from scipy.optimize import nnls
-
-    p = np.diag(np.maximum(variances, 0)) + products
-    size = np.trace(p) / len(p)
-    # A client with a single sample has no variance: a trace of one makes P definite.
-    lower = np.linalg.cholesky((p / size if size > 0 else p) + 1e-12 * np.eye(len(p)))
-    beta: np.ndarray = nnls(lower.T, np.linalg.solve(lower, np.ones(len(p))))[0]
-    beta /= beta.sum()
-    return beta
 
 
 class HeadCombination(PrototypeRule):
@@ -77,15 +53,14 @@ class HeadCombination(PrototypeRule):
 
     name = "head-combination"
     one_model = False
+    remembers = ("heads",)
 
     def __init__(
         self, federation: Federation, shared: np.ndarray, in_head: Callable[[str], bool], combine: bool
     ) -> None:
         super().__init__(federation, shared)
         self.combine = combine
-        self._head = np.zeros(self.layout.size, bool)
-        for name, place in self.layout.slices().items():
-            self._head[place] = in_head(name)
+        self._head = self.layout.mask(in_head)
         self.heads = np.tile(shared[self._head], (len(self.clients), 1))
 
     def begin(self) -> None:
@@ -118,18 +93,10 @@ class HeadCombination(PrototypeRule):
             return
         products = inner_products(moments, centred=True)
         gaps = (products - row[:, None] - row[None, :] + row[i] for i, row in enumerate(products))  # of h_j − h_i
-        weights = np.stack([combination(variances, gap) for gap in gaps])
+        # Noise may have made a V_j negative.
+        weights = np.stack([least_on_simplex(np.diag(np.maximum(variances, 0)) + gap) for gap in gaps])
         self.heads[ids] = weights @ heads.astype(np.float64)
         self.note("own-head", np.diag(weights).mean())
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Add the heads."""
-        return {**super().state(), "heads": self.heads}
-
-    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take them back."""
-        super().load_state(state)
-        self.heads = state["heads"]
 
 
 class FedPAC(PrototypeMethod):

@@ -12,12 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from ..core.errors import ConfigError
 from ..core.settings import setting
-from ..data.federation import Samples
 from ..rules.mean import Mean
 from ..training.phase import Batch, Phase
 from ..training.steps import gradient_of, move, parts_of, returning
@@ -100,7 +98,5 @@ class PerFedAvg(Method):
 
     def adaptation(self, local: LocalRound) -> list[Phase]:
         """One step of α on one batch."""
-        x, y = local.samples
-        chosen = local.generator("adaptation batch").permutation(len(y))[: self.training.batch_size]
-        at = torch.from_numpy(chosen).to(y.device)
-        return [Phase(train=everything, epochs=1, data=Samples(x[at], y[at]))]
+        batch = local.draw(self.training.batch_size, "adaptation batch")
+        return [Phase(train=everything, epochs=1, data=batch)]

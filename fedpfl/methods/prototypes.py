@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence, cast
+from typing import Any, ClassVar, Sequence, cast
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ class PrototypeRule(Rule):
     A class of which nobody in the round has samples keeps its prototype, if it has one.
     """
 
+    remembers: ClassVar[tuple[str, ...]] = ("prototypes", "known")
+
     def __init__(self, federation: Federation, shared: np.ndarray) -> None:
         super().__init__(federation, shared)
         self.prototypes = np.zeros((0, 0), np.float32)
@@ -61,15 +63,6 @@ class PrototypeRule(Rule):
             self.prototypes, self.known = np.zeros_like(means), np.zeros(len(means), np.uint8)
         self.prototypes = np.where(found[:, None], means, self.prototypes)
         self.known = np.where(found, np.uint8(1), self.known)
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Add the prototypes."""
-        return {**super().state(), "prototypes": self.prototypes, "known": self.known}
-
-    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take them back."""
-        super().load_state(state)
-        self.prototypes, self.known = state["prototypes"], state["known"]
 
 
 class PrototypeMethod(Method):

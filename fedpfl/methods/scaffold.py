@@ -12,18 +12,16 @@ its correction is out of date, and clients diverge.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..core.extras import CLIENT, SERVER, SHARED, Extra
 from ..core.federation import Client, Federation
 from ..core.payload import Payload
 from ..core.settings import setting
 from ..rules.mean import Mean
-from ..training.phase import Phase
+from ..training.phase import Correction, Phase
 from .base import Aggregation, LocalRound, everything
 from .kept import KeepsArrays
 
@@ -41,38 +39,6 @@ class ScaffoldSettings:
     )
 
 
-class MeanGradient:
-    """Keeps the mean of the gradients that it sees, then adds to them what corrects them, or takes them away.
-
-    Parameters
-    ----------
-    correction : mapping of str to Tensor
-        What is added to the gradients, by name; parameters without an entry are left alone.
-    still : bool
-        Whether the gradients are set to 0 instead, so that nothing moves.
-    """
-
-    def __init__(self, correction: Mapping[str, Tensor], still: bool = False) -> None:
-        self.correction, self.still = correction, still
-        self._sum = {name: torch.zeros_like(array) for name, array in correction.items()}
-        self._steps = 0
-
-    @torch.no_grad()
-    def add_gradient(self, names: Sequence[str], params: Sequence[Tensor], grads: list[Tensor]) -> None:
-        """Add the correction c − c_i, or take the gradient away."""
-        self._steps += 1
-        for name, grad in zip(names, grads):
-            if name in self.correction:
-                self._sum[name].add_(grad)
-                grad.add_(self.correction[name])
-            if self.still:
-                grad.zero_()
-
-    def mean(self) -> dict[str, Tensor]:
-        """Return the mean of the gradients before they were changed, by name."""
-        return {name: array / self._steps for name, array in self._sum.items()}
-
-
 class ControlledMean(Mean):
     """x ← x + η_g·(mean_S(y_i) − x); c ← c + 1/N·Σ_S Δc_i over the clients S that answered, of N.
 
@@ -83,6 +49,7 @@ class ControlledMean(Mean):
     """
 
     name = "scaffold"
+    remembers = ("control",)
 
     def __init__(self, federation: Federation, shared: np.ndarray, step: float) -> None:
         super().__init__(federation, shared, weights="uniform", step=step)
@@ -107,15 +74,6 @@ class ControlledMean(Mean):
         super().finish()
         self.control = (self.control + self._change / len(self.participants)).astype(np.float32)
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Add c."""
-        return {**super().state(), "control": self.control}
-
-    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take it back."""
-        super().load_state(state)
-        self.control = state["control"]
-
 
 class Scaffold(KeepsArrays):
     """A client steps y_i ← y_i − η·(∇f_i(y_i) − c_i + c) and then renews c_i, of which it sends the change Δc_i."""
@@ -133,23 +91,19 @@ class Scaffold(KeepsArrays):
     def schedule(self, local: LocalRound) -> list[Phase]:
         """E epochs with the correction c − c_i of what arrived; option I looks at the gradient before."""
         common, own = local.by_name(local.received("control")), self.kept(local.model)
-        steps = MeanGradient({name: common[name] - own[name] for name in own if name in common})
+        arrays = {name: common[name] - own[name] for name in own if name in common}
+        local.notes["gradients"] = steps = Correction(arrays)
         training = Phase(train=everything, epochs=self.training.local_epochs, penalty=steps)
-        local.notes["gradients"] = steps
         if self.settings.control == "steps":
             return [training]
-        local.notes["gradients"] = start = MeanGradient(steps.correction, still=True)
-        standing = Phase(
-            train=everything, epochs=1, penalty=start, move_statistics=False,
-            optimizer="sgd", momentum=0.0, weight_decay=0.0,
-        )  # fmt: skip
-        return [standing, training]
+        local.notes["gradients"] = start = Correction(arrays)
+        return [Phase(train=everything, epochs=1, penalty=start, learning_rate=0.0, move_statistics=False), training]
 
     @torch.no_grad()
     def conclude(self, local: LocalRound) -> Payload:
         """Renew c_i and send its change; it stays 0 for a parameter that did not arrive."""
         own, change = self.kept(local.model), {}
-        for name, gradient in local.notes["gradients"].mean().items():
+        for name, gradient in local.notes["gradients"].mean_gradient().items():
             change[name] = gradient - own[name]
             own[name].copy_(gradient)
         return Payload(arrays={"change": local.as_vector(change)})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Mapping
-
 import numpy as np
 
 from ..core.errors import ConfigError
@@ -29,6 +27,7 @@ class Attentive(PerClientRule):
     """
 
     name = "attentive"
+    remembers = ("newest",)
 
     def __init__(self, federation: Federation, shared: np.ndarray, alpha: float, sigma: float) -> None:
         super().__init__(federation, shared)
@@ -65,15 +64,6 @@ class Attentive(PerClientRule):
             raise ConfigError("fedamp-sigma", self.sigma, allowed)
         self.for_clients = mix(others + np.diag(1 - totals), self.newest)
         self.note("self-weight", 1 - totals.mean())
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Add the clients' newest models."""
-        return {**super().state(), "newest": self.newest}
-
-    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take them back."""
-        super().load_state(state)
-        self.newest = state["newest"].copy()
 
 
 def attention(vectors: np.ndarray, alpha: float, sigma: float) -> np.ndarray:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Mapping
-
 import numpy as np
 
 from ..core.errors import LayoutError
@@ -32,6 +30,7 @@ class Candidates(PerClientRule):
     """
 
     name = "candidates"
+    remembers = ("preferences",)
 
     def __init__(
         self, federation: Federation, shared: np.ndarray, models: int, epsilon: float, epsilon_decay: float
@@ -81,15 +80,6 @@ class Candidates(PerClientRule):
         for client, shared in self._arrived.items():
             self.for_clients[client] = shared
         self._arrived = {}  # not kept while clients are tested
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Add the running weights P."""
-        return {**super().state(), "preferences": self.preferences}
-
-    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take them back."""
-        super().load_state(state)
-        self.preferences = state["preferences"].copy()
 
     def _choose(self, client: Client) -> list[int]:
         rng = generator(self.federation.seed, "fedfomo models", client.id, self.round)

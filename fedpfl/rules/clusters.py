@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Mapping
-
 import numpy as np
 
 from ..core.federation import Client, Federation
@@ -39,6 +37,7 @@ class Clusters(PerClientRule):
     """
 
     name = "clusters"
+    remembers = ("cluster", "updates")
 
     def __init__(
         self,
@@ -85,15 +84,6 @@ class Clusters(PerClientRule):
                 self.for_clients[self.cluster == number] = mean.value()
         self.note("clusters", self._clusters())
         self.keep("clusters", self.cluster.copy())
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Add the clusters and the latest updates."""
-        return {**super().state(), "cluster": self.cluster, "updates": self.updates}
-
-    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take them back."""
-        super().load_state(state)
-        self.cluster, self.updates = state["cluster"].copy(), state["updates"].copy()
 
     def _clusters(self) -> int:
         return int(self.cluster.max()) + 1

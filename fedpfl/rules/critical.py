@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Mapping
-
 import numpy as np
 
 from ..core.federation import Client, Federation
@@ -33,6 +31,7 @@ class Critical(PerClientRule):
     """
 
     name = "critical"
+    remembers = ("masks", "newest")
 
     def __init__(self, federation: Federation, shared: np.ndarray, share: float, beta: float) -> None:
         super().__init__(federation, shared)
@@ -64,15 +63,6 @@ class Critical(PerClientRule):
         self.for_clients[:] = self.shared
         self.for_clients[known] = np.where(self.masks[known], custom, self.shared)
         self.note("collaborators", matches.sum(axis=1).mean() - 1)
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Add the masks and the clients' newest models."""
-        return {**super().state(), "masks": self.masks, "newest": self.newest}
-
-    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take them back."""
-        super().load_state(state)
-        self.masks, self.newest = state["masks"].copy(), state["newest"].copy()
 
 
 def top_share(values: np.ndarray, layout: Layout, share: float) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Mapping
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ class PerClientRule(Rule):
     """
 
     one_model = False
+    remembers: ClassVar[tuple[str, ...]] = ("for_clients",)
 
     def __init__(self, federation: Federation, shared: np.ndarray) -> None:
         super().__init__(federation, shared)
@@ -38,15 +39,6 @@ class PerClientRule(Rule):
     def received(self, client: Client) -> np.ndarray:
         """Return the client's row as the client reads it, which ``wire-dtype`` may have rounded."""
         return rounded(self.outgoing(client), self.federation.wire_dtype)
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Add the clients' models."""
-        return {**super().state(), "for_clients": self.for_clients}
-
-    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take them back."""
-        super().load_state(state)
-        self.for_clients = state["for_clients"].copy()  # what safetensors loads is read-only
 
 
 def mix(weights: np.ndarray, vectors: np.ndarray) -> np.ndarray:

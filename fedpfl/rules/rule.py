@@ -21,8 +21,8 @@ class Rule(ABC):
     """Base of the aggregation rules.
 
     A rule implements :meth:`begin`, :meth:`add` and :meth:`finish`. It may override :meth:`outgoing` to send each
-    client another vector, :meth:`attachments` to send more, :meth:`check` to refuse replies, and :meth:`state` with
-    :meth:`load_state` for all that it remembers between rounds. ``docs/architecture.md`` lists the order of the calls.
+    client another vector, :meth:`attachments` to send more, and :meth:`check` to refuse replies; :attr:`remembers`
+    names all that it keeps between rounds. ``docs/architecture.md`` lists the order of the calls.
 
     Parameters
     ----------
@@ -43,6 +43,9 @@ class Rule(ABC):
     no_server_step : str
         Why ``server-optimizer`` cannot be had with the rule, after its name in a sentence; empty if the rule makes a
         mean and nothing else of :attr:`shared`. A class never inherits the empty one either.
+    remembers : tuple of str
+        Attributes, arrays all of them, that the next round depends on: they are stored with the run and come back when
+        it is resumed, free to be written to. A class names its own; those of its bases are added.
     clients : dict of int to Client
         All clients, in order of their ids.
     participants : list of Client
@@ -66,10 +69,13 @@ class Rule(ABC):
     one_model: ClassVar[bool] = True
     only_a_sum: ClassVar[bool] = False
     no_server_step: ClassVar[str] = "makes something else than a mean"
+    remembers: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.only_a_sum = vars(cls).get("only_a_sum", False)
+        named = (name for base in reversed(cls.__mro__) for name in vars(base).get("remembers", ()))
+        cls.remembers = tuple(dict.fromkeys(named))
         if not cls.no_server_step and "no_server_step" not in vars(cls):
             cls.no_server_step = Rule.no_server_step
 
@@ -159,8 +165,10 @@ class Rule(ABC):
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that the next round depends on, by name."""
+        own = {name: getattr(self, name) for name in self.remembers}
         step = {} if self.server_step is None else self.server_step.state()
-        return {"shared": self.shared, "personal_round": np.array(list(self.personal_round.values()), np.int64), **step}
+        counted = np.array(list(self.personal_round.values()), np.int64)
+        return {"shared": self.shared, "personal_round": counted, **own, **step}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Take back what :meth:`state` returned; its arrays are read-only.
@@ -173,6 +181,8 @@ class Rule(ABC):
         self.layout.unflatten(state["shared"])
         self.shared = state["shared"]
         self.personal_round = dict(zip(self.clients, state["personal_round"].tolist()))
+        for name in self.remembers:
+            setattr(self, name, state[name].copy())
         if self.server_step is not None:
             self.server_step.load_state(state)
 

@@ -23,8 +23,8 @@ READS = {
     "adam": ("server-learning-rate", "server-momentum", "server-beta2", "server-tau"),
     "yogi": ("server-learning-rate", "server-momentum", "server-beta2", "server-tau"),
 }
-# FedAvgM takes the whole difference; a first step of 0.01 is the best or next to it in most tasks of Reddi et al.
-LEARNING_RATES = {"momentum": 1.0, "adam": 0.01, "yogi": 0.01}
+# A first step of 0.01 is the best or next to it in most tasks of Reddi et al.
+ADAPTIVE_LEARNING_RATE = 0.01
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,12 @@ class ServerStepSettings:
         "mean is the gradient of momentum (FedAvgM), adam (FedAdam) or yogi (FedYogi).",
         choices=tuple(READS),
     )
-    server_learning_rate: float = setting(0.0, "Its step η; 0: 1 for momentum, 0.01 for adam and yogi.", minimum=0)
+    server_learning_rate: float = setting(
+        0.0,
+        "Its step η; 0: for momentum 1 − server-momentum, by which the steps that a round leads to sum up to the whole "
+        "way to its mean, and 0.01 for adam and yogi.",
+        minimum=0,
+    )
     server_momentum: float = setting(0.9, "Its momentum, β₁ of adam and yogi.", minimum=0, maximum=0.999999)
     server_beta2: float = setting(0.99, "Its β₂, for adam and yogi.", minimum=0, maximum=0.999999)
     server_tau: float = setting(
@@ -78,7 +83,9 @@ class ServerStep:
 
     def __init__(self, settings: ServerStepSettings, layout: Layout) -> None:
         self.settings = settings
-        self.rate = settings.server_learning_rate or LEARNING_RATES[settings.server_optimizer]
+        momentum = settings.server_optimizer == "momentum"
+        default = 1 - settings.server_momentum if momentum else ADAPTIVE_LEARNING_RATE
+        self.rate = settings.server_learning_rate or default
         self._parameters = is_parameter(layout)
         self.m = np.zeros(layout.size, np.float64)
         self.v = np.full(layout.size, settings.server_tau**2, np.float64)

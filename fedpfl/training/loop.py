@@ -66,9 +66,8 @@ def run_phase(
         return 0.0
     names = [name for name, _ in trained]
     params = [p for _, p in trained]
-    optimizer = OPTIMIZERS[settings.optimizer](
-        params, phase.learning_rate or settings.learning_rate, settings.momentum, settings.weight_decay
-    )
+    rate = settings.learning_rate if phase.learning_rate is None else phase.learning_rate
+    optimizer = OPTIMIZERS[settings.optimizer](params, rate, settings.momentum, settings.weight_decay)
     if not all(module.training for module in modules):
         model.train()
     sizes = batch_sizes(len(y), phase.batch_size or settings.batch_size, settings.last_batch)

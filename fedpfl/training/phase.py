@@ -38,6 +38,17 @@ Gradient = Callable[[nn.Module, Batch, Sequence[str], Sequence[Tensor]], Tuple[T
 Projection = Callable[[Sequence[str], Sequence[Tensor]], None]
 
 
+# Of a phase whose steps are w ← w − η·∇, whatever the run's optimiser.
+PLAIN_SGD: Mapping[str, Any] = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0}
+
+
+@torch.no_grad()
+def keep_in_unit(names: Sequence[str], params: Sequence[Tensor]) -> None:
+    """Put parameters back between 0 and 1: a projection for weights of mixtures."""
+    for param in params:
+        param.clamp_(0, 1)
+
+
 def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
     """Mean cross-entropy of the model's logits."""
     return F.cross_entropy(model(batch.x), batch.y)
@@ -97,6 +108,34 @@ class L1:
                 grad.add_(param.sign(), alpha=self.weight)
 
 
+class Correction:
+    """⟨a, w⟩: adds the same arrays to the gradients of each step, and keeps the mean of the gradients without them.
+
+    Parameters
+    ----------
+    arrays : mapping of str to Tensor
+        a, by the names of the parameters; those without an entry are left alone.
+    """
+
+    def __init__(self, arrays: Mapping[str, Tensor]) -> None:
+        self.arrays = arrays
+        self._sums = {name: torch.zeros_like(array) for name, array in arrays.items()}
+        self._steps = 0
+
+    @torch.no_grad()
+    def add_gradient(self, names: Sequence[str], params: Sequence[Tensor], grads: list[Tensor]) -> None:
+        """Add a."""
+        self._steps += 1
+        for name, grad in zip(names, grads):
+            if name in self.arrays:
+                self._sums[name].add_(grad)
+                grad.add_(self.arrays[name])
+
+    def mean_gradient(self) -> dict[str, Tensor]:
+        """Return the mean of the steps' gradients, by name; of the parameters that have an entry."""
+        return {name: total / self._steps for name, total in self._sums.items()}
+
+
 @dataclass(frozen=True)
 class Phase:
     """One stretch of a client's local training.
@@ -124,7 +163,7 @@ class Phase:
     move_statistics : bool
         Whether BatchNorm's running statistics move.
     learning_rate, batch_size : optional
-        Instead of the setting.
+        Instead of the setting. With a learning rate of 0 gradients are computed and no parameter moves.
     during : callable, model → context manager
         Surrounds the phase, for example to hold fixed what the phase does not train.
     optimizer, momentum, weight_decay : optional

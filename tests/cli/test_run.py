@@ -13,6 +13,7 @@ import time
 import pytest
 from processes import marked
 from support import exported
+from waiting import wait_until
 
 from fedpfl.results.run import RunFolder
 
@@ -20,8 +21,6 @@ pytestmark = pytest.mark.slow
 
 # Only bounds a hang.
 SECONDS = 240
-# What the documentation promises; the machine may be busy.
-GONE_SECONDS = 2 + 20
 QUICK = "local-epochs=2 threads=1"
 
 
@@ -48,15 +47,8 @@ def started(command):
 
 
 def gone(tmp_path):
-    """Wait until no process of a test is left; say whether that came to pass."""
-    return eventually(lambda: not marked(f"FEDPFL_TEST_MARK={tmp_path}"), GONE_SECONDS)
-
-
-def eventually(is_so, seconds=SECONDS):
-    deadline = time.monotonic() + seconds
-    while not (found := is_so()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return found
+    """Wait until no process of a test is left."""
+    return wait_until(lambda: not marked(f"FEDPFL_TEST_MARK={tmp_path}"))
 
 
 def endless(tmp_path, name="real"):
@@ -64,7 +56,7 @@ def endless(tmp_path, name="real"):
 
 
 def has_rounds(folder, run):
-    return eventually(lambda: any((folder.path / "checkpoint").glob("round-*")) or run.poll() is not None)
+    return wait_until(lambda: any((folder.path / "checkpoint").glob("round-*")), lambda: run.poll() is None)
 
 
 def test_an_interrupted_run_leaves_no_process_and_goes_on_to_the_same_bits(started, tmp_path):

@@ -56,7 +56,7 @@ def test_the_broker_is_killed_and_comes_back_after_half_a_minute(home, undisturb
     process = start(home, undisturbed, "mqtt", PATH=f"{program.parent}:{os.environ['PATH']}")
     away.touch()
     home.kill(f"{real} -c ")
-    time.sleep(30)
+    time.sleep(30)  # the fault itself
     assert not [line for line in home.processes().values() if line.startswith(f"{real} ")]
     away.unlink()
     ends_like(undisturbed, home, process)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import machines
 import pytest
+from waiting import wait_until
 
 from fedpfl import __version__
 
@@ -171,10 +172,12 @@ class Bench:
         """Carry out a run; return its lines of metrics."""
         started = time.monotonic()
         run = str(self.flwr("run", "/opt/fedpfl/app", "testbed", "--run-config", settings)["run-id"])
-        while not (status := self.flwr("ls", "--run-id", run)["runs"][0]["status"]).startswith("finished"):
-            assert time.monotonic() < started + SECONDS, self.logs()
-            time.sleep(1)
-        assert status == "finished:completed", self.logs()
+
+        def ended() -> str | None:
+            status = str(self.flwr("ls", "--run-id", run)["runs"][0]["status"])
+            return status if status.startswith("finished") else None
+
+        assert wait_until(ended, hint=self.logs, seconds=SECONDS) == "finished:completed", self.logs()
         self.seconds["run"] = time.monotonic() - started
         return [json.loads(line) for line in self.runs("first/metrics.jsonl").read_text().splitlines()]
 

@@ -52,7 +52,8 @@ def test_the_smoke_scale_needs_no_download_and_few_runs(path: Path, tmp_path: Pa
     assert list(measured.seeds) == [1]
 
 
-def test_the_leaderboard_has_every_method_with_its_defaults_and_the_choice_of_its_rate() -> None:
+def test_the_leaderboard_has_a_method_once_with_its_defaults_and_the_choice_of_its_rate() -> None:
     experiment = load(FOLDER / "leaderboard.toml")
-    assert {row["method"] for row in experiment.rows.values()} == set(methods())
+    rows = [row["method"] for row in experiment.rows.values()]
+    assert len(rows) == len({*rows} & set(methods()))
     assert all(len(experiment.choices(scale, row)) == 3 for scale in ("small", "paper") for row in experiment.rows)

@@ -194,7 +194,8 @@ def test_without_the_server_flower_s_own_command_runs(tmp_path):
     real.write_text('#!/bin/sh\necho "real $1"\n')
     real.chmod(0o700)
     write_command(tmp_path / "nobody.sock", Command("flwr-clientapp", str(real), entry_point))
-    done = subprocess.run([tmp_path / "bin" / "flwr-clientapp", "here"], capture_output=True, text=True, timeout=30)
+    command = [tmp_path / "bin" / "flwr-clientapp", "here"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.stdout == "real here\n"
 
 

@@ -10,11 +10,12 @@ from support import simulate
 from torch import nn
 
 from fedpfl import models
-from fedpfl.methods.apfl import ALPHA, keep_a_share, mixture
+from fedpfl.methods.apfl import ALPHA, mixture
 from fedpfl.models.registry import BaseHeadModel
 from fedpfl.results.export import export_personal
 from fedpfl.results.new_clients import Simulation
 from fedpfl.setup.config import Config
+from fedpfl.training.phase import keep_in_unit
 
 
 def built(**settings):
@@ -36,7 +37,7 @@ def test_the_mixture_lies_between_the_two_models(alpha):
 def test_a_share_never_leaves_0_to_1():
     for step, kept in ((-7.0, 0.0), (0.25, 0.25), (7.0, 1.0)):
         alpha = nn.Parameter(torch.tensor([step]))
-        keep_a_share([ALPHA], [alpha])
+        keep_in_unit([ALPHA], [alpha])
         assert alpha.item() == kept
 
 

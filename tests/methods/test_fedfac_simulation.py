@@ -27,7 +27,7 @@ def planted(request):
 def test_the_planted_split_is_recovered(planted, dynamic):
     splits = study.recover(planted, dynamic, noise=0.1, seed=1, rounds=3)
     assert len(splits) == (3 if dynamic else 1)
-    assert all(study.recovered(split, planted.split) > 0.9 for split in splits)
+    assert all(study.recovered(split, planted.split) > 0.8 for split in splits)
 
 
 def test_the_oracle_finds_all_of_it(planted):

@@ -64,8 +64,8 @@ def test_every_method_trains_without_sending_it(tmp_path, method):
         sent = Layout.from_text(reply.config["layout"])
         assert not any("head" in name.split(".") for name in sent.names)
         assert reply.arrays["shared"].size == sent.size
-    last = folder.metrics()[-1]
-    assert last["personalised"]["accuracy"] > 0.1
+    first, last = folder.metrics()
+    assert last["personalised"]["loss"] < first["personalised"]["loss"]
     assert "global" not in last, "without a common classifier there is no common model"
 
 

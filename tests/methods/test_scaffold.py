@@ -11,11 +11,10 @@ from torch import nn
 from fedpfl.core.layout import Layout
 from fedpfl.data.federation import Samples
 from fedpfl.messages import from_content
-from fedpfl.methods.scaffold import MeanGradient
 from fedpfl.results.new_clients import Simulation
 from fedpfl.server.federation import run_federation
 from fedpfl.training.loop import run_phase
-from fedpfl.training.phase import Phase
+from fedpfl.training.phase import Correction, Phase
 from fedpfl.training.settings import TrainingSettings
 
 
@@ -23,12 +22,12 @@ def everything(name):
     return True
 
 
-def trained(penalty, **settings):
+def trained(penalty, rate=0.1, **settings):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 3))
     samples = Samples(torch.randn(11, 4), torch.arange(11) % 3)
-    given = TrainingSettings(batch_size=4, learning_rate=0.1, **settings)
-    run_phase(model, Phase(everything, epochs=2, penalty=penalty), samples, given, np.random.default_rng(0))
+    given, phase = TrainingSettings(batch_size=4, **settings), Phase(everything, 2, penalty=penalty, learning_rate=rate)
+    run_phase(model, phase, samples, given, np.random.default_rng(0))
     return model.state_dict()
 
 
@@ -36,9 +35,9 @@ def test_the_mean_gradient_is_what_plain_sgd_moved_by():
     torch.manual_seed(0)
     start = nn.Sequential(nn.Linear(4, 3)).state_dict()
     correction = {"0.weight": torch.full((3, 4), 0.5)}
-    gradients = MeanGradient(correction)
+    gradients = Correction(correction)
     after = trained(gradients, momentum=0.0)
-    mean = gradients.mean()
+    mean = gradients.mean_gradient()
     assert mean.keys() == {"0.weight"}
     moved = (start["0.weight"] - after["0.weight"]) / (6 * 0.1)
     torch.testing.assert_close(mean["0.weight"] + correction["0.weight"], moved)
@@ -46,8 +45,8 @@ def test_the_mean_gradient_is_what_plain_sgd_moved_by():
 
 def test_nothing_moves_while_the_gradient_at_the_start_is_taken():
     start = trained(None, momentum=0.9)
-    again = trained(MeanGradient({}), momentum=0.9)
-    still = trained(MeanGradient({}, still=True), momentum=0.9)
+    again = trained(Correction({}), momentum=0.9)
+    still = trained(Correction({"0.bias": torch.ones(3)}), rate=0.0, momentum=0.9, weight_decay=0.1)
     torch.manual_seed(0)
     untouched = nn.Sequential(nn.Linear(4, 3)).state_dict()
     for name in start:

@@ -54,7 +54,9 @@ class Bench:
 
     def client(self, **options):
         verify = ssl.create_default_context(cafile=self.certificates / "ca.pem")
-        return httpx.Client(base_url=f"https://{self.device.address}", verify=verify, **{"timeout": 30, **options})
+        return httpx.Client(
+            base_url=f"https://{self.device.address}", verify=verify, **{"timeout": HANG_SECONDS, **options}
+        )
 
     def close(self):
         for part in (self.device, self.server, self.broker):
@@ -105,7 +107,7 @@ def test_sides_with_different_chunks_understand_each_other(tmp_path):
     broker, superlink = Broker(tmp_path), SuperLink()
     sides = [Side.server(broker, tmp_path, superlink), Side.device(broker, tmp_path, "nano-1", "--max-chunk", "4096")]
     try:
-        with httpx.Client(base_url=f"http://{sides[1].address}", timeout=10) as client:
+        with httpx.Client(base_url=f"http://{sides[1].address}", timeout=HANG_SECONDS) as client:
             assert client.post(PUSH, content=b"ab" * 20_000).content == b"ba" * 20_000
     finally:
         for part in (*sides, broker):
@@ -152,7 +154,7 @@ def test_a_held_pull_is_answered_when_there_is_a_message(testbed, client):
 
 
 def test_a_supernode_that_leaves_does_not_take_its_message_along(testbed):
-    with testbed.client(timeout=1.0) as client, pytest.raises(httpx.ReadTimeout):
+    with testbed.client(timeout=httpx.Timeout(HANG_SECONDS, read=1.0)) as client, pytest.raises(httpx.ReadTimeout):
         client.post(PULL, content=b"leaves")
     testbed.superlink.give(b"leaves", b"kept")
     assert persistent_post(testbed, PULL, b"leaves").content == b"kept"

@@ -96,7 +96,7 @@ def test_flower_s_http_client_waits_anew_whenever_it_is_told_to(bridge, server):
 def test_a_client_that_is_not_told_to_wait_leaves_and_that_is_noticed(bridge, client):
     bridge.work = lambda client_waits, interim: wait_until(lambda: not client_waits())
     with pytest.raises(httpx.ReadTimeout):
-        client.post(PULL, content=b"x", timeout=0.2)
+        client.post(PULL, content=b"x", timeout=httpx.Timeout(HANG_SECONDS, read=0.2))
     wait_until(lambda: bridge.gave_up)
 
 

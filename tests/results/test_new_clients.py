@@ -142,11 +142,16 @@ def test_a_fine_tuned_model_is_concluded_before_it_is_tested(tmp_path, monkeypat
     assert all(torch.equal(array, tested[name.split(".", 1)[1]]) for name, array in twins.items())
 
 
-def test_fedavg_has_nothing_to_train_but_can_be_fine_tuned(tmp_path):
+def test_fedavg_has_nothing_to_train_but_can_be_fine_tuned(tmp_path, monkeypatch):
     run = simulate(tmp_path, 4, method="fedavg", **QUICK)
     shared = try_new_clients(run, "local-train")
     assert shared == {**try_new_clients(run, "ensemble"), "mode": "local-train"}
-    assert try_new_clients(run, "fine-tune")["accuracy"] > shared["accuracy"]
+    found = models_tested(monkeypatch)
+    try_new_clients(run, "fine-tune")
+    ((_, tuned),) = found
+    received = load_file(run.path / "global.safetensors")
+    assert received.keys() == tuned.keys()
+    assert not any(torch.equal(array, received[name]) for name, array in tuned.items())
 
 
 def test_the_command(tmp_path):

@@ -58,7 +58,7 @@ def test_each_value_goes_as_the_algorithm_says(kind, eta):
             mean.add(client, vector.astype(np.float32), None)
         mean.finish_round()
     for i, start in enumerate([1, 0.5, 0, 0]):
-        wanted = by_hand(kind, vectors[:, i], start, eta or {"momentum": 1}.get(kind, 0.01), 0.8, 0.9, 0.02)
+        wanted = by_hand(kind, vectors[:, i], start, eta or {"momentum": 1 - 0.8}.get(kind, 0.01), 0.8, 0.9, 0.02)
         assert mean.shared[i] == pytest.approx(wanted, rel=1e-5, abs=1e-7)
 
 

@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 import sys
-import time
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from support import FEW_SAMPLES, LocalGrid, federation
+from waiting import wait_until
 
 from fedpfl.client.engine import HANDLERS
 from fedpfl.core.errors import FedpflError
@@ -217,7 +218,7 @@ def test_closing_ends_workers_in_the_middle_of_their_work(tmp_path, train):
     def hang(client, number):
         with pids.open("a") as file:
             file.write(f"{os.getpid()} ")
-        time.sleep(600)
+        threading.Event().wait()
 
     train(hang)
     values = settings(tmp_path, "run")
@@ -228,8 +229,7 @@ def test_closing_ends_workers_in_the_middle_of_their_work(tmp_path, train):
         pass
 
     def look(self):
-        while not pids.exists() or len(pids.read_text().split()) < 2:
-            time.sleep(0.01)
+        wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
         raise Enough
 
     monkey = pytest.MonkeyPatch()

@@ -24,16 +24,18 @@ class _Factorized(nn.Module):
     u: Tensor
     v: Tensor
     mu: Tensor | None
+    bias: nn.Parameter | None
     threshold: float
 
     def _replace_weight(self, plain: nn.Module, threshold: float, with_mu: bool, generator: torch.Generator) -> None:
         del self.weight
         weight: Tensor = plain.weight  # type: ignore[assignment]
-        self.register_parameter("bias", plain.bias)  # type: ignore[arg-type]
         self.threshold = threshold
         self.u, self.v = (
             nn.Parameter(_xavier_vector(shape, generator).to(weight)) for shape in self._factor_shapes(weight)
         )
+        if self.bias is not None:
+            self.bias = nn.Parameter(_xavier_vector(self.bias.shape, generator).to(weight))
         self.mu = nn.Parameter(torch.zeros_like(weight)) if with_mu else None
         self.train(plain.training)
 
@@ -61,13 +63,15 @@ class FactorizedLinear(_Factorized, nn.Linear):
     Parameters
     ----------
     plain : nn.Linear
-        I inputs, O outputs. Its bias becomes this layer's own, its weight gives shape and type.
+        I inputs, O outputs; it gives shapes, type, and whether there is a bias.
     threshold : float
         Outside training, entries of µ that are smaller in magnitude count as 0.
     with_mu : bool
-        Whether there is a µ; it starts at 0.
+        Whether there is a µ; it starts at 0, as the paper says (in the authors' code that of the classifier starts
+        Xavier uniform).
     generator : torch.Generator
-        Draws u and v, Xavier uniform.
+        Draws u, v and the bias, Xavier uniform. The paper says nothing of biases; so they start in the authors' code:
+        those of a classifier of 10 classes within ±√(6/11) = ±0.74, where PyTorch has ±1/√I.
     """
 
     def __init__(self, plain: nn.Linear, threshold: float, with_mu: bool, generator: torch.Generator) -> None:
@@ -90,8 +94,7 @@ class FactorizedConv2d(_Factorized, nn.Conv2d):
     Parameters
     ----------
     plain : nn.Conv2d
-        I input channels of a group, O output channels. Its bias becomes this layer's own, its weight gives shape and
-        type.
+        I input channels of a group, O output channels; it gives shapes, type, and whether there is a bias.
     threshold, with_mu, generator
         As in :class:`FactorizedLinear`.
     """
@@ -113,7 +116,7 @@ class FactorizedConv2d(_Factorized, nn.Conv2d):
 def factorize(model: nn.Module, threshold: float, with_mu: bool, generator: torch.Generator) -> nn.Module:
     """Replace every plain convolution and linear layer of a model by a factorised one, in place.
 
-    u and v are drawn in the order of the layers, so those of a base do not depend on the size of the head behind it.
+    All is drawn in the order of the layers, so what a base gets does not depend on the size of the head behind it.
 
     Parameters
     ----------
@@ -206,6 +209,6 @@ def merge(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _xavier_vector(shape: torch.Size, generator: torch.Generator) -> Tensor:
-    """Draw a factor: Xavier uniform of an n×1 matrix, n being its number of entries."""
+    """Draw a factor or a bias: Xavier uniform of an n×1 matrix, n being its number of entries."""
     bound = math.sqrt(6 / (shape.numel() + 1))
     return torch.empty(shape).uniform_(-bound, bound, generator=generator)

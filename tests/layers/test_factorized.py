@@ -56,6 +56,16 @@ def test_mu_starts_at_zero_and_the_factors_xavier_uniform():
         assert 0.8 * bound < factor.abs().max() <= bound
 
 
+@pytest.mark.parametrize(("plain", "entries"), [(nn.Linear(256, 10), 10), (nn.Conv2d(3, 16, 3), 16)])
+def test_a_bias_starts_xavier_uniform_whatever_the_plain_one_was(plain, entries):
+    before = plain.bias.clone()
+    biases = torch.stack([factorize(copy.deepcopy(plain), 0.0, True, generator(i)).bias for i in range(20)])
+    bound = (6 / (entries + 1)) ** 0.5  # of a classifier of 10 classes 0.74, where PyTorch has 1/16
+    assert 0.9 * bound < biases.abs().max() <= bound
+    assert torch.equal(biases[0], factorize(plain, 0.0, True, generator(0)).bias)
+    assert torch.equal(plain.bias, before)
+
+
 def test_the_convolution_is_the_paper_s_matrix_with_its_first_axis_made_spatial():
     layer = with_random_mu(conv())
     u, v = layer.u.reshape(9, 1), layer.v.reshape(1, 24)
@@ -89,6 +99,8 @@ def test_forward_and_gradients_are_those_of_the_dense_weight(plain, shape):
     x = torch.randn(shape)
     with torch.no_grad():
         plain.weight.copy_(layer.dense_weight())
+        if plain.bias is not None:
+            plain.bias.copy_(layer.bias)
     ours, theirs = layer(x), plain(x)
     torch.testing.assert_close(ours, theirs)
     seed = torch.randn(ours.shape)
@@ -168,10 +180,11 @@ def test_a_model_without_a_layer_to_compare_by_is_refused():
 
 def test_the_base_does_not_depend_on_the_size_of_the_head():
     a, b = (factorize(models.build("small-cnn", (1, 8, 8), n), 0.0, True, generator(3)).state_dict() for n in (3, 7))
-    for name, array in a.items():
-        if is_u(name) or is_v(name):
-            same = np.array_equal(array.numpy(), b[name].numpy())
-            assert same == (name != "head.v"), name
+    drawn = [name for name in a if is_u(name) or is_v(name) or name.endswith("bias")]
+    assert "base.conv1.bias" in drawn
+    for name in drawn:
+        same = np.array_equal(a[name].numpy(), b[name].numpy())
+        assert same == (name not in ("head.v", "head.bias")), name
 
 
 def test_other_layers_stay_as_they_are():

@@ -23,6 +23,20 @@ _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _FILE = re.compile(r"round-(\d{6,})\.safetensors")
 
 
+def run_state(root: Path, key: str) -> Path:
+    """Return the folder in ``state-dir`` of the run with a key.
+
+    Raises
+    ------
+    StateError
+        The key is not the name of a folder.
+    """
+    if not _KEY.fullmatch(key):
+        # The key comes from the network and becomes a path.
+        raise StateError(f"state-key = {key!r}: must be letters, digits, '.', '_' and '-'")
+    return Path(root).expanduser() / key
+
+
 class ClientState:
     """The stored arrays of one client in one run.
 
@@ -42,10 +56,7 @@ class ClientState:
     """
 
     def __init__(self, root: Path, key: str, client: int) -> None:
-        if not _KEY.fullmatch(key):
-            # The key comes from the network and becomes a path.
-            raise StateError(f"state-key = {key!r}: must be letters, digits, '.', '_' and '-'")
-        self.folder = Path(root).expanduser() / key / f"client-{client:05d}"
+        self.folder = run_state(root, key) / f"client-{client:05d}"
 
     def load(self, server_round: int) -> dict[str, np.ndarray]:
         """Return the arrays that the client held after ``server_round``.

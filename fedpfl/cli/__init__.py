@@ -16,8 +16,48 @@ from ..core.errors import ConfigError, FedpflError
 typer.core.HAS_RICH = False
 
 
+# Which commands stand together in the help; those that are named nowhere come last.
+GROUPS = {
+    "Run": ("run", "compare", "sweep", "experiment"),
+    "Results": ("show", "report", "analyse", "export", "new-clients"),
+    "Data, methods and settings": ("methods", "models", "datasets", "partition", "config", "new"),
+    "Devices": ("up", "watch", "doctor", "keys", "register", "broker"),
+}
+
+
 class OneLineErrors(typer.core.TyperGroup):
     """A group of commands that answers every mistake with one line: exit code 2 for wrong usage, else 1."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; of one that is not there, say which is meant."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            from difflib import get_close_matches  # only the error needs it
+
+            near = get_close_matches(name, self.list_commands(ctx), 3)
+            hint = f"did you mean {' or '.join(near)}?" if near else "`fedpfl --help` lists all"
+            raise click.UsageError(f"there is no command {name}; {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands in their groups."""
+        found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        shown = {name: command for name, command in found.items() if command is not None and not command.hidden}
+        grouped = {name for names in GROUPS.values() for name in names}
+        if not grouped & shown.keys():
+            super().format_commands(ctx, formatter)
+            return
+        rest = tuple(name for name in shown if name not in grouped)
+        width = formatter.width - 6 - max(map(len, shown), default=0)
+        for title, names in {**GROUPS, "More": rest}.items():
+            rows = [(name, shown[name].get_short_help_str(width)) for name in names if name in shown]
+            if rows:
+                with formatter.section(title):
+                    # Names stand below one another in all groups.
+                    longest = max(map(len, shown))
+                    formatter.write_dl([(name.ljust(longest), words) for name, words in rows])
 
     def main(  # type: ignore[override]
         self,
@@ -32,7 +72,12 @@ class OneLineErrors(typer.core.TyperGroup):
         try:
             code = super().main(args, prog_name, standalone_mode=False, **extra)
         except click.ClickException as error:
-            code = _complain(error.format_message(), error.exit_code)
+            # A command without arguments is no mistake; click before 8.2 has no word for it.
+            if type(error).__name__ == "NoArgsIsHelpError":
+                click.echo(error.format_message())
+                code = 0
+            else:
+                code = _complain(error.format_message(), error.exit_code)
         except click.Abort:
             code = 130
         except FedpflError as error:
@@ -58,7 +103,7 @@ app = typer.Typer(
     cls=OneLineErrors,
     help="Personalised federated learning as one Flower app.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )

@@ -28,12 +28,15 @@ RunConfig = Annotated[
         "--run-config",
         "-c",
         metavar="SETTINGS",
-        help="Settings such as 'method=\"fedavg\" dirichlet-alpha=0.1', or a TOML file; repeatable, the last wins.",
+        help="Settings such as 'method=\"fedavg\" dirichlet-alpha=0.1', or a TOML or YAML file; repeatable, the last "
+        "wins.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run in output-dir, or its folder.")]
 
+# The endings of files of settings in YAML.
+YAML = (".yaml", ".yml")
 # As in flwr.common.config.parse_config_args, which would take a second to import and overlooks what does not match.
 _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
 
@@ -65,7 +68,7 @@ def overrides(texts: Sequence[str] | None) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        A text is neither key=value pairs nor a TOML file.
+        A text is neither key=value pairs nor a TOML or YAML file.
     """
     values: dict[str, Any] = {}
     for text in texts or ():
@@ -114,11 +117,13 @@ def _either(names: Collection[str]) -> str:
 
 def _given(text: str) -> tuple[bool, dict[str, Any]]:
     """Return whether a text of ``--run-config`` names a file, and its settings."""
-    if text.endswith(".toml") and "=" not in text:
-        return True, read_toml(Path(text).expanduser())
+    if names_file(text):
+        return True, read_settings(Path(text).expanduser())
     rest = _PAIR.sub("", text).strip()
     if rest:
-        raise ConfigError("run-config", rest, "must be key=value pairs, without spaces around '=', or a .toml file")
+        raise ConfigError(
+            "run-config", rest, "must be key=value pairs, without spaces around '=', or a .toml or .yaml file"
+        )
     values: dict[str, Any] = {}
     for key, value in _PAIR.findall(text):
         values.update(_pair(key, value))
@@ -174,6 +179,26 @@ def write_figures(figures: Iterable[Figure], folder: Path, prefix: str = "") -> 
     for figure in figures:
         ending, content = figure.file()
         write_atomically(folder / f"{prefix}{file_name(figure.title)}.{ending}", content)
+
+
+def names_file(text: str) -> bool:
+    """Say whether a text on the command line is the name of a file of settings."""
+    return text.endswith((".toml", *YAML)) and "=" not in text
+
+
+def read_settings(path: Path, option: str = "run-config") -> dict[str, Any]:
+    """Read a TOML or YAML file of settings that an option names.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read.
+    """
+    if path.suffix not in YAML:
+        return read_toml(path, option)
+    from .yaml_settings import read_yaml  # takes longer to import than most commands last
+
+    return read_yaml(path, option)
 
 
 def read_toml(path: Path, option: str = "run-config") -> dict[str, Any]:

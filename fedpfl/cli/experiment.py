@@ -13,9 +13,10 @@ from . import app
 from .common import (
     RunConfig,
     can_draw,
+    names_file,
     overrides,
     print_tables,
-    read_toml,
+    read_settings,
     require_one_of,
     require_used,
     stdout,
@@ -294,10 +295,10 @@ def cluster_of(executor: str, slurm: list[str] | None, store: Store) -> Cluster 
         key, equals, value = text.partition("=")
         if equals and key and value:
             options[key.strip()] = toml_or_text(value.strip())
-        elif text.endswith(".toml"):
-            options.update(read_toml(Path(text).expanduser(), "slurm"))
+        elif names_file(text):
+            options.update(read_settings(Path(text).expanduser(), "slurm"))
         else:
-            raise ConfigError("slurm", text, "must be key=value, or a .toml file")
+            raise ConfigError("slurm", text, "must be key=value, or a .toml or .yaml file")
     return cluster.slurm(store, options)
 
 

@@ -44,7 +44,7 @@ def methods_command(as_json: AsJson = False) -> None:
 
 @app.command("datasets")
 def datasets_command(as_json: AsJson = False) -> None:
-    """List the data sets."""
+    """List the data sets: samples, classes, input, where they come from."""
     from ..data import table as datasets
 
     if as_json:
@@ -52,7 +52,7 @@ def datasets_command(as_json: AsJson = False) -> None:
         return
     from rich.table import Table
 
-    table = Table("data set", "what", "samples", "classes", "shape", "from", show_lines=True)
+    table = Table("data set", "what", "samples", "classes", "input", "from", show_lines=True)
     for info in datasets():
         table.add_row(info.name, info.description, info.size, info.classes, info.shape, info.source)
     stdout().print(table)
@@ -60,13 +60,20 @@ def datasets_command(as_json: AsJson = False) -> None:
 
 @app.command("models")
 def models_command(as_json: AsJson = False) -> None:
-    """List the models."""
-    from ..models import names
+    """List the models: what they take, how large they are, where they come from."""
+    from ..models import describe, names
 
+    found = [describe(name) for name in names()]
     if as_json:
-        print_json(names())
-    else:
-        typer.echo("\n".join(names()))
+        print_json([info._asdict() for info in found])
+        return
+    from rich.table import Table
+
+    table = Table("model", "what", "takes", "parameters", "from", show_lines=True)
+    for info in found:
+        size = "–" if info.parameters is None else f"{info.parameters:,}"
+        table.add_row(info.name, info.what, info.takes, f"{size}\n{info.example}", info.source)
+    stdout().print(table)
 
 
 @app.command("config")

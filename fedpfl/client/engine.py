@@ -14,7 +14,7 @@ from typing import Callable, Mapping, Sequence, Tuple
 import numpy as np
 import torch
 
-from ..core.errors import ConfigError, TrainingDiverged
+from ..core.errors import ConfigError, StateError, TrainingDiverged
 from ..core.extras import CLIENT, SERVER
 from ..core.layout import Layout
 from ..core.payload import EVALUATION_ONLY, Payload
@@ -28,6 +28,7 @@ from ..setup.config import Config
 from ..training.device import require_device
 from ..training.loop import Score, evaluate, run_phase
 from ..training.phase import Phase
+from .number import clients_of, own_data_path, stored_number, unnumbered
 from .state import ClientState
 
 # In front of the names of arrays that ``diagnostics`` keeps as they were before the client's first round.
@@ -294,24 +295,34 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
         ``evaluate`` ``round``, ``personal-round`` (the round after which the client's arrays are wanted; 0 for the
         initial ones) and ``layout``.
     run_config, node_config : mapping
-        As Flower hands them to the ClientApp; the node has ``partition-id`` and ``num-partitions``, and on a device
-        that holds its own data ``data``.
+        As Flower hands them to the ClientApp; the node has ``partition-id`` and ``num-partitions``, or, on a device
+        that holds its own data, ``data-path`` (also called ``data``), with or without these.
 
     Raises
     ------
     FedpflError
         A setting, the data, the stored state or the message is not as it should be.
     """
-    client, nodes = _number(node_config, "partition-id", 0), _number(node_config, "num-partitions", 1)
-    if client >= nodes:
-        raise ConfigError("partition-id", client, f"must be below num-partitions = {nodes}")
-    engine = engine_for(run_config, nodes, str(node_config.get("data", "")), client)
+    path = own_data_path(node_config)
+    if path and not {"partition-id", "num-partitions"} & node_config.keys():
+        nodes, given = clients_of(run_config), stored_number(message, run_config, path)
+        if given is None and kind == "query":
+            return unnumbered(run_config)
+        if given is None:
+            raise StateError(f"data-path = {path!r}: this node does not know which client of this run it is")
+        client = given
+    else:
+        client, nodes = _number(node_config, "partition-id", 0), _number(node_config, "num-partitions", 1)
+        if client >= nodes:
+            raise ConfigError("partition-id", client, f"must be below num-partitions = {nodes}")
+    engine = engine_for(run_config, nodes, path, client)
     return HANDLERS[kind](engine, client, message)
 
 
 def _number(node_config: Mapping[str, Value], key: str, least: int) -> int:
     if key not in node_config:
-        raise ConfigError("node-config", dict(node_config), f"must have {key} (`--node-config '{key}=…'`)")
+        allowed = f"must have {key} (`--node-config '{key}=…'`), or data-path alone"
+        raise ConfigError("node-config", dict(node_config), allowed)
     value = node_config[key]
     if type(value) is not int or value < least:
         raise ConfigError(key, value, f"must be a whole number of at least {least} (`--node-config '{key}=…'`)")

@@ -24,6 +24,24 @@ _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _FILE = re.compile(r"round-(\d{6,})\.safetensors")
 
 
+def run_state(root: str | Path, key: str) -> Path:
+    """Return the folder in ``state-dir`` of the run with a key.
+
+    Raises
+    ------
+    StateError
+        The key is not the name of a folder.
+    """
+    _require_key(key)
+    return Path(root).expanduser() / key
+
+
+def _require_key(key: str) -> None:
+    if not _KEY.fullmatch(key):
+        # The key comes from the network and becomes a path.
+        raise StateError(f"state-key = {key!r}: must be letters, digits, '.', '_' and '-'")
+
+
 class ClientState:
     """The stored arrays of one client in one run.
 
@@ -43,15 +61,13 @@ class ClientState:
     """
 
     def __init__(self, root: str | Path, key: str, client: int) -> None:
-        if not _KEY.fullmatch(key):
-            # The key comes from the network and becomes a path.
-            raise StateError(f"state-key = {key!r}: must be letters, digits, '.', '_' and '-'")
+        _require_key(key)
         self._root, self._key, self._client = root, key, client
 
     @cached_property
     def folder(self) -> Path:
         """Where the files are; many clients keep none and never ask."""
-        return Path(self._root).expanduser() / self._key / f"client-{self._client:05d}"
+        return run_state(self._root, self._key) / f"client-{self._client:05d}"
 
     def load(self, server_round: int) -> dict[str, np.ndarray]:
         """Return the arrays that the client held after ``server_round``.

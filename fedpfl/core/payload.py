@@ -13,6 +13,8 @@ Number = Union[int, float]
 
 # Name of the array that travels for `evaluate-global` alone: personal arrays from a client, their mean to all.
 EVALUATION_ONLY = "evaluation-only"
+# In the answer of a node that has data but does not know yet which client it is.
+UNNUMBERED = "unnumbered"
 
 
 @dataclass

@@ -12,8 +12,7 @@ import numpy as np
 
 from ..core.errors import DataError
 from .dataset import Dataset
-from .datasets import load, owners, read_image_folder
-from .datasets.text import read_file
+from .datasets import load_once, owners, read_own
 from .partitioners import (
     Share,
     chosen_partitioner,
@@ -110,7 +109,7 @@ class FederatedData:
     remarks: list[str]
 
     def __init__(self, settings: DataSettings, num_clients: int, seed: int, cache_bytes: int = CACHE_BYTES) -> None:
-        data = _dataset(settings)
+        data = load_once(settings)
         settings = chosen_partitioner(settings, data.client_train is not None)
         shares = partition(data, settings, num_clients, seed)
         self._set_up(data, shares, range(num_clients), settings, seed, cache_bytes)
@@ -133,11 +132,10 @@ class FederatedData:
         Parameters
         ----------
         settings : DataSettings
-            ``test_fraction``, ``min_samples``, ``permute_labels`` and ``text_step`` are used.
+            What says how files are read, ``test_fraction``, ``min_samples`` and ``permute_labels`` are used.
         path : str
-            An npz file, a folder of images, a CSV file of news or a JSON file of plays (see the data sets ``npz``,
-            ``image-folder``, ``ag-news`` and ``shakespeare``). Its test set is used if it has one; otherwise the
-            samples are cut by ``test_fraction``.
+            Any of the user's own data, or news or plays; see :func:`fedpfl.data.datasets.read_own`. Its test set is
+            used if it has one; otherwise the samples are cut by ``test_fraction``.
         client : int
             The client's number in the federation: part of the seed of the cut, and of the label permutation.
         seed : int
@@ -153,7 +151,7 @@ class FederatedData:
             The path is missing, damaged or not in the documented layout, or has too few samples.
         """
         place = Path(path).expanduser()
-        data = read_image_folder(place) if place.is_dir() else read_file(place, settings, num_classes)
+        data = read_own(place, settings, num_classes)
         if num_classes is not None and data.num_classes != num_classes:
             raise DataError(f"{place}: has {data.num_classes} classes, the federation has {num_classes}")
         n = len(data.y_train)
@@ -376,20 +374,6 @@ def _take(first: np.ndarray, second: np.ndarray | None, positions: np.ndarray) -
     if second is not None:
         np.take(second, positions[inside:] - len(first), axis=0, out=out[inside:], mode="clip")
     return out
-
-
-def _dataset(settings: DataSettings) -> Dataset:
-    """Read a data set once in a process, however it is divided."""
-    only = DataSettings(
-        dataset=settings.dataset, data=settings.data, data_dir=settings.data_dir, text_step=settings.text_step,
-        num_classes=settings.num_classes,
-    )  # fmt: skip
-    return _read_once(only)
-
-
-@lru_cache(maxsize=2)
-def _read_once(settings: DataSettings) -> Dataset:
-    return load(settings)
 
 
 @lru_cache(maxsize=2)

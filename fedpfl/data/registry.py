@@ -21,6 +21,7 @@ class DatasetInfo(NamedTuple):
     source: str
     download: bool
     owned: bool
+    own: bool
 
 
 # Makes a data set of the settings of the data.
@@ -38,6 +39,7 @@ def dataset(
     source: str,
     download: bool = False,
     owned: bool = False,
+    own: bool = False,
 ) -> Callable[[Loader], Loader]:
     """Register a loader under ``name``; the words are shown by ``fedpfl datasets``.
 
@@ -51,10 +53,12 @@ def dataset(
         Whether files have to be fetched before it can be used.
     owned : bool
         Whether it may say whom a sample belongs to.
+    own : bool
+        Whether it is read from where the setting ``data`` says.
     """
 
     def register(loader: Loader) -> Loader:
-        _DATASETS[name] = (DatasetInfo(name, description, size, classes, shape, source, download, owned), loader)
+        _DATASETS[name] = (DatasetInfo(name, description, size, classes, shape, source, download, owned, own), loader)
         return loader
 
     return register

@@ -15,7 +15,23 @@ _OF_PARTITIONERS = {
     "test-samples": ("dirichlet-client",),
 }
 _OF_SPLITS = {"test-fraction": "mixed"}
-_OF_DATASETS = {"text-step": "shakespeare", "num-classes": "npz"}
+# Settings that only some kinds of the user's own data look at.
+_TABLES = ("table", "series", "huggingface", "clients")
+_SERIES = ("series", "clients")
+_OF_DATASETS = {
+    "text-step": ("shakespeare",),
+    "num-classes": ("npz", *_TABLES),
+    "label-column": _TABLES,
+    "client-column": _TABLES,
+    "split-column": _TABLES,
+    "ignore-columns": _TABLES,
+    "class-names": _TABLES,
+    "window-column": _SERIES,
+    "window-length": _SERIES,
+    "window-step": _SERIES,
+}
+# What decides how a data set is read, before it is divided.
+READING = ("dataset", "data", "data-dir", *_OF_DATASETS)
 # Where the data lie; and the number of clients, which may be left to the nodes.
 _NEVER = ("data-dir", "num-clients")
 
@@ -26,11 +42,12 @@ class DataSettings:
 
     dataset: str = setting(
         "digits",
-        "Data set; `fedpfl datasets` lists them, `npz` and `image-folder` read your own.",
+        "Data set; `fedpfl datasets` lists them: `npz`, `image-folder`, `table`, `series`, `huggingface` and `clients` "
+        "read your own.",
         choices=dataset_names,
     )
     data: str = setting(
-        "", 'Path of your own data: the file for dataset = "npz", the folder for dataset = "image-folder".'
+        "", 'Path of your own data: the file or the folder for dataset = "npz" and the others that read your own.'
     )
     data_dir: str = setting(
         "~/.fedpfl/data",
@@ -43,6 +60,34 @@ class DataSettings:
         "characters (shakespeare.json); 1 as LEAF cuts it, and samples for training and for testing overlap.",
         minimum=1,
     )
+    label_column: str = setting("label", "Column of a table that has the label.")
+    client_column: str = setting(
+        "client", "Column of a table that says whom a row belongs to; a table need not have the default one."
+    )
+    split_column: str = setting(
+        "split", "Column of a table that says train or test; a table need not have the default one."
+    )
+    ignore_columns: str = setting(
+        "", "Columns of a table that are no features, separated by commas, such as numbers of rows and remarks."
+    )
+    class_names: str = setting(
+        "",
+        "Names of the classes of a table in their order, separated by commas; empty: the labels' own, sorted. Devices "
+        "that hold their own tables with names as labels need it.",
+    )
+    window_column: str = setting(
+        "window",
+        "Column of a series that says to which window a row belongs; a table need not have the default one.",
+    )
+    window_length: int = setting(
+        0, "Rows of a window, where a series has no column that says so; 0: it must have one.", minimum=0
+    )
+    window_step: int = setting(
+        0,
+        "Rows from the start of a window to that of the next; 0: window-length. With fewer, windows overlap, and those "
+        "for training and for testing may share rows.",
+        minimum=0,
+    )
     num_clients: int = setting(
         0,
         "Number of clients among which the data are divided; 0 means one for each node, which for `fedpfl run` are all "
@@ -51,8 +96,8 @@ class DataSettings:
     )
     num_classes: int = setting(
         0,
-        "Number of classes, for devices that hold their own data and may lack the highest ones, and for an npz file in "
-        "which some have no samples; 0 means the data tell.",
+        "Number of classes, for devices that hold their own data and may lack the highest ones, and for a file of "
+        "your own in which some have no samples; 0 means the data tell.",
         minimum=0,
     )
     partitioner: str = setting(
@@ -105,7 +150,7 @@ class DataSettings:
         def counts(key: str) -> bool:
             of_partitioner = self.partitioner in _OF_PARTITIONERS.get(key, (self.partitioner,))
             of_split = _OF_SPLITS.get(key, self.split) == self.split
-            return of_partitioner and of_split and _OF_DATASETS.get(key, self.dataset) == self.dataset
+            return of_partitioner and of_split and self.dataset in _OF_DATASETS.get(key, (self.dataset,))
 
         return {key: value for key, value in items(self) if key not in _NEVER and counts(key)}
 

@@ -53,6 +53,8 @@ Builder = Callable[..., BaseHeadModel]
 
 
 class _Entry(NamedTuple):
+    """What is registered of a model; see :func:`register`."""
+
     builder: Builder
     smallest_side: int | None
     tokens: bool = False
@@ -98,6 +100,11 @@ def register(
 def names() -> list[str]:
     """Return the names of all registered models, sorted."""
     return sorted(_MODELS)
+
+
+def entry(name: str) -> _Entry:
+    """Return what is registered under a name of :func:`names`."""
+    return _MODELS[name]
 
 
 def build(name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0) -> BaseHeadModel:

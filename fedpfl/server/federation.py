@@ -84,7 +84,7 @@ def _run(
     watch: Watch | None,
 ) -> None:
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
-    transport = grid if isinstance(grid, Transport) else FlowerTransport(grid, config.run)
+    transport = grid if isinstance(grid, Transport) else FlowerTransport(grid, config.run, folder.task()["state_key"])
     descriptions = transport.find_clients(config)
     shape, classes, vocabulary = _task(descriptions)
     division = _division(descriptions)

@@ -40,8 +40,9 @@ def settings_page() -> str:
         "# Settings",
         "",
         "Every setting is a key of `[tool.flwr.app.config]` in `pyproject.toml` and can be overridden:",
-        "`fedpfl run --run-config 'method=\"fedavg\" dirichlet-alpha=0.1'`, or with a TOML file from `configs/`;",
-        "`flwr run . --run-config …` takes the same. Written by `fedpfl config --update`.",
+        "`fedpfl run --run-config 'method=\"fedavg\" dirichlet-alpha=0.1'`, or with a TOML file such as those in",
+        "`configs/`, or a YAML file with the same keys (`dirichlet-alpha: 0.1`). `flwr run . --run-config …` takes",
+        "pairs and TOML. Written by `fedpfl config --update`.",
         "",
     ]
     for title, cls, prefix in sections():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO, WARNING, getLogger
 
@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 
 from ..core.errors import ConfigError, FedpflError, LayoutError
 from ..core.federation import Client
-from ..core.payload import Payload
+from ..core.payload import UNNUMBERED, Payload
 from ..messages import from_content, pack_arrays, to_content
 from ..setup.config import Config, RunSettings
 from .base import Fail, Request, Transport
@@ -43,10 +43,12 @@ class FlowerTransport(Transport):
         As Flower hands it to the ServerApp.
     settings : RunSettings
         The time limits.
+    state_key : str
+        Under which clients keep their arrays, and nodes their numbers.
     """
 
-    def __init__(self, grid: Grid, settings: RunSettings) -> None:
-        self._grid, self._settings = grid, settings
+    def __init__(self, grid: Grid, settings: RunSettings, state_key: str) -> None:
+        self._grid, self._settings, self._key = grid, settings, state_key
         self._nodes: dict[int, Node] = {}
 
     def find_clients(self, config: Config) -> dict[int, Payload]:
@@ -63,14 +65,17 @@ class FlowerTransport(Transport):
                     raise ConfigError("num-partitions", sorted(counts), "must be the same on all nodes")
                 expected = counts.pop()
                 if len(descriptions) == expected:
-                    break
+                    numbers = _numbers(descriptions, expected)
+                    descriptions.update(self._query(sorted(numbers), deadline, numbers))
+                    if not any(UNNUMBERED in d.config for d in descriptions.values()):
+                        break
                 if len(descriptions) > expected:
                     allowed = f"this federation has {len(descriptions)} nodes"
                     raise ConfigError("num-clients", expected, allowed)
             if time.monotonic() > deadline:
-                seen = sorted(int(d.config["client"]) for d in descriptions.values())
+                seen = sorted(int(d.config["client"]) for d in descriptions.values() if "client" in d.config)
                 raise FedpflError(
-                    f"{len(seen)} of {expected if descriptions else config.data.num_clients or 'the'} clients "
+                    f"{len(descriptions)} of {expected if descriptions else config.data.num_clients or 'the'} clients "
                     f"connected within node-timeout = {self._settings.node_timeout:g} s: {seen}"
                 )
         by_client: dict[int, Payload] = {}
@@ -141,9 +146,12 @@ class FlowerTransport(Transport):
             pace.pause(new)
         return nodes
 
-    def _query(self, nodes: list[int], deadline: float) -> dict[int, Payload]:
-        content = to_content(Payload())
-        pending = {i for i in self._grid.push_messages([Message(content, node, "query") for node in nodes]) if i}
+    def _query(self, nodes: list[int], deadline: float, numbers: Mapping[int, int] | None = None) -> dict[int, Payload]:
+        """Ask nodes what they are; those without a number get to know it from ``numbers``, by their ids."""
+        given = {node: {"client": number} for node, number in (numbers or {}).items()}
+        contents = {node: to_content(Payload({"state-key": self._key, **given.get(node, {})})) for node in nodes}
+        questions = [Message(content, node, "query") for node, content in contents.items()]
+        pending = {i for i in self._grid.push_messages(questions) if i}
         out: dict[int, Payload] = {}
         pace = Pace()
         deadline = min(deadline, time.monotonic() + self._settings.round_timeout)
@@ -166,12 +174,21 @@ class FlowerTransport(Transport):
         except FedpflError as error:
             logger.log(WARNING, "fedpfl: %s", error)
             return {}
-        return {int(description.config["client"]): node for node, description in found.items()}
+        return {int(d.config["client"]): node for node, d in found.items() if UNNUMBERED not in d.config}
+
+
+def _numbers(descriptions: Mapping[int, Payload], clients: int) -> dict[int, int]:
+    """Give the nodes that do not know which client they are the numbers that are left, in the order of their ids."""
+    taken = {int(d.config["client"]) for d in descriptions.values() if UNNUMBERED not in d.config}
+    left = (number for number in range(clients) if number not in taken)
+    return dict(zip(sorted(node for node, d in descriptions.items() if UNNUMBERED in d.config), left, strict=False))
 
 
 def _description(payload: Payload) -> Payload:
     """Check what a client says of itself; it comes from the network."""
     config, metrics = payload.config, payload.metrics
+    if config.get(UNNUMBERED) is True and type(config.get("num-clients")) is int:
+        return payload
     numbers = [config.get("client"), config.get("num-clients"), config.get("num-classes")]
     numbers += [config.get("vocabulary", 0), metrics.get("train-samples"), metrics.get("test-samples")]
     division = config.get("division", 0)

@@ -95,8 +95,35 @@ def test_datasets():
 
 
 def test_models():
-    assert "small-cnn" in json.loads(fedpfl("models", "--json").stdout)
-    assert "small-cnn" in fedpfl("models").stdout.split()
+    found = {row["name"]: row for row in json.loads(fedpfl("models", "--json").stdout)}
+    assert found["convnet"]["takes"] == "images of at least 16×16" and found["convnet"]["parameters"] == 797_962
+    assert found["convnet"]["source"].startswith("The network of FedReG, section 4.1")
+    assert all(row["what"] and row["takes"] and row["source"] and row["parameters"] for row in found.values())
+    assert "797,962" in fedpfl("models").stdout and "small-cnn" in fedpfl("models").stdout.split()
+
+
+def test_without_a_command_there_is_help_in_groups():
+    done = fedpfl()
+    assert done.exit_code == 0 and done.stdout == fedpfl("--help").stdout
+    text = done.stdout
+    places = [text.index(f"{title}:\n") for title in ("Run", "Results", "Data, methods and settings", "Devices")]
+    assert places == sorted(places) and text.index("  run ") < places[1] < text.index("  show ") < places[2]
+    assert "More:" not in text, "each command has its group"
+    assert "--install-completion" in text
+
+
+def test_an_unknown_command_is_one_line_that_says_it_once():
+    done = fedpfl("rnu")
+    assert (done.exit_code, done.stderr) == (2, "error: there is no command rnu; did you mean run?\n")
+    assert fedpfl("xyzzy").stderr == "error: there is no command xyzzy; `fedpfl --help` lists all\n"
+
+
+def test_the_shell_completes_commands(monkeypatch):
+    monkeypatch.setenv("_FEDPFL_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "fedpfl re")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    done = fedpfl()
+    assert done.stdout.split() == ["register", "report"]
 
 
 def test_config(elsewhere):

@@ -374,7 +374,9 @@ def test_every_data_set_is_described() -> None:
     rows = table()
     assert [row.name for row in rows] == dataset_names()
     expected = {"digits", "mnist", "fashion-mnist", "emnist", "cifar10", "cifar100", "svhn", "tiny-imagenet", "npz"}
-    assert expected | {"image-folder", "shakespeare", "ag-news"} == set(dataset_names())
+    own = {"npz", "image-folder", "table", "series", "huggingface", "clients"}
+    assert expected | own | {"shakespeare", "ag-news"} == set(dataset_names())
+    assert {row.name for row in rows if row.own} == own
     assert all(all(row[:6]) for row in rows)
     assert not {row.name for row in rows if row.download} & {"digits", "npz", "image-folder"}
 

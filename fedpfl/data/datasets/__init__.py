@@ -16,12 +16,15 @@ from __future__ import annotations
 # Importing a module registers its data sets; `fedpfl datasets` lists them in this order.
 # isort: off
 from . import npz  # noqa: F401
-from . import folder, digits, published, text  # noqa: F401
+from . import folder, table, series, huggingface, own, digits, published, text  # noqa: F401
 
 # isort: on
 from .folder import read_image_folder
 from .npz import read_npz
+from .own import read_own
 from .places import data_dir, no_downloads
-from .reading import fetch, load, owners
+from .reading import fetch, load, load_once, owners
 
-__all__ = ["data_dir", "fetch", "load", "no_downloads", "owners", "read_image_folder", "read_npz"]
+__all__ = [
+    "data_dir", "fetch", "load", "load_once", "no_downloads", "owners", "read_image_folder", "read_npz", "read_own",
+]  # fmt: skip

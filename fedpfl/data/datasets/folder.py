@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterable
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from ..settings import DataSettings
 from .places import data_dir, need, own_path
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+# Of all images together, as they are held in memory.
+MOST_BYTES = 2**34
 
 
 def read_image_folder(root: Path) -> Dataset:
@@ -61,24 +63,48 @@ def _images(folder: Path) -> list[Path]:
 
 
 def _decode(paths: list[Path], why: str) -> np.ndarray:
-    """Decode image files of one size to uint8 n×H×W×C, grey if all of them are."""
+    return decode(((str(path), path) for path in paths), len(paths), why)
+
+
+def decode(files: Iterable[tuple[str, Any]], count: int, why: str) -> np.ndarray:
+    """Decode images of one size to uint8 n×H×W×C, grey if all of them are.
+
+    Parameters
+    ----------
+    files : iterable of (str, path or binary file)
+        What errors call an image, and where it is.
+    count : int
+        How many there are.
+    why : str
+        What they are read for, if Pillow is missing.
+
+    Raises
+    ------
+    DataError
+        An image cannot be read, has another size, or all of them are too large for memory.
+    """
     image_module = need("PIL.Image", "Pillow", why)
     pixels: np.ndarray[Any, Any] = np.empty(0, np.uint8)
-    for i, path in enumerate(paths):
+    first = ""
+    for i, (where, file) in enumerate(files):
         try:
-            with image_module.open(path) as image:
+            with image_module.open(file) as image:
                 if image.mode.startswith(("I", "F")):
-                    raise DataError(f"{path}: only images of 8 bits a channel can be read, not mode {image.mode}")
+                    raise DataError(f"{where}: only images of 8 bits a channel can be read, not mode {image.mode}")
                 grey = image.mode in ("1", "L")
                 one = np.asarray(image.convert("L" if grey else "RGB"), np.uint8)
         except (OSError, SyntaxError, ValueError, EOFError) as error:
-            raise DataError(f"{path}: not a readable image: {error}") from error
+            raise DataError(f"{where}: not a readable image: {error}") from error
         one = one.reshape(one.shape[0], one.shape[1], -1)
         if i == 0:
-            pixels = np.empty((len(paths), *one.shape), np.uint8)
+            if count * one.size > MOST_BYTES:
+                raise DataError(f"{why}: {count} images like {where} need more than {MOST_BYTES >> 30} GiB")
+            pixels, first = np.empty((count, *one.shape), np.uint8), where
         if one.shape[:2] != pixels.shape[1:3]:
             (h, w), (h0, w0) = one.shape[:2], pixels.shape[1:3]
-            raise DataError(f"{path} is {w}×{h} pixels but {paths[0].name} is {w0}×{h0}: bring all images to one size")
+            raise DataError(
+                f"{where} is {w}×{h} pixels but {Path(first).name} is {w0}×{h0}: bring all images to one size"
+            )
         if one.shape[2] > pixels.shape[3]:  # the first images were grey, this one is not
             pixels = np.repeat(pixels, 3, axis=3)
         pixels[i] = one
@@ -92,6 +118,7 @@ def _decode(paths: list[Path], why: str) -> np.ndarray:
     classes="any",
     shape="any, all images of one size",
     source="the folder named by `data`: train/<class>/… and test/<class>/…, or <class>/…",
+    own=True,
 )
 def _image_folder(settings: DataSettings) -> Dataset:
     return read_image_folder(own_path(settings, "a folder of images"))

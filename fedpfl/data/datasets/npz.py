@@ -202,12 +202,17 @@ def owners_of(
     shape="images, features, series or tokens",
     source="the file named by `data`: x, y or x_train, y_train, x_test, y_test; optionally client, classes, vocabulary",
     owned=True,
+    own=True,
 )
 def _npz(settings: DataSettings) -> Dataset:
     path = own_path(settings, "an npz file")
-    data = read_npz(path, num_classes=settings.num_classes or None)
+    return require_no_gaps(read_npz(path, num_classes=settings.num_classes or None), path, settings)
+
+
+def require_no_gaps(data: Dataset, path: Path, settings: DataSettings) -> Dataset:
+    """Return the data; a :class:`DataError` says so where labels are most likely no places in a list of classes."""
     found = len(np.unique(np.concatenate([y for y in (data.y_train, data.y_test) if y is not None])))
-    # Numbers that mean something else than places in a list would make a model of mostly useless outputs.
+    # Numbers that mean something else would make a model of mostly useless outputs.
     if not settings.num_classes and data.unnamed and data.num_classes >= GAPS * found:
         raise DataError(
             f"{path}: {found} different labels, the largest {data.num_classes - 1}: number the classes from 0, or say "

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
+from ...core import settings as s
 from ...core.errors import ConfigError
 from ..dataset import Dataset
-from ..registry import dataset_names, entry
-from ..settings import DataSettings
+from ..registry import dataset_names, entry, table
+from ..settings import READING, DataSettings
 from .npz import owners_of, read_arrays, read_npz
 from .places import own_path, shortcut
 from .published import downloaded
@@ -38,10 +41,23 @@ def load(settings: DataSettings) -> Dataset:
     if settings.dataset not in dataset_names():
         raise ConfigError("dataset", settings.dataset, "must be one of " + ", ".join(dataset_names()))
     info, loader = entry(settings.dataset)
+    if settings.data and not info.own:
+        names = ", ".join(one.name for one in table() if one.own)
+        raise ConfigError("data", settings.data, f'is not used with dataset = "{settings.dataset}"; use one of {names}')
     if info.download and shortcut(settings).is_file():
         return read_npz(shortcut(settings), info.name)
     found: Dataset = loader(settings)
     return found
+
+
+def load_once(settings: DataSettings) -> Dataset:
+    """Return what :func:`load` reads, read once in a process, however it is divided."""
+    return _load_once(s.parse(DataSettings, {key: value for key, value in s.items(settings) if key in READING}))
+
+
+@lru_cache(maxsize=2)
+def _load_once(settings: DataSettings) -> Dataset:
+    return load(settings)
 
 
 def owners(settings: DataSettings) -> tuple[np.ndarray, np.ndarray | None] | None:
@@ -57,7 +73,7 @@ def owners(settings: DataSettings) -> tuple[np.ndarray, np.ndarray | None] | Non
     ConfigError, DataError
         As :func:`load`.
     """
-    info, loader = entry(settings.dataset)
+    info, _ = entry(settings.dataset)
     path = own_path(settings, "an npz file") if settings.dataset == "npz" else shortcut(settings)
     if settings.dataset == "npz" or (info.download and path.is_file()):
         arrays = read_arrays(path, ("y", "client"))
@@ -66,7 +82,7 @@ def owners(settings: DataSettings) -> tuple[np.ndarray, np.ndarray | None] | Non
             return None  # what is wrong with the file is said where it is read
         train, *test = owners_of(arrays, parts, [arrays[f"y{part}"] for part in parts], path)
     elif info.owned:
-        data = loader(settings)
+        data = load_once(settings)
         train, test = data.client_train, [data.client_test]
     else:
         return None

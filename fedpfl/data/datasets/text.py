@@ -20,7 +20,7 @@ from ...core.errors import DataError
 from ..dataset import Dataset
 from ..registry import dataset
 from ..settings import DataSettings
-from .npz import read_npz, smallest_integers
+from .npz import smallest_integers
 from .places import data_dir
 
 # -- plays -------------------------------------------------------------------------------------------------------------
@@ -252,15 +252,3 @@ def _read_news(path: Path, codes: dict[str, int]) -> tuple[np.ndarray, np.ndarra
 def _ag_news(settings: DataSettings) -> Dataset:
     layout = "train.csv and test.csv (class, title, text) there, or all news"
     return read_news(_find(settings, "AG_NEWS", "agnews.csv", layout))
-
-
-# -- a device's own ----------------------------------------------------------------------------------------------------
-
-
-def read_file(path: Path, settings: DataSettings, num_classes: int | None) -> Dataset:
-    """Read a device's own file: news (``.csv``), plays (``.json``), or else arrays (``.npz``)."""
-    if path.suffix == ".csv":
-        return read_news(path)
-    if path.suffix == ".json":
-        return read_plays(path, settings.text_step)
-    return read_npz(path, num_classes=num_classes)

@@ -1,0 +1,97 @@
+"""Which client a node is that only says where its data lie.
+
+The server gives such a node a number when all are connected, in the order of the nodes' ids, which follow from their
+registered keys. The node keeps the number with the run's state: later messages, a restarted node and a resumed run find
+it there, so that a number and the personal arrays that belong to it never part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Mapping
+
+from ..core.errors import ConfigError, StateError
+from ..core.files import write_atomically
+from ..core.payload import UNNUMBERED, Payload
+from ..core.settings import Value
+from .state import run_state
+
+# Flower's own name of it, and the older one here.
+PATH_KEYS = ("data-path", "data")
+
+
+def own_data_path(node_config: Mapping[str, Value]) -> str:
+    """Return where a node's own data lie; nothing if it has none.
+
+    Raises
+    ------
+    ConfigError
+        The two names of that setting disagree.
+    """
+    given = {key: str(node_config[key]) for key in PATH_KEYS if node_config.get(key)}
+    if len(set(given.values())) > 1:
+        raise ConfigError("data-path", given["data-path"], f"data, its other name, says {given['data']!r}")
+    return next(iter(given.values()), "")
+
+
+def stored_number(message: Payload, run_config: Mapping[str, Value], path: str) -> int | None:
+    """Return the client that this node is in the message's run; None if nobody has told it.
+
+    Parameters
+    ----------
+    message : Payload
+        Its config has ``state-key``; with ``client`` the server says the number, which is then stored.
+    run_config : mapping
+        ``state-dir`` and ``num-clients`` are used.
+    path : str
+        Where the node's data lie, which tells it from other nodes of its device.
+
+    Raises
+    ------
+    StateError
+        The number is not one of a client, or another node of this device has the same data.
+    """
+    file = _file(message, run_config, path)
+    given = message.config.get("client")
+    try:
+        stored = int(file.read_text(encoding="ascii")) if file.is_file() else None
+    except ValueError as error:
+        raise StateError(f"{file}: holds no number of a client") from error
+    if given is None or given == stored:
+        return stored
+    if type(given) is not int or not 0 <= given < clients_of(run_config):
+        raise StateError(f"client = {given!r}: must be a number below num-clients")
+    if stored is not None:
+        raise StateError(
+            f"data-path = {path!r}: is client {stored} already; two nodes of a device that use the same data need a "
+            "partition-id each"
+        )
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomically(file, str(given).encode(), private=True)
+    return given
+
+
+def clients_of(run_config: Mapping[str, Value]) -> int:
+    """Return the number of clients, which a node without a number cannot say.
+
+    Raises
+    ------
+    ConfigError
+        The run's settings do not say it either.
+    """
+    clients = run_config.get("num-clients", 0)
+    if type(clients) is not int or clients < 1:
+        raise ConfigError("num-clients", clients, "must be the number of nodes where they have no partition-id")
+    return clients
+
+
+def unnumbered(run_config: Mapping[str, Value]) -> Payload:
+    """Return the answer of a node that does not know yet which client it is."""
+    return Payload({UNNUMBERED: True, "num-clients": clients_of(run_config)})
+
+
+def _file(message: Payload, run_config: Mapping[str, Value], path: str) -> Path:
+    folder = run_state(Path(str(run_config["state-dir"])), str(message.config.get("state-key", "")))
+    place = str(Path(path).expanduser().absolute())
+    return folder / f"number-{hashlib.sha256(place.encode()).hexdigest()[:16]}"

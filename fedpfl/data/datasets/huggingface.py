@@ -1,0 +1,194 @@
+"""Folders that ``save_to_disk`` of Hugging Face's ``datasets`` wrote: images, features and series."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+from typing import Any, Iterator, Sequence
+
+import numpy as np
+
+from ...core.errors import DataError
+from ..dataset import Dataset
+from ..registry import dataset
+from ..settings import DataSettings
+from .columns import MOST_VALUES, TEST, TRAIN, Coder, Samples, Words, listed, to_dataset, word
+from .folder import decode
+from .npz import require_no_gaps, samples_of
+from .places import need, own_path
+
+# Rows that are unpacked at a time.
+BATCH = 4096
+
+
+def is_saved(path: Path) -> bool:
+    """Say whether a folder is one that ``save_to_disk`` wrote."""
+    alone = (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
+    return alone or (path / "dataset_dict.json").is_file()
+
+
+def read_saved(path: Path, settings: DataSettings) -> Dataset:
+    """Read a folder that ``save_to_disk`` wrote; nothing is downloaded, and no code in it is run.
+
+    The column ``label-column`` has the labels; without it the only column of the type ``ClassLabel``. The one column of
+    images is what models see; without one all columns of numbers (features) or of lists of numbers of one length, or
+    the one column of arrays (series, channels × time; images of uint8).
+
+    Parameters
+    ----------
+    path : Path
+        The folder of a ``Dataset``, or of a ``DatasetDict`` with ``train`` and perhaps ``test``; other splits are
+        ignored.
+    settings : DataSettings
+        The names of the columns.
+
+    Raises
+    ------
+    DataError
+        What is wrong with the folder, or with which row and column.
+    """
+    if not path.is_dir():
+        raise DataError(f"{path}: no such folder")
+    if not is_saved(path):
+        raise DataError(f"{path}: not a folder that save_to_disk of the package datasets wrote")
+    module = need("datasets", "datasets", str(path))
+    try:
+        found = module.load_from_disk(str(path))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # pyarrow's errors are kinds of these
+        raise DataError(f"{path}: cannot be read: {' '.join(str(error).split())[:160]}") from error
+    tables = {"": found}
+    if isinstance(found, dict):
+        if TRAIN not in found:
+            raise DataError(f"{path}: has no split {TRAIN}; it has {', '.join(found) or 'none'}")
+        tables = {part: found[part] for part in (TRAIN, TEST) if part in found}
+    label = _label(path, tables, settings)
+    parts = [_samples(path / part, table, label, settings, module) for part, table in tables.items()]
+    shapes = [part.x.shape[1:] for part in parts]
+    if len(set(shapes)) > 1:
+        raise DataError(f"{parts[1].path}: its samples are {_times(shapes[1])}, those of {TRAIN} {_times(shapes[0])}")
+    kind = next(iter(tables.values())).features[label]
+    known = tuple(kind.names) if isinstance(kind, module.ClassLabel) else ()
+    return to_dataset(parts, path.stem, settings, settings.num_classes or None, alone=False, known=known)
+
+
+def _times(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape))
+
+
+def _label(path: Path, tables: dict[str, Any], settings: DataSettings) -> str:
+    first = next(iter(tables.values())).features
+    for part, table in tables.items():
+        if table.features != first:
+            raise DataError(f"{path / part}: has other columns than {TRAIN}")
+    if settings.label_column in first:
+        return settings.label_column
+    named = [name for name, kind in first.items() if type(kind).__name__ == "ClassLabel"]
+    if len(named) == 1 and settings.label_column == "label":
+        return named[0]
+    raise DataError(f"{path}: no column {settings.label_column!r} (label-column); it has {', '.join(first)}")
+
+
+def _samples(path: Path, table: Any, label: str, settings: DataSettings, module: Any) -> Samples:
+    roles = {"label": label}
+    roles.update({r: c for r, c in (("client", settings.client_column), ("split", settings.split_column))
+                  if c in table.features and c != label})  # fmt: skip
+    if not len(table):
+        raise DataError(f"{path}: no rows")
+    ignored = {*roles.values(), *listed(settings.ignore_columns)}
+    inputs = {name: kind for name, kind in table.features.items() if name not in ignored}
+    words = {role: _words(path, table, name, module) for role, name in roles.items()}
+    pictures = [name for name, kind in inputs.items() if isinstance(kind, module.Image)]
+    if len(pictures) > 1:
+        raise DataError(f"{path}: columns {', '.join(pictures)} hold images; leave out all but one by ignore-columns")
+    x = _images(path, table, pictures[0], module) if pictures else _numbers(path, table, inputs)
+    return Samples(path, x, words, "row")
+
+
+def _batches(table: Any, names: Sequence[str], form: str | None) -> Iterator[tuple[int, Any]]:
+    """Yield (number of the first row, from 0, columns by name)."""
+    chosen = table.select_columns(list(names)).with_format(form)
+    for start in range(0, len(table), BATCH):
+        yield start, chosen[start : start + BATCH]
+
+
+def _words(path: Path, table: Any, name: str, module: Any) -> Words:
+    kind, coder = table.features[name], Coder()
+    if not isinstance(kind, (module.Value, module.ClassLabel)):
+        raise DataError(f"{path}, column {name!r}: holds {kind}; must be a number or a word a row")
+    for start, columns in _batches(table, [name], None):
+        for row, cell in enumerate(columns[name], start + 1):
+            if cell is None:
+                raise DataError(f"{path}, row {row}, column {name!r}: is empty")
+            coder.add(word(cell), row)
+    return coder.words()
+
+
+def _images(path: Path, table: Any, name: str, module: Any) -> np.ndarray:
+    stored = table.select_columns([name]).cast_column(name, module.Image(decode=False))
+
+    def files() -> Iterator[tuple[str, Any]]:
+        for row in range(len(stored)):
+            where, cell = f"{path}, row {row + 1}, column {name!r}", stored[row][name]
+            if cell is None or not (cell["bytes"] or cell["path"]):
+                raise DataError(f"{where}: is empty")
+            yield where, io.BytesIO(cell["bytes"]) if cell["bytes"] else cell["path"]
+
+    return decode(files(), len(stored), str(path))
+
+
+def _numbers(path: Path, table: Any, inputs: dict[str, Any]) -> np.ndarray:
+    if not inputs:
+        raise DataError(f"{path}: no column of images or numbers beside the labels; it has {', '.join(table.features)}")
+    made: list[np.ndarray] = []
+    for start, columns in _batches(table, list(inputs), "numpy"):
+        pieces = [_checked(path, start, name, columns[name]) for name in inputs]
+        if len(pieces) > 1 and any(piece.ndim > 2 for piece in pieces):
+            names = [name for name, piece in zip(inputs, pieces) if piece.ndim > 2]
+            raise DataError(f"{path}: column {names[0]!r} holds arrays; leave out all others by ignore-columns")
+        wide = [piece.reshape(len(piece), -1) if piece.ndim < 2 else piece for piece in pieces]
+        piece = wide[0] if len(wide) == 1 else np.concatenate([part.astype(np.float32) for part in wide], axis=1)
+        if piece.ndim == 2 or piece.dtype != np.uint8:
+            piece = piece.astype(np.float32)
+        if piece[0].size * len(table) > MOST_VALUES:
+            raise DataError(f"{path}: holds more than {MOST_VALUES} numbers, too many for one data set in memory")
+        if made and piece.shape[1:] != made[0].shape[1:]:
+            raise DataError(f"{path}, row {start + 1}: has {_times(piece.shape[1:])} numbers, rows before it "
+                            f"{_times(made[0].shape[1:])}")  # fmt: skip
+        made.append(piece)
+    return samples_of(np.concatenate(made), str(path))
+
+
+def _checked(path: Path, start: int, name: str, cells: np.ndarray) -> np.ndarray:
+    """Check that a column's rows are numbers of one shape."""
+    cells = np.asarray(cells)
+    if cells.dtype.kind == "O":
+        shapes = [np.shape(cell) for cell in cells]
+        for row, shape in enumerate(shapes):
+            if shape != shapes[0]:
+                raise DataError(f"{path}, row {start + row + 1}, column {name!r}: has {_times(shape)} numbers, "
+                                f"row {start + 1} {_times(shapes[0])}")  # fmt: skip
+        # An empty cell is a NaN here; that these are no numbers is said below.
+        with contextlib.suppress(TypeError, ValueError):
+            cells = np.array(cells.tolist(), np.float64)
+    if cells.dtype.kind not in "iufb":
+        raise DataError(f"{path}, column {name!r}: holds no numbers of one shape; leave it out by ignore-columns")
+    if cells.dtype.kind == "f" and not np.isfinite(cells).all():
+        row = int(np.argwhere(~np.isfinite(cells))[0][0])
+        raise DataError(f"{path}, row {start + row + 1}, column {name!r}: is empty or not a finite number")
+    return cells
+
+
+@dataset(
+    "huggingface",
+    description="your own Hugging Face data set",
+    size="any",
+    classes="any",
+    shape="images, features or series",
+    source="the folder named by `data`, as save_to_disk of the package datasets writes it",
+    owned=True,
+    own=True,
+)
+def _huggingface(settings: DataSettings) -> Dataset:
+    path = own_path(settings, "a folder that save_to_disk wrote")
+    return require_no_gaps(read_saved(path, settings), path, settings)

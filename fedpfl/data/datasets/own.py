@@ -1,0 +1,155 @@
+"""Whatever somebody holds: a device's own data, or one entry of a folder with an entry for each client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ...core.errors import DataError
+from ..dataset import Dataset, numbered
+from ..registry import dataset
+from ..settings import DataSettings
+from .columns import SUFFIXES, TRAIN, column_names
+from .folder import read_image_folder
+from .huggingface import is_saved, read_saved
+from .npz import read_npz, require_no_gaps
+from .places import own_path
+from .series import read_series
+from .table import read_table
+from .text import read_news, read_plays
+
+
+def read_own(path: Path, settings: DataSettings, num_classes: int | None = None, alone: bool = True) -> Dataset:
+    """Read a file or folder by what it is.
+
+    Parameters
+    ----------
+    path : Path
+        Arrays (``.npz``), a table or a series (``.csv``, ``.parquet``, or a folder with ``train`` and ``test`` of
+        these), news (``.csv`` with ``dataset = "ag-news"``), plays (``.json``), a folder of a Hugging Face data set, or
+        a folder of images.
+    settings : DataSettings
+        How columns are called, and how long windows are.
+    num_classes : int, optional
+        Number of classes of the federation.
+    alone : bool
+        Whether others number the same classes without seeing these data.
+
+    Raises
+    ------
+    ConfigError, DataError
+        The path is missing, damaged or in none of the documented layouts.
+    """
+    if path.is_dir() and is_saved(path):
+        return read_saved(path, settings)
+    is_table = path.suffix.lower() in SUFFIXES or any((path / f"{TRAIN}{suffix}").is_file() for suffix in SUFFIXES)
+    if path.is_dir() and not is_table:
+        return read_image_folder(path)
+    if is_table and settings.dataset == "ag-news":
+        return read_news(path)
+    if is_table:
+        read = read_series if _holds_series(path, settings) else read_table
+        return read(path, settings, num_classes, alone)
+    if path.suffix == ".json":
+        return read_plays(path, settings.text_step)
+    return read_npz(path, num_classes=num_classes)
+
+
+def _holds_series(path: Path, settings: DataSettings) -> bool:
+    if settings.dataset == "series" or settings.window_length:
+        return True
+    if settings.dataset == "table" or not path.is_file():
+        return False
+    return settings.window_column in column_names(path)
+
+
+def read_clients(root: Path, settings: DataSettings, num_classes: int | None = None) -> Dataset:
+    """Read a folder with a file or a folder for each client, and join what they hold.
+
+    Parameters
+    ----------
+    root : Path
+        Each entry is a client, called as it is without its ending; entries whose names start with a dot are passed
+        over. What an entry may be is said at :func:`read_own`.
+    settings : DataSettings
+        As there.
+    num_classes : int, optional
+        Number of classes.
+
+    Raises
+    ------
+    ConfigError, DataError
+        An entry cannot be read, or the entries do not fit together.
+    """
+    if not root.is_dir():
+        raise DataError(f"{root}: no such folder")
+    entries = sorted((entry for entry in root.iterdir() if not entry.name.startswith(".")), key=_by_number)
+    if not entries:
+        raise DataError(f"{root}: is empty; it must hold a file or a folder for each client")
+    found = [read_own(entry, settings, num_classes, alone=False) for entry in entries]
+    first = found[0]
+    for entry, data in zip(entries[1:], found[1:]):
+        if (data.x_train.shape[1:], data.x_train.dtype.kind, data.vocabulary) != (
+            first.x_train.shape[1:], first.x_train.dtype.kind, first.vocabulary,
+        ):  # fmt: skip
+            raise DataError(f"{entry}: its samples are {_shape(data)}, those of {entries[0].name} {_shape(first)}")
+        if (data.x_test is None) != (first.x_test is None):
+            has, lacks = (entries[0], entry) if data.x_test is None else (entry, entries[0])
+            raise DataError(f"{lacks}: has no test set, but {has.name} has one")
+        if data.unnamed != first.unnamed:
+            raise DataError(f"{entry}: its labels are {'numbers' if data.unnamed else 'names'}, other than those of "
+                            f"{entries[0].name}")  # fmt: skip
+    names = _joined_names(found)
+    places = [np.array([names.index(name) for name in data.class_names], np.int64) for data in found]
+    x_test = y_test = client_test = None
+    if first.x_test is not None:
+        x_test = np.concatenate([data.x_test for data in found if data.x_test is not None])
+        y_test = np.concatenate([p[data.y_test] for p, data in zip(places, found) if data.y_test is not None])
+        client_test = np.repeat(np.arange(len(found)), [len(data.y_test) for data in found if data.y_test is not None])
+    return Dataset(
+        root.name,
+        np.concatenate([data.x_train for data in found]),
+        np.concatenate([place[data.y_train] for place, data in zip(places, found)]),
+        x_test,
+        y_test,
+        np.repeat(np.arange(len(found)), [len(data.y_train) for data in found]),
+        client_test,
+        len(names),
+        names,
+        first.vocabulary,
+    )
+
+
+def _by_number(entry: Path) -> tuple[str, int, str]:
+    """Sort client-2 before client-10."""
+    letters = entry.stem.rstrip("0123456789")
+    digits = entry.stem[len(letters) :]
+    return letters, int(digits[:18] or 0), entry.name
+
+
+def _shape(data: Dataset) -> str:
+    return f"{data.x_train.dtype} {'×'.join(map(str, data.x_train.shape[1:]))}"
+
+
+def _joined_names(found: list[Dataset]) -> tuple[str, ...]:
+    if found[0].unnamed:
+        return numbered(max(data.num_classes for data in found))
+    if all(data.class_names == found[0].class_names for data in found):
+        return found[0].class_names
+    return tuple(sorted({name for data in found for name in data.class_names}))
+
+
+@dataset(
+    "clients",
+    description="your own data, a file or folder for each client",
+    size="any",
+    classes="any",
+    shape="any",
+    source="the folder named by `data`: each entry an npz file, a table, a series, images or a Hugging Face folder",
+    owned=True,
+    own=True,
+)
+def _clients(settings: DataSettings) -> Dataset:
+    path = own_path(settings, "a folder with an entry for each client")
+    return require_no_gaps(read_clients(path, settings, settings.num_classes or None), path, settings)

@@ -1,0 +1,119 @@
+"""Series in tables: a row for each step of time, a column for each channel, cut into windows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ...core.errors import ConfigError, DataError
+from ..dataset import Dataset
+from ..registry import dataset
+from ..settings import DataSettings
+from .columns import MOST_VALUES, Columns, Samples, Words, read_columns, table_files, to_dataset
+from .npz import require_no_gaps
+from .places import own_path
+
+
+def read_series(path: Path, settings: DataSettings, num_classes: int | None = None, alone: bool = False) -> Dataset:
+    """Read windows of a series, n × channels × time.
+
+    Where the table has a column ``window-column``, rows with the same window (of the same client) are a sample, in
+    their order, and all windows have the same number of rows. Otherwise windows of ``window-length`` rows are cut, one
+    every ``window-step`` rows, from each stretch of rows with the same label, client and split; what is left at the
+    end of a stretch belongs to no sample.
+
+    Parameters
+    ----------
+    path, settings, num_classes, alone
+        As :func:`fedpfl.data.datasets.table.read_table` takes them.
+
+    Raises
+    ------
+    ConfigError, DataError
+        The file, the row and the column that are wrong, and why.
+    """
+    files = table_files(path)
+    tables = [read_columns(file, settings, windows=True) for file in files]
+    for file, table in zip(files[1:], tables[1:]):
+        if table.features != tables[0].features:
+            raise DataError(f"{file}: its channels are not those of {files[0].name}, in the same order")
+    parts = [_samples(file, table, settings) for file, table in zip(files, tables)]
+    lengths = [part.x.shape[2] for part in parts]
+    if len(set(lengths)) > 1:
+        raise DataError(f"{files[1]}: its windows have {lengths[1]} rows, those of {files[0].name} {lengths[0]}")
+    return to_dataset(parts, path.stem, settings, num_classes, alone)
+
+
+def _samples(path: Path, table: Columns, settings: DataSettings) -> Samples:
+    windows = _named(path, table, settings) if "window" in table.words else _cut(path, table, settings)
+    count, length = windows.shape
+    if count * length * len(table.features) > MOST_VALUES:
+        raise DataError(f"{path}: its windows hold more than {MOST_VALUES} numbers; a larger window-step makes fewer")
+    words: dict[str, Words] = {r: w.of(windows[:, 0]) for r, w in table.words.items() if r != "window"}
+    x = np.ascontiguousarray(table.values[windows].transpose(0, 2, 1))
+    return Samples(path, x, words, table.row)
+
+
+def _named(path: Path, table: Columns, settings: DataSettings) -> np.ndarray:
+    """Return the rows of each window, shape (windows, length), as the column ``window-column`` names them."""
+    window, others = table.words["window"], [w for r, w in table.words.items() if r in ("client", "split")]
+    key = window.codes
+    for words in others:
+        key = np.unique(key * len(words.names) + words.codes, return_inverse=True)[1].reshape(-1)
+    order = np.argsort(key, kind="stable")
+    ends = np.flatnonzero(np.diff(key[order])) + 1
+    sizes = np.diff(np.concatenate([[0], ends, [len(order)]]))
+    starts = order[np.concatenate([[0], ends])]
+    wanted = settings.window_length or int(np.bincount(sizes).argmax())
+    if (sizes != wanted).any():
+        bad = int(np.flatnonzero(sizes != wanted)[0])
+        name = window.names[window.codes[starts[bad]]]
+        expected = "window-length says" if settings.window_length else "most others have"
+        where = f"{path}, column {settings.window_column!r}"
+        raise DataError(f"{where}: window {name[:40]!r} has {sizes[bad]} rows, {expected} {wanted}")
+    windows: np.ndarray = order.reshape(-1, wanted)
+    # Windows in the order of their first rows.
+    windows = windows[np.argsort(windows[:, 0], kind="stable")]
+    labels = table.words["label"].codes[windows]
+    mixed = np.flatnonzero((labels != labels[:, :1]).any(axis=1))
+    if len(mixed):
+        name = window.names[window.codes[windows[mixed[0], 0]]]
+        raise DataError(f"{path}, column {settings.label_column!r}: window {name[:40]!r} has more than one label")
+    return windows
+
+
+def _cut(path: Path, table: Columns, settings: DataSettings) -> np.ndarray:
+    """Return the rows of each window, shape (windows, length), cut from stretches of equal words."""
+    length, step = settings.window_length, settings.window_step or settings.window_length
+    if not length:
+        allowed = f"must be above 0, or {path.name} must say by a column {settings.window_column!r} what is a window"
+        raise ConfigError("window-length", 0, allowed)
+    changes = np.zeros(len(table.values) - 1, bool)
+    for words in table.words.values():
+        changes |= np.diff(words.codes) != 0
+    bounds = np.concatenate([[0], np.flatnonzero(changes) + 1, [len(table.values)]])
+    starts = [np.arange(first, end - length + 1, step) for first, end in zip(bounds[:-1], bounds[1:])]
+    first = np.concatenate(starts)
+    if not len(first):
+        longest = int(np.diff(bounds).max())
+        allowed = f"no stretch of {path.name} with one label is longer than {longest} rows"
+        raise ConfigError("window-length", length, allowed)
+    windows: np.ndarray = first[:, None] + np.arange(length)
+    return windows
+
+
+@dataset(
+    "series",
+    description="your own series, cut into windows",
+    size="any",
+    classes="any",
+    shape="channels×time",
+    source="the .csv or .parquet file named by `data`, or a folder with train and test: a row for each step of time, "
+    "columns of channels, label, optionally window, client and split",
+    owned=True,
+    own=True,
+)
+def _series(settings: DataSettings) -> Dataset:
+    path = own_path(settings, "a table of time steps")
+    return require_no_gaps(read_series(path, settings, settings.num_classes or None), path, settings)

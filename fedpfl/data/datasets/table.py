@@ -1,0 +1,58 @@
+"""Tables of samples: a row for each, columns of numbers, one with the label, perhaps one with the client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...core.errors import DataError
+from ..dataset import Dataset
+from ..registry import dataset
+from ..settings import DataSettings
+from .columns import Samples, read_columns, table_files, to_dataset
+from .npz import require_no_gaps
+from .places import own_path
+
+
+def read_table(path: Path, settings: DataSettings, num_classes: int | None = None, alone: bool = False) -> Dataset:
+    """Read a table of samples.
+
+    Parameters
+    ----------
+    path : Path
+        A CSV file whose first line names the columns, a parquet file, or a folder with ``train`` and ``test`` of these.
+    settings : DataSettings
+        The names of the columns that are no features, and of the classes.
+    num_classes : int, optional
+        Number of classes, where the table may lack the highest ones.
+    alone : bool
+        Whether others number the same classes without seeing this table: names are then refused without
+        ``class-names``.
+
+    Raises
+    ------
+    ConfigError, DataError
+        The file, the row and the column that are wrong, and why.
+    """
+    files = table_files(path)
+    tables = [read_columns(file, settings) for file in files]
+    for file, table in zip(files[1:], tables[1:]):
+        if table.features != tables[0].features:
+            raise DataError(f"{file}: its columns of numbers are not those of {files[0].name}, in the same order")
+    parts = [Samples(file, table.values, table.words, table.row) for file, table in zip(files, tables)]
+    return to_dataset(parts, path.stem, settings, num_classes, alone)
+
+
+@dataset(
+    "table",
+    description="your own table",
+    size="any",
+    classes="any",
+    shape="features",
+    source="the .csv or .parquet file named by `data`, or a folder with train and test: columns of numbers, label, "
+    "optionally client and split",
+    owned=True,
+    own=True,
+)
+def _table(settings: DataSettings) -> Dataset:
+    path = own_path(settings, "a table")
+    return require_no_gaps(read_table(path, settings, settings.num_classes or None), path, settings)

@@ -1,0 +1,74 @@
+"""What there is to say of a model before it is built."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import NamedTuple
+
+import torch
+
+from .registry import BaseHeadModel, Shape, build, entry
+
+# Inputs by which sizes are told: (shape of a sample, classes, tokens, in words).
+_IMAGE = ((3, 32, 32), 10, 0, "3×32×32, 10 classes")
+_SERIES = ((9, 128), 6, 0, "9×128, 6 classes")
+_TEXT = ((64,), 4, 2**14, "16,384 tokens, 4 classes")
+
+_SIZE = re.compile(r"[.:;,]? [0-9][0-9,]+ parameters .*")
+
+
+class ModelInfo(NamedTuple):
+    """One row of ``fedpfl models``.
+
+    Attributes
+    ----------
+    name : str
+        The value of the setting ``model``.
+    what : str
+        Its layers, in a sentence.
+    takes : str
+        Which inputs it takes.
+    parameters : int or None
+        How many numbers it learns, for the input of ``example``; None if it cannot be built for that.
+    example : str
+        That input.
+    source : str
+        The paper, and what differs from it.
+    """
+
+    name: str
+    what: str
+    takes: str
+    parameters: int | None
+    example: str
+    source: str
+
+
+def describe(name: str) -> ModelInfo:
+    """Return what is known of a model of :func:`fedpfl.models.names`, from its builder's docstring and limits."""
+    known = entry(name)
+    if known.tokens:
+        takes, example = "texts", _TEXT
+    elif known.smallest_length is not None:
+        length = known.smallest_length
+        takes, example = f"series of at least {length} steps" if length > 1 else "series of any length", _SERIES
+    elif known.smallest_side is not None:
+        takes, example = f"images of at least {known.smallest_side}×{known.smallest_side}", _IMAGE
+    else:
+        takes, example = "numbers of any shape", _IMAGE
+    what, _, about = (inspect.getdoc(known.builder) or "").partition("\n\n")
+    source = " ".join(about.partition("\n\nParameters\n")[0].split())
+    source = _SIZE.sub(".", source)  # it is told for the same input of all
+    shape, classes, tokens, words = example
+    model = _without_weights(name, shape, classes, tokens)
+    size = None if model is None else sum(parameter.numel() for parameter in model.parameters())
+    return ModelInfo(name, " ".join(what.split()), takes, size, words, re.sub("``|:func:|`", "", source))
+
+
+def _without_weights(name: str, shape: Shape, classes: int, tokens: int) -> BaseHeadModel | None:
+    """Build a model whose arrays take no memory; None where PyTorch is too old for that."""
+    if not hasattr(torch.device, "__enter__"):
+        return None
+    with torch.device("meta"):
+        return build(name, shape, classes, tokens)

@@ -1,0 +1,407 @@
+"""Tables, series, Hugging Face folders and folders of clients: what is read, and each mistake in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpfl.core.errors import ConfigError, DataError
+from fedpfl.data import DataSettings, FederatedData, default_clients, load, with_partitioner
+from fedpfl.data.datasets import columns
+from fedpfl.data.datasets.own import read_own
+from fedpfl.data.datasets.series import read_series
+from fedpfl.data.datasets.table import read_table
+
+PEOPLE = "age,client,height,label,split\n" + "".join(
+    f"{20 + i},{'ben' if i % 3 else 'ann'},{150 + i / 2},{'yes' if i % 2 else 'no'},{'test' if i > 7 else 'train'}\n"
+    for i in range(10)
+)
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def settings(**values: object) -> DataSettings:
+    return DataSettings(**{"dataset": "table", **values})
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_has_features_labels_owners_and_a_split(tmp_path: Path) -> None:
+    path = write(tmp_path / "people.csv", PEOPLE)
+    data = load(settings(data=str(path)))
+    assert data.name == "people" and data.input_shape == (2,) and data.class_names == ("no", "yes")
+    assert data.x_train.dtype == np.float32 and data.x_train[1].tolist() == [21, 150.5]
+    assert data.y_train.tolist() == [0, 1] * 4 and data.y_test.tolist() == [0, 1]
+    assert data.client_train.tolist() == [0, 1, 1, 0, 1, 1, 0, 1] and data.client_test.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a;b;label\n1;2;0\n3;4;1\n",
+        "a\tb\tlabel\n1\t2\t0\n3\t4\t1\n",
+        "\ufeffa, b ,label\r\n1,2,0\r\n\r\n3,4,1\r\n",
+        'a,b,label\n"1",2,0.0\n3e0,4,1.0\n',
+        "remark,a,b,label\nx,1,2,0\ny,3,4,1\n",
+    ],
+)
+def test_csv_files_as_programs_write_them(tmp_path: Path, text: str) -> None:
+    given = settings(ignore_columns="remark" if "remark" in text else "")
+    data = read_table(write(tmp_path / "a.csv", text), given)
+    assert data.x_train.tolist() == [[1, 2], [3, 4]] and data.y_train.tolist() == [0, 1]
+    assert data.client_train is None and data.x_test is None
+
+
+def test_a_folder_of_two_tables_is_a_training_and_a_test_set(tmp_path: Path) -> None:
+    write(tmp_path / "d" / "train.csv", "a,label,client\n1,x,10\n2,y,9\n")
+    write(tmp_path / "d" / "test.csv", "a,label,client\n3,y,9\n")
+    data = load(settings(data=str(tmp_path / "d")))
+    assert data.y_test.tolist() == [1] and data.class_names == ("x", "y")
+    assert data.client_train.tolist() == [1, 0], "numbers are sorted as numbers"
+    assert data.client_test.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "a.csv: the file is empty"),
+        ("a,label\n", "a.csv: no rows below the names of the columns"),
+        ("1,2\n3,4\n", "a.csv, line 1: must hold the names of the columns, but holds numbers"),
+        ("a,a,label\n1,2,3\n", "a.csv: two columns are called 'a'"),
+        ("a,,label\n1,2,3\n", "a.csv: column 2 has no name"),
+        ("a,b\n1,2\n", "a.csv: no column 'label' (label-column); it has a, b"),
+        ("label,client\n0,1\n", "a.csv: no column of numbers beside label, client"),
+        ("a,label\n1,0\n2\n", "a.csv, line 3: has 1 cells, but 2 columns have names"),
+        ("a,label\n1,0\ntall,1\n", "a.csv, line 3, column 'a': 'tall' is not a number; leave text out by ignore-colu"),
+        ("a,label\n1,0\n\n,1\n", "a.csv, line 4, column 'a': is empty"),
+        ("a,label\n1,0\n2,\n", "a.csv, line 3, column 'label': is empty"),
+        ("a,b,label\n1,1,0\n\n1,1e40,1\n", "a.csv, line 4, column 'b': must be a finite number that float32 can hold"),
+        ("a,label\n1,0\nnan,1\n", "a.csv, line 3, column 'a': must be a finite number"),
+        ("a,label\n1,0\n1,-1\n", "a.csv, line 3, column 'label': '-1' must be a label from 0 to 0"),
+        (
+            "a,label\n1,x\n1,0.53\n",
+            "a.csv, line 3, column 'label': '0.53' is no class: must be a whole number or a name",
+        ),
+        ("a,label\n1,0\n1,900000\n", "a.csv, line 3, column 'label': '900000' is too large"),
+        (
+            "a,label\n1,0\n1,7\n",
+            "a.csv: 2 different labels, the largest 7: number the classes from 0, or say num-classes",
+        ),
+        ("a,label,split\n1,0,train\n2,1,valid\n", "a.csv, line 3, column 'split': 'valid' is neither train nor test"),
+        ("a,label,split\n1,0,test\n", "a.csv, column 'split': no row is for training"),
+        ('a,label\n1,"' + "x" * 200_000 + '"\n', "a.csv: not a readable CSV file: field larger than field limit"),
+    ],
+)
+def test_a_mistake_in_a_table_is_one_line(tmp_path: Path, text: str, words: str) -> None:
+    path = write(tmp_path / "a.csv", text)
+    with pytest.raises(DataError) as caught:
+        load(settings(data=str(path)))
+    assert str(caught.value).startswith(f"{tmp_path}/{words}") and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"label_column": "kind"}, "no column 'kind' (label-column); it has age, client, height, label, split"),
+        ({"client_column": "person"}, "no column 'person' (client-column)"),
+        ({"split_column": "part"}, "no column 'part' (split-column)"),
+        ({"ignore_columns": "age, weight"}, "no column 'weight' (ignore-columns)"),
+        ({"class_names": "no,maybe"}, "line 3, column 'label': 'yes' is none of class-names"),
+        ({"class_names": "no,yes", "num_classes": 3}, "has names for 2 classes, num-classes says 3"),
+    ],
+)
+def test_a_setting_that_does_not_fit_the_table_is_one_line(tmp_path: Path, given: dict, words: str) -> None:
+    path = write(tmp_path / "people.csv", PEOPLE)
+    with pytest.raises(DataError) as caught:
+        load(settings(data=str(path), **given))
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_names_of_classes_can_be_given_in_their_order(tmp_path: Path) -> None:
+    path = write(tmp_path / "people.csv", PEOPLE)
+    data = load(settings(data=str(path), class_names="yes, perhaps, no"))
+    assert data.class_names == ("yes", "perhaps", "no") and data.y_train.tolist() == [2, 0] * 4
+    numbers = write(tmp_path / "n.csv", "a,label\n1,0\n1,1\n")
+    assert read_table(numbers, settings(class_names="yes,perhaps,no")).class_names == ("yes", "perhaps", "no")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"a,label\n\xff\xfe,1\n", "not a readable CSV file"), (b"\x00" * 50, "a.csv")],
+)
+def test_what_is_no_text_is_one_line(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(DataError, match=words):
+        read_table(tmp_path / "a.csv", settings())
+
+
+def test_paths_that_hold_no_table_are_one_line(tmp_path: Path) -> None:
+    for path, words in (
+        (tmp_path / "none.csv", "no such file"),
+        (write(tmp_path / "a.txt", "a"), r"must be a table with the ending \.csv or \.parquet"),
+        (tmp_path, "a folder must hold one table train and one table test"),
+    ):
+        with pytest.raises(DataError, match=words):
+            read_table(path, settings())
+    with pytest.raises(ConfigError, match="data = '': must be the path of a table"):
+        load(settings())
+    with pytest.raises(ConfigError, match=r'is not used with dataset = "digits"; use one of npz, image-folder, table'):
+        load(DataSettings(data=str(tmp_path)))
+
+
+def test_large_tables_are_refused_while_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "people.csv", PEOPLE)
+    monkeypatch.setattr(columns, "MOST_VALUES", 8)
+    with pytest.raises(DataError, match="holds more than 8 numbers"):
+        read_table(path, settings())
+    monkeypatch.setattr(columns, "MOST_CHARACTERS", 100)
+    path = write(tmp_path / "wide.csv", "a,label\n" + "1" * 200 + ",0\n")
+    with pytest.raises(DataError, match="line 2: longer than 100 characters"):
+        read_table(path, settings())
+
+
+def test_owners_of_a_table_are_the_clients_all_of_them(tmp_path: Path) -> None:
+    rows = "".join(f"{i},{i % 2},person {i % 12}\n" for i in range(144))
+    given = settings(data=str(write(tmp_path / "t.csv", "a,label,client\n" + rows)))
+    assert with_partitioner(given).partitioner == "natural" and default_clients(given) == 12
+    data = FederatedData(given, 12, seed=1)
+    assert [sum(data.sizes(i)) for i in range(12)] == [12] * 12 and data.remarks == []
+    assert "3 of 12 natural clients" in FederatedData(given, 3, seed=1).remarks[0]
+    plain = settings(data=str(write(tmp_path / "u.csv", "a,label\n1,0\n2,1\n")))
+    assert with_partitioner(plain).partitioner == "dirichlet" and default_clients(plain) is None
+
+
+# -- parquet -----------------------------------------------------------------------------------------------------------
+
+
+def parquet(path: Path, **columns: object) -> Path:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table(columns), str(path))
+    return path
+
+
+def test_a_parquet_file_is_read_as_the_same_csv_file(tmp_path: Path) -> None:
+    path = parquet(
+        tmp_path / "people.parquet", age=list(range(20, 30)), client=["ben" if i % 3 else "ann" for i in range(10)],
+        height=[150 + i / 2 for i in range(10)], label=["yes" if i % 2 else "no" for i in range(10)],
+        split=["test" if i > 7 else "train" for i in range(10)], __index_level_0__=list(range(10)),
+    )  # fmt: skip
+    one, other = read_table(path, settings()), read_table(write(tmp_path / "people.csv", PEOPLE), settings())
+    for name in ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test"):
+        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+    assert one.class_names == other.class_names
+
+
+def test_a_mistake_in_a_parquet_file_is_one_line(tmp_path: Path) -> None:
+    cases = [
+        ({"a": ["x"], "label": [0]}, "column 'a': holds string, no numbers; leave it out by ignore-columns"),
+        ({"a": [1.0, None], "label": [0, 1]}, "row 2, column 'a': is empty"),
+        ({"a": [1, 2], "label": [0, None]}, "row 2, column 'label': is empty"),
+        ({"a": [1.0, float("inf")], "label": [0, 1]}, "row 2, column 'a': must be a finite number"),
+        ({"a": [1.0, 2.0], "label": [0.0, 1.5]}, "row 2, column 'label': '1.5' is no class|row 1, column"),
+    ]
+    for given, words in cases:
+        with pytest.raises(DataError, match=words):
+            read_table(parquet(tmp_path / "a.parquet", **given), settings())
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(DataError, match="not a readable parquet file"):
+        read_table(tmp_path / "a.parquet", settings())
+
+
+def test_a_parquet_file_without_its_package_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = parquet(tmp_path / "a.parquet", a=[1.0], label=[0])
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    with pytest.raises(DataError, match=r"a\.parquet needs the package pyarrow \(pip install pyarrow\)"):
+        read_table(path, settings())
+
+
+# -- series ------------------------------------------------------------------------------------------------------------
+
+
+def steps(rows: list[tuple[object, ...]], names: str = "ax,ay,label") -> str:
+    return names + "\n" + "".join(",".join(map(str, row)) + "\n" for row in rows)
+
+
+def test_windows_are_cut_from_stretches_of_one_label_and_client(tmp_path: Path) -> None:
+    rows = [(i, -i, "walk" if i < 7 else "sit", "ann" if i < 10 else "ben") for i in range(14)]
+    path = write(tmp_path / "s.csv", steps(rows, "ax,ay,label,client"))
+    given = DataSettings(dataset="series", data=str(path), window_length=3)
+    data = load(given)
+    assert data.input_shape == (2, 3) and data.class_names == ("sit", "walk")
+    assert data.x_train[:, 0].tolist() == [[0, 1, 2], [3, 4, 5], [7, 8, 9], [10, 11, 12]]
+    assert np.array_equal(data.x_train[:, 1], -data.x_train[:, 0])
+    assert data.y_train.tolist() == [1, 1, 0, 0] and data.client_train.tolist() == [0, 0, 0, 1]
+    overlapping = read_series(path, DataSettings(dataset="series", window_length=3, window_step=2))
+    assert overlapping.x_train[:, 0, 0].tolist() == [0, 2, 4, 7, 10]
+
+
+def test_windows_can_be_named_by_a_column(tmp_path: Path) -> None:
+    rows = [(i, i, i % 2, "ab"[i // 4], i % 2) for i in range(8)]  # windows of two clients, their rows in turn
+    path = write(tmp_path / "s.csv", steps(rows, "ax,ay,label,client,window"))
+    data = load(DataSettings(dataset="series", data=str(path)))
+    assert data.x_train[:, 0].tolist() == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert data.y_train.tolist() == [0, 1, 0, 1] and data.client_train.tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "error", "words"),
+    [
+        (steps([(1, 1, 0)] * 4), {}, ConfigError, "window-length = 0: must be above 0, or s.csv must say by a column"),
+        (steps([(1, 1, 0)] * 4), {"window_length": 5}, ConfigError, "no stretch of s.csv with one label is longer"),
+        (steps([(1, 1, 0, w) for w in (1, 1, 1, 2, 2, 3, 3)], "a,b,label,window"), {}, DataError,
+         "s.csv, column 'window': window '1' has 3 rows, most others have 2"),
+        (steps([(1, 1, 0, 1)] * 3, "a,b,label,window"), {"window_length": 4}, DataError,
+         "window '1' has 3 rows, window-length says 4"),
+        (steps([(1, 1, i, 1) for i in range(3)], "a,b,label,window"), {}, DataError, "'1' has more than one label"),
+        (steps([(1, "x", 0)]), {"window_length": 1}, DataError, "s.csv, line 2, column 'ay': 'x' is not a number"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_series_is_one_line(tmp_path: Path, text: str, given: dict, error: type, words: str) -> None:
+    path = write(tmp_path / "s.csv", text)
+    with pytest.raises(error) as caught:
+        load(DataSettings(dataset="series", data=str(path), **given))
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+# -- a folder with an entry for each client, and what a device holds ---------------------------------------------------
+
+
+def test_each_entry_of_a_folder_is_a_client(tmp_path: Path) -> None:
+    root = tmp_path / "people"
+    for number in (1, 2, 10):
+        rows = "".join(f"{number},{'no' if i % 2 or number == 1 else 'yes'}\n" for i in range(12))
+        write(root / f"client-{number}.csv", "a,label\n" + rows)
+    write(root / ".hidden", "")
+    given = DataSettings(dataset="clients", data=str(root))
+    assert default_clients(given) == 3 and with_partitioner(given).partitioner == "natural"
+    data = load(given)
+    assert data.class_names == ("no", "yes") and data.client_train.tolist() == [0] * 12 + [1] * 12 + [2] * 12
+    assert data.x_train[::12, 0].tolist() == [1, 2, 10], "client-2 stands before client-10"
+    assert data.y_train[:14].tolist() == [0] * 12 + [1, 0], "classes are those of all clients"
+
+
+def test_what_partition_exports_is_a_folder_of_clients(tmp_path: Path) -> None:
+    data = FederatedData(DataSettings(dataset="digits"), 3, seed=1)
+    for client in range(3):
+        np.savez(tmp_path / f"client-{client}.npz", **data.arrays(client))
+    given = DataSettings(dataset="clients", data=str(tmp_path), split="given")
+    again = FederatedData(given, default_clients(given), seed=1)
+    assert again.num_clients == 3 and again.input_shape == (1, 8, 8)
+    for client in range(3):
+        assert again.labels(client).tolist() == data.labels(client).tolist()
+
+
+def test_clients_that_do_not_fit_together_are_one_line(tmp_path: Path) -> None:
+    def refused(words: str, second: str) -> None:
+        root = tmp_path / words[:3]
+        write(root / "a.csv", "a,label\n1,0\n2,1\n")
+        write(root / "b.csv", second)
+        with pytest.raises(DataError, match=words):
+            load(DataSettings(dataset="clients", data=str(root)))
+
+    refused(r"b\.csv: its samples are float32 2, those of a\.csv float32 1", "a,b,label\n1,1,0\n")
+    refused(r"a\.csv: has no test set, but b\.csv has one", "a,label,split\n1,0,train\n1,0,test\n")
+    refused(r"b\.csv: its labels are names, other than those of a\.csv", "a,label\n1,x\n2,y\n")
+    refused(r".*b\.csv, line 2, column 'a': is empty", "a,label\n,0\n")
+    with pytest.raises(DataError, match="is empty; it must hold a file or a folder for each client"):
+        (tmp_path / "none").mkdir()
+        load(DataSettings(dataset="clients", data=str(tmp_path / "none")))
+
+
+def test_a_device_reads_its_own_table_or_series(tmp_path: Path) -> None:
+    rows = "".join(f"{i},{i % 3}\n" for i in range(40))
+    path = write(tmp_path / "mine.csv", "a,label\n" + rows)
+    data = FederatedData.own(DataSettings(), str(path), client=4, seed=1, num_classes=5)
+    assert data.num_classes == 5 and data.sizes(0) == (30, 10)
+    windows = FederatedData.own(DataSettings(dataset="series", window_length=2, min_samples=2), str(
+        write(tmp_path / "s.csv", steps([(i, i, i // 20) for i in range(40)]))), 0, 1)  # fmt: skip
+    assert windows.input_shape == (2, 2)
+    names = write(tmp_path / "names.csv", "a,label\n" + "".join(f"{i},{'xy'[i % 2]}\n" for i in range(40)))
+    with pytest.raises(DataError, match="holds names, which devices number alike only with class-names"):
+        FederatedData.own(DataSettings(), str(names), 0, 1)
+    assert FederatedData.own(DataSettings(class_names="z,y,x"), str(names), 0, 1).class_names == ("z", "y", "x")
+
+
+# -- Hugging Face ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hugging_face():
+    return pytest.importorskip("datasets")
+
+
+def test_a_folder_of_images(tmp_path: Path, hugging_face) -> None:
+    image_module = pytest.importorskip("PIL.Image")
+    features = hugging_face.Features(
+        {"picture": hugging_face.Image(), "kind": hugging_face.ClassLabel(names=["cat", "dog"]),
+         "client": hugging_face.Value("string"), "remark": hugging_face.Value("string")}
+    )  # fmt: skip
+    pixels = np.random.default_rng(1).integers(0, 255, (6, 5, 4, 3), dtype=np.uint8)
+    rows = {"picture": [image_module.fromarray(one) for one in pixels], "kind": [0, 1] * 3, "client": list("baabaa"),
+            "remark": ["x"] * 6}  # fmt: skip
+    train = hugging_face.Dataset.from_dict(rows, features=features)
+    hugging_face.DatasetDict(train=train, test=train.select([3, 4]), extra=train).save_to_disk(str(tmp_path / "hf"))
+    data = load(DataSettings(dataset="huggingface", data=str(tmp_path / "hf")))
+    assert np.array_equal(data.x_train, pixels) and np.array_equal(data.x_test, pixels[3:5])
+    assert data.class_names == ("cat", "dog") and data.y_train.tolist() == [0, 1] * 3
+    assert data.client_train.tolist() == [1, 0, 0, 1, 0, 0] and data.client_test.tolist() == [1, 0]
+    assert read_own(tmp_path / "hf", DataSettings()).num_classes == 2
+
+
+def test_a_folder_of_features_and_of_series(tmp_path: Path, hugging_face) -> None:
+    rows = {"v": [1, 2, 3], "w": [[0.5, 1.5], [2.5, 3.5], [4.5, 5.5]], "label": [0, 1, 1], "id": ["a", "b", "c"]}
+    hugging_face.Dataset.from_dict(rows).save_to_disk(str(tmp_path / "t"))
+    data = load(DataSettings(dataset="huggingface", data=str(tmp_path / "t"), ignore_columns="id"))
+    assert data.x_train.tolist() == [[1, 0.5, 1.5], [2, 2.5, 3.5], [3, 4.5, 5.5]] and data.y_train.tolist() == [0, 1, 1]
+    windows = np.arange(24, dtype=np.float32).reshape(3, 2, 4)
+    rows = {"x": windows.tolist(), "label": ["walk", "sit", "sit"]}
+    hugging_face.Dataset.from_dict(rows).save_to_disk(str(tmp_path / "s"))
+    data = load(DataSettings(dataset="huggingface", data=str(tmp_path / "s")))
+    assert np.array_equal(data.x_train, windows) and data.input_shape == (2, 4) and data.class_names == ("sit", "walk")
+
+
+def test_a_mistake_in_a_hugging_face_folder_is_one_line(tmp_path: Path, hugging_face) -> None:
+    cases = [
+        ({"v": [1, 2], "kind": [0, 1]}, "no column 'label' \\(label-column\\); it has v, kind"),
+        (
+            {"v": ["x", "y"], "label": [0, 1]},
+            "column 'v': holds no numbers of one shape; leave it out by ignore-columns",
+        ),
+        ({"v": [[1.0, 2.0], [1.0]], "label": [0, 1]}, "row 2, column 'v': has 1 numbers, row 1 2"),
+        ({"v": [1.0, float("nan")], "label": [0, 1]}, "row 2, column 'v': is empty or not a finite number"),
+        ({"v": [1, 2], "label": [0, None]}, "row 2, column 'label': is empty"),
+        ({"label": [0, 1]}, "no column of images or numbers beside the labels; it has label"),
+        ({"v": [[[1.0, 2.0]], [[1.0, 2.0]]], "w": [1, 2], "label": [0, 1]}, "column 'v' holds arrays; leave out all"),
+    ]
+    for number, (rows, words) in enumerate(cases):
+        hugging_face.Dataset.from_dict(rows).save_to_disk(str(tmp_path / str(number)))
+        with pytest.raises(DataError, match=words) as caught:
+            load(DataSettings(dataset="huggingface", data=str(tmp_path / str(number))))
+        assert "\n" not in str(caught.value)
+    hugging_face.DatasetDict(valid=hugging_face.Dataset.from_dict({"v": [1], "label": [0]})).save_to_disk(
+        str(tmp_path / "v")
+    )
+    with pytest.raises(DataError, match="has no split train; it has valid"):
+        load(DataSettings(dataset="huggingface", data=str(tmp_path / "v")))
+
+
+def test_a_folder_that_is_none_of_hugging_face_s_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match="no such folder"):
+        load(DataSettings(dataset="huggingface", data=str(tmp_path / "none")))
+    with pytest.raises(DataError, match="not a folder that save_to_disk of the package datasets wrote"):
+        load(DataSettings(dataset="huggingface", data=str(tmp_path)))
+    write(tmp_path / "dataset_dict.json", "{")
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    with pytest.raises(DataError, match=r"needs the package datasets \(pip install datasets\)"):
+        load(DataSettings(dataset="huggingface", data=str(tmp_path)))
+    monkeypatch.undo()
+    pytest.importorskip("datasets")
+    with pytest.raises(DataError, match="cannot be read"):
+        load(DataSettings(dataset="huggingface", data=str(tmp_path)))

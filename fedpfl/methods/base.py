@@ -176,6 +176,9 @@ class Method:
         Other names that users may write.
     no_personal_head : str
         Why the method cannot have ``personal-head``, after its name in a sentence; empty if it can.
+    needs_all : str
+        Why the method cannot have frozen arrays (``trainable`` other than ``all``), after its name in a sentence; empty
+        if it can.
     server_sees_all : bool
         Whether the server has to see arrays that are personal, to decide which ones are.
     quick : dict of str to value
@@ -188,6 +191,7 @@ class Method:
     shares: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
     no_personal_head: ClassVar[str] = ""
+    needs_all: ClassVar[str] = ""
     server_sees_all: ClassVar[bool] = False
     quick: ClassVar[Mapping[str, Any]] = {}
     Settings: ClassVar[type[Any]] = NoSettings

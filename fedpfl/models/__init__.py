@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from . import cnn, lstm, mlp, resnet, resnet9, series, transformer, vgg  # noqa: F401  (importing a module registers its models)
+# Importing a module registers its models.
+from . import (  # noqa: F401
+    cnn,
+    elsewhere,
+    lstm,
+    mlp,
+    resnet,
+    resnet9,
+    series,
+    transformer,
+    vgg,
+    vit,
+)
+from .adapters import merged
+from .elsewhere import with_head
 from .parts import Parts, cut
-from .registry import BaseHeadModel, build, names, register
+from .registry import BaseHeadModel, build, names, register, source, sources
 from .torchvision_weights import from_torchvision
+from .trainable import TrainableSettings, adapt, is_adapted
 from .weight_files import load_weights
 
-__all__ = ["BaseHeadModel", "Parts", "build", "cut", "from_torchvision", "load_weights", "names", "register"]
+__all__ = [
+    "BaseHeadModel", "Parts", "TrainableSettings", "adapt", "build", "cut", "from_torchvision", "is_adapted",
+    "load_weights", "merged", "names", "register", "source", "sources", "with_head",
+]  # fmt: skip

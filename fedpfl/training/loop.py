@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.frozen import stands_still
 from ..data.federation import Samples
 from .batches import batch_sizes
 from .device import step_precision
@@ -71,6 +72,9 @@ def run_phase(
     )
     if not all(module.training for module in modules):
         model.train()
+    for module in modules:
+        if stands_still(module):
+            module.eval()
     sizes = batch_sizes(len(y), phase.batch_size or settings.batch_size, settings.last_batch)
     losses: list[Tensor] = []
     precision = step_precision(settings)
@@ -151,7 +155,7 @@ def _only_training(parameters: Sequence[tuple[str, nn.Parameter]], names: set[st
 @contextmanager
 def _statistics(modules: Sequence[nn.Module], move: bool) -> Iterator[list[nn.modules.batchnorm._BatchNorm]]:
     """Yield the BatchNorm layers; with ``move`` false their running statistics stand still."""
-    norms = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    norms = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm) and not stands_still(m)]
     before: list[tuple[nn.modules.batchnorm._BatchNorm, float]] = [(m, m.momentum) for m in norms]  # type: ignore[misc]
     if not move:
         for m in norms:

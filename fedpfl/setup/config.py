@@ -23,6 +23,7 @@ from ..models import names as model_names
 from ..models import sources as model_sources
 from ..models.trainable import ALL
 from ..rules.server_step import ServerStepSettings
+from ..training.losses import CROSS_ENTROPY
 from ..training.settings import TrainingSettings
 
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -157,6 +158,9 @@ class Config:
         if trainable.trainable != ALL and own.needs_all:
             allowed = f"must be {ALL} for {method.name}: it {own.needs_all}"
             raise ConfigError("trainable", trainable.trainable, allowed)
+        if not training.kind.classes and own.needs_classes:
+            allowed = f"must be {CROSS_ENTROPY} for {method.name}: it {own.needs_classes}"
+            raise ConfigError("loss", training.loss, allowed)
         server, privacy = s.parse(ServerStepSettings, values), s.parse(PrivacySettings, values)
         rule = own.aggregation.rule
         if server.on and rule.no_server_step:
@@ -214,6 +218,14 @@ def untuned(config: Config) -> list[str]:
     epochs, method = config.training.tune_epochs, config.method
     own = f"tune-epochs = {epochs} changes nothing: {method.name} adapts models to a test in a way of its own"
     return [own] if epochs and method.adapts_itself() else []
+
+
+def scored(config: Config) -> list[str]:
+    """Say, in one line, what is recorded as accuracy where the loss is not for classes; else an empty list."""
+    training = config.training
+    return (
+        [] if training.kind.classes else [f"loss = {training.loss}: what is called accuracy is {training.kind.called}"]
+    )
 
 
 def check_keys(values: Mapping[str, Any]) -> None:

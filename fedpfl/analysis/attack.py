@@ -244,6 +244,7 @@ class Seen:
             if not trained:
                 continue
             with phase.during(model):
+                assert phase.loss is not None  # `_of_the_attacker` fills it in
                 loss = phase.loss(model, batch)
                 wanted = [parameters[name] for name in trained]
                 found = torch.autograd.grad(loss, wanted, create_graph=True, allow_unused=True)
@@ -315,7 +316,8 @@ def _of_the_attacker(left: Simulation, local: LocalRound) -> list[Phase]:
         local, train_data=lambda: blank, train_labels=lambda: y.cpu().numpy(), message=Payload(local.message.config)
     )
     method.prepare(guess)
-    return [phase for phase in method.schedule(guess) if phase.epochs]
+    phases = [phase for phase in method.schedule(guess) if phase.epochs]
+    return [replace(phase, loss=phase.loss_with(method.training)) for phase in phases]
 
 
 def psnr(recovered: Tensor, original: Tensor) -> float:

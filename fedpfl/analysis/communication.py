@@ -11,7 +11,7 @@ from ..core.federation import new_clients
 from ..core.sharing import SPLIT, UNUSED_BUFFER, Sharing
 from ..results.run import RunFolder
 from ..results.tables import Cell, Table
-from ..setup.assembly import assemble
+from ..setup.assembly import assemble, plain_model
 from ..setup.config import Config
 from .figure import Lines, Points
 from .registry import NoOptions, Result, analysis
@@ -94,7 +94,7 @@ def traffic(run: RunFolder) -> Traffic:
     config, task, lines = Config.parse(run.config()), run.task(), run.metrics()
     shape, vocabulary = tuple(task["input_shape"]), task.get("vocabulary", 0)
     _, sharing = assemble(config, shape, task["num_classes"], vocabulary=vocabulary)
-    plain = models.build(config.run.model, shape, task["num_classes"], vocabulary).state_dict()
+    plain = models.merged(plain_model(config, shape, task["num_classes"], vocabulary))
     model = sum(values.numel() for name, values in plain.items() if not name.endswith(UNUSED_BUFFER))
     participants = task["clients"] - len(new_clients(config.run.seed, config.run.new_clients, task["clients"]))
     width, up, down, transfers, size = WIDTHS[config.run.wire_dtype], 0, 0, 0, 0

@@ -27,7 +27,7 @@ from ..setup.assembly import assemble, extras_of, mean_model_layout
 from ..setup.config import Config
 from ..training.device import require_device
 from ..training.loop import Score, evaluate, run_phase
-from ..training.phase import Phase
+from ..training.phase import Forward, Phase
 from .number import clients_of, own_data_path, stored_number, unnumbered
 from .state import ClientState
 
@@ -53,6 +53,7 @@ class Engine:
     def __init__(self, config: Config, data: FederatedData, num_clients: int, own: bool = False) -> None:
         torch.set_num_threads(config.training.threads or _available_threads())
         require_device(config.training)
+        _require_fitting(config, data)
         self.config = config
         self.data = data
         self.num_clients = num_clients
@@ -134,16 +135,16 @@ class Engine:
         personalised, shared = method.personalised(self.model), method.common_model(self.model)
         # Before the model adapts: the next message loads every array anew, so the adapted one needs no undoing.
         if shared is not None and (adaptation or shared is not personalised):
-            metrics.update(_metrics("global", evaluate(shared, samples)))
+            metrics.update(_metrics("global", self._score(shared, samples)))
         if local.has_received(EVALUATION_ONLY):
             metrics.update(_metrics("global", self._test_mean_model(local.received(EVALUATION_ONLY), samples)))
         if adaptation:
             self._run(adaptation, local, "adaptation")
             self.model.eval()
-        score = evaluate(personalised, samples)
+        score = self._score(personalised, samples)
         metrics.update(_metrics("personalised", score))
         if self.config.data.validation_fraction and len((held := self.validation_samples(client)).y):
-            metrics.update(_metrics("validation", evaluate(personalised, held)))
+            metrics.update(_metrics("validation", self._score(personalised, held)))
         if shared is not None and "global-correct" not in metrics:
             metrics.update(_metrics("global", score))
         metrics["evaluate-seconds"] = time.perf_counter() - started
@@ -153,7 +154,7 @@ class Engine:
         # The model may adapt: all that is sent or kept of it has been copied.
         self._run(self.config.method.adaptation(local), local, "adaptation")
         self.model.eval()
-        score = evaluate(self.config.method.personalised(self.model), self.test_samples(local.client))
+        score = self._score(self.config.method.personalised(self.model), self.test_samples(local.client))
         return _metrics("trained", score)
 
     def private(
@@ -200,7 +201,7 @@ class Engine:
         """Test the shared arrays with the mean of the clients' personal ones."""
         own = self.sharing.get_personal()
         self.sharing.set_personal({**own, **self._mean_model.unflatten(mean)})
-        score = evaluate(self.config.method.personalised(self.model), samples)
+        score = self._score(self.config.method.personalised(self.model), samples)
         self.sharing.set_personal(own)
         return score
 
@@ -265,6 +266,9 @@ class Engine:
     def validation_samples(self, client: int) -> Samples:
         """Return a client's samples for validation where the model computes."""
         return self._on_device(self.data.validation(self._place(client)))
+
+    def _score(self, forward: Forward, samples: Samples) -> Score:
+        return evaluate(forward, samples, self.config.training.loss)
 
     def _place(self, client: int) -> int:
         return 0 if self.own else client
@@ -373,6 +377,17 @@ def _make_engine(values: Mapping[str, Value], nodes: int, path: str, client: int
     else:
         data = federated_data(config.data, num_clients, config.run.seed)
     return Engine(config, data, num_clients, own=bool(path))
+
+
+def _require_fitting(config: Config, data: FederatedData) -> None:
+    """Refuse a loss for classes where the data have targets, and the other way round."""
+    loss = config.training.loss
+    if config.training.kind.classes == data.has_targets:
+        has = "numbers as targets" if data.has_targets else "classes"
+        allowed = f"does not fit {data.name}, which has {has}"
+        if not data.has_targets:
+            allowed += "; targets are an array y of floats, n or n×k"
+        raise ConfigError("loss", loss, allowed)
 
 
 def _available_threads() -> int:

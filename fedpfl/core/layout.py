@@ -39,10 +39,13 @@ class Layout:
     sparse : mapping of str to float, optional
         Arrays that travel sparse, and the magnitude from which their entries do; smaller ones arrive as 0. Follows from
         the method and its settings, and is not sent.
+    frozen : str
+        Hash of the model's frozen arrays, which do not travel; empty if it has none.
     """
 
     entries: tuple[tuple[str, Shape], ...]
     sparse: Mapping[str, float] = field(default_factory=dict, compare=False)
+    frozen: str = ""
 
     @property
     def names(self) -> list[str]:
@@ -179,6 +182,12 @@ class Layout:
             longer, word = (other, "unexpected") if len(other.entries) > len(self.entries) else (self, "missing")
             name, shape = longer.entries[min(len(self.entries), len(other.entries))]
             raise LayoutError(f"array {name!r} of shape {shape} is {word}")
+        if self.frozen != other.frozen:
+            mine, theirs = (f"the hash {found}" if found else "none" for found in (self.frozen, other.frozen))
+            raise LayoutError(
+                f"the arrays that stand still differ: {theirs} arrived, expected {mine}; are initial-weights (or the "
+                "model's folder) and the versions of the model's packages the same everywhere?"
+            )
 
     def to_text(self) -> str:
         """Write the layout as compact JSON."""
@@ -186,7 +195,9 @@ class Layout:
 
     @cached_property
     def _text(self) -> str:
-        return json.dumps([[name, *shape] for name, shape in self.entries], separators=(",", ":"))
+        rows = [[name, *shape] for name, shape in self.entries]
+        content = {"frozen": self.frozen, "arrays": rows} if self.frozen else rows
+        return json.dumps(content, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> Layout:
@@ -203,14 +214,19 @@ class Layout:
             rows = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise LayoutError(f"a layout that is not JSON arrived: {error}") from error
-        if not isinstance(rows, list) or not all(_is_row(row) for row in rows):
+        frozen = ""
+        if isinstance(rows, dict):
+            frozen, rows = rows.get("frozen"), rows.get("arrays")
+        if not isinstance(frozen, str) or not isinstance(rows, list) or not all(_is_row(row) for row in rows):
             raise LayoutError("a layout that is not a list of [name, sizes…] arrived")
-        return cls(tuple((row[0], tuple(row[1:])) for row in rows))
+        return cls(tuple((row[0], tuple(row[1:])) for row in rows), frozen=frozen)
 
     @classmethod
-    def of(cls, shapes: Sequence[tuple[str, Sequence[int]]], sparse: Mapping[str, float] | None = None) -> Layout:
+    def of(
+        cls, shapes: Sequence[tuple[str, Sequence[int]]], sparse: Mapping[str, float] | None = None, frozen: str = ""
+    ) -> Layout:
         """Build a layout from (name, shape) pairs."""
-        return cls(tuple((name, tuple(int(n) for n in shape)) for name, shape in shapes), sparse or {})
+        return cls(tuple((name, tuple(int(n) for n in shape)) for name, shape in shapes), sparse or {}, frozen)
 
 
 def _is_row(row: object) -> bool:

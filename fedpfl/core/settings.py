@@ -27,18 +27,22 @@ S = TypeVar("S")
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a setting allows. ``None`` means no limit of that kind."""
+    """What a setting allows. ``None`` means no limit of that kind.
+
+    Where there are ``choices``, ``open_to`` says what else is allowed: words for it, and a function that tells.
+    """
 
     above: float | None = None
     minimum: float | None = None
     maximum: float | None = None
     choices: Callable[[], Sequence[str]] | None = None
+    open_to: Mapping[str, Callable[[str], bool]] = dataclasses.field(default_factory=dict)
 
     def complaint(self, value: Value) -> str | None:
         """Say in words what is allowed if ``value`` is not, else return ``None``."""
         if self.choices is not None:
-            names = list(self.choices())
-            return None if value in names else "must be one of " + ", ".join(names)
+            allowed = value in self.choices() or any(fits(str(value)) for fits in self.open_to.values())
+            return None if allowed else "must be " + self.describe()
         if isinstance(value, (bool, str)):
             return None
         low = (self.above is None or value > self.above) and (self.minimum is None or value >= self.minimum)
@@ -50,7 +54,7 @@ class Limits:
     def describe(self) -> str:
         """Describe the limits in words, for example ``> 0 and at most 1``."""
         if self.choices is not None:
-            return "one of " + ", ".join(self.choices())
+            return "one of " + ", or ".join([", ".join(self.choices()), *self.open_to])
         parts = []
         if self.above is not None:
             parts.append(f"> {self.above:g}")
@@ -69,6 +73,7 @@ def setting(
     minimum: float | None = None,
     maximum: float | None = None,
     choices: Sequence[str] | Callable[[], Sequence[str]] | None = None,
+    open_to: Mapping[str, Callable[[str], bool]] | None = None,
 ) -> Any:
     """Declare a dataclass field that is a setting.
 
@@ -82,11 +87,13 @@ def setting(
         Exclusive lower, inclusive lower and inclusive upper limit.
     choices : sequence of str, or a function that returns one, optional
         The allowed words; a function where the list is a registry that fills up later.
+    open_to : mapping of str to callable, optional
+        What else is allowed beside ``choices``: a description, and a function that says of a word whether it fits.
     """
     if choices is not None and not callable(choices):
         fixed = tuple(choices)
         choices = lambda: fixed  # noqa: E731
-    limits = Limits(above, minimum, maximum, choices)
+    limits = Limits(above, minimum, maximum, choices, open_to or {})
     return dataclasses.field(default=default, metadata={"doc": doc, "limits": limits})
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import LayoutError, StateError
+from .frozen import frozen_hash
 from .layout import Layout, Shape
 
 # BatchNorm counts its batches in this buffer and, having a momentum, never reads it: it is neither shared nor kept.
@@ -54,7 +55,8 @@ class Sharing:
         self.shared: list[str] = [name for name in arrays if is_shared(name)]
         self.personal: list[str] = [name for name in arrays if name not in set(self.shared)]
         sparse = {name: least for name in self.shared for least in [sparse_from(name)] if least is not None}
-        self.layout = Layout.of([(name, arrays[name].shape) for name in self.shared], sparse)
+        # Frozen arrays are not among a model's arrays, see `frozen`: both sides only compare their hash.
+        self.layout = Layout.of([(name, arrays[name].shape) for name in self.shared], sparse, frozen_hash(model))
 
     @property
     def rule_options(self) -> dict[str, Any]:

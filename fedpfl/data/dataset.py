@@ -19,12 +19,12 @@ class Dataset:
         Images: uint8, samples × height × width × channels. Texts: tokens 0 … ``vocabulary`` − 1 as whole numbers,
         samples × length. Other data: float32, samples × features or samples × channels × length. ``x_test`` is None
         where there is no test set.
-    y_train, y_test : ndarray of int64
-        Class numbers 0 … C−1.
+    y_train, y_test : ndarray of int64, shape (n,), or of float32, shape (n, k)
+        Class numbers 0 … C−1; or targets, k numbers for each sample.
     client_train, client_test : ndarray of int64, optional
         The natural owner of each sample, numbered from 0.
     num_classes : int
-        C; by default the number of ``class_names``, or else the largest label + 1.
+        C; by default the number of ``class_names``, or else the largest label + 1. Of targets k.
     class_names : tuple of str
         One name for each class; the numbers by default.
     vocabulary : int
@@ -43,10 +43,19 @@ class Dataset:
     vocabulary: int = 0
 
     def __post_init__(self) -> None:
+        if self.has_targets:
+            object.__setattr__(self, "num_classes", self.y_train.shape[1])
+            object.__setattr__(self, "class_names", self.class_names or numbered(self.num_classes))
+            return
         top = max(int(y.max(initial=-1)) for y in (self.y_train, self.y_test) if y is not None)
         count = self.num_classes or len(self.class_names) or top + 1
         object.__setattr__(self, "num_classes", count)
         object.__setattr__(self, "class_names", self.class_names or numbered(count))
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether samples have numbers as targets instead of a class."""
+        return self.y_train.dtype.kind == "f"
 
     @property
     def unnamed(self) -> bool:
@@ -55,7 +64,9 @@ class Dataset:
 
     @property
     def missing(self) -> list[int]:
-        """The classes of which there is no sample."""
+        """The classes of which there is no sample; none of targets."""
+        if self.has_targets:
+            return []
         counts = sum(np.bincount(y, minlength=self.num_classes) for y in (self.y_train, self.y_test) if y is not None)
         return np.flatnonzero(np.asarray(counts) == 0).tolist()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Callable, Hashable, NamedTuple, Sequence
 
 import numpy as np
 
-from ..core.errors import DataError
+from ..core.errors import ConfigError, DataError
 from .dataset import Dataset
 from .datasets import load_once, owners, read_own
 from .partitioners import (
@@ -43,7 +43,7 @@ class Samples(NamedTuple):
         Images: n × channels × height × width in channels_last memory order (convolutions on the CPU are about 1.3
         times faster), (v/255 − 0.5)/0.5, that is −1 … 1. Other data as they are: n × features or
         n × channels × length, texts n × length.
-    y : Tensor of int64, shape (n,)
+    y : Tensor of int64, shape (n,); of float32, shape (n, k), for targets
         Class numbers, in the client's own numbering with ``permute-labels``.
     """
 
@@ -174,6 +174,10 @@ class FederatedData:
         seed: int,
         cache_bytes: int,
     ) -> None:
+        if data.has_targets and settings.permute_labels:
+            raise ConfigError(
+                "permute-labels", True, f"must be false for {data.name}, which has targets and no classes"
+            )
         self._data, self._shares, self._numbers, self.remarks = data, shares, numbers, []
         self._permute = settings.permute_labels
         self._cut = [
@@ -208,6 +212,11 @@ class FederatedData:
         return self._data.is_image
 
     @property
+    def has_targets(self) -> bool:
+        """Whether samples have numbers as targets instead of a class."""
+        return self._data.has_targets
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample: (channels, height, width), (channels, length), (features,) or (length,)."""
         return self._data.input_shape
@@ -237,7 +246,7 @@ class FederatedData:
         return len(self._part(i, "train")), len(self.share(i).test)
 
     def labels(self, i: int) -> np.ndarray:
-        """Return the training labels of client ``i`` (int64) without preparing its data."""
+        """Return the training labels of client ``i`` (int64), or its targets, without preparing its data."""
         return self._labels(self._part(i, "train"), i)
 
     def train(self, i: int) -> Samples:

@@ -341,6 +341,8 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
     """
     settings = chosen_partitioner(settings, data.client_train is not None)
     _check(data, settings, num_clients, seed)
+    if data.has_targets:
+        data = _as_one_class(data, settings)
     chosen = partitioner_entry(settings.partitioner)
     given = settings.split == "given"
     y_test = data.y_test if data.y_test is not None else np.empty(0, np.int64)
@@ -452,6 +454,15 @@ def _matching(y_test: np.ndarray, labels: list[np.ndarray], data: Dataset, seed:
     dealt = _top_up(_proportional(known, counts / np.maximum(total, 1)), 1, counts)
     classes = Pool(y_test, data.num_classes).by_class(generator(seed, "matching test samples"))
     return [np.sort(mine) for mine in _deal(classes, dealt)]
+
+
+def _as_one_class(data: Dataset, settings: DataSettings) -> Dataset:
+    """Return data that have no classes as if all samples were of one, for partitioners that do not look at them."""
+    if settings.partitioner not in ("iid", "natural"):
+        allowed = f"divides by classes, and {data.name} has numbers as targets: use iid or natural"
+        raise ConfigError("partitioner", settings.partitioner, allowed)
+    train, test = (None if y is None else np.zeros(len(y), np.int64) for y in (data.y_train, data.y_test))
+    return replace(data, y_train=train, y_test=test, num_classes=1, class_names=())
 
 
 def _check(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -> None:

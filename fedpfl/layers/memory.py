@@ -5,11 +5,12 @@ They are children of the model, so they are stored, loaded and kept from travell
 
 from __future__ import annotations
 
-import copy
 from typing import Mapping
 
 import torch
 from torch import Tensor, nn
+
+from fedpfl.core.frozen import copy_trained
 
 TWIN = "personal"
 
@@ -35,8 +36,11 @@ class Memory(nn.Module):
 
 
 def add_twin(model: nn.Module) -> nn.Module:
-    """Give a model a copy of itself as its child ``personal``; its arrays are those for which :func:`in_twin` holds."""
-    model.add_module(TWIN, copy.deepcopy(model))
+    """Give a model a copy of itself as its child ``personal``; its arrays are those for which :func:`in_twin` holds.
+
+    Frozen arrays are not copied.
+    """
+    model.add_module(TWIN, copy_trained(model))
     return model
 
 

@@ -6,6 +6,8 @@ from typing import Any, Callable, Iterator, TypeVar
 
 from torch import Tensor, nn
 
+from fedpfl.core.frozen import has_weight
+
 L = TypeVar("L", bound=nn.Module)
 
 
@@ -17,7 +19,8 @@ def replace_layers(module: nn.Module, make: Callable[[nn.Module, str], nn.Module
     module : nn.Module
         The model.
     make : callable, (module, name) → module or None
-        Returns what takes the module's place; None leaves it there and goes on with its children.
+        Returns what takes the module's place; None leaves it there and goes on with its children. It is not asked for a
+        layer whose weight is frozen.
     name : str
         Name of ``module`` within the model.
 
@@ -26,7 +29,7 @@ def replace_layers(module: nn.Module, make: Callable[[nn.Module, str], nn.Module
     nn.Module
         ``module``, or what took its place.
     """
-    made = make(module, name)
+    made = make(module, name) if has_weight(module) else None
     if made is not None:
         return made
     for child_name, child in module.named_children():

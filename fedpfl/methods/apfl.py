@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..core.settings import setting
 from ..layers.memory import add_twin, in_twin, twin
@@ -57,7 +56,7 @@ class APFL(Method):
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Let α step, then train w and v for E epochs."""
-        training = Phase(train=lambda name: name != ALPHA, epochs=self.training.local_epochs, loss=loss_of_both)
+        training = Phase(train=lambda name: name != ALPHA, epochs=self.training.local_epochs, loss=self.loss_of_both)
         if not self.settings.adaptive:
             return [training]
         batch = local.draw(self.training.batch_size, "batch for alpha")
@@ -67,9 +66,14 @@ class APFL(Method):
         )  # fmt: skip
         return [step, training]
 
+    def loss_of_both(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return f(w) + f(v̄), of which w gets the gradient of the first and v that of the second."""
+        mixed = forward_with(twin(model), mixture(model), batch.x)
+        return self.training.criterion(model(batch.x), batch.y) + self.training.criterion(mixed, batch.y)
+
     def loss_of_mixture(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return f(v̄)."""
-        return F.cross_entropy(self.personalised(model)(batch.x), batch.y)
+        return self.training.criterion(self.personalised(model)(batch.x), batch.y)
 
     @property
     def aggregation(self) -> Aggregation:
@@ -95,9 +99,3 @@ def mixture(model: nn.Module) -> dict[str, Tensor]:
     arrays, own = dict(model.named_parameters()), dict(twin(model).named_parameters())
     alpha = arrays[ALPHA]
     return {name: alpha * v + (1 - alpha) * arrays[name].detach() for name, v in own.items()}
-
-
-def loss_of_both(model: nn.Module, batch: Batch) -> Tensor:
-    """Return f(w) + f(v̄), of which w gets the gradient of the first and v that of the second."""
-    mixed = forward_with(twin(model), mixture(model), batch.x)
-    return F.cross_entropy(model(batch.x), batch.y) + F.cross_entropy(mixed, batch.y)

@@ -17,7 +17,6 @@ from typing import Any, Callable, ClassVar, Mapping, Sequence
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..core.errors import ConfigError, LayoutError
 from ..core.extras import Extra
@@ -182,6 +181,11 @@ class Method:
         Other names that users may write.
     no_personal_head : str
         Why the method cannot have ``personal-head``, after its name in a sentence; empty if it can.
+    needs_all : str
+        Why the method cannot have frozen arrays (``trainable`` other than ``all``), after its name in a sentence; empty
+        if it can.
+    needs_classes : str
+        Why the method needs classes (``loss = "cross-entropy"``), after its name in a sentence; empty if it does not.
     server_sees_all : bool
         Whether the server has to see arrays that are personal, to decide which ones are.
     quick : dict of str to value
@@ -194,6 +198,8 @@ class Method:
     shares: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
     no_personal_head: ClassVar[str] = ""
+    needs_all: ClassVar[str] = ""
+    needs_classes: ClassVar[str] = ""
     server_sees_all: ClassVar[bool] = False
     quick: ClassVar[Mapping[str, Any]] = {}
     Settings: ClassVar[type[Any]] = NoSettings
@@ -307,8 +313,8 @@ class Method:
     def _tuning_gradient(
         self, model: nn.Module, batch: Batch, names: Sequence[str], params: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return the cross-entropy of what predicts and its gradient: 0 at what takes no part in the prediction."""
-        loss = F.cross_entropy(self.personalised(model)(batch.x), batch.y)
+        """Return the loss of what predicts and its gradient: 0 at what takes no part in the prediction."""
+        loss = self.training.criterion(self.personalised(model)(batch.x), batch.y)
         weighted = self.training.loss_weight(len(batch.y)) * loss
         grads = torch.autograd.grad(weighted, list(params), allow_unused=True)
         return loss, [torch.zeros_like(p) if grad is None else grad for p, grad in zip(params, grads)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..core.settings import setting
 from ..layers.memory import TWIN, add_twin, in_twin, twin
@@ -64,4 +63,4 @@ class Ditto(Method):
         return dict(twin(model).state_dict())
 
     def _loss_of_v(self, model: nn.Module, batch: Batch) -> Tensor:
-        return F.cross_entropy(twin(model)(batch.x), batch.y)
+        return self.training.criterion(twin(model)(batch.x), batch.y)

@@ -60,6 +60,7 @@ class FactorizedFL(Method):
     paper = "Jeong and Hwang, Factorized-FL: Agnostic Personalized Federated Learning with Kernel Factorization …, 2022"
     shares = "u of every layer, biases, γ and β of BatchNorm; v of one layer is sent for comparison"
     Settings = FactorizedFLSettings
+    needs_all = "factorises whole weights"
     quick = {"learning-rate": 0.05}
 
     def build(self, model: nn.Module) -> nn.Module:

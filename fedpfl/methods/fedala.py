@@ -15,7 +15,6 @@ from typing import Iterator, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..core.payload import Payload
 from ..core.settings import setting
@@ -102,7 +101,7 @@ class FedALA(Method):
             return {name: own + (local.start[name] - own) * weights[name] for name, own in pairs}
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
-            return F.cross_entropy(forward_with(model, mixed(), batch.x), batch.y)
+            return self.training.criterion(forward_with(model, mixed(), batch.x), batch.y)
 
         @contextmanager
         def mixing_at_the_end(model: nn.Module) -> Iterator[None]:

@@ -26,6 +26,6 @@ class FedBN(Method):
 
     def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
         """Say so where there is nothing to personalise."""
-        if any(isinstance(layer, _BatchNorm) for layer in model.modules()):
+        if any(isinstance(layer, _BatchNorm) and layer.state_dict() for layer in model.modules()):
             return []
-        return ["this model has no BatchNorm: nothing is personal, and fedbn does what fedavg does"]
+        return ["no BatchNorm of this model trains: nothing is personal, and fedbn does what fedavg does"]

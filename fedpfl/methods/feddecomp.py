@@ -5,6 +5,8 @@ Low-Rank Decomposition, ACM Multimedia 2024, Section 3 and Algorithm 1 (its earl
 
 Convolutions and linear layers have a τ; in a model with self-attention only its projections and the classifier
 (Appendix B). Embeddings and recurrent layers are σ alone. ``initial-weights`` gives a pre-trained σ; τ starts as ever.
+With ``trainable = "lora"`` a weight is W + ΔW_σ + ΔW_τ: W is frozen, ΔW_σ the adapter that is shared, ΔW_τ a second,
+personal one beside it; the head has σ and τ as ever.
 ``diagnostics`` records the distances of Sections 4.4 and 4.5: ``drift`` is (1/N)·Σ‖σ_i − σ̄‖, ``shared-change``
 ‖σ̄ − σ̄¹‖, ``personal-change`` the mean of ‖τ_i − τ_i¹‖, where σ̄¹ and τ_i¹ are what training starts from.
 """
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 from ..core.errors import ConfigError
 from ..core.settings import setting
 from ..layers.low_rank import INITS, decompose, frozen_tau, full_rank_only, is_low_rank, merge, taus
+from ..models.adapters import ADAPTER, PERSONAL, add_personal, deltas, has_adapters, in_adapter, merged, with_adapters
 from ..models.transformer import SelfAttention
 from ..rules.mean import Mean
 from ..training.phase import Forward, Phase
@@ -98,17 +101,20 @@ class FedDecomp(Method):
     def build(self, model: nn.Module) -> nn.Module:
         """Add τ = B·A to every convolution and linear layer (Equations 2 to 5).
 
-        In a model with self-attention only to its projections and to the classifier (Appendix B).
+        In a model with self-attention only to its projections and to the classifier (Appendix B); where a model has
+        adapters, a personal one beside each.
         """
+        ranks = self.settings.rank_conv, self.settings.rank_linear
+        if has_adapters(model):
+            return decompose(add_personal(model), *ranks, self.settings.init, lambda name: name == "head")
         attention = [f"{name}." for name, module in model.named_modules() if isinstance(module, SelfAttention)]
         chosen = (*attention, "head") if attention else ("",)
-        ranks = self.settings.rank_conv, self.settings.rank_linear
         return decompose(model, *ranks, self.settings.init, lambda name: name.startswith(chosen))
 
     def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
         """Name the layers whose weights are wholly shared; say so where τ never trains."""
         decomposed = taus(model)
-        names = [name for name, param in model.named_parameters() if param.dim() > 1 and not is_low_rank(name)]
+        names = [name for name, param in model.named_parameters() if param.dim() > 1 and not _low_rank(name)]
         layers = dict.fromkeys(name.rpartition(".")[0] for name in names if name not in decomposed)
         said = [f"feddecomp: no low-rank part in {', '.join(layers)}: these weights are σ alone"] if layers else []
         if self.settings.variant in IN_TURN and self.lora_epochs == 0:
@@ -117,7 +123,7 @@ class FedDecomp(Method):
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """σ travels; with ``reverse`` τ does, with ``all-shared`` both do, with ``all-local`` neither."""
-        low_rank = is_low_rank(name)
+        low_rank = is_tau(name)
         return {"reverse": low_rank, "all-shared": True, "all-local": False}.get(self.settings.variant, not low_rank)
 
     def schedule(self, local: LocalRound) -> list[Phase]:
@@ -125,7 +131,7 @@ class FedDecomp(Method):
         epochs = self.training.local_epochs
         if self.settings.variant in TOGETHER:
             return [Phase(train=everything, epochs=epochs)]
-        tau, sigma = is_low_rank, excluding(is_low_rank)
+        tau, sigma = is_tau, excluding(is_tau)
         lora_epochs = epochs if self.settings.variant == "tau-only" else self.lora_epochs
         return [
             Phase(train=tau, epochs=lora_epochs, move_statistics=self.settings.lora_moves_statistics),
@@ -141,13 +147,25 @@ class FedDecomp(Method):
         """σ alone, or what else is shared: τ alone makes no model."""
         if self.settings.variant == "all-shared":
             return model
-        return None if self.settings.variant in ("reverse", "all-local") else full_rank_only(model)
+        if self.settings.variant in ("reverse", "all-local"):
+            return None
+        sigma = full_rank_only(model)
+        return with_adapters(sigma, model, [ADAPTER]) if has_adapters(model) else sigma
 
     def personal_part(self, model: nn.Module) -> Mapping[str, Tensor]:
         """Return every τ = B·A, whatever its factors (Section 4.5), where τ alone is personal."""
         alone = self.settings.variant in ("alternating", "simultaneous", "tau-only") and not self.personal_head
-        return taus(model) if alone else super().personal_part(model)
+        return {**taus(model), **deltas(model, PERSONAL)} if alone else super().personal_part(model)
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """σ + τ under the plain model's names."""
-        return merge(model)
+        return merged(model, merge(model)) if has_adapters(model) else merge(model)
+
+
+def is_tau(name: str) -> bool:
+    """Say whether an array belongs to a τ: a layer's, or a personal adapter."""
+    return is_low_rank(name) or in_adapter(name, PERSONAL)
+
+
+def _low_rank(name: str) -> bool:
+    return is_low_rank(name) or in_adapter(name)

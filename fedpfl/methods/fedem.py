@@ -38,6 +38,7 @@ class FedEM(Method):
     name = "fedem"
     paper = "Marfoq et al., Federated Multi-Task Learning under a Mixture of Distributions, NeurIPS 2021"
     shares = "all components; their weights in the mixture stay"
+    needs_classes = "mixes probabilities of classes"
     Settings = FedEMSettings
 
     def build(self, model: nn.Module) -> nn.Module:

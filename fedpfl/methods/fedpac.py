@@ -110,6 +110,7 @@ class FedPAC(PrototypeMethod):
     name = "fedpac"
     paper = "Xu et al., Personalized Federated Learning with Feature Alignment and Classifier Collaboration, ICLR 2023"
     shares = "everything, and mean features of each class; each client gets its own combination of heads"
+    needs_classes = "has a mean of features for each class"
     no_personal_head = "combines its clients' heads, and shares class prototypes"
     Settings = FedPACSettings
 

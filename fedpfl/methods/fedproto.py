@@ -49,6 +49,7 @@ class FedProto(PrototypeMethod):
     name = "fedproto"
     paper = "Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022"
     shares = "nothing of the model, but mean features of each class"
+    needs_classes = "has a prototype for each class"
     no_personal_head = "keeps its head already, and shares class prototypes, for which a class means the same to all"
     Settings = FedProtoSettings
 

@@ -71,6 +71,7 @@ class FedReG(Method):
     name = "fedreg"
     paper = "Liu et al., FedReG: Recouping the Global Model in Personalized Federated Learning"
     shares = "base and head_G; a second head stays"
+    needs_classes = "draws a set with equally many samples of each class"
     no_personal_head = "has a personal head already, and its other one learns what is common to all"
     Settings = FedReGSettings
     quick = {"fedreg-augmentation": "auto"}  # a third of the time of "simple"

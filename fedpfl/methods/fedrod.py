@@ -45,6 +45,7 @@ class FedRoD(Method):
     name = "fedrod"
     paper = "Chen and Chao, On Bridging Generic and Personalized Federated Learning …, ICLR 2022"
     shares = "the base and the generic head"
+    needs_classes = "balances classes"
     no_personal_head = "has a personal head already, and its other one learns what is common to all"
     Settings = FedRoDSettings
 

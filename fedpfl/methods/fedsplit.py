@@ -62,6 +62,7 @@ class FedSplit(Method):
     name = "fedsplit"
     paper = "Wang, Tang, Li, Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data"
     shares = "everything but the client-specific channels of some layers, by a given split"
+    needs_all = "splits whole layers into channels"
     Settings: ClassVar[type[Any]] = FedSplitSettings
 
     @property

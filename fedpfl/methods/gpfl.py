@@ -44,6 +44,7 @@ class GPFL(Method):
         "ICCV 2023"
     )
     shares = "base, class embeddings, conditional valve"
+    needs_classes = "has an embedding of each class"
     no_personal_head = "keeps its head already, and shares class embeddings, for which a class means the same to all"
     Settings = GPFLSettings
 

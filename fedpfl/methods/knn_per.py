@@ -101,6 +101,7 @@ class KNNPer(Method):
     name = "knn-per"
     paper = "Marfoq et al., Personalized Federated Learning through Local Memorization, ICML 2022"
     shares = "everything; features of the client's samples, which are remembered, stay"
+    needs_classes = "lets neighbours vote for classes"
     Settings = KNNPerSettings
 
     @property

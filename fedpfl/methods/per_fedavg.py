@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..core.errors import ConfigError
 from ..core.settings import setting
 from ..rules.mean import Mean
-from ..training.phase import Batch, Phase
+from ..training.phase import Batch, Phase, loss_of
 from ..training.steps import gradient_of, move, parts_of, returning
 from .base import Aggregation, LocalRound, Method, everything
 
@@ -89,7 +89,8 @@ class PerFedAvg(Method):
 
     def _gradient(self, model: nn.Module, batch: Batch, params: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Return the mean loss and the gradient, of the mean or of the sum, at the parameters as they are."""
-        return gradient_of(model, batch, params, weight=self.training.loss_weight(len(batch.y)))
+        loss = loss_of(self.training)
+        return gradient_of(model, batch, params, loss, weight=self.training.loss_weight(len(batch.y)))
 
     @property
     def aggregation(self) -> Aggregation:

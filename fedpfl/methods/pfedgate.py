@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..core.errors import ConfigError, NoPlainModel
 from ..core.settings import setting
@@ -57,7 +56,7 @@ class PFedGate(Method):
         """Gate and model train together."""
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
-            return F.cross_entropy(gated(model, batch.x), batch.y)
+            return self.training.criterion(gated(model, batch.x), batch.y)
 
         return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss)]
 

@@ -21,7 +21,7 @@ from ..core.settings import setting
 from ..layers.memory import in_twin, refresh_twin, twin
 from ..rules.mean import Mean
 from ..training.optim import SGD
-from ..training.phase import Batch, Forward, Phase, Proximal
+from ..training.phase import Batch, Forward, Phase, Proximal, loss_of
 from ..training.steps import gradient_of, returning
 from .base import Aggregation, LocalRound, excluding
 from .trained import KeepsTrained
@@ -58,13 +58,14 @@ class PFedMe(KeepsTrained):
     ) -> tuple[Tensor, list[Tensor]]:
         """Move θ by K steps; return f(θ) before the last one, and the gradient λ·(w − θ) of the envelope at w."""
         pull, weight = self.settings.pull, self.training.loss_weight(len(batch.y))
+        f = loss_of(self.training)
         theta = dict(twin(model).named_parameters())
         with returning(params) as w:
             near = Proximal(pull, dict(zip(names, w)))
             inner = SGD(params, self.settings.personal_learning_rate, momentum=0.0, weight_decay=0.0)
             copy([theta[name] for name in names], params)
             for _ in range(self.settings.steps):
-                loss, grads = gradient_of(model, batch, params, weight=weight)
+                loss, grads = gradient_of(model, batch, params, f, weight)
                 near.add_gradient(names, params, grads)
                 inner.step(grads)
             copy(params, [theta[name] for name in names])

@@ -34,6 +34,7 @@ class PFedPara(Method):
     name = "pfedpara"
     paper = "Hyeon-Woo et al., FedPara: Low-Rank Hadamard Product for Communication-Efficient FL, ICLR 2022"
     shares = "the first factor W1 of every weight, biases, BatchNorm"
+    needs_all = "factorises whole weights"
     Settings = PFedParaSettings
     quick = {"learning-rate": 0.005}  # a step moves both factors of every weight
 

@@ -33,6 +33,7 @@ class PFedSD(KeepsTrained):
     name = "pfedsd"
     paper = "Jin et al., Personalized Edge Intelligence via Federated Self-Knowledge Distillation, TPDS 2023"
     shares = "everything; the model before aggregation stays as teacher"
+    needs_classes = "learns from probabilities of classes"
     Settings = PFedSDSettings
 
     def schedule(self, local: LocalRound) -> list[Phase]:

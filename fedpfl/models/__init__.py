@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from . import cnn, lstm, mlp, resnet, resnet9, series, transformer, vgg  # noqa: F401  (importing a module registers its models)
+# Importing a module registers its models.
+from . import (  # noqa: F401
+    cnn,
+    elsewhere,
+    lstm,
+    mlp,
+    resnet,
+    resnet9,
+    series,
+    transformer,
+    vgg,
+    vit,
+)
 from .about import ModelInfo, describe
+from .adapters import merged
+from .elsewhere import with_head
 from .parts import Parts, cut
-from .registry import BaseHeadModel, build, names, register
+from .registry import BaseHeadModel, build, names, register, source, sources
 from .torchvision_weights import from_torchvision
+from .trainable import TrainableSettings, adapt, is_adapted
 from .weight_files import load_weights
 
 __all__ = [
-    "BaseHeadModel",
-    "ModelInfo",
-    "Parts",
-    "build",
-    "cut",
-    "describe",
-    "from_torchvision",
-    "load_weights",
-    "names",
-    "register",
-]
+    "BaseHeadModel", "ModelInfo", "Parts", "TrainableSettings", "adapt", "build", "cut", "describe", "from_torchvision",
+    "is_adapted", "load_weights", "merged", "names", "register", "source", "sources", "with_head",
+]  # fmt: skip

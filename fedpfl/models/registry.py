@@ -107,13 +107,39 @@ def entry(name: str) -> _Entry:
     return _MODELS[name]
 
 
-def build(name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0) -> BaseHeadModel:
+# (what stands behind the prefix, input shape, classes, vocabulary, whether to download weights) → model.
+Source = Callable[[str, Shape, int, int, bool], BaseHeadModel]
+_SOURCES: dict[str, tuple[str, Source]] = {}
+
+
+def source(prefix: str, about: str) -> Callable[[Source], Source]:
+    """Add a source of models, which users name as ``PREFIX:WORD``; ``about`` shows the form and says what it names."""
+
+    def add(find: Source) -> Source:
+        _SOURCES[prefix] = about, find
+        return find
+
+    return add
+
+
+def sources() -> dict[str, Callable[[str], bool]]:
+    """Return the forms of names of all sources: what each names, and whether a name is of that form."""
+
+    def has(prefix: str) -> Callable[[str], bool]:
+        return lambda name: name.startswith(f"{prefix}:") and name != f"{prefix}:"
+
+    return {about: has(prefix) for prefix, (about, _) in _SOURCES.items()}
+
+
+def build(
+    name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0, download: bool = False
+) -> BaseHeadModel:
     """Build a model, drawing its initial weights from torch's global random generator.
 
     Parameters
     ----------
     name : str
-        One of :func:`names`.
+        One of :func:`names`, or a prefix of :func:`sources` with a word behind it.
     input_shape : tuple of int
         Shape of one sample: (channels, height, width) of an image, (channels, time) of a series, (length,) of a text,
         for example (features,) otherwise.
@@ -121,23 +147,38 @@ def build(name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0) 
         Number of logits.
     vocabulary : int
         Number of different tokens if the input is text, else 0.
+    download : bool
+        Whether a source may fetch pretrained weights from the internet.
 
     Raises
     ------
     ConfigError
         The name is unknown, or the model cannot take inputs of this shape.
     """
+    prefix, colon, word = name.partition(":")
+    if colon and prefix in _SOURCES:
+        model = _SOURCES[prefix][1](word, input_shape, num_classes, vocabulary, download)
+    else:
+        model = _registered(name, input_shape, num_classes, vocabulary)
+    model.input_shape, model.vocabulary = input_shape, vocabulary
+    model.another = partial(build, name, input_shape, num_classes, vocabulary, download)
+    return model
+
+
+def _registered(name: str, input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
     if name not in _MODELS:
         raise ConfigError("model", name, "must be one of " + ", ".join(names()))
     entry = _MODELS[name]
     complaint = _complaint(entry, input_shape, vocabulary)
     if complaint:
-        shown = "x".join(map(str, input_shape)) or "empty"
-        raise ConfigError("model", name, f"{complaint}, but the input is {shown}{' tokens of text' * bool(vocabulary)}")
-    model = entry.builder(input_shape, num_classes, *([vocabulary] if vocabulary else []))
-    model.input_shape, model.vocabulary = input_shape, vocabulary
-    model.another = partial(build, name, input_shape, num_classes, vocabulary)
-    return model
+        given = f"{shown(input_shape)}{' tokens of text' * bool(vocabulary)}"
+        raise ConfigError("model", name, f"{complaint}, but the input is {given}")
+    return entry.builder(input_shape, num_classes, *([vocabulary] if vocabulary else []))
+
+
+def shown(shape: Shape) -> str:
+    """Return a shape as users read it."""
+    return "x".join(map(str, shape)) or "empty"
 
 
 def _complaint(entry: _Entry, shape: Shape, vocabulary: int) -> str | None:

@@ -33,19 +33,20 @@ class SelfAttention(nn.Module):
         self.value = nn.Linear(width, width)
         self.out = nn.Linear(width, width)
 
-    def forward(self, x: Tensor, ignored: Tensor) -> Tensor:
+    def forward(self, x: Tensor, ignored: Tensor | None = None) -> Tensor:
         """Map sequences (n, length, width) to (n, length, width).
 
         Parameters
         ----------
         x : Tensor, shape (n, length, width)
-        ignored : Tensor of bool, shape (n, length)
-            Positions that no other one looks at.
+        ignored : Tensor of bool, shape (n, length), optional
+            Positions that no other one looks at; none of them unless given.
         """
         q, k, v = (self._split(layer(x)) for layer in (self.query, self.key, self.value))
         scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
-        # Finite, so that a text without any word has a softmax.
-        scores = scores.masked_fill(ignored[:, None, None], torch.finfo(scores.dtype).min)
+        if ignored is not None:
+            # Finite, so that a text without any word has a softmax.
+            scores = scores.masked_fill(ignored[:, None, None], torch.finfo(scores.dtype).min)
         heads = scores.softmax(-1) @ v
         out: Tensor = self.out(heads.transpose(1, 2).flatten(2))
         return out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from ..client.state import ClientState
 from ..core.errors import ConfigError, StateError
 from ..core.files import write_atomically
 from ..core.sharing import UNUSED_BUFFER, Sharing
-from ..setup.assembly import assemble
+from ..setup.assembly import assemble, plain_model
 from ..setup.config import Config
 from .run import RunFolder
 
@@ -58,7 +58,8 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
         if not 0 <= client < len(classes):
             raise ConfigError("client", client, f"run {folder.path.name} has the clients 0 … {len(classes) - 1}")
         model, sharing, initial, plain = blanks[classes[client]]
-        if not sharing.personal and "for_clients" not in stored and set(sharing.shared) <= plain.keys():
+        names = plain.state_dict().keys()
+        if not (sharing.personal or sharing.layout.frozen or "for_clients" in stored) and set(sharing.shared) <= names:
             continue  # the one model of all is global.safetensors
         state = ClientState(Path(config.run.state_dir), task["state_key"], client)
         if sharing.personal and not state.folder.is_dir():
@@ -72,11 +73,7 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
             sharing.set_personal(state.load(number) if number else initial)
         path = folder.path / "personal" / f"client-{client:05d}.safetensors"
         exported = config.method.export(model)
-        # BatchNorm's count of batches is kept nowhere, because nothing depends on it.
-        counts = {name: torch.zeros_like(array) for name, array in plain.items() if name.endswith(UNUSED_BUFFER)}
-        complete = {name: array for name, array in {**counts, **exported}.items() if name in plain}
-        if complete.keys() != plain.keys():
-            raise StateError(f"the method's export lacks {sorted(plain.keys() - complete.keys())[0]!r}")
+        complete = _complete(plain, exported)
         content = {name: array.detach().cpu().contiguous() for name, array in complete.items()}
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, save(content), private=True)  # as the same arrays are in state-dir
@@ -84,13 +81,30 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     return written
 
 
+def _complete(plain: nn.Module, exported: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the arrays of the model as it is without adapters and frozen arrays."""
+    wanted = plain.state_dict()
+    # BatchNorm's count of batches is kept nowhere, because nothing depends on it.
+    counts = {name: torch.zeros_like(array) for name, array in wanted.items() if name.endswith(UNUSED_BUFFER)}
+    arrays = {name: array for name, array in {**counts, **exported}.items() if name in wanted}
+    if not models.is_adapted(plain):
+        lacking = wanted.keys() - arrays.keys()
+        if lacking:
+            raise StateError(f"the method's export lacks {sorted(lacking)[0]!r}")
+        return arrays
+    plain.load_state_dict(arrays, strict=False)
+    # A method that adds adapters of its own exports the weights with all of them.
+    whole = models.merged(plain)
+    return {name: exported.get(name, array) for name, array in whole.items()}
+
+
 class _Blank(NamedTuple):
-    """A model to load clients into, its first personal arrays, and the plain model's state dict."""
+    """A model to load clients into, its first personal arrays, and the model without the method's changes."""
 
     model: nn.Module
     sharing: Sharing
     initial: dict[str, np.ndarray]
-    plain: dict[str, Tensor]
+    plain: nn.Module
 
 
 def _blank(
@@ -99,5 +113,5 @@ def _blank(
     model, sharing = assemble(config, input_shape, num_classes, vocabulary=vocabulary)
     initial = sharing.get_personal()
     sharing.accept(stored)
-    plain = models.build(config.run.model, input_shape, num_classes, vocabulary).state_dict()
+    plain = plain_model(config, input_shape, num_classes, vocabulary)
     return _Blank(model, sharing, initial, plain)

@@ -60,6 +60,8 @@ def try_new_clients(folder: RunFolder, mode: str) -> dict[str, Any]:
     new = new_clients(config.run.seed, config.run.new_clients, int(task["clients"]))
     if not new:
         raise ConfigError("new-clients", config.run.new_clients, "the run held out no clients, so none are new")
+    if not config.training.kind.classes:
+        raise ConfigError("loss", config.training.loss, "new clients can only be tested on classes")
     left = Simulation.of(folder)
     if not left.rule.one_model:
         raise ConfigError("method", config.method.name, "makes a model for each client and has none for new ones")

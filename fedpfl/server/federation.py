@@ -22,11 +22,12 @@ from ..results.run import RunFolder
 from ..results.summary import summary
 from ..rules import Rule
 from ..setup.assembly import assemble, extras_of, make_rule, mean_model_layout
-from ..setup.config import Config, untuned, unused
+from ..setup.config import Config, scored, untuned, unused
 from ..strategies import Companion, PersonalisedStrategy
 from ..strategies.diagnostics import Diagnostics
 from ..strategies.mean_model import MeanModel
 from ..strategies.privacy import ServerPrivacy
+from ..training.losses import MSE
 from ..transports import Transport
 from ..transports.flower import FlowerTransport
 
@@ -95,7 +96,7 @@ def _run(
         clients = len(descriptions) - len(new_clients(config.run.seed, config.run.new_clients, len(descriptions)))
         remarks = [
             *config.method.remarks(model, clients, config.run.num_server_rounds),
-            *config.server.remarks(sharing.layout.size), *untuned(config),
+            *config.server.remarks(sharing.layout.size), *untuned(config), *scored(config),
             *unused(run_config, config.method.name), *_remarks(descriptions),
         ]  # fmt: skip
         folder.describe(shape, classes, remarks, vocabulary, division)
@@ -116,7 +117,8 @@ def _run(
     if config.run.diagnostics:
         companions.append(Diagnostics())
     companions.append(_Recorder(folder, watch, config.run.early_stop))
-    strategy = PersonalisedStrategy(rule, config.run, state_key, extras_of(config, model, sharing), companions)
+    extras, counted = extras_of(config, model, sharing), config.training.loss != MSE
+    strategy = PersonalisedStrategy(rule, config.run, state_key, extras, companions, counted)
     first_round = 1
     if config.run.resume:
         finished, state = folder.checkpoint()

@@ -11,6 +11,7 @@ from .. import models
 from ..core.errors import ConfigError
 from ..core.extras import BOTH, Extra, Extras
 from ..core.federation import Client, Federation, new_clients
+from ..core.frozen import frozen
 from ..core.layout import Layout
 from ..core.payload import EVALUATION_ONLY
 from ..core.rng import torch_seed
@@ -18,6 +19,21 @@ from ..core.sharing import Sharing
 from ..rules import Rule
 from ..rules.server_step import ServerStep
 from .config import Config
+
+
+def plain_model(
+    config: Config, input_shape: tuple[int, ...], num_classes: int, vocabulary: int = 0
+) -> models.BaseHeadModel:
+    """Build the model of a run without the method's changes: initial weights, adapters and frozen arrays are in place.
+
+    See :func:`assemble` for the parameters and errors.
+    """
+    torch.manual_seed(torch_seed(config.run.seed, "model"))
+    download = config.trainable.download_weights
+    plain = models.build(config.run.model, input_shape, num_classes, vocabulary, download)
+    if config.run.initial_weights:
+        models.load_weights(plain, config.run.model, config.run.initial_weights)
+    return models.adapt(plain, config.trainable)
 
 
 def assemble(
@@ -46,10 +62,7 @@ def assemble(
         The model cannot take this input or the initial weights, or the method cannot take this model or has no place
         for its initial weights.
     """
-    torch.manual_seed(torch_seed(config.run.seed, "model"))
-    plain = models.build(config.run.model, input_shape, num_classes, vocabulary)
-    if config.run.initial_weights:
-        models.load_weights(plain, config.run.model, config.run.initial_weights)
+    plain = plain_model(config, input_shape, num_classes, vocabulary)
     names = plain.state_dict().keys()
     model = config.method.build(plain)
     lost = names - model.state_dict().keys()
@@ -58,7 +71,12 @@ def assemble(
         raise ConfigError("initial-weights", config.run.initial_weights, allowed)
     # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return model, config.method.sharing(model)
+    sharing = config.method.sharing(model)
+    still = [name for name, _ in frozen(model)]
+    if not sharing.shared and any(config.method.travels(name, model) for name in still):
+        allowed = f"leaves nothing of what {config.run.method} shares: it would train alone"
+        raise ConfigError("trainable", config.trainable.trainable, allowed)
+    return model, sharing
 
 
 def mean_model_layout(config: Config, model: nn.Module, sharing: Sharing) -> Layout:

@@ -18,8 +18,12 @@ from ..core.settings import setting
 from ..data.settings import DataSettings
 from ..methods import Method, find, methods
 from ..methods import names as method_names
+from ..models import TrainableSettings
 from ..models import names as model_names
+from ..models import sources as model_sources
+from ..models.trainable import ALL
 from ..rules.server_step import ServerStepSettings
+from ..training.losses import CROSS_ENTROPY
 from ..training.settings import TrainingSettings
 
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -30,7 +34,12 @@ class RunSettings:
     """What is run, for how long, and where the results go."""
 
     method: str = setting("feddecomp", "The method.", choices=method_names)
-    model: str = setting("small-cnn", "Model; its input and output sizes follow from the data.", choices=model_names)
+    model: str = setting(
+        "small-cnn",
+        "Model; its input and output sizes follow from the data.",
+        choices=model_names,
+        open_to=model_sources(),
+    )
     num_server_rounds: int = setting(5, "Rounds.", minimum=1)
     fraction_train: float = setting(
         1.0, "Share of the clients asked to train in a round (join rate); at least one client.", above=0, maximum=1
@@ -109,13 +118,14 @@ class Config:
 
     Attributes
     ----------
-    run, data, training, server, privacy : dataclass
+    run, trainable, data, training, server, privacy : dataclass
         The parts that all methods use.
     method : Method
         The method, set up with its own settings.
     """
 
     run: RunSettings
+    trainable: TrainableSettings
     data: DataSettings
     training: TrainingSettings
     server: ServerStepSettings
@@ -144,6 +154,13 @@ class Config:
         if own.needs_validation and not data.validation_fraction:
             allowed = f"must be above 0 for {own.needs_validation}"
             raise ConfigError("validation-fraction", data.validation_fraction, allowed)
+        trainable = s.parse(TrainableSettings, values)
+        if trainable.trainable != ALL and own.needs_all:
+            allowed = f"must be {ALL} for {method.name}: it {own.needs_all}"
+            raise ConfigError("trainable", trainable.trainable, allowed)
+        if not training.kind.classes and own.needs_classes:
+            allowed = f"must be {CROSS_ENTROPY} for {method.name}: it {own.needs_classes}"
+            raise ConfigError("loss", training.loss, allowed)
         server, privacy = s.parse(ServerStepSettings, values), s.parse(PrivacySettings, values)
         rule = own.aggregation.rule
         if server.on and rule.no_server_step:
@@ -152,11 +169,12 @@ class Config:
         require_covered(
             privacy, method.name, own.extras, evaluate_global=run.evaluate_global, diagnostics=run.diagnostics
         )
-        return cls(run, data, training, server, privacy, own)
+        return cls(run, trainable, data, training, server, privacy, own)
 
     def flat(self) -> dict[str, s.Value]:
         """Return the settings that this run uses, by key: the common ones and the method's own."""
-        common = [(part, "") for part in (self.run, self.data, self.training, self.server, self.privacy)]
+        parted = (self.run, self.trainable, self.data, self.training, self.server, self.privacy)
+        common = [(part, "") for part in parted]
         parts = [*common, (self.method.settings, self.method.name)]
         return {key: value for part, prefix in parts for key, value in s.items(part, prefix)}
 
@@ -164,7 +182,8 @@ class Config:
 def sections() -> list[tuple[str, type, str]]:
     """Return (title, settings class, key prefix) of every part, the methods last."""
     common: list[tuple[str, type, str]] = [
-        ("Run", RunSettings, ""), ("Data", DataSettings, ""), ("Local training", TrainingSettings, ""),
+        ("Run", RunSettings, ""), ("What trains", TrainableSettings, ""), ("Data", DataSettings, ""),
+        ("Local training", TrainingSettings, ""),
         ("Server's step", ServerStepSettings, ""), ("Differential privacy", PrivacySettings, ""),
     ]  # fmt: skip
     return common + [(f"Method {m.name}", m.Settings, m.name) for m in methods().values() if s.keys(m.Settings)]
@@ -199,6 +218,14 @@ def untuned(config: Config) -> list[str]:
     epochs, method = config.training.tune_epochs, config.method
     own = f"tune-epochs = {epochs} changes nothing: {method.name} adapts models to a test in a way of its own"
     return [own] if epochs and method.adapts_itself() else []
+
+
+def scored(config: Config) -> list[str]:
+    """Say, in one line, what is recorded as accuracy where the loss is not for classes; else an empty list."""
+    training = config.training
+    return (
+        [] if training.kind.classes else [f"loss = {training.loss}: what is called accuracy is {training.kind.called}"]
+    )
 
 
 def check_keys(values: Mapping[str, Any]) -> None:

@@ -63,6 +63,8 @@ class PersonalisedStrategy(Strategy):
         The arrays that travel beside the shared vector.
     companions : sequence of Companion
         What goes along with the rounds.
+    counted : bool
+        Whether tests count what is right; otherwise they give a score.
     """
 
     def __init__(
@@ -72,12 +74,14 @@ class PersonalisedStrategy(Strategy):
         state_key: str,
         extras: Extras | None = None,
         companions: Sequence[Companion] = (),
+        counted: bool = True,
     ) -> None:
         self.rule = rule
         self.settings = settings
         self.state_key = state_key
         self.extras = extras or Extras()
         self.companions = list(companions)
+        self.counted = counted
         self.round = Round(0)
 
     def state(self) -> dict[str, np.ndarray]:
@@ -275,7 +279,7 @@ class PersonalisedStrategy(Strategy):
         for client, reply in replies:
             self.round.bytes_up += self._count(reply)
             required = REQUIRED[kind]
-            bad = improper(reply.metrics, required)
+            bad = improper(reply.metrics, required, self.counted)
             lacking = next((key for key in bad if key in required), None)
             if lacking is not None:
                 self._fail(client, f"its reply lacks a proper {lacking}")

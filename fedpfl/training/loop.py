@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.frozen import stands_still
 from ..data.federation import Samples
 from .batches import batch_sizes
 from .device import step_precision
+from .losses import CROSS_ENTROPY, KINDS
 from .optim import OPTIMIZERS
 from .phase import Batch, Forward, Phase
 from .settings import TrainingSettings
@@ -27,9 +29,12 @@ EVALUATION_BATCH = 200
 
 
 class Score(NamedTuple):
-    """How a model does on some samples: sums, so that the scores of clients can be added."""
+    """How a model does on some samples: sums, so that the scores of clients can be added.
 
-    correct: int
+    ``samples`` are values where ``loss`` is not for classes, and ``correct`` is what ``losses.Kind.score`` says.
+    """
+
+    correct: float
     loss_sum: float
     samples: int
 
@@ -70,8 +75,12 @@ def run_phase(
     optimizer = OPTIMIZERS[settings.optimizer](params, rate, settings.momentum, settings.weight_decay)
     if not all(module.training for module in modules):
         model.train()
+    for module in modules:
+        if stands_still(module):
+            module.eval()
     sizes = batch_sizes(len(y), phase.batch_size or settings.batch_size, settings.last_batch)
     losses: list[Tensor] = []
+    phase_loss = phase.loss_with(settings)
     precision = step_precision(settings)
     only_training, statistics = _only_training(parameters, set(names)), _statistics(modules, phase.move_statistics)
     with phase.during(model), only_training, statistics as norms:
@@ -83,7 +92,7 @@ def run_phase(
                     _set_mode(norms, False)
                 if phase.gradient is None:
                     with precision:
-                        loss = phase.loss(model, batch)
+                        loss = phase_loss(model, batch)
                     weight = settings.loss_weight(len(batch.y))
                     grads: list[Tensor] = list(torch.autograd.grad(loss if weight == 1 else weight * loss, params))
                 else:
@@ -103,11 +112,25 @@ def run_phase(
 
 
 @torch.no_grad()
-def evaluate(forward: Forward, samples: Samples) -> Score:
+def evaluate(forward: Forward, samples: Samples, loss: str = CROSS_ENTROPY) -> Score:
     """Count the correct predictions of ``forward``, which maps a batch to logits (or log-probabilities).
 
     The caller sets the model to evaluation mode.
+
+    Parameters
+    ----------
+    forward : callable
+        Maps a batch of inputs to the model's numbers.
+    samples : Samples
+        What it is tested on.
+    loss : str
+        The setting of that name.
     """
+    kind = KINDS[loss]
+    if not kind.classes:
+        outputs = predict(forward, samples.x).float()
+        total = float(kind.criterion(outputs.double(), samples.y.double(), reduction="sum"))
+        return Score(kind.score(outputs, samples.y), total, samples.y.numel())
     correct, loss_sum = 0, 0.0
     for at in range(0, len(samples.y), EVALUATION_BATCH):
         x, y = samples.x[at : at + EVALUATION_BATCH], samples.y[at : at + EVALUATION_BATCH]
@@ -152,7 +175,7 @@ def _only_training(parameters: Sequence[tuple[str, nn.Parameter]], names: set[st
 @contextmanager
 def _statistics(modules: Sequence[nn.Module], move: bool) -> Iterator[list[nn.modules.batchnorm._BatchNorm]]:
     """Yield the BatchNorm layers; with ``move`` false their running statistics stand still."""
-    norms = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    norms = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm) and not stands_still(m)]
     before: list[tuple[nn.modules.batchnorm._BatchNorm, float]] = [(m, m.momentum) for m in norms]  # type: ignore[misc]
     if not move:
         for m in norms:

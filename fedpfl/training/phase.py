@@ -20,7 +20,7 @@ class Batch(NamedTuple):
     Attributes
     ----------
     x : Tensor, shape (batch, …)
-    y : Tensor of int64, shape (batch,)
+    y : Tensor of int64, shape (batch,); of float32, shape (batch, k), where ``loss`` is not for classes
     positions : Tensor of int64, shape (batch,)
         Positions of the samples in the phase's data.
     """
@@ -50,8 +50,14 @@ def keep_in_unit(names: Sequence[str], params: Sequence[Tensor]) -> None:
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
-    """Mean cross-entropy of the model's logits."""
+    """Mean cross-entropy of the model's logits, whatever the setting ``loss``."""
     return F.cross_entropy(model(batch.x), batch.y)
+
+
+def loss_of(settings: TrainingSettings) -> Loss:
+    """Return the setting ``loss``, of what the model computes."""
+    criterion = settings.criterion
+    return lambda model, batch: criterion(model(batch.x), batch.y)
 
 
 class Penalty(Protocol):
@@ -146,9 +152,9 @@ class Phase:
         Says by name which parameters train; all others stand still and cost no gradient.
     epochs : int
         Passes over the data, at least 0.
-    loss : callable, (model, batch) → scalar Tensor
+    loss : callable, (model, batch) → scalar Tensor, optional
         Forward pass and loss, as a mean over the batch's samples; the loop makes the sum of it where ``batch-loss``
-        asks for that.
+        asks for that. Unless given the setting ``loss`` of what the model computes.
     gradient : callable, (model, batch, names, parameters) → (loss, gradients), optional
         For steps that are not the gradient of a loss at the parameters as they are (MAML); ``loss`` is not used then.
         The parameters must hold their values again when it returns; ``training/steps.py`` helps. With ``precision =
@@ -172,7 +178,7 @@ class Phase:
 
     train: Callable[[str], bool]
     epochs: int
-    loss: Loss = cross_entropy
+    loss: Loss | None = None
     gradient: Gradient | None = None
     penalty: Penalty | None = None
     project: Projection | None = None
@@ -184,6 +190,10 @@ class Phase:
     optimizer: str | None = None
     momentum: float | None = None
     weight_decay: float | None = None
+
+    def loss_with(self, settings: TrainingSettings) -> Loss:
+        """Return the phase's loss, or that of the settings where it has none of its own."""
+        return loss_of(settings) if self.loss is None else self.loss
 
     def adjusted(self, settings: TrainingSettings) -> TrainingSettings:
         """Return the settings with the phase's own optimiser, momentum and weight decay where it has them."""

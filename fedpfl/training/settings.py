@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..core.settings import setting
 from .batches import LAST_BATCH
+from .losses import CROSS_ENTROPY, KINDS, Criterion, Kind
 from .optim import OPTIMIZERS
 
 
@@ -21,6 +22,13 @@ class TrainingSettings:
         "has one whole batch at least (drop), a smaller batch of their own (keep), or all batches of an epoch are made "
         "nearly equal, about B samples each (even). Every epoch draws its order anew.",
         choices=LAST_BATCH,
+    )
+    loss: str = setting(
+        CROSS_ENTROPY,
+        "What a model's numbers are for: classes (cross-entropy), targets that are numbers (mse, the mean squared "
+        "error), or labels of which several can be right (multi-label, binary cross-entropy). What is called accuracy "
+        "is R² with mse and the share of labels that are right with multi-label.",
+        choices=tuple(KINDS),
     )
     batch_loss: str = setting(
         "mean",
@@ -49,6 +57,16 @@ class TrainingSettings:
         0, "Threads a client computes with; 0: one in `fedpfl run`, else OMP_NUM_THREADS or all cores.",
         minimum=0,
     )  # fmt: skip
+
+    @property
+    def kind(self) -> Kind:
+        """The loss, and how tests are scored."""
+        return KINDS[self.loss]
+
+    @property
+    def criterion(self) -> Criterion:
+        """The mean loss over a batch, of the model's numbers and the labels or targets."""
+        return self.kind.criterion
 
     def loss_weight(self, samples: int) -> int:
         """Return what the mean loss of a batch of ``samples`` is multiplied by."""

@@ -27,8 +27,9 @@ def read_npz(path: Path, name: str = "", num_classes: int | None = None) -> Data
     The file has ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``; optionally ``client`` (or
     ``client_train``, ``client_test``), which says to whom each sample belongs, and ``classes``, the names of the
     classes. Images are uint8 of shape n×H×W or n×H×W×C; texts are whole numbers of shape n×length, and ``vocabulary``
-    is then the number of different tokens; other data are floats of shape n×features or n×channels×length. Other arrays
-    are ignored. Nothing in the file is ever unpickled.
+    is then the number of different tokens; other data are floats of shape n×features or n×channels×length. ``y`` are
+    whole numbers, the classes, or floats of shape n or n×k, targets for ``loss = "mse"`` or ``"multi-label"``. Other
+    arrays are ignored. Nothing in the file is ever unpickled.
 
     Parameters
     ----------
@@ -57,6 +58,14 @@ def read_npz(path: Path, name: str = "", num_classes: int | None = None) -> Data
     ys = [labels_of(arrays[f"y{part}"], len(x), f"{path}: y{part}") for part, x in zip(parts, xs)]
     if len({(x.dtype.kind, x.shape[1:]) for x in xs}) > 1:
         raise DataError(f"{path}: x_train is {_show(xs[0])}, x_test is {_show(xs[1])}: must hold samples of one shape")
+    kinds = {(y.dtype.kind, y.shape[1:]) for y in ys}
+    if len(kinds) > 1:
+        raise DataError(f"{path}: y_train is {_show(ys[0])}, y_test is {_show(ys[1])}: must be of one kind")
+    if ys[0].dtype.kind == "f":
+        owners = owners_of(arrays, parts, ys, path)
+        rest = (xs[1], ys[1]) if len(xs) > 1 else (None, None)
+        owner_test = owners[1] if len(parts) > 1 else None
+        return Dataset(name or path.stem, xs[0], ys[0], *rest, owners[0], owner_test, vocabulary=vocabulary)
     class_names = _class_names(arrays.get("classes"), ys, path, num_classes)
     for part, y in zip(parts, ys):
         if y.max() >= len(class_names):
@@ -147,7 +156,13 @@ def samples_of(x: np.ndarray, where: str, vocabulary: int = 0) -> np.ndarray:
 
 
 def labels_of(y: np.ndarray, n: int, where: str) -> np.ndarray:
-    """Return the labels of n samples as int64; a ``DataError`` says what is wrong with them."""
+    """Return the labels of n samples as int64, or targets as float32 n×k; a ``DataError`` says what is wrong."""
+    if y.dtype.kind == "f" and y.ndim in (1, 2):
+        if len(y) != n or not y.size:
+            raise DataError(f"{where} has {len(y)} targets for {n} samples")
+        if not np.isfinite(y).all():
+            raise DataError(f"{where} holds a value that is not finite (NaN or infinity)")
+        return np.ascontiguousarray(y.reshape(n, -1), np.float32)
     if y.dtype.kind not in "iu" or y.ndim != 1:
         raise DataError(f"{where} is {_show(y)}: must be whole numbers, one for each sample")
     if len(y) != n:
@@ -211,6 +226,8 @@ def _npz(settings: DataSettings) -> Dataset:
 
 def require_no_gaps(data: Dataset, path: Path, settings: DataSettings) -> Dataset:
     """Return the data; a :class:`DataError` says so where labels are most likely no places in a list of classes."""
+    if data.has_targets:
+        return data
     found = len(np.unique(np.concatenate([y for y in (data.y_train, data.y_test) if y is not None])))
     # Numbers that mean something else would make a model of mostly useless outputs.
     if not settings.num_classes and data.unnamed and data.num_classes >= GAPS * found:

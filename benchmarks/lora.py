@@ -1,0 +1,109 @@
+"""Personalised LoRA against training everything: a small ViT, pretrained on CIFAR-100 domains, adapted on CIFAR-10.
+
+``python benchmarks/lora.py`` pretrains ``small-vit`` on the classes of CIFAR-100's five domains (unless the file of
+weights is there), then runs each method on CIFAR-10 with ``trainable = "lora"`` and ``trainable = "all"`` and prints a
+table: accuracy, bytes of a client's update, bytes and seconds of a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from common import add_data_options, count, data_dir, main, note
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedpfl import models
+from fedpfl.data.datasets import load
+from fedpfl.data.federation import scale
+from fedpfl.data.partitioners import DOMAINS
+from fedpfl.data.settings import DataSettings
+
+MODEL = "small-vit"
+BATCH, LEARNING_RATE, WEIGHT_DECAY, WARM_UP = 64, 1e-3, 0.05, 0.05
+SHIFT = 4  # pixels
+
+
+def pretrain(path: Path, options: argparse.Namespace) -> None:
+    """Train the model on the fifty classes of the domains, all in one place, and write its weights.
+
+    AdamW with a cosine schedule, random flips and shifts; a function of the seed on one machine.
+    """
+    rng = np.random.default_rng(options.seed)
+    torch.manual_seed(options.seed)
+    data = load(DataSettings(dataset="cifar100", data_dir=options.data_dir))
+    assert data.y_test is not None and data.x_test is not None
+    classes = np.array(sorted(number for _, numbers in DOMAINS for number in numbers))
+    parts = []
+    for x, y in ((data.x_train, data.y_train), (data.x_test, data.y_test)):
+        chosen = np.isin(y, classes)
+        images = scale(torch.from_numpy(np.ascontiguousarray(x[chosen])).permute(0, 3, 1, 2))
+        parts.append((images, torch.from_numpy(np.searchsorted(classes, y[chosen]))))
+    (x, y), (x_test, y_test) = parts
+    model = models.build(MODEL, tuple(x.shape[1:]), len(classes))
+    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    steps = options.pretrain_epochs * math.ceil(len(y) / BATCH)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: min((step + 1) / (WARM_UP * steps), 0.5 * (1 + math.cos(math.pi * step / steps))),
+    )
+    started = time.perf_counter()
+    for epoch in range(options.pretrain_epochs):
+        total = 0.0
+        for positions in torch.split(torch.from_numpy(rng.permutation(len(y))), BATCH):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = F.cross_entropy(model(_augmented(x[positions], rng)), y[positions])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            total += loss.item() * len(positions)
+        if epoch % 5 == 4 or epoch + 1 == options.pretrain_epochs:
+            with torch.no_grad():
+                model.eval()
+                right = sum(
+                    int((model(part).argmax(1) == labels).sum())
+                    for part, labels in zip(x_test.split(200), y_test.split(200), strict=True)
+                )
+                model.train()
+            seconds = time.perf_counter() - started
+            loss_mean, accuracy = total / len(y), 100 * right / len(y_test)
+            note(f"epoch {epoch + 1}: loss {loss_mean:.3f}, held-out accuracy {accuracy:.1f} %, {seconds:.0f} s")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".part")
+    save_file({name: array.contiguous() for name, array in model.state_dict().items()}, unfinished)
+    unfinished.replace(path)
+
+
+def _augmented(x: Tensor, rng: np.random.Generator) -> Tensor:
+    """Flip half of the images and shift each by up to four pixels; what comes in at an edge is 0."""
+    n, _, height, width = x.shape
+    flipped = torch.where(torch.from_numpy(rng.random(n) < 0.5)[:, None, None, None], x.flip(3), x)
+    padded = F.pad(flipped, [SHIFT] * 4)
+    rows = torch.from_numpy(rng.integers(0, 2 * SHIFT + 1, n))[:, None] + torch.arange(height)
+    columns = torch.from_numpy(rng.integers(0, 2 * SHIFT + 1, n))[:, None] + torch.arange(width)
+    number = torch.arange(n)[:, None, None]
+    return padded[number, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Pretrain if need be, then compare."""
+    options.data_dir = data_dir(options.data_dir)
+    weights = Path(options.weights).expanduser().absolute()
+    if not weights.is_file():
+        note(f"pretraining {MODEL} for {options.pretrain_epochs} epochs")
+        pretrain(weights, options)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="lora.py", description=__doc__.splitlines()[0])
+    add_data_options(parser, "cifar10")
+    parser.add_argument("--weights", default="~/.fedpfl/small-vit-domains.safetensors", help="file (%(default)s)")
+    parser.add_argument("--pretrain-epochs", type=count, default=80, help="epochs of the pretraining (%(default)s)")
+    main(measure, parser)

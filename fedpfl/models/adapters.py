@@ -1,0 +1,182 @@
+"""Adapters: low-rank additions to the frozen weights of a model, made by Hugging Face's ``peft`` (extra ``lora``).
+
+Hu, Shen, Wallis, Allen-Zhu, Li, Wang, Wang, Chen: LoRA: Low-Rank Adaptation of Large Language Models, ICLR 2022.
+
+This is the only file that knows ``peft``, and it imports it when the first adapter is made.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any, Callable, Iterator, Mapping, Sequence, cast
+
+import torch
+from torch import Tensor, nn
+
+from fedpfl.core.errors import ConfigError
+from fedpfl.core.frozen import frozen
+
+from .elsewhere import extra
+
+# The adapter that every method has, and the one that a method adds to be a client's own.
+ADAPTER, PERSONAL = "default", "personal"
+# What stands before the name of an adapter in the name of one of its arrays.
+_KINDS = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B")
+
+
+def add_adapters(model: nn.Module, rank: int, alpha: float, targets: str) -> nn.Module:
+    """Give linear layers and 2-D convolutions of a model's base adapters, in place.
+
+    An adapter adds (alpha / rank)·B·A to the layer's weight. B starts at 0, so the model computes what it did before;
+    A is drawn from torch's global random generator.
+
+    Parameters
+    ----------
+    model : BaseHeadModel
+        The model.
+    rank : int
+        Rank of A and B.
+    alpha : float
+        Scale.
+    targets : str
+        Patterns of layers' names, separated by commas (``*attention*``); empty for all linear layers and 2-D
+        convolutions.
+
+    Raises
+    ------
+    ConfigError
+        ``peft`` is not installed, or there is no layer that could have an adapter.
+    """
+    peft = extra("peft", "lora", "trainable", "lora")
+    layers = _layers(model, targets)
+    if not layers:
+        found = ", ".join(list(_plain(model))[:5]) or "none at all"
+        raise ConfigError("lora-targets", targets, f"fits no linear layer or 2-D convolution of the base ({found}, …)")
+    config = peft.LoraConfig(
+        r=rank, lora_alpha=alpha, target_modules="|".join(re.escape(layer) for layer in layers), lora_dropout=0.0
+    )
+    return _inject(model, config, ADAPTER)
+
+
+def add_personal(model: nn.Module) -> nn.Module:
+    """Give every layer with an adapter a second one of the same kind, called ``personal``, in place.
+
+    A layer then adds both, side by side.
+    """
+    first = cast(Any, model).peft_config[ADAPTER]
+    return _inject(model, replace(first, target_modules=first.target_modules), PERSONAL)
+
+
+def _inject(model: nn.Module, config: Any, name: str) -> nn.Module:
+    from peft import inject_adapter_in_model
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Already found a `peft_config`")  # a second adapter is what is wanted
+        inject_adapter_in_model(config, model, adapter_name=name)
+    use(model, names_of(model))
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)  # peft leaves this to adapters alone; a phase says what trains
+    return model
+
+
+def has_adapters(model: nn.Module) -> bool:
+    """Say whether a model has adapters."""
+    return bool(_adapted(model))
+
+
+def in_adapter(name: str, adapter: str | None = None) -> bool:
+    """Say whether an array belongs to an adapter, or to the adapter of one name."""
+    words = name.split(".")
+    return any(kind in _KINDS and adapter in (None, own) for kind, own in zip(words, words[1:]))
+
+
+def names_of(model: nn.Module) -> list[str]:
+    """Return the names of a model's adapters, in the order in which they were added."""
+    found: dict[str, None] = {}
+    for layer in _adapted(model):
+        found.update(dict.fromkeys(layer.r))
+    return list(found)
+
+
+def use(model: nn.Module, names: Sequence[str]) -> None:
+    """Have all layers add the adapters of these names, and no others."""
+    for layer in _adapted(model):
+        layer.set_adapter(list(names))
+
+
+def with_adapters(forward: Callable[[Tensor], Tensor], model: nn.Module, names: Sequence[str]) -> Callable[..., Tensor]:
+    """Return a forward pass of the model in which its layers add the adapters of these names alone; for tests."""
+
+    def only(x: Tensor) -> Tensor:
+        try:
+            use(model, names)
+            return forward(x)
+        finally:
+            use(model, names_of(model))
+
+    return only
+
+
+@torch.no_grad()
+def deltas(model: nn.Module, adapter: str) -> dict[str, Tensor]:
+    """Return what an adapter adds to each weight, by the weight's name in the plain model."""
+    adapted: Any = set(_adapted(model))
+    layers = ((name, module) for name, module in model.named_modules() if module in adapted)
+    return {f"{name}.weight": module.get_delta_weight(adapter).detach() for name, module in layers}  # type: ignore
+
+
+@torch.no_grad()
+def merged(model: nn.Module, trained: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """Return the arrays of the plain model: those that train, frozen ones, and weights with what adapters add.
+
+    Names and shapes are those of the model before it had adapters or frozen arrays.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model with its adapters.
+    trained : mapping of str to Tensor, optional
+        Instead of the model's state dict.
+    """
+    state = model.state_dict() if trained is None else trained
+    arrays = {name: array for name, array in state.items() if not in_adapter(name)}
+    arrays.update(dict(frozen(model)))
+    added = [deltas(model, adapter) for adapter in names_of(model)]
+    out = {}
+    for name, array in arrays.items():
+        plain = plain_name(name)
+        for delta in added:
+            array = array + delta[plain] if plain in delta else array
+        out[plain] = array
+    return out
+
+
+def plain_name(name: str) -> str:
+    """Return the name that an array had before its layer got an adapter."""
+    return name.replace(".base_layer.", ".")
+
+
+def _layers(model: nn.Module, targets: str) -> list[str]:
+    patterns = [pattern.strip() for pattern in targets.split(",") if pattern.strip()] or ["*"]
+    adapted = [name for name, module in model.named_modules() if module in set(_adapted(model))]
+    candidates = [*adapted, *_plain(model)]
+    return [name for name in candidates if any(fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+def _plain(model: nn.Module) -> Iterator[str]:
+    inside = tuple(f"{name}." for name, module in model.named_modules() if module in set(_adapted(model)))
+    for name, module in model.named_modules():
+        if name.startswith("base.") and not name.startswith(inside) and type(module) in (nn.Linear, nn.Conv2d):
+            yield name
+
+
+def _adapted(model: nn.Module) -> list[Any]:
+    # Only models with adapters have modules of peft's: nothing is imported for the others.
+    if not any(type(module).__module__.startswith("peft.") for module in model.modules()):
+        return []
+    from peft.tuners.lora import LoraLayer
+
+    return [module for module in model.modules() if isinstance(module, LoraLayer)]

@@ -1,0 +1,223 @@
+"""Models from elsewhere: any ``nn.Module``, torchvision's, timm's and those in a folder of Hugging Face's.
+
+What comes from elsewhere is cut before its last ``nn.Linear``: that is its head, and the rest, with an ``nn.Identity``
+in its place, its base. Made-up samples go through both, so that a model that does not take the data, gives something
+else than a number for each class, or does not end in that layer is refused in one line, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from functools import partial
+from pathlib import Path
+from typing import Any, Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedpfl.core.errors import ConfigError
+
+from .registry import BaseHeadModel, Shape, shown, source
+
+# What modules that are not ours raise when an input does not fit them.
+_UNFIT = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, NotImplementedError)
+# What reading a folder of weights raises.
+_UNREADABLE = (OSError, *_UNFIT)
+PROBES = 2  # samples
+PADDING = 0
+
+
+def extra(package: str, name: str, key: str, value: object) -> Any:
+    """Import a package that an extra of fedpfl brings.
+
+    Raises
+    ------
+    ConfigError
+        It is not installed.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        allowed = f'needs {package}, which is not installed here: pip install "fedpfl[{name}]" ({error})'
+        raise ConfigError(key, value, allowed) from None
+
+
+def with_head(
+    module: nn.Module, input_shape: Shape, num_classes: int, vocabulary: int = 0, head: str = "", name: str = ""
+) -> BaseHeadModel:
+    """Cut any module into base and head.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Maps inputs (n, *input_shape) to (n, num_classes); changed in place. A :class:`BaseHeadModel` is only checked.
+    input_shape : tuple of int
+        Shape of one sample.
+    num_classes : int
+        Numbers that the model gives for each sample.
+    vocabulary : int
+        Number of different tokens if the input is text, else 0.
+    head : str
+        Name of the ``nn.Linear`` that is the head; empty for the last one.
+    name : str
+        The model's name, for errors; by default the module's class.
+
+    Raises
+    ------
+    ConfigError
+        There is no such layer, the model does not end in it, or input or output do not fit.
+    """
+    name = name or type(module).__name__
+    size = torch.Size((PROBES, *input_shape))
+    # Numbers that are not all the same, so that a layer which is left out shows.
+    x = torch.arange(size.numel()).reshape(size)
+    x = x % vocabulary if vocabulary else x / max(1, size.numel() - 1) * 2 - 1
+    wanted = _output(module, x, name)
+    if tuple(wanted.shape) != (PROBES, num_classes):
+        found = shown(tuple(wanted.shape[1:]))
+        raise ConfigError("model", name, f"gives {found} numbers for a sample; the data need {num_classes}")
+    if isinstance(module, BaseHeadModel):
+        return module
+    linear = [layer for layer, found in module.named_modules() if type(found) is nn.Linear]
+    if not linear or (head and head not in linear):
+        missing = f"has no nn.Linear called {head!r}" if head else "has no nn.Linear, which would be its head"
+        raise ConfigError("model", name, missing)
+    chosen = head or linear[-1]
+    if not chosen:
+        return BaseHeadModel(nn.Flatten(), module)  # type: ignore[arg-type]  # it is the nn.Linear itself
+    parent, _, short = chosen.rpartition(".")
+    layer = module.get_submodule(chosen)
+    setattr(module.get_submodule(parent), short, nn.Identity())
+    model = BaseHeadModel(module, layer)  # type: ignore[arg-type]
+    allowed = f"does not end in its last nn.Linear, {chosen!r}; a part can name the layer that is the head, or be made "
+    allowed += "of base and head (BaseHeadModel)"
+    try:
+        same = torch.allclose(_output(model, x, name), wanted, atol=1e-4, rtol=1e-4)
+    except ConfigError:
+        same = False
+    if not same:
+        raise ConfigError("model", name, allowed)
+    return model
+
+
+@torch.no_grad()
+def _output(module: nn.Module, x: Tensor, name: str) -> Tensor:
+    training = module.training
+    module.eval()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            out = module(x)
+    except _UNFIT as error:
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        kind = " tokens of text" if x.dtype == torch.int64 else ""
+        allowed = f"does not take inputs of {shown(tuple(x.shape[1:]))}{kind}: {reason}"
+        raise ConfigError("model", name, allowed) from error
+    finally:
+        module.train(training)
+    if not isinstance(out, Tensor):
+        raise ConfigError("model", name, f"must give a tensor for a batch of samples, not {type(out).__name__}")
+    return out
+
+
+def _unknown(value: str, word: str, known: Sequence[str]) -> ConfigError:
+    near = difflib.get_close_matches(word, known, 3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return ConfigError("model", value, f"{value.partition(':')[0]} has no model {word!r}{hint}")
+
+
+@source("torchvision", "torchvision:NAME for a classification model of torchvision")
+def torchvision_model(word: str, shape: Shape, num_classes: int, vocabulary: int, download: bool) -> BaseHeadModel:
+    """Build one of ``torchvision.models``."""
+    value = f"torchvision:{word}"
+    import torchvision.models
+
+    known = torchvision.models.list_models(module=torchvision.models)
+    if word not in known:
+        raise _unknown(value, word, known)
+    build = partial(torchvision.models.get_model, word)
+    if not download:
+        return with_head(_built(partial(build, weights=None, num_classes=num_classes), value), shape, num_classes,
+                         vocabulary, name=value)  # fmt: skip
+    module = _built(partial(build, weights="DEFAULT"), value)
+    last = [layer for layer, found in module.named_modules() if type(found) is nn.Linear][-1]
+    parent, _, short = last.rpartition(".")
+    setattr(module.get_submodule(parent), short, nn.Linear(module.get_submodule(last).in_features, num_classes))
+    return with_head(module, shape, num_classes, vocabulary, name=value)
+
+
+@source("timm", "timm:NAME for one of timm (extra timm)")
+def timm_model(word: str, shape: Shape, num_classes: int, vocabulary: int, download: bool) -> BaseHeadModel:
+    """Build a model of ``timm``; where it takes the size and the channels of the images, they are the data's."""
+    value = f"timm:{word}"
+    timm = extra("timm", "timm", "model", value)
+    if not timm.is_model(word):
+        raise _unknown(value, word, timm.list_models())
+    build = partial(timm.create_model, word, pretrained=download, num_classes=num_classes)
+    options: dict[str, Any] = {"in_chans": shape[0]} if len(shape) == 3 else {}
+
+    def sized() -> nn.Module:
+        # Transformers want to know the size of an image; most convolutional networks take no such word.
+        try:
+            return build(img_size=tuple(shape[1:]), **options)  # type: ignore[no-any-return]
+        except TypeError:
+            return build(**options)  # type: ignore[no-any-return]
+
+    return with_head(_built(sized if options else build, value), shape, num_classes, vocabulary, name=value)
+
+
+class Logits(nn.Module):
+    """A model of transformers as a module that maps inputs to logits.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The model.
+    texts : bool
+        Whether inputs are tokens; those that are 0 are padding.
+    """
+
+    def __init__(self, module: nn.Module, texts: bool) -> None:
+        super().__init__()
+        self.module = module
+        self.texts = texts
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map inputs to logits."""
+        out = self.module(x, attention_mask=(x != PADDING).long()) if self.texts else self.module(x)
+        logits: Tensor = out.logits
+        return logits
+
+
+@source("hf", "hf:FOLDER for a folder of Hugging Face's transformers (extra hf)")
+def hf_model(word: str, shape: Shape, num_classes: int, vocabulary: int, download: bool) -> BaseHeadModel:
+    """Read a model for images or for texts from a folder; one with a config.json and no weights starts afresh."""
+    value = f"hf:{word}"
+    transformers = extra("transformers", "hf", "model", value)
+    folder = Path(word).expanduser()
+    there = (folder / "config.json").is_file()
+    if not there and not download:
+        allowed = (
+            "is no folder with a config.json on this machine; download-weights = true would look for it on the hub"
+        )
+        raise ConfigError("model", value, allowed)
+    place = str(folder) if there else word
+    kind = "AutoModelForSequenceClassification" if vocabulary else "AutoModelForImageClassification"
+    auto = getattr(transformers, kind)
+    weights = there and not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin"))
+
+    def read() -> nn.Module:
+        options = {"num_labels": num_classes, "local_files_only": not download}
+        if weights:
+            return auto.from_config(transformers.AutoConfig.from_pretrained(place, **options))  # type: ignore[no-any-return]
+        return auto.from_pretrained(place, ignore_mismatched_sizes=True, **options)  # type: ignore[no-any-return]
+
+    return with_head(Logits(_built(read, value), bool(vocabulary)), shape, num_classes, vocabulary, name=value)
+
+
+def _built(make: Callable[[], nn.Module], value: str) -> nn.Module:
+    try:
+        return make()
+    except _UNREADABLE as error:
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise ConfigError("model", value, f"cannot be made on this machine ({reason})") from error

@@ -1,0 +1,92 @@
+"""Which arrays of a model train: all, the head, adapters and head, or those that patterns name. The rest is frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Callable
+
+from torch import nn
+
+from fedpfl.core.errors import ConfigError
+from fedpfl.core.frozen import freeze, frozen, take_frozen
+from fedpfl.core.settings import setting
+
+from .adapters import add_adapters, in_adapter
+from .registry import BaseHeadModel
+
+ALL, HEAD, LORA = "all", "head", "lora"
+
+
+@dataclass(frozen=True)
+class TrainableSettings:
+    """What of the model trains, and where weights from elsewhere come from."""
+
+    trainable: str = setting(
+        ALL,
+        "What trains: everything (all), the head alone (head), adapters and the head (lora), or the head and the "
+        "arrays of the base whose names fit a pattern (base.blocks.block6.*), several separated by commas. The rest is "
+        "frozen: it is never sent and never stored, and is compared by a hash.",
+    )
+    lora_rank: int = setting(4, "Rank r of an adapter B·A.", minimum=1)
+    lora_alpha: float = setting(8.0, "Scale α of an adapter, which adds (α/r)·B·A to a weight.", above=0)
+    lora_targets: str = setting(
+        "",
+        "Layers with an adapter, as patterns of their names (*attention*), separated by commas; empty: all linear "
+        "layers and 2-D convolutions of the base.",
+    )
+    download_weights: bool = setting(
+        False,
+        "Whether torchvision:, timm: and hf: may fetch pretrained weights from the internet; without it the first two "
+        "start from random ones and the last reads a folder on this machine.",
+    )
+
+
+def adapt(model: BaseHeadModel, settings: TrainableSettings) -> BaseHeadModel:
+    """Add adapters if they are asked for and freeze what does not train, in place.
+
+    Raises
+    ------
+    ConfigError
+        A pattern fits no array, or adapters cannot be made.
+    """
+    if settings.trainable == ALL:
+        return model
+    another = model.another
+    _freeze(model, settings)
+    model.another = partial(_another, another, settings, model)
+    return model
+
+
+def _another(build: Callable[[], BaseHeadModel], settings: TrainableSettings, like: nn.Module) -> BaseHeadModel:
+    """Build the same model with newly drawn adapters and head on the same frozen arrays."""
+    model = build()
+    _freeze(model, settings)
+    take_frozen(model, like)
+    return model
+
+
+def _freeze(model: BaseHeadModel, settings: TrainableSettings) -> None:
+    if settings.trainable == LORA:
+        add_adapters(model, settings.lora_rank, settings.lora_alpha, settings.lora_targets)
+        freeze(model, lambda name: in_head(name) or in_adapter(name))
+        return
+    patterns = [] if settings.trainable == HEAD else [word.strip() for word in settings.trainable.split(",")]
+    names = [name for name, _ in model.named_parameters()]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            known = f"{names[0]}, …, {names[-1]}"
+            allowed = f"must be all, head, lora or a pattern of the model's arrays ({known}); {pattern!r} fits none"
+            raise ConfigError("trainable", settings.trainable, allowed)
+    freeze(model, lambda name: in_head(name) or any(fnmatchcase(name, pattern) for pattern in patterns))
+
+
+def in_head(name: str) -> bool:
+    """Say whether an array belongs to the head, which always trains."""
+    return name.startswith("head.")
+
+
+def is_adapted(model: nn.Module) -> bool:
+    """Say whether anything of a model is frozen."""
+    return any(True for _ in frozen(model))

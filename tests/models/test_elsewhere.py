@@ -1,0 +1,191 @@
+"""Models from elsewhere: cut before their last linear layer, or refused in one line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from fedpfl import models
+from fedpfl.core.errors import ConfigError
+from fedpfl.models import elsewhere
+from fedpfl.setup.config import Config
+
+
+class Small(nn.Module):
+    """A module as a user writes it."""
+
+    def __init__(self, classes=3, last=None):
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+        self.inner = nn.Linear(16, 8)
+        self.classifier = nn.Linear(8, classes)
+        self.last = last or nn.Identity()
+
+    def forward(self, x):
+        return self.last(self.classifier(torch.relu(self.inner(self.features(x)))))
+
+
+def refusal(make, *arguments, **options):
+    with pytest.raises(ConfigError) as error:
+        make(*arguments, **options)
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+def test_the_last_linear_layer_is_the_head():
+    torch.manual_seed(0)
+    module = Small()
+    x = torch.randn(5, 1, 8, 8)
+    wanted = module(x)
+    model = models.with_head(module, (1, 8, 8), 3)
+    assert model.head is not None
+    assert model.head.weight.shape == (3, 8)
+    torch.testing.assert_close(model(x), wanted)
+    assert {name.split(".")[0] for name in model.state_dict()} == {"base", "head"}
+    assert models.cut(model).in_head("head.weight")
+    assert model.training
+
+
+def test_a_module_may_be_the_layer_itself():
+    model = models.with_head(nn.Linear(6, 2), (6,), 2)
+    assert model(torch.zeros(4, 6)).shape == (4, 2)
+
+
+def test_what_is_cut_already_stays_as_it_is():
+    model = models.build("mlp", (6,), 2)
+    assert models.with_head(model, (6,), 2) is model
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "classes", "options", "words"),
+    [
+        (Small(), (3, 8, 8), 3, {}, "model = 'Small': does not take inputs of 3x8x8: Given groups=1, weight of size"),
+        (Small(), (1, 8, 8), 5, {}, "model = 'Small': gives 3 numbers for a sample; the data need 5"),
+        (nn.Flatten(), (2,), 2, {}, "model = 'Flatten': has no nn.Linear, which would be its head"),
+        (Small(), (1, 8, 8), 3, {"head": "out"}, "model = 'Small': has no nn.Linear called 'out'"),
+        (Small(last=nn.Softmax(1)), (1, 8, 8), 3, {}, "does not end in its last nn.Linear, 'classifier'"),
+        (Small(), (1, 8, 8), 3, {"head": "inner"}, "does not end in its last nn.Linear, 'inner'"),
+        (nn.LSTM(4, 4), (5, 4), 4, {}, "model = 'LSTM': must give a tensor for a batch of samples, not tuple"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(module, shape, classes, options, words):
+    assert words in refusal(models.with_head, module, shape, classes, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("torchvision:resnet19", "torchvision has no model 'resnet19'; did you mean resnet18"),
+        ("torchvision:fasterrcnn_resnet50_fpn", "torchvision has no model 'fasterrcnn_resnet50_fpn'"),
+        ("torchvision:squeezenet1_0", "has no nn.Linear, which would be its head"),
+    ],
+)
+def test_torchvision_s_models_that_do_not_fit(name, words):
+    assert words in refusal(models.build, name, (3, 32, 32), 10)
+
+
+def test_a_model_of_torchvision_is_the_same_for_the_same_seed():
+    built = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        built.append(models.build("torchvision:mobilenet_v3_small", (3, 32, 32), 7))
+    one, other = built
+    assert one.head.weight.shape == (7, 1024)
+    assert one.state_dict().keys() == other.state_dict().keys()
+    assert all(torch.equal(one.state_dict()[name], array) for name, array in other.state_dict().items())
+    assert one.input_shape == (3, 32, 32)
+    assert not torch.equal(one.another().head.weight, one.head.weight)
+
+
+def test_grey_images_are_refused_by_a_network_for_colours():
+    assert "does not take inputs of 1x28x28" in refusal(models.build, "torchvision:resnet18", (1, 28, 28), 10)
+
+
+def test_timm_takes_the_data_s_channels_and_size():
+    pytest.importorskip("timm")
+    model = models.build("timm:vit_tiny_patch16_224", (1, 32, 32), 4)
+    assert model(torch.zeros(2, 1, 32, 32)).shape == (2, 4)
+    assert models.build("timm:resnet10t", (1, 32, 32), 4)(torch.zeros(2, 1, 32, 32)).shape == (2, 4)
+    assert "timm has no model 'vit_tinny'; did you mean" in refusal(models.build, "timm:vit_tinny", (3, 32, 32), 4)
+
+
+VIT = {
+    "model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 16, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "intermediate_size": 16, "image_size": 8, "patch_size": 4, "num_channels": 1,
+}  # fmt: skip
+BERT = {
+    "model_type": "bert", "architectures": ["BertForSequenceClassification"], "hidden_size": 16, "vocab_size": 20,
+    "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 12,
+}  # fmt: skip
+
+
+def folder(path, config):
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(config))
+    return f"hf:{path}"
+
+
+def test_a_folder_of_transformers_for_images(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    name = folder(tmp_path / "vit", VIT)
+    model = models.build(name, (1, 8, 8), 3)
+    assert model(torch.zeros(2, 1, 8, 8)).shape == (2, 3)
+    assert model.head.weight.shape == (3, 16)
+    # Weights in the folder are read; a head for other classes starts afresh.
+    torch.manual_seed(9)
+    stored = transformers.AutoModelForImageClassification.from_config(
+        transformers.AutoConfig.from_pretrained(tmp_path / "vit", num_labels=5)
+    )
+    stored.save_pretrained(tmp_path / "vit")
+    read = models.build(name, (1, 8, 8), 3)
+    own = dict(stored.named_parameters())
+    found = {n.replace("base.module.", ""): p for n, p in read.named_parameters() if n.startswith("base.")}
+    assert found
+    assert all(torch.equal(array, own[n]) for n, array in found.items())
+    assert "does not take inputs of 1x9x9" in refusal(models.build, name, (1, 9, 9), 3)
+
+
+def test_a_folder_of_transformers_for_texts(tmp_path):
+    pytest.importorskip("transformers")
+    name = folder(tmp_path / "bert", BERT)
+    model = models.build(name, (10,), 4, vocabulary=20).eval()
+    tokens = torch.randint(1, 20, (3, 10))
+    tokens[:, 6:] = 0
+    longer = model(tokens)
+    tokens_short = tokens.clone()
+    assert longer.shape == (3, 4)
+    assert torch.allclose(model(tokens_short[:, :8]), longer, atol=1e-5)  # padding does not count
+    assert "does not take inputs of 13 tokens of text" in refusal(models.build, name, (13,), 4, vocabulary=20)
+
+
+def test_a_folder_that_is_none(tmp_path):
+    pytest.importorskip("transformers")
+    text = refusal(models.build, f"hf:{tmp_path}/nothing", (3, 32, 32), 10)
+    assert text.startswith(f"model = 'hf:{tmp_path}/nothing': is no folder with a config.json on this machine")
+    (tmp_path / "config.json").write_text("{")
+    assert "cannot be made on this machine" in refusal(models.build, f"hf:{tmp_path}", (3, 32, 32), 10)
+
+
+@pytest.mark.parametrize(("name", "package", "extra"), [("timm:x", "timm", "timm"), ("hf:x", "transformers", "hf")])
+def test_a_missing_extra_is_one_line(monkeypatch, name, package, extra):
+    def absent(module):
+        raise ImportError(f"No module named {module!r}")
+
+    monkeypatch.setattr(elsewhere.importlib, "import_module", absent)
+    wanted = (
+        f"needs {package}, which is not installed here: pip install \"fedpfl[{extra}]\" (No module named '{package}')"
+    )
+    assert refusal(models.build, name, (3, 32, 32), 10) == f"model = '{name}': {wanted}"
+
+
+def test_the_setting_takes_names_of_sources():
+    for name in ("torchvision:resnet18", "timm:x", "hf:~/vit"):
+        assert Config.parse({"model": name}).run.model == name
+    for name in ("torchvision:", "other:x", "resnet7"):
+        text = refusal(Config.parse, {"model": name})
+        assert "must be one of char-lstm" in text
+        assert "torchvision:NAME" in text

@@ -1,0 +1,129 @@
+"""Losses other than for classes: targets that are numbers, and labels of which several can be right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support import federation, quick, simulate
+
+from fedpfl.core.errors import ConfigError, DataError
+from fedpfl.data.datasets import read_npz
+from fedpfl.data.federation import Samples
+from fedpfl.methods import methods
+from fedpfl.results.export import export_personal
+from fedpfl.setup.config import Config
+from fedpfl.strategies.replies import improper
+from fedpfl.training.loop import evaluate
+
+ALLOWED = [name for name, method in methods().items() if not method.needs_classes]
+
+
+def file(path, targets):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(160, 6)).astype(np.float32)
+    y = x @ rng.normal(size=(6, 2))
+    np.savez(path, x=x, y=y if targets else (y > 0).astype(np.float32), client=np.arange(160) % 4)
+    return {
+        "dataset": "npz", "data": str(path), "partitioner": "natural", "model": "mlp", "local_epochs": 3,
+        "num_server_rounds": 3, "batch_size": 10, "learning_rate": 0.02, "loss": "mse" if targets else "multi-label",
+    }  # fmt: skip
+
+
+def test_scores_are_torchmetrics(tmp_path):
+    metrics = pytest.importorskip("torchmetrics")
+    rng = torch.Generator().manual_seed(0)
+    outputs, y = torch.randn(400, 3, generator=rng), torch.randn(400, 3, generator=rng)
+    score = evaluate(lambda x: x, Samples(outputs, y), "mse")
+    assert score.samples == 1200
+    assert score.correct / score.samples == pytest.approx(float(metrics.functional.r2_score(outputs, y)), abs=1e-5)
+    mse = float(metrics.functional.mean_squared_error(outputs, y))
+    assert score.loss_sum / score.samples == pytest.approx(mse, rel=1e-5)
+    labels = (y > 0).float()
+    several = evaluate(lambda x: x, Samples(outputs, labels), "multi-label")
+    wanted = metrics.functional.classification.multilabel_accuracy(outputs, labels.long(), 3, average="micro")
+    assert several.correct / several.samples == pytest.approx(float(wanted), abs=1e-6)
+    assert isinstance(several.correct, int)
+
+
+def test_targets_without_variance_have_a_score():
+    y = torch.ones(5, 1)
+    assert evaluate(lambda x: x, Samples(y, y), "mse").correct == 5
+    assert evaluate(lambda x: x + 1, Samples(y, y), "mse").correct == 0
+
+
+@pytest.mark.parametrize("method", ["apfl", "ditto", "fedala", "fedavg", "fedfomo", "fedrep", "moon", "per-fedavg"])
+def test_methods_learn_targets_and_labels(tmp_path, method):
+    for targets in (True, False):
+        folder = tmp_path / str(targets)
+        folder.mkdir()
+        run = simulate(folder, 4, method=method, **{**quick(method), **file(folder / "data.npz", targets)})
+        first, last = run.metrics()[0], run.metrics()[-1]
+        assert last["train_loss"] < first["train_loss"]
+        assert last["personalised"]["accuracy"] <= 1
+        assert "what is called accuracy is" in " ".join(run.task()["remarks"])
+
+
+@pytest.mark.parametrize("method", sorted(set(methods()) - set(ALLOWED)))
+def test_methods_that_need_classes_refuse_in_one_line(method):
+    with pytest.raises(ConfigError, match=f"loss = 'mse': must be cross-entropy for {method}: it "):
+        Config.parse({"method": method, "loss": "mse"})
+
+
+def test_no_method_is_forgotten(tmp_path):
+    settings = {**file(tmp_path / "data.npz", True), "num_server_rounds": 1, "local_epochs": 2, "learning_rate": 0.002}
+    for method in ALLOWED:
+        folder = tmp_path / method
+        run = simulate(folder, 4, method=method, **{**quick(method), **settings, "validation_fraction": 0.2})
+        assert np.isfinite(run.metrics()[-1]["personalised"]["accuracy"]), method
+
+
+def test_a_regression_is_exported_and_adapts(tmp_path):
+    run = simulate(tmp_path, 4, method="fedper", tune_epochs=1, **file(tmp_path / "data.npz", True))
+    assert len(export_personal(run)) == 4
+
+
+def test_loss_and_data_have_to_fit(tmp_path):
+    with pytest.raises(ConfigError, match="loss = 'mse': does not fit digits, which has classes; targets are"):
+        simulate(tmp_path, 2, method="fedavg", loss="mse")
+    settings = file(tmp_path / "data.npz", True)
+    with pytest.raises(ConfigError, match="loss = 'cross-entropy': does not fit data, which has numbers as targets"):
+        simulate(tmp_path, 4, method="fedavg", **{**settings, "loss": "cross-entropy"})
+    with pytest.raises(ConfigError, match="partitioner = 'dirichlet': divides by classes, and data has numbers"):
+        simulate(tmp_path, 4, method="fedavg", **{**settings, "partitioner": "dirichlet"})
+    with pytest.raises(ConfigError, match="permute-labels = True: must be false for data, which has targets"):
+        simulate(tmp_path, 4, method="fedavg", **{**settings, "permute_labels": True})
+    simulate(tmp_path, 4, method="fedavg", **{**settings, "partitioner": "iid", "num_server_rounds": 1})
+
+
+@pytest.mark.parametrize(
+    ("y", "words"),
+    [
+        (np.full((4, 2), np.nan), "y holds a value that is not finite"),
+        (np.zeros((3, 2)), "y has 3 targets for 4 samples"),
+        (np.zeros((4, 2, 2)), "must be whole numbers, one for each sample"),
+    ],
+)
+def test_targets_that_are_none(tmp_path, y, words):
+    np.savez(tmp_path / "data.npz", x=np.zeros((4, 2), np.float32), y=y)
+    with pytest.raises(DataError, match=words):
+        read_npz(tmp_path / "data.npz")
+
+
+def test_a_single_target_is_a_column(tmp_path):
+    np.savez(tmp_path / "data.npz", x=np.zeros((4, 2), np.float32), y=np.arange(4.0))
+    data = read_npz(tmp_path / "data.npz")
+    assert data.y_train.shape == (4, 1)
+    assert data.num_classes == 1
+
+
+def test_a_score_may_be_negative_but_not_a_count():
+    reply = {"personalised-correct": -3.5, "personalised-samples": 4, "personalised-loss-sum": 1.0}
+    assert improper(reply, ()) == ["personalised-correct"]
+    assert improper(reply, (), counted=False) == []
+    assert improper({**reply, "personalised-correct": 4.5}, (), counted=False) == ["personalised-correct"]
+    assert improper({**reply, "personalised-correct": float("nan")}, (), counted=False) == ["personalised-correct"]
+
+
+def test_settings_of_the_loss_are_in_the_run_s_configuration(tmp_path):
+    assert federation(tmp_path)["loss"] == "cross-entropy"

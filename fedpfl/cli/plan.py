@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core import parts
 from ..core.errors import ConfigError, FedpflError
 from ..core.settings import Value, absolute_places
 from ..data import default_clients as natural_clients
 from ..data import with_partitioner
 from ..data.registry import AUTO
+from ..models import require_known
 from ..results.run import RunFolder
 from ..setup.config import Config, check_keys
 from ..training.device import require_device
@@ -81,6 +83,7 @@ def prepare(
     folder, defaults = app or Path(), app_settings(app or Path())
     if app is not None and defaults is None:
         raise ConfigError("app", str(app), "is not the folder of a Flower app (pyproject.toml with [tool.flwr.app])")
+    parts.look_in(folder)
     given = overrides(texts)
     values = {**(defaults or {}), **given}
     check_keys(values)
@@ -89,6 +92,7 @@ def prepare(
     # The server and the clients run in another working directory.
     values = absolute_places(Config.parse(values).flat())
     config = Config.parse(values)
+    require_known(config.run.model)
     require_used(texts, [config.method.name])
     if not config.run.resume:
         values["partitioner"] = with_partitioner(config.data).partitioner
@@ -123,7 +127,7 @@ def _clients(num_clients: int, num_supernodes: int | None) -> int | None:
 def _new_name(config: Config) -> str:
     # Two runs may start in the same second, and their folders appear only seconds later.
     moment = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    return f"{moment}-{config.run.method}-{config.data.dataset}"
+    return f"{moment}-{parts.short(config.run.method)}-{parts.short(config.data.dataset)}"
 
 
 def _fresh(config: Config) -> RunFolder:

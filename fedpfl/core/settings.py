@@ -13,6 +13,7 @@ from that line.
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, Sequence, TypeVar, Union, cast
 
@@ -21,24 +22,30 @@ from .errors import ConfigError
 # Settings that are places on the machine that uses them.
 PLACES = ("output-dir", "state-dir", "data-dir", "data", "initial-weights")
 
+_WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
 Value = Union[bool, int, float, str]
 S = TypeVar("S")
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a setting allows. ``None`` means no limit of that kind."""
+    """What a setting allows. ``None`` means no limit of that kind.
+
+    Where there are ``choices``, ``open_to`` says what else is allowed: words for it, and a function that tells.
+    """
 
     above: float | None = None
     minimum: float | None = None
     maximum: float | None = None
     choices: Callable[[], Sequence[str]] | None = None
+    open_to: Mapping[str, Callable[[str], bool]] = dataclasses.field(default_factory=dict)
 
     def complaint(self, value: Value) -> str | None:
         """Say in words what is allowed if ``value`` is not, else return ``None``."""
         if self.choices is not None:
-            names = list(self.choices())
-            return None if value in names else "must be one of " + ", ".join(names)
+            allowed = value in self.choices() or any(fits(str(value)) for fits in self.open_to.values())
+            return None if allowed else "must be " + self.describe()
         if isinstance(value, (bool, str)):
             return None
         low = (self.above is None or value > self.above) and (self.minimum is None or value >= self.minimum)
@@ -50,7 +57,7 @@ class Limits:
     def describe(self) -> str:
         """Describe the limits in words, for example ``> 0 and at most 1``."""
         if self.choices is not None:
-            return "one of " + ", ".join(self.choices())
+            return "one of " + ", or ".join([", ".join(self.choices()), *self.open_to])
         parts = []
         if self.above is not None:
             parts.append(f"> {self.above:g}")
@@ -69,6 +76,7 @@ def setting(
     minimum: float | None = None,
     maximum: float | None = None,
     choices: Sequence[str] | Callable[[], Sequence[str]] | None = None,
+    open_to: Mapping[str, Callable[[str], bool]] | None = None,
 ) -> Any:
     """Declare a dataclass field that is a setting.
 
@@ -82,11 +90,13 @@ def setting(
         Exclusive lower, inclusive lower and inclusive upper limit.
     choices : sequence of str, or a function that returns one, optional
         The allowed words; a function where the list is a registry that fills up later.
+    open_to : mapping of str to callable, optional
+        What else is allowed beside ``choices``: a description, and a function that says of a word whether it fits.
     """
     if choices is not None and not callable(choices):
         fixed = tuple(choices)
         choices = lambda: fixed  # noqa: E731
-    limits = Limits(above, minimum, maximum, choices)
+    limits = Limits(above, minimum, maximum, choices, open_to or {})
     return dataclasses.field(default=default, metadata={"doc": doc, "limits": limits})
 
 
@@ -136,6 +146,34 @@ def _checked(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
     if complaint:
         raise ConfigError(key, value, complaint)
     return cast(Value, typed)
+
+
+def is_word(text: str) -> bool:
+    """Say whether a text can be (the beginning of) a key: lower-case letters and digits with dashes between them."""
+    return _WORD.fullmatch(text) is not None
+
+
+def require_settings(key: str, value: str, cls: Any) -> None:
+    """Refuse a class of settings of the user's that :func:`parse` cannot work with.
+
+    Parameters
+    ----------
+    key, value : str
+        The setting that brought the class, for the error.
+    cls : object
+        What should be a dataclass of fields made by :func:`setting`.
+
+    Raises
+    ------
+    ConfigError
+        It is not.
+    """
+    name = getattr(cls, "__name__", repr(cls))
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        raise ConfigError(key, value, f"{name} must be a dataclass of settings: @dataclass(frozen=True)")
+    for field in dataclasses.fields(cls):
+        if "limits" not in field.metadata or type(field.default) not in (bool, int, float, str):
+            raise ConfigError(key, value, f'{name}.{field.name} must be made by setting(default, "its meaning")')
 
 
 def items(settings: Any, prefix: str = "") -> Iterator[tuple[str, Value]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..core import parts
 from ..core.settings import Value, items, setting
 from .registry import AUTO, dataset_names, partitioner_names
 
@@ -28,9 +29,12 @@ class DataSettings:
         "digits",
         "Data set; `fedpfl datasets` lists them, `npz` and `image-folder` read your own.",
         choices=dataset_names,
+        open_to={parts.FORM: parts.is_reference},
     )
     data: str = setting(
-        "", 'Path of your own data: the file for dataset = "npz", the folder for dataset = "image-folder".'
+        "",
+        'Path of your own data: the file for dataset = "npz", the folder for dataset = "image-folder"; a data set of '
+        "your own gets it, too.",
     )
     data_dir: str = setting(
         "~/.fedpfl/data",

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from . import cnn, lstm, mlp, resnet, resnet9, series, transformer, vgg  # noqa: F401  (importing a module registers its models)
 from .parts import Parts, cut
-from .registry import BaseHeadModel, build, names, register
+from .registry import BaseHeadModel, build, names, register, require_known
 from .torchvision_weights import from_torchvision
 from .weight_files import load_weights
 
-__all__ = ["BaseHeadModel", "Parts", "build", "cut", "from_torchvision", "load_weights", "names", "register"]
+__all__ = [
+    "BaseHeadModel",
+    "Parts",
+    "build",
+    "cut",
+    "from_torchvision",
+    "load_weights",
+    "names",
+    "register",
+    "require_known",
+]

@@ -8,6 +8,7 @@ from typing import Callable, NamedTuple, Tuple
 
 from torch import Tensor, nn
 
+from fedpfl.core import parts
 from fedpfl.core.errors import ConfigError
 
 Shape = Tuple[int, ...]
@@ -96,8 +97,8 @@ def register(
 
 
 def names() -> list[str]:
-    """Return the names of all registered models, sorted."""
-    return sorted(_MODELS)
+    """Return the names of all registered models, sorted, and then those of installed packages."""
+    return [*sorted(_MODELS), *(name for name in parts.named("model") if name not in _MODELS)]
 
 
 def build(name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0) -> BaseHeadModel:
@@ -106,7 +107,7 @@ def build(name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0) 
     Parameters
     ----------
     name : str
-        One of :func:`names`.
+        One of :func:`names`, or what :func:`fedpfl.core.parts.find` takes.
     input_shape : tuple of int
         Shape of one sample: (channels, height, width) of an image, (channels, time) of a series, (length,) of a text,
         for example (features,) otherwise.
@@ -120,17 +121,31 @@ def build(name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0) 
     ConfigError
         The name is unknown, or the model cannot take inputs of this shape.
     """
-    if name not in _MODELS:
-        raise ConfigError("model", name, "must be one of " + ", ".join(names()))
+    if name not in _MODELS or name in parts.named("model"):
+        # A module of its own: it needs the shape of a model, which is this one's.
+        from .yours import build_yours
+
+        model = build_yours(name, input_shape, num_classes, vocabulary)
+    else:
+        model = _build(name, input_shape, num_classes, vocabulary)
+    model.input_shape, model.vocabulary = input_shape, vocabulary
+    model.another = partial(build, name, input_shape, num_classes, vocabulary)
+    return model
+
+
+def require_known(name: str) -> None:
+    """Raise :class:`ConfigError` for a model that is not there; one that is need not be able to take the data."""
+    if name not in _MODELS or name in parts.named("model"):
+        parts.find("model", name, _MODELS)
+
+
+def _build(name: str, input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
     entry = _MODELS[name]
     complaint = _complaint(entry, input_shape, vocabulary)
     if complaint:
         shown = "x".join(map(str, input_shape)) or "empty"
         raise ConfigError("model", name, f"{complaint}, but the input is {shown}{' tokens of text' * bool(vocabulary)}")
-    model = entry.builder(input_shape, num_classes, *([vocabulary] if vocabulary else []))
-    model.input_shape, model.vocabulary = input_shape, vocabulary
-    model.another = partial(build, name, input_shape, num_classes, vocabulary)
-    return model
+    return entry.builder(input_shape, num_classes, *([vocabulary] if vocabulary else []))
 
 
 def _complaint(entry: _Entry, shape: Shape, vocabulary: int) -> str | None:

@@ -34,6 +34,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
+from ..core import parts
 from ..core.errors import ConfigError, StateError
 from ..core.files import write_atomically
 from ..rules import Rule
@@ -82,7 +83,10 @@ class RunFolder:
             A run of that name is there already, or the folder cannot be made.
         """
         root = Path(config.run.output_dir).expanduser()
-        name = config.run.run_name or f"{time.strftime('%Y%m%d-%H%M%S')}-{config.run.method}-{config.data.dataset}"
+        name = (
+            config.run.run_name
+            or f"{time.strftime('%Y%m%d-%H%M%S')}-{config.method.name}-{parts.short(config.data.dataset)}"
+        )
         path, tries = root / name, 1
         while True:
             try:

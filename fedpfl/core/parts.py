@@ -16,6 +16,7 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
+import itertools
 import re
 import sys
 from functools import lru_cache
@@ -35,6 +36,7 @@ PYTHON = "python"
 _WORD = r"[^\W\d]\w*"
 _REFERENCE = re.compile(rf"{_WORD}(?:\.{_WORD})*:{_WORD}(?:\.{_WORD})*(?:#\d+)?")
 _given: dict[str, Any] = {}
+_numbers = itertools.count(1)  # so that no two objects have one name
 
 
 class _Place:
@@ -155,7 +157,7 @@ def article(thing: object) -> str:
 
 
 @contextlib.contextmanager
-def given(kind: str, thing: object) -> Iterator[str]:
+def given(kind: str, thing: object, text: str = "") -> Iterator[str]:
     """Give a Python object as a setting's value, for the time of a ``with`` statement.
 
     Parameters
@@ -164,25 +166,29 @@ def given(kind: str, thing: object) -> Iterator[str]:
         The setting.
     thing : object
         What :func:`find` shall return.
+    text : str
+        The value under which a run that is over has known it; by default a new one.
 
     Yields
     ------
     str
         The setting's value: ``MODULE:NAME`` where other processes can import the object by it, else ``python:…``.
     """
-    reference = _importable(thing)
+    reference = None if text else _importable(thing)
     if reference is not None:
         yield reference
         return
-    name = str(getattr(thing, "__name__", kind))
-    name = name if name.isidentifier() else kind
-    taken = [int(text.rpartition("#")[2]) for text in _given]
-    text = f"{PYTHON}:{name}#{max(taken, default=0) + 1}"
+    if not text:
+        name = str(getattr(thing, "__name__", kind))
+        text = f"{PYTHON}:{name if name.isidentifier() else kind}#{next(_numbers)}"
+    before = _given.get(text)
     _given[text] = thing
     try:
         yield text
     finally:
         del _given[text]
+        if before is not None:
+            _given[text] = before
 
 
 def require_sendable(values: Mapping[str, Any]) -> None:
@@ -232,6 +238,11 @@ def look_in(folder: Path | None) -> None:
 def folder() -> Path | None:
     """Return the folder in which :func:`look_in` said that modules lie."""
     return _place.folder
+
+
+def has(name: str) -> bool:
+    """Say whether the app's folder has a module of this name."""
+    return _own_file(name) is not None
 
 
 def version() -> int:
@@ -302,14 +313,17 @@ def _place_of(found: ModuleType) -> str:
 
 def _require_not_hidden(kind: str, text: str, name: str) -> None:
     """Refuse a module of somebody else's that has the name of a file of the user's."""
-    if _place.folder is None:
-        return
-    mine = [_place.folder / f"{name}.py", _place.folder / name / "__init__.py"]
-    wanted = next((path for path in mine if path.is_file()), None)
-    found = sys.modules[name]
+    wanted, found = _own_file(name), sys.modules[name]
     if wanted is not None and not _lies_here(found):
         allowed = f"{wanted} has the name of another module, {_place_of(found)}; rename the file"
         raise ConfigError(kind, text, allowed)
+
+
+def _own_file(name: str) -> Path | None:
+    if _place.folder is None:
+        return None
+    mine = [_place.folder / f"{name}.py", _place.folder / name / "__init__.py"]
+    return next((path for path in mine if path.is_file()), None)
 
 
 def _lies_here(found: ModuleType) -> bool:

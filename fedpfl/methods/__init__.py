@@ -14,7 +14,7 @@ from ..core import parts, settings
 from ..core.errors import ConfigError
 from .base import Method
 
-__all__ = ["Method", "find", "known", "methods", "names"]
+__all__ = ["Method", "discover", "find", "known", "methods", "names"]
 
 # What :func:`find` has found of users' own methods: the value of the setting, and the class.
 _own: dict[str, type[Method]] = {}
@@ -26,7 +26,7 @@ def methods() -> dict[str, type[Method]]:
     found: dict[str, type[Method]] = {}
     for module in pkgutil.iter_modules(__path__):
         for value in vars(importlib.import_module(f"{__name__}.{module.name}")).values():
-            if isinstance(value, type) and issubclass(value, Method) and "name" in vars(value):
+            if _is_method(value):
                 found[value.name] = value
     return dict(sorted(found.items()))
 
@@ -41,6 +41,32 @@ def known() -> dict[str, type[Method]]:
                 continue  # said where it is asked for: a package that is broken is no reason to fail without it
     # A class that was read anew, because its file has changed, takes the place of the old one.
     return {**methods(), **{method.name: method for method in _own.values()}}
+
+
+def discover(module: str = "parts") -> list[type[Method]]:
+    """Make the methods known that a module of the app's folder has; return them, in the order of their names.
+
+    Parameters
+    ----------
+    module : str
+        Its name; there need not be one.
+
+    Raises
+    ------
+    ConfigError
+        The module cannot be imported, or one of its methods cannot be one.
+    """
+    for name in [name for name in _own if name.startswith(f"{module}:")]:
+        del _own[name]
+    if not parts.has(module):
+        return []
+    found = vars(parts.module("method", f"{module}:method"))
+    own = [key for key, value in found.items() if _is_method(value) and value.__module__ == module]
+    return sorted((find(f"{module}:{key}") for key in own), key=lambda method: method.name)
+
+
+def _is_method(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Method) and "name" in vars(value)
 
 
 def names() -> list[str]:

@@ -7,10 +7,12 @@ from .parts import Parts, cut
 from .registry import BaseHeadModel, build, names, register, require_known
 from .torchvision_weights import from_torchvision
 from .weight_files import load_weights
+from .yours import as_given
 
 __all__ = [
     "BaseHeadModel",
     "Parts",
+    "as_given",
     "build",
     "cut",
     "from_torchvision",

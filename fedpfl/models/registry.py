@@ -32,11 +32,14 @@ class BaseHeadModel(nn.Module):
         Number of different tokens of a model of texts, 0 for others; set by :func:`build`.
     another : callable, () → BaseHeadModel
         Builds the same model with newly drawn initial weights; set by :func:`build`.
+    head_path : str
+        Where in a user's module the head was, empty for models that are built in two parts.
     """
 
     input_shape: Shape
     vocabulary: int = 0
     another: Callable[[], BaseHeadModel]
+    head_path: str = ""
 
     def __init__(self, base: nn.Module, head: nn.Linear) -> None:
         super().__init__()
@@ -96,9 +99,14 @@ def register(
     return add
 
 
+def built_in() -> list[str]:
+    """Return the names of all registered models, sorted."""
+    return sorted(_MODELS)
+
+
 def names() -> list[str]:
-    """Return the names of all registered models, sorted, and then those of installed packages."""
-    return [*sorted(_MODELS), *(name for name in parts.named("model") if name not in _MODELS)]
+    """Return the names that users may write: those of :func:`built_in`, and of installed packages' models."""
+    return [*built_in(), *(name for name in parts.named("model") if name not in _MODELS)]
 
 
 def build(name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0) -> BaseHeadModel:

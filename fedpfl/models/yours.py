@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..core import parts
 from ..core.errors import ConfigError
-from .registry import BaseHeadModel, Shape, names
+from .registry import BaseHeadModel, Shape, built_in
 
 
 def build_yours(name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0) -> BaseHeadModel:
@@ -27,7 +27,7 @@ def build_yours(name: str, input_shape: Shape, num_classes: int, vocabulary: int
     ConfigError
         There is no such function, it raises an exception, or what it makes is no model for this input.
     """
-    found = parts.find("model", name, names())
+    found = parts.find("model", name, built_in())
     if isinstance(found, nn.Module):
         raise ConfigError("model", name, f"is a {type(found).__name__} that is built; give a function that builds one")
     offered = {"input_shape": tuple(input_shape), "num_classes": num_classes, "vocabulary": vocabulary}
@@ -70,7 +70,18 @@ def base_and_head(name: str, module: nn.Module) -> BaseHeadModel:
     parent = module.get_submodule(above)
     head = getattr(parent, last)
     setattr(parent, last, nn.Identity())
-    return BaseHeadModel(module, head)
+    model = BaseHeadModel(module, head)
+    model.head_path = linear[-1]
+    return model
+
+
+def as_given(model: BaseHeadModel) -> nn.Module:
+    """Return the module that a user's function has built, its head put back; another model as it is."""
+    if not model.head_path:
+        return model
+    above, _, last = model.head_path.rpartition(".")
+    setattr(model.base.get_submodule(above), last, model.head)
+    return model.base
 
 
 def _sample(input_shape: Shape, vocabulary: int) -> Tensor:

@@ -351,6 +351,21 @@ class RunFolder:
         self._events.flush()
 
 
+def find_run(run: str, root: Path) -> RunFolder:
+    """Find a run by its folder's path or by its name in a folder of runs.
+
+    Raises
+    ------
+    ConfigError
+        There is no such run.
+    """
+    root = root.expanduser()
+    for path in (Path(run).expanduser(), root / run):
+        if (path / "config.toml").is_file():
+            return RunFolder(path.resolve())
+    raise ConfigError("run", run, f"there is no such run in {root}, nor a run's folder of this path")
+
+
 def to_toml(values: dict[str, Any]) -> str:
     """Write flat settings as TOML (the standard library reads it but does not write it)."""
     # A JSON string is a TOML string, and JSON's numbers and booleans are TOML's, once NaN is ruled out by the checks.

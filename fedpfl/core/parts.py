@@ -200,6 +200,14 @@ def require_sendable(values: Mapping[str, Any]) -> None:
             raise ConfigError(kind, text, allowed)
 
 
+def require_installed(values: Mapping[str, Any]) -> None:
+    """Refuse a module of this folder where no app is in it that could take the module to devices."""
+    for kind in GROUPS:
+        text = values.get(kind)
+        if isinstance(text, str) and is_reference(text) and has(text.partition(":")[0].partition(".")[0]):
+            raise ConfigError(kind, text, "lies in no Flower app, which would take it to the devices: fedpfl new NAME")
+
+
 def short(text: str) -> str:
     """Return what a part is called in titles and in names of files: ``parts:har_cnn`` is ``har_cnn``."""
     return text.partition(":")[2].partition("#")[0] if is_reference(text) else text

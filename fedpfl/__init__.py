@@ -1,3 +1,72 @@
-"""fedpfl: personalised federated learning as one Flower app."""
+"""fedpfl: personalised federated learning as one Flower app.
+
+The names below are what a script or a notebook uses (docs/python.md). Each is imported when it is first asked for, so
+that a device's worker, which needs none of them, neither waits for them nor has to have what they import.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api.many import Comparison, Sweep, compare, sweep
+    from .api.runs import Run, load, run
+    from .core.errors import ConfigError, DataError, FedpflError
+    from .core.extras import Extra
+    from .core.settings import setting
+    from .data import Dataset
+    from .methods.base import Aggregation, LocalRound, Method
+    from .models import BaseHeadModel
+    from .rules import Rule
+    from .training.phase import Phase
 
 __version__ = "0.1.0"
+
+# A name → the module of this package that it is in.
+_PUBLIC = {
+    # what there is to do
+    "run": "api.runs", "load": "api.runs", "compare": "api.many", "sweep": "api.many",
+    # what comes back
+    "Run": "api.runs", "Comparison": "api.many", "Sweep": "api.many",
+    # what a part of one's own is made of
+    "Method": "methods.base", "Aggregation": "methods.base", "LocalRound": "methods.base", "Phase": "training.phase",
+    "Rule": "rules", "Extra": "core.extras", "setting": "core.settings", "Dataset": "data", "BaseHeadModel": "models",
+    # what can go wrong
+    "FedpflError": "core.errors", "ConfigError": "core.errors", "DataError": "core.errors",
+}  # fmt: skip
+
+__all__ = [
+    "Aggregation",
+    "BaseHeadModel",
+    "Comparison",
+    "ConfigError",
+    "DataError",
+    "Dataset",
+    "Extra",
+    "FedpflError",
+    "LocalRound",
+    "Method",
+    "Phase",
+    "Rule",
+    "Run",
+    "Sweep",
+    "__version__",
+    "compare",
+    "load",
+    "run",
+    "setting",
+    "sweep",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

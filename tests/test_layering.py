@@ -30,6 +30,7 @@ LAYERS = [
     ["analysis"],
     ["experiments"],
     ["report"],
+    ["api"],
     ["cli"],
 ]
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}

@@ -109,7 +109,22 @@ app = typer.Typer(
 )
 
 # The commands register themselves with `app`, which therefore has to be there first.
-from . import analyse, doctor, experiment, keys, listing, partition, register, report, runs, start, sweep, up, watch  # noqa: E402, F401
+from . import (  # noqa: E402, F401  # noqa: E402, F401
+    analyse,
+    doctor,
+    experiment,
+    keys,
+    listing,
+    new,
+    partition,
+    register,
+    report,
+    runs,
+    start,
+    sweep,
+    up,
+    watch,
+)
 
 
 def main() -> None:

@@ -138,13 +138,9 @@ def run_folder(run: str, settings: Mapping[str, Any] | None = None) -> RunFolder
     ConfigError
         There is no such run.
     """
-    from ..results.run import RunFolder
+    from ..results.run import find_run
 
-    root = output_dir(settings)
-    for path in (Path(run).expanduser(), root / run):
-        if (path / "config.toml").is_file():
-            return RunFolder(path.resolve())
-    raise ConfigError("run", run, f"there is no such run in {root}, nor a run's folder of this path")
+    return find_run(run, output_dir(settings))
 
 
 def output_dir(settings: Mapping[str, Any] | None = None) -> Path:

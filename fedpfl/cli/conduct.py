@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.errors import ConfigError, FedpflError, NoPlainModel
+from ..core.errors import ConfigError, FedpflError
 from . import in_words
 from .common import print_json, stdout
 
 if TYPE_CHECKING:
-    from .plan import Plan
-    from .progress import Display
+    from ..launch.plan import Plan
 
 COMPLETED, FAILED = "finished:completed", "finished:failed"
 
@@ -102,17 +101,6 @@ def conduct(
 
         stdout().print(outcome_table(outcome(plan.folder)))
         typer.echo(plan.folder.path)
-
-
-def export(plan: Plan, shown: Display) -> None:
-    """Write the personalised models of a run that has finished."""
-    from ..results.export import export_personal
-
-    shown.stage("writing the personalised models")
-    try:
-        export_personal(plan.folder)
-    except NoPlainModel as reason:
-        typer.echo(f"note: no personalised models are written: {reason}", err=True)
 
 
 def _fetch_data(plan: Plan, quiet: bool) -> None:

@@ -309,8 +309,8 @@ def conduct(
     """Run a grid with its progress on standard error; Ctrl-C ends the program with exit code 130."""
     from ..experiments.cluster import LOOK_SECONDS, QUEUED
     from ..experiments.grid import Grid
+    from ..launch.progress import grid_display
     from ..launch.superlink import ending_signals
-    from .progress import grid_display
 
     grid = Grid(runs, store, cluster, LOOK_SECONDS if cluster else None)
     try:

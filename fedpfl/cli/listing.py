@@ -83,11 +83,16 @@ def config_command(
     ] = False,
 ) -> None:
     """Print every setting with its default, meaning and limits."""
+    from ..core import parts
+    from ..methods import discover
     from ..setup import reference
 
     if not update:
         typer.echo(reference.pyproject_block())
         return
+    # The settings of an app's own methods stand there, too.
+    parts.look_in(Path())
+    discover()
     changed = reference.update(Path())
     for path in changed:
         typer.echo(f"wrote {path}")

@@ -1,54 +1,14 @@
-"""Everything that is decided, and checked, before ``fedpfl run`` starts anything."""
+"""What the command line adds to a plan: the app's folder and the texts of ``--run-config``."""
 
 from __future__ import annotations
 
-import os
-import secrets
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from ..core.errors import ConfigError, FedpflError
-from ..core.settings import Value, absolute_places
-from ..data import default_clients as natural_clients
-from ..data import with_partitioner
-from ..data.registry import AUTO
-from ..results.run import RunFolder
-from ..setup.config import Config, check_keys
-from ..training.device import require_device
-from .common import app_settings, overrides, require_used, run_folder
-from .partition import DEFAULT_CLIENTS
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A run that can be started.
-
-    Attributes
-    ----------
-    app : Path or None
-        The app's folder; None means the installed package.
-    config : Config
-        Its settings, with absolute paths, a name and the number of clients.
-    folder : RunFolder
-        Where the server will put the results.
-    """
-
-    app: Path | None
-    config: Config
-    folder: RunFolder
-
-    def run_config(self) -> dict[str, Value]:
-        """Return the settings to hand to Flower."""
-        return self.config.flat()
-
-    def has_finished(self) -> bool:
-        """Say whether the run has done all its rounds and written its results, so that there is no going on."""
-        last = max((line["round"] for line in self.folder.metrics()), default=0)
-        done = last >= self.config.run.num_server_rounds or self.folder.stalled(self.config.run.early_stop)
-        return done and (self.folder.path / "summary.md").is_file()
+from ..core.errors import ConfigError
+from ..launch import plan
+from ..launch.plan import DEFAULT_CLIENTS, Plan
+from .common import app_settings, overrides, require_used
 
 
 def prepare(
@@ -66,92 +26,20 @@ def prepare(
         The app's folder; None takes the working directory if it holds an app, else the installed package.
     texts : sequence of str
         What ``--run-config`` gives.
-    num_supernodes : int or None
-        Number of clients where ``num-clients`` is 0.
-    resume : str or None
-        Name or folder of the run to go on with.
-    default_clients : int
-        Number of clients where nothing says it.
+    num_supernodes, resume, default_clients
+        See :func:`fedpfl.launch.plan.prepare`.
 
     Raises
     ------
     FedpflError
         In one line, what to change.
     """
-    folder, defaults = app or Path(), app_settings(app or Path())
+    folder = app or Path()
+    defaults = app_settings(folder)
     if app is not None and defaults is None:
         raise ConfigError("app", str(app), "is not the folder of a Flower app (pyproject.toml with [tool.flwr.app])")
     given = overrides(texts)
-    values = {**(defaults or {}), **given}
-    check_keys(values)
-    if resume is not None:
-        values = _resumed(resume, values, given)
-    # The server and the clients run in another working directory.
-    values = absolute_places(Config.parse(values).flat())
-    config = Config.parse(values)
-    require_used(texts, [config.method.name])
-    if not config.run.resume:
-        values["partitioner"] = with_partitioner(config.data).partitioner
-    given_number = _clients(config.data.num_clients, num_supernodes)
-    values["num-clients"] = given_number or natural_clients(config.data) or default_clients
-    values["run-name"] = config.run.run_name or _new_name(config)
-    config = Config.parse(values)
-    require_device(config.training)
-    run = RunFolder.reopen(config) if config.run.resume else _fresh(config)
-    plan = Plan(folder.resolve() if defaults is not None else None, config, run)
-    if config.run.resume:
-        _check_resumable(plan)
-    return plan
-
-
-def _resumed(resume: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    stored = run_folder(resume, values)
-    where = {"run-name": stored.path.name, "output-dir": str(stored.path.parent), "resume": True}
-    # What auto meant was decided when the run began.
-    given = {key: value for key, value in given.items() if (key, value) != ("partitioner", AUTO)}
-    values = {**stored.config(), **given, **where}
-    # Without a number `flwr run` took one client for each node that there was.
-    return {**values, "num-clients": values.get("num-clients") or stored.task().get("clients", 0)}
-
-
-def _clients(num_clients: int, num_supernodes: int | None) -> int | None:
-    if num_clients and num_supernodes and num_clients != num_supernodes:
-        raise ConfigError("num-supernodes", num_supernodes, f"must be num-clients = {num_clients}, or be left out")
-    return num_clients or num_supernodes
-
-
-def _new_name(config: Config) -> str:
-    # Two runs may start in the same second, and their folders appear only seconds later.
-    moment = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    return f"{moment}-{config.run.method}-{config.data.dataset}"
-
-
-def _fresh(config: Config) -> RunFolder:
-    root = Path(config.run.output_dir)
-    if (root / config.run.run_name).exists():
-        allowed = f"a run of this name is in {root}; choose another, or go on with it: --resume {config.run.run_name}"
-        raise ConfigError("run-name", config.run.run_name, allowed)
-    for key, path in (("output-dir", root), ("state-dir", Path(config.run.state_dir))):
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(key, str(path), f"cannot be written ({error.strerror})") from error
-        if not os.access(path, os.W_OK):
-            raise ConfigError(key, str(path), "cannot be written")
-    return RunFolder(root / config.run.run_name)
-
-
-def _check_resumable(plan: Plan) -> None:
-    with plan.folder.alone():  # the server takes the lock again
-        pass
-    if plan.has_finished():
-        last = plan.folder.metrics()[-1]["round"]
-        if last < plan.config.run.num_server_rounds:
-            raise FedpflError(
-                f"{plan.config.run.run_name} ended early after {last} rounds (early-stop = "
-                f"{plan.config.run.early_stop}); to go on: --run-config 'early-stop=0'"
-            )
-        raise FedpflError(
-            f"{plan.config.run.run_name} has finished its {last} rounds; "
-            f"ask for more: --run-config 'num-server-rounds={2 * last}'"
-        )
+    here = None if defaults is None else folder
+    made = plan.prepare(here, defaults or {}, given, num_supernodes, resume, default_clients)
+    require_used(texts, [made.config.method.name])
+    return made

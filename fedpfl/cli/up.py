@@ -59,9 +59,13 @@ def up_command(
     bed = Testbed(keys.expanduser(), transport is Transport.MQTT)
 
     def make() -> Plan:
+        from ..core.parts import require_installed
         from .plan import prepare
 
-        return prepare(app_dir, run_config, num_supernodes, resume, DEFAULT_NODES)
+        plan = prepare(app_dir, run_config, num_supernodes, resume, DEFAULT_NODES)
+        if plan.app is None:
+            require_installed(plan.run_config())
+        return plan
 
     def begin(plan: Plan) -> str:
         bed.start_nodes(plan.config.data.num_clients, devices, worker, plan.app, plan.folder.path.parent)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from ..core.errors import FedpflError
-from .conduct import COMPLETED, RunFailedError, export
+from .conduct import COMPLETED, RunFailedError
 
 if TYPE_CHECKING:
+    from ..launch.plan import Plan
+    from ..launch.progress import Display
     from ..launch.superlink import SuperLink
-    from .plan import Plan
-    from .progress import Display
 
 LOOK_SECONDS = 0.2
 # A question to Flower costs a process and more than a second of one core, taken from the training. Only a server that
@@ -48,8 +48,8 @@ def carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet: 
     RunFailedError
         The run ended without its results.
     """
+    from ..launch.progress import display
     from ..launch.superlink import reason_in
-    from .progress import display
 
     run_id, status, details = None, "failed", ""
     with display(plan.config.run.num_server_rounds, quiet) as shown:
@@ -76,6 +76,13 @@ def carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet: 
         raise RunFailedError(status, f"{reason} (log: {where})" if where else reason)
     if where:
         typer.echo(f"log: {where}", err=True)
+
+
+def export(plan: Plan, shown: Display) -> None:
+    """Write the personalised models of a run that has finished."""
+    from ..launch import simulation  # and with it torch, which is not needed before
+
+    simulation.export(plan, shown)
 
 
 def _watch(

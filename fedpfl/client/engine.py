@@ -14,6 +14,7 @@ from typing import Callable, Mapping, Sequence, Tuple
 import numpy as np
 import torch
 
+from ..core import parts
 from ..core.errors import ConfigError, StateError, TrainingDiverged
 from ..core.extras import CLIENT, SERVER
 from ..core.layout import Layout
@@ -278,7 +279,7 @@ class Engine:
 
 
 Handler = Callable[[str, Payload, Mapping[str, Value], Mapping[str, Value]], Payload]
-Key = Tuple[Tuple[Tuple[Tuple[str, Value], ...], int], str, int]
+Key = Tuple[Tuple[Tuple[Tuple[str, Value], ...], int, int], str, int]
 
 HANDLERS: dict[str, Callable[[Engine, int, Payload], Payload]] = {
     "query": Engine.query,
@@ -353,7 +354,8 @@ def engine_for(run_config: Mapping[str, Value], nodes: int, path: str, client: i
     client : int
         Client from 0.
     """
-    run = tuple(sorted(run_config.items())), nodes
+    # And the user's own code: a later run may have the same settings and another file.
+    run = tuple(sorted(run_config.items())), nodes, parts.version()
     key = (run, path, client if path else -1)
     if key in _engines:
         _engines.move_to_end(key)

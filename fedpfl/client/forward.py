@@ -13,6 +13,7 @@ from logging import INFO, WARNING, getLogger
 from pathlib import Path
 
 from .. import __version__
+from ..core import parts
 from ..core.errors import FedpflError
 from ..core.payload import Payload
 from ..core.settings import Value
@@ -58,6 +59,8 @@ def forward(
     header = {
         "version": __version__, "code": protocol.code_hash(), "kind": kind,
         "run-config": dict(run_config), "node-config": dict(node_config),
+        # Where Flower has unpacked the user's own code, if a setting names some.
+        "app": str(parts.app_folder(run_config) or ""),
     }  # fmt: skip
     losses, deadline = 0, time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline and losses <= MOST_LOSSES:

@@ -23,6 +23,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Iterator
 
 from .. import __version__
+from ..core import parts
 from ..core.errors import FedpflError
 from ..core.payload import Payload
 from . import protocol
@@ -75,6 +76,8 @@ def _serve_one(handle: Handler, stream: BufferedIOBase) -> None:
     what = f"{kind} of client {node_config.get('partition-id')}"
     try:
         _require_same_code(header)
+        app = str(header.get("app", ""))
+        parts.look_in(Path(app) if app else None)
         answer, words = handle(kind, message, run_config, node_config), {}
     except FedpflError as error:
         logger.warning("%s: %s", what, error)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
+
 
 class FedpflError(Exception):
     """Base of every error that the program explains in one line instead of a traceback."""
@@ -49,3 +52,13 @@ class NoPlainModel(FedpflError):
 
 class StateError(FedpflError):
     """A stored file (personal state, checkpoint, result) is missing or damaged."""
+
+
+def in_one_line(error: Exception) -> str:
+    """Return what an exception says, and where it was raised: ``ValueError: no such shape (parts.py, line 12)``."""
+    words = " ".join(str(error).split())[:500]
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__}: {error.msg} ({Path(error.filename).name}, line {error.lineno})"
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    where = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in last)
+    return f"{type(error).__name__}{': ' * bool(words)}{words}{where}"

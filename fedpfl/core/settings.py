@@ -13,6 +13,7 @@ from that line.
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, Sequence, TypeVar, Union, cast
 
@@ -20,6 +21,8 @@ from .errors import ConfigError
 
 # Settings that are places on the machine that uses them.
 PLACES = ("output-dir", "state-dir", "data-dir", "data", "initial-weights")
+
+_WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 Value = Union[bool, int, float, str]
 S = TypeVar("S")
@@ -143,6 +146,34 @@ def _checked(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
     if complaint:
         raise ConfigError(key, value, complaint)
     return cast(Value, typed)
+
+
+def is_word(text: str) -> bool:
+    """Say whether a text can be (the beginning of) a key: lower-case letters and digits with dashes between them."""
+    return _WORD.fullmatch(text) is not None
+
+
+def require_settings(key: str, value: str, cls: Any) -> None:
+    """Refuse a class of settings of the user's that :func:`parse` cannot work with.
+
+    Parameters
+    ----------
+    key, value : str
+        The setting that brought the class, for the error.
+    cls : object
+        What should be a dataclass of fields made by :func:`setting`.
+
+    Raises
+    ------
+    ConfigError
+        It is not.
+    """
+    name = getattr(cls, "__name__", repr(cls))
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        raise ConfigError(key, value, f"{name} must be a dataclass of settings: @dataclass(frozen=True)")
+    for field in dataclasses.fields(cls):
+        if "limits" not in field.metadata or type(field.default) not in (bool, int, float, str):
+            raise ConfigError(key, value, f'{name}.{field.name} must be made by setting(default, "its meaning")')
 
 
 def items(settings: Any, prefix: str = "") -> Iterator[tuple[str, Value]]:

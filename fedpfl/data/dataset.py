@@ -29,6 +29,8 @@ class Dataset:
         One name for each class; the numbers by default.
     vocabulary : int
         Number of different tokens of texts; 0 for data that are no texts.
+    split : {"", "given"}
+        ``given``: whatever the setting ``split`` says, clients are tested with their own part of ``x_test``.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Dataset:
     num_classes: int = 0
     class_names: tuple[str, ...] = ()
     vocabulary: int = 0
+    split: str = ""
 
     def __post_init__(self) -> None:
         if self.has_targets:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections import OrderedDict
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Hashable, NamedTuple, Sequence
 
 import numpy as np
 
+from ..core import parts
 from ..core.errors import ConfigError, DataError
 from .dataset import Dataset
 from .datasets import load_once, owners, read_own
@@ -23,7 +25,7 @@ from .partitioners import (
     partition,
     task_of,
 )
-from .registry import AUTO
+from .registry import AUTO, entry
 from .settings import DataSettings
 
 if TYPE_CHECKING:
@@ -110,6 +112,7 @@ class FederatedData:
 
     def __init__(self, settings: DataSettings, num_clients: int, seed: int, cache_bytes: int = CACHE_BYTES) -> None:
         data = load_once(settings)
+        settings = replace(settings, split=data.split or settings.split)
         settings = chosen_partitioner(settings, data.client_train is not None)
         shares = partition(data, settings, num_clients, seed)
         self._set_up(data, shares, range(num_clients), settings, seed, cache_bytes)
@@ -151,7 +154,7 @@ class FederatedData:
             The path is missing, damaged or not in the documented layout, or has too few samples.
         """
         place = Path(path).expanduser()
-        data = read_own(place, settings, num_classes)
+        data = _own_dataset(place, settings, num_classes)
         if num_classes is not None and data.num_classes != num_classes:
             raise DataError(f"{place}: has {data.num_classes} classes, the federation has {num_classes}")
         n = len(data.y_train)
@@ -385,18 +388,39 @@ def _take(first: np.ndarray, second: np.ndarray | None, positions: np.ndarray) -
     return out
 
 
-@lru_cache(maxsize=2)
+def _own_dataset(place: Path, settings: DataSettings, num_classes: int | None) -> Dataset:
+    if parts.is_part("dataset", settings.dataset):
+        return load_once(replace(settings, data=str(place)))
+    return read_own(place, settings, num_classes)
+
+
 def federated_data(settings: DataSettings, num_clients: int, seed: int) -> FederatedData:
     """Return the federation with these settings; a process decodes and divides it only once.
 
     See :class:`FederatedData` for the parameters and errors.
     """
-    return FederatedData(settings, num_clients, seed)
+    return _federated_data(settings, num_clients, seed, _source(settings))
 
 
 @lru_cache(maxsize=2)
+def _federated_data(settings: DataSettings, num_clients: int, seed: int, source: Hashable) -> FederatedData:
+    return FederatedData(settings, num_clients, seed)
+
+
+def _source(settings: DataSettings) -> Hashable:
+    """Return what differs between two data sets of users that have one name: the function, or the arrays."""
+    return entry(settings.dataset)[1] if parts.is_part("dataset", settings.dataset) else None
+
+
 def own_data(
     settings: DataSettings, path: str, client: int, seed: int, num_classes: int | None = None
 ) -> FederatedData:
     """Return this device's own data, read once in a process; see :meth:`FederatedData.own`."""
+    return _own_data(settings, path, client, seed, num_classes, _source(settings))
+
+
+@lru_cache(maxsize=2)
+def _own_data(
+    settings: DataSettings, path: str, client: int, seed: int, num_classes: int | None, source: Hashable
+) -> FederatedData:
     return FederatedData.own(settings, path, client, seed, num_classes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..core import parts
 from ..core.settings import Value, items, setting
 from .registry import AUTO, dataset_names, partitioner_names
 
@@ -45,9 +46,12 @@ class DataSettings:
         "Data set; `fedpfl datasets` lists them: `npz`, `image-folder`, `table`, `series`, `huggingface` and `clients` "
         "read your own.",
         choices=dataset_names,
+        open_to={parts.FORM: parts.is_reference},
     )
     data: str = setting(
-        "", 'Path of your own data: the file or the folder for dataset = "npz" and the others that read your own.'
+        "",
+        'Path of your own data: the file or the folder for dataset = "npz" and the others that read your own; a data '
+        "set of your own gets it, too.",
     )
     data_dir: str = setting(
         "~/.fedpfl/data",

@@ -35,8 +35,8 @@ class Sweep:
     ----------
     base : mapping
         Settings that all runs share.
-    grid : sequence of str
-        Such as ``learning-rate=0.01,0.05``: every value with every value of the other keys.
+    grid : sequence of str, or mapping of str to sequence
+        Such as ``learning-rate=0.01,0.05``, or the values by key: every value with every value of the other keys.
     random : sequence of str
         Such as ``fedprox-mu=log:0.001:1``: drawn for each sample; ``log``, ``uniform``, ``int`` and ``choice``.
     samples : int
@@ -63,13 +63,14 @@ class Sweep:
     def __init__(
         self,
         base: Mapping[str, Any],
-        grid: Sequence[str],
+        grid: Sequence[str] | Mapping[str, Sequence[Any]],
         random: Sequence[str],
         samples: int,
         seeds: int,
         select: str = "test",
     ) -> None:
-        fixed = dict(_listed(text) for text in grid)
+        given = grid.items() if isinstance(grid, Mapping) else map(_listed, grid)
+        fixed = {key: list(values) for key, values in given}
         drawn = dict(_split(text, "random", RANGES) for text in random)
         if both := set(fixed) & set(drawn):
             raise ConfigError("random", sorted(both), "must not be on the grid as well")

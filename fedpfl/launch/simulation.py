@@ -7,10 +7,14 @@ from pathlib import Path
 
 import torch
 
+from ..core.errors import NoPlainModel
+from ..results.export import export_personal
 from ..results.run import RunFolder
 from ..server.federation import Watch, run_federation
 from ..setup.config import Config
 from ..transports.local import LocalTransport
+from .plan import Plan
+from .progress import Display, Told, logged
 
 
 def simulate(
@@ -53,6 +57,38 @@ def simulate(
             return run_federation(transport, config.flat(), watch)
     finally:
         torch.set_num_threads(threads)
+
+
+def carry_out(plan: Plan, shown: Display, workers: int | None = None, clients_per_gpu: int = 1) -> None:
+    """Simulate a run from its data to its personalised models, and show how it goes on.
+
+    Parameters
+    ----------
+    plan : Plan
+        The run.
+    shown : Display
+        Where it is shown; not entered yet.
+    workers, clients_per_gpu
+        See :func:`simulate`.
+
+    Raises
+    ------
+    FedpflError
+        See :func:`simulate`.
+    """
+    with shown, logged(shown):
+        shown.stage("reading the data")
+        simulate(plan.config, Told(shown), workers, clients_per_gpu, shown.printed)
+        export(plan, shown)
+
+
+def export(plan: Plan, shown: Display) -> None:
+    """Write the personalised models of a run that has finished."""
+    shown.stage("writing the personalised models")
+    try:
+        export_personal(plan.folder)
+    except NoPlainModel as reason:
+        shown.line(f"note: no personalised models are written: {reason}")
 
 
 def _drop(client: int, text: str) -> None:

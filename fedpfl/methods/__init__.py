@@ -1,15 +1,23 @@
-"""The methods, one file each. A new file in this folder is a new method; nothing else needs to know of it."""
+"""The methods, one file each. A new file in this folder is a new method; nothing else needs to know of it.
+
+Users' own ones come from elsewhere (:mod:`fedpfl.core.parts`) and are known as soon as a setting has named them.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 from functools import lru_cache
+from typing import Any
 
+from ..core import parts, settings
 from ..core.errors import ConfigError
 from .base import Method
 
-__all__ = ["Method", "find", "methods", "names"]
+__all__ = ["Method", "discover", "find", "known", "methods", "names"]
+
+# What :func:`find` has found of users' own methods: the value of the setting, and the class.
+_own: dict[str, type[Method]] = {}
 
 
 @lru_cache(maxsize=1)
@@ -18,25 +26,84 @@ def methods() -> dict[str, type[Method]]:
     found: dict[str, type[Method]] = {}
     for module in pkgutil.iter_modules(__path__):
         for value in vars(importlib.import_module(f"{__name__}.{module.name}")).values():
-            if isinstance(value, type) and issubclass(value, Method) and "name" in vars(value):
+            if _is_method(value):
                 found[value.name] = value
     return dict(sorted(found.items()))
 
 
-def names() -> list[str]:
-    """Return the names and aliases that users may write."""
-    return [word for method in methods().values() for word in (method.name, *method.aliases)]
+def known() -> dict[str, type[Method]]:
+    """Return every method that a setting can have settings of, by name: this package's and the users' own ones."""
+    for name in parts.named("method"):
+        if name not in _own:
+            try:
+                find(name)
+            except ConfigError:
+                continue  # said where it is asked for: a package that is broken is no reason to fail without it
+    # A class that was read anew, because its file has changed, takes the place of the old one.
+    return {**methods(), **{method.name: method for method in _own.values()}}
 
 
-def find(name: str) -> type[Method]:
-    """Return the method called ``name``.
+def discover(module: str = "parts") -> list[type[Method]]:
+    """Make the methods known that a module of the app's folder has; return them, in the order of their names.
+
+    Parameters
+    ----------
+    module : str
+        Its name; there need not be one.
 
     Raises
     ------
     ConfigError
-        There is none.
+        The module cannot be imported, or one of its methods cannot be one.
     """
-    for method in methods().values():
-        if name == method.name or name in method.aliases:
-            return method
-    raise ConfigError("method", name, "must be one of " + ", ".join(names()))
+    for name in [name for name in _own if name.startswith(f"{module}:")]:
+        del _own[name]
+    if not parts.has(module):
+        return []
+    found = vars(parts.module("method", f"{module}:method"))
+    own = [key for key, value in found.items() if _is_method(value) and value.__module__ == module]
+    return sorted((find(f"{module}:{key}") for key in own), key=lambda method: method.name)
+
+
+def _is_method(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Method) and "name" in vars(value)
+
+
+def names() -> list[str]:
+    """Return the names and aliases that users may write."""
+    own = [word for method in methods().values() for word in (method.name, *method.aliases)]
+    return [*own, *(name for name in parts.named("method") if name not in own)]
+
+
+def find(name: str) -> type[Method]:
+    """Return the method called ``name``, or the user's own one that it refers to.
+
+    Raises
+    ------
+    ConfigError
+        There is none, or what is there is no method.
+    """
+    own = [word for method in methods().values() for word in (method.name, *method.aliases)]
+    if name in own and name not in parts.named("method"):
+        return next(method for method in methods().values() if name in (method.name, *method.aliases))
+    found = parts.find("method", name, own)
+    if found not in methods().values():
+        _require_method(name, found, own)
+        _own[name] = found
+    return found  # type: ignore[no-any-return]
+
+
+def _require_method(name: str, found: Any, taken: list[str]) -> None:
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        allowed = f"is {parts.article(found)}, and must be a class made of fedpfl.Method"
+        raise ConfigError("method", name, allowed)
+    missing = [word for word in ("name", "paper", "shares") if not isinstance(getattr(found, word, None), str)]
+    if missing:
+        raise ConfigError("method", name, f'the class {found.__name__} lacks {missing[0]} = "…", a text')
+    if found.name in taken:
+        allowed = f"the class {found.__name__} has the name {found.name!r}, which is a method of fedpfl; choose another"
+        raise ConfigError("method", name, allowed)
+    if not settings.is_word(found.name):
+        allowed = f"the class {found.__name__} has the name {found.name!r}; it must be lower-case words with dashes"
+        raise ConfigError("method", name, allowed)
+    settings.require_settings("method", name, found.Settings)

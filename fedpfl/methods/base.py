@@ -194,8 +194,8 @@ class Method:
     """
 
     name: ClassVar[str]
-    paper: ClassVar[str]
-    shares: ClassVar[str]
+    paper: ClassVar[str] = ""
+    shares: ClassVar[str] = "see is_shared"
     aliases: ClassVar[tuple[str, ...]] = ()
     no_personal_head: ClassVar[str] = ""
     needs_all: ClassVar[str] = ""

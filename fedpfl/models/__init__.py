@@ -19,12 +19,14 @@ from .about import ModelInfo, describe
 from .adapters import merged
 from .elsewhere import with_head
 from .parts import Parts, cut
-from .registry import BaseHeadModel, build, names, register, source, sources
+from .registry import BaseHeadModel, build, names, register, require_known, source, sources
 from .torchvision_weights import from_torchvision
 from .trainable import TrainableSettings, adapt, is_adapted
 from .weight_files import load_weights
+from .yours import as_given
 
 __all__ = [
-    "BaseHeadModel", "ModelInfo", "Parts", "TrainableSettings", "adapt", "build", "cut", "describe", "from_torchvision",
-    "is_adapted", "load_weights", "merged", "names", "register", "source", "sources", "with_head",
+    "BaseHeadModel", "ModelInfo", "Parts", "TrainableSettings", "adapt", "as_given", "build", "cut", "describe",
+    "from_torchvision", "is_adapted", "load_weights", "merged", "names", "register", "require_known", "source",
+    "sources", "with_head",
 ]  # fmt: skip

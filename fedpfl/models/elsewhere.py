@@ -90,6 +90,7 @@ def with_head(
     layer = module.get_submodule(chosen)
     setattr(module.get_submodule(parent), short, nn.Identity())
     model = BaseHeadModel(module, layer)  # type: ignore[arg-type]
+    model.head_path = chosen
     allowed = f"does not end in its last nn.Linear, {chosen!r}; a part can name the layer that is the head, or be made "
     allowed += "of base and head (BaseHeadModel)"
     try:

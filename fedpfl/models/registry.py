@@ -8,6 +8,7 @@ from typing import Callable, NamedTuple, Tuple
 
 from torch import Tensor, nn
 
+from fedpfl.core import parts
 from fedpfl.core.errors import ConfigError
 
 Shape = Tuple[int, ...]
@@ -31,11 +32,14 @@ class BaseHeadModel(nn.Module):
         Number of different tokens of a model of texts, 0 for others; set by :func:`build`.
     another : callable, () → BaseHeadModel
         Builds the same model with newly drawn initial weights; set by :func:`build`.
+    head_path : str
+        Where in a user's module the head was, empty for models that are built in two parts.
     """
 
     input_shape: Shape
     vocabulary: int = 0
     another: Callable[[], BaseHeadModel]
+    head_path: str = ""
 
     def __init__(self, base: nn.Module, head: nn.Linear) -> None:
         super().__init__()
@@ -97,9 +101,14 @@ def register(
     return add
 
 
-def names() -> list[str]:
+def built_in() -> list[str]:
     """Return the names of all registered models, sorted."""
     return sorted(_MODELS)
+
+
+def names() -> list[str]:
+    """Return the names that users may write: those of :func:`built_in`, and of installed packages' models."""
+    return [*built_in(), *(name for name in parts.named("model") if name not in _MODELS)]
 
 
 def entry(name: str) -> _Entry:
@@ -139,7 +148,8 @@ def build(
     Parameters
     ----------
     name : str
-        One of :func:`names`, or a prefix of :func:`sources` with a word behind it.
+        One of :func:`names`, a prefix of :func:`sources` with a word behind it, or what
+        :func:`fedpfl.core.parts.find` takes.
     input_shape : tuple of int
         Shape of one sample: (channels, height, width) of an image, (channels, time) of a series, (length,) of a text,
         for example (features,) otherwise.
@@ -158,6 +168,11 @@ def build(
     prefix, colon, word = name.partition(":")
     if colon and prefix in _SOURCES:
         model = _SOURCES[prefix][1](word, input_shape, num_classes, vocabulary, download)
+    elif name not in _MODELS or name in parts.named("model"):
+        # A module of its own: it needs the shape of a model, which is this one's.
+        from .yours import build_yours
+
+        model = build_yours(name, input_shape, num_classes, vocabulary)
     else:
         model = _registered(name, input_shape, num_classes, vocabulary)
     model.input_shape, model.vocabulary = input_shape, vocabulary
@@ -165,9 +180,14 @@ def build(
     return model
 
 
+def require_known(name: str) -> None:
+    """Raise :class:`ConfigError` for a model that is not there; one that is need not be able to take the data."""
+    elsewhere = name.partition(":")[0] in _SOURCES
+    if not elsewhere and (name not in _MODELS or name in parts.named("model")):
+        parts.find("model", name, _MODELS)
+
+
 def _registered(name: str, input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
-    if name not in _MODELS:
-        raise ConfigError("model", name, "must be one of " + ", ".join(names()))
     entry = _MODELS[name]
     complaint = _complaint(entry, input_shape, vocabulary)
     if complaint:

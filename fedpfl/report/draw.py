@@ -81,6 +81,11 @@ class Pen:
         """Return a figure as PNG, with 200 dots to the inch."""
         return self._saved(figure, "png", page=False)
 
+    def canvas(self, figure: Figure) -> Canvas:
+        """Return a figure as matplotlib's own."""
+        with mpl.rc_context(_SETTINGS):
+            return self._drawn(figure)
+
     def _saved(self, figure: Figure, form: str, page: bool) -> bytes:
         with mpl.rc_context(_SETTINGS):
             canvas = self._drawn(figure)

@@ -17,7 +17,7 @@ import numpy as np
 from ..analysis import NotRecorded, Result, analyses
 from ..analysis.figure import Distributions, Division, Figure, Heatmap, Lines
 from ..analysis.runs import Group, grouped, last_accuracies
-from ..core.errors import FedpflError
+from ..core.errors import FedpflError, StateError
 from ..core.settings import parse
 from ..data import FederatedData, federated_data, no_downloads, partition_counts
 from ..data.settings import DataSettings, in_words
@@ -87,6 +87,30 @@ def sections(runs: Sequence[RunFolder], more: Sequence[Section] = ()) -> tuple[l
         made += [replace(section, part=column or "Other runs") for section in (*first, *rest)]
         names += labels
     return [*made, _further()], list(dict.fromkeys(names))
+
+
+def comparison(runs: Sequence[RunFolder]) -> tuple[Table, list[Figure], list[str], list[str]]:
+    """Return of runs the overview's table, their accuracies over rounds and bytes, their labels and notes on them.
+
+    Parameters
+    ----------
+    runs : sequence of RunFolder
+        In the order in which they are to appear.
+
+    Raises
+    ------
+    ConfigError, StateError
+        Something is no run, has not begun, or a file of it is missing or damaged.
+    """
+    for run in runs:
+        run.described()
+    groups = grouped(runs)
+    section = _overview(runs, groups)
+    if not section.tables:
+        raise StateError(f"{runs[0].path}: no round was finished")
+    own = _over("Personalised accuracy over rounds", groups, lambda run: _accuracy(run, "personalised"))
+    figures = [*own, *_over_bytes("Accuracy over traffic", groups, "personalised")]
+    return section.tables[0], figures, [group.label for group in groups], section.notes
 
 
 def _sections(runs: Sequence[RunFolder]) -> tuple[list[Section], list[Section], list[str]]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from .. import models
 from ..client.state import ClientState
-from ..core.errors import ConfigError, StateError
+from ..core.errors import ConfigError, NoPlainModel, StateError
 from ..core.files import write_atomically
 from ..core.sharing import UNUSED_BUFFER, Sharing
 from ..setup.assembly import assemble, plain_model
@@ -45,6 +46,20 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     StateError
         A file is missing, damaged or of another model.
     """
+    written = []
+    for client, arrays in personal_models(folder, clients):
+        path = folder.path / "personal" / f"client-{client:05d}.safetensors"
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, save(arrays), private=True)  # as the same arrays are in state-dir
+        written.append(path)
+    return written
+
+
+def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """Yield (client, what its plain model loads), without those whose model is the one of all.
+
+    See :func:`export_personal` for the parameters and errors.
+    """
     config, task = Config.parse(folder.config()), folder.described()
     shape = tuple(task["input_shape"])
     classes = task.get("classes_of_clients", [task["num_classes"]] * task["clients"])
@@ -53,7 +68,6 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     personal_round = stored["personal_round"].tolist()
     vocabulary = task.get("vocabulary", 0)
     blanks = {count: _blank(config, shape, count, vocabulary, stored) for count in set(classes)}
-    written = []
     for client in range(task["clients"]) if clients is None else clients:
         if not 0 <= client < len(classes):
             raise ConfigError("client", client, f"run {folder.path.name} has the clients 0 … {len(classes) - 1}")
@@ -71,14 +85,50 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
         sharing.set_shared(stored["for_clients"][client] if "for_clients" in stored else stored["shared"])
         if sharing.personal:
             sharing.set_personal(state.load(number) if number else initial)
-        path = folder.path / "personal" / f"client-{client:05d}.safetensors"
         exported = config.method.export(model)
         complete = _complete(plain, exported)
-        content = {name: array.detach().cpu().contiguous() for name, array in complete.items()}
-        path.parent.mkdir(exist_ok=True)
-        write_atomically(path, save(content), private=True)  # as the same arrays are in state-dir
-        written.append(path)
-    return written
+        yield client, {name: array.detach().cpu().contiguous() for name, array in complete.items()}
+
+
+def trained_model(folder: RunFolder, client: int | None = None) -> nn.Module:
+    """Return a trained model as the plain one, without the method's changes, on the CPU and in evaluation mode.
+
+    Parameters
+    ----------
+    folder : RunFolder
+        A run; a client's state is looked for in its ``state-dir``.
+    client : int, optional
+        Whose personalised model, numbered from 0; by default the one that all clients share.
+
+    Raises
+    ------
+    ConfigError
+        The client has no state here, or there is no model that all share.
+    NoPlainModel
+        The method has none.
+    """
+    config, task = Config.parse(folder.config()), folder.described()
+    arrays = None if client is None else next((found for _, found in personal_models(folder, [client])), None)
+    count = (
+        task["num_classes"] if client is None else task.get("classes_of_clients", {client: task["num_classes"]})[client]
+    )
+    plain = models.build(config.run.model, tuple(task["input_shape"]), count, task.get("vocabulary", 0))
+    plain.load_state_dict(_shared_model(folder, config, plain) if arrays is None else arrays)
+    return models.as_given(plain).eval()
+
+
+def _shared_model(folder: RunFolder, config: Config, plain: nn.Module) -> dict[str, Tensor]:
+    path, wanted = folder.path / "global.safetensors", plain.state_dict()
+    try:
+        shared = load_file(path) if path.is_file() else {}
+    except (SafetensorError, OSError) as error:
+        raise StateError(f"{path}: cannot be read ({error})") from error
+    counts = {name: torch.zeros_like(array) for name, array in wanted.items() if name.endswith(UNUSED_BUFFER)}
+    found = {name: array for name, array in {**counts, **shared}.items() if name in wanted}
+    fits = all(found[name].shape == array.shape for name, array in wanted.items() if name in found)
+    if found.keys() != wanted.keys() or not fits:
+        raise NoPlainModel(f"{config.method.name} leaves no model that all clients share; ask for a client's")
+    return found
 
 
 def _complete(plain: nn.Module, exported: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -34,6 +34,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
+from ..core import parts
 from ..core.errors import ConfigError, StateError
 from ..core.files import write_atomically
 from ..rules import Rule
@@ -82,7 +83,10 @@ class RunFolder:
             A run of that name is there already, or the folder cannot be made.
         """
         root = Path(config.run.output_dir).expanduser()
-        name = config.run.run_name or f"{time.strftime('%Y%m%d-%H%M%S')}-{config.run.method}-{config.data.dataset}"
+        name = (
+            config.run.run_name
+            or f"{time.strftime('%Y%m%d-%H%M%S')}-{config.method.name}-{parts.short(config.data.dataset)}"
+        )
         path, tries = root / name, 1
         while True:
             try:
@@ -345,6 +349,21 @@ class RunFolder:
             if value is not None:
                 self._events.add_scalar(name, value, step=line["round"])
         self._events.flush()
+
+
+def find_run(run: str, root: Path) -> RunFolder:
+    """Find a run by its folder's path or by its name in a folder of runs.
+
+    Raises
+    ------
+    ConfigError
+        There is no such run.
+    """
+    root = root.expanduser()
+    for path in (Path(run).expanduser(), root / run):
+        if (path / "config.toml").is_file():
+            return RunFolder(path.resolve())
+    raise ConfigError("run", run, f"there is no such run in {root}, nor a run's folder of this path")
 
 
 def to_toml(values: dict[str, Any]) -> str:

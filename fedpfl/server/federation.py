@@ -223,7 +223,7 @@ def _clients(descriptions: Mapping[int, Payload], sharing: Sharing) -> list[Clie
 def _privacy(config: Config, rule: Rule, state_key: str) -> ServerPrivacy:
     """Set up differential privacy; refuse a rule that computes more of clients' arrays than a sum with noise."""
     if config.privacy.dp_where == "server" and not rule.only_a_sum:
-        allowed = f"the server's rule of {config.run.method} is more than a mean of updates; use client"
+        allowed = f"the server's rule of {config.method.name} is more than a mean of updates; use client"
         raise ConfigError("dp-where", "server", allowed)
     folder = Path(config.run.state_dir).expanduser() / state_key / "server"
     besides = any(extra.goes(SERVER) for extra in config.method.extras)
@@ -233,7 +233,7 @@ def _privacy(config: Config, rule: Rule, state_key: str) -> ServerPrivacy:
 def _mean_model(config: Config, rule: Rule, personal: Layout, classes: Sequence[int]) -> MeanModel:
     """Set up ``evaluate-global``; refuse clients whose models have no mean."""
     if not rule.one_model:
-        allowed = f"{config.run.method} has no mean: each client gets other arrays"
+        allowed = f"{config.method.name} has no mean: each client gets other arrays"
         raise ConfigError("evaluate-global", True, allowed)
     if len(set(classes)) > 1:
         raise ConfigError("evaluate-global", True, "clients with different numbers of classes have no mean model")

@@ -10,13 +10,14 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Mapping
 
+from ..core import parts
 from ..core import settings as s
 from ..core.errors import ConfigError
 from ..core.layout import DTYPES
 from ..core.privacy import PrivacySettings, require_covered
 from ..core.settings import setting
 from ..data.settings import DataSettings
-from ..methods import Method, find, methods
+from ..methods import Method, find, known
 from ..methods import names as method_names
 from ..models import TrainableSettings
 from ..models import names as model_names
@@ -33,12 +34,12 @@ _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 class RunSettings:
     """What is run, for how long, and where the results go."""
 
-    method: str = setting("feddecomp", "The method.", choices=method_names)
+    method: str = setting("feddecomp", "The method.", choices=method_names, open_to={parts.FORM: parts.is_reference})
     model: str = setting(
         "small-cnn",
         "Model; its input and output sizes follow from the data.",
         choices=model_names,
-        open_to=model_sources(),
+        open_to={**model_sources(), parts.FORM: parts.is_reference},
     )
     num_server_rounds: int = setting(5, "Rounds.", minimum=1)
     fraction_train: float = setting(
@@ -186,7 +187,7 @@ def sections() -> list[tuple[str, type, str]]:
         ("Local training", TrainingSettings, ""),
         ("Server's step", ServerStepSettings, ""), ("Differential privacy", PrivacySettings, ""),
     ]  # fmt: skip
-    return common + [(f"Method {m.name}", m.Settings, m.name) for m in methods().values() if s.keys(m.Settings)]
+    return common + [(f"Method {m.name}", m.Settings, m.name) for m in known().values() if s.keys(m.Settings)]
 
 
 def known_keys() -> list[str]:
@@ -196,7 +197,7 @@ def known_keys() -> list[str]:
 
 def owners() -> dict[str, str]:
     """Return of every setting that belongs to one method which method that is."""
-    return {key: m.name for m in methods().values() for key in s.keys(m.Settings, m.name)}
+    return {key: m.name for m in known().values() for key in s.keys(m.Settings, m.name)}
 
 
 def unused(values: Mapping[str, Any], method: str) -> list[str]:
@@ -205,7 +206,7 @@ def unused(values: Mapping[str, Any], method: str) -> list[str]:
     Flower hands over every key that the app has, so that only another value shows that a setting was given.
     """
     given: dict[str, list[str]] = {}
-    for other in methods().values():
+    for other in known().values():
         for key, default in s.items(other.Settings(), other.name):
             if other.name != method and values.get(key, default) != default:
                 given.setdefault(other.name, []).append(key)
@@ -230,12 +231,12 @@ def scored(config: Config) -> list[str]:
 
 def check_keys(values: Mapping[str, Any]) -> None:
     """Raise :class:`ConfigError` for a key that no part of the program knows."""
-    known = known_keys()
+    keys = known_keys()
     for key, value in values.items():
-        if key not in known:
+        if key not in keys:
             # Imported here: only the error needs it.
             from difflib import get_close_matches
 
-            near = get_close_matches(key, known, 3)
+            near = get_close_matches(key, keys, 3)
             hint = f"; did you mean {' or '.join(near)}?" if near else "; `fedpfl config` lists all keys"
             raise ConfigError(key, value, "there is no such setting" + hint)

@@ -10,6 +10,7 @@ import inspect
 import json
 import re
 from pathlib import Path
+from typing import Any, Mapping
 
 from ..core.errors import FedpflError
 from ..core.extras import describe
@@ -23,14 +24,21 @@ END = "# -- end of settings --"
 README_TABLE = re.compile(r"(?<=\n\| method \| paper \| what is shared \|\n\|---\|---\|---\|\n)(?:\|.*\n)*")
 
 
-def pyproject_block() -> str:
-    """Return ``[tool.flwr.app.config]`` with every key, its default and, as a comment, its meaning and limits."""
+def pyproject_block(values: Mapping[str, Any] | None = None) -> str:
+    """Return ``[tool.flwr.app.config]`` with every key, its default and, as a comment, its meaning and limits.
+
+    Parameters
+    ----------
+    values : mapping, optional
+        An app's own values by key, in the place of the defaults.
+    """
     lines = [BEGIN, "[tool.flwr.app.config]"]
     for title, cls, prefix in sections():
         lines.append(f"# {title}")
         for field in dataclasses.fields(cls):
-            default = json.dumps(field.default, ensure_ascii=False)
-            lines.append(f"{key_of(field, prefix)} = {default}  # {_meaning(field)}")
+            key = key_of(field, prefix)
+            value = json.dumps((values or {}).get(key, field.default), ensure_ascii=False)
+            lines.append(f"{key} = {value}  # {_meaning(field)}")
     return "\n".join([*lines, END])
 
 
@@ -78,6 +86,8 @@ def readme_rows() -> str:
 def update(root: Path) -> list[Path]:
     """Rewrite the block in ``pyproject.toml``, the two pages in ``docs`` and the README's table of methods.
 
+    An app of a user's own, which is without the package's code, has the block alone, and keeps its own values there.
+
     Returns
     -------
     list of Path
@@ -93,6 +103,8 @@ def update(root: Path) -> list[Path]:
     block = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
     if not block.search(text):
         raise FedpflError(f"{project}: has no settings block; run this in the project's folder")
+    if not (root / "fedpfl").is_dir():
+        return _write({project: block.sub(lambda found: pyproject_block(_values(project, found.group())), text)})
     wanted = {
         project: block.sub(lambda _: pyproject_block(), text),
         root / "docs" / "configuration.md": settings_page(),
@@ -101,11 +113,28 @@ def update(root: Path) -> list[Path]:
     readme = root / "README.md"
     if readme.is_file():
         wanted[readme] = README_TABLE.sub(lambda _: readme_rows(), readme.read_text(encoding="utf-8"))
+    return _write(wanted)
+
+
+def _write(wanted: Mapping[Path, str]) -> list[Path]:
     changed = [path for path, new in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != new]
     for path in changed:
         path.parent.mkdir(exist_ok=True)
         path.write_text(wanted[path], encoding="utf-8")
     return changed
+
+
+def _values(project: Path, block: str) -> dict[str, Any]:
+    """Return the values of a block of settings: on each line ``key = value``, the value as JSON, and a comment."""
+    found: dict[str, Any] = {}
+    for line in block.splitlines():
+        key, equals, rest = line.partition(" = ")
+        if equals and not line.startswith("#"):
+            try:
+                found[key], _ = json.JSONDecoder().raw_decode(rest)
+            except ValueError:
+                raise FedpflError(f"{project}: the setting {key} is not written as a plain value: {rest}") from None
+    return found
 
 
 def _description(method: type[Method]) -> list[str]:

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Literal
 
 from ..client.engine import Engine, engine_for
+from ..core import parts
 from ..core.federation import Client
 from ..core.payload import Payload
 from ..core.settings import Value
@@ -73,6 +74,8 @@ class LocalTransport(Transport):
         self.workers = most_workers(config, clients_per_gpu) if workers is None else workers
         # A process that has used a GPU cannot be forked, and macOS's own libraries may not be used in a fork.
         self._fork = (start or ("fork" if sys.platform == "linux" and not gpu else "spawn")) == "fork"
+        if self.workers and not self._fork:
+            parts.require_sendable(config.flat())
         here = config
         if gpu and self.workers:  # this process only checks; the workers have engines of their own on the GPU
             here = replace(config, training=replace(config.training, device="cpu"))

@@ -21,12 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import numpy as np
 
 from ..client.engine import HANDLERS, Engine
-from ..core.errors import FedpflError
+from ..core.errors import FedpflError, in_one_line
 from ..core.files import writing
 from ..core.payload import Number, Payload
 from ..core.settings import Value
@@ -170,10 +169,7 @@ def play(engine: Engine, kind: str, client: int, message: Payload) -> Payload | 
     except Exception as error:  # of a client: the others go on, and the user gets all there is to know
         if type(error).__name__ == "BdbQuit":  # who leaves the debugger leaves the run
             raise
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        words = " ".join(str(error).split())[:500]
-        reason = f"{type(error).__name__}{': ' * bool(words)}{words} ({Path(last.filename).name}, line {last.lineno})"
-        return Failed(client, reason, traceback.format_exc())
+        return Failed(client, in_one_line(error), traceback.format_exc())
 
 
 def serve(

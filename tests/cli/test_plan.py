@@ -6,9 +6,9 @@ from flwr.common.config import parse_config_args
 
 from fedpfl.cli.common import overrides
 from fedpfl.cli.plan import prepare
-from fedpfl.cli.progress import Lines, describe
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.files import Rounds
+from fedpfl.launch.progress import Lines, describe
 from fedpfl.launch.superlink import copy_app, reason_in
 from fedpfl.setup import reference
 

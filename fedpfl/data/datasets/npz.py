@@ -135,8 +135,8 @@ def _tokens(x: np.ndarray, where: str, vocabulary: int) -> np.ndarray:
 def samples_of(x: np.ndarray, where: str, vocabulary: int = 0) -> np.ndarray:
     """Check an array of samples and bring it into the inner layout."""
     allowed = (
-        "must be uint8 n×H×W or n×H×W×C (images), float32 n×features or n×channels×length, or, "
-        "with an array vocabulary, whole numbers n×length"
+        "must be uint8 n×H×W or n×H×W×C (images), float32 n×features, n×channels×length or n×channels×H×W, or, "
+        "with a vocabulary, whole numbers n×length"
     )
     if vocabulary:
         x = _tokens(x, where, vocabulary)
@@ -144,7 +144,7 @@ def samples_of(x: np.ndarray, where: str, vocabulary: int = 0) -> np.ndarray:
         if x.ndim == 4 and x.shape[3] > 4 >= x.shape[1]:
             raise DataError(f"{where} is {_show(x)}: channels must come last (n×H×W×C)")
         x = x.reshape(*x.shape, 1) if x.ndim == 3 else x
-    elif x.dtype.kind == "f" and x.ndim in (2, 3):
+    elif x.dtype.kind == "f" and x.ndim in (2, 3, 4):
         x = x.astype(np.float32, copy=False)
         if not np.isfinite(x).all():
             raise DataError(f"{where} holds a value that is not finite (NaN or infinity)")

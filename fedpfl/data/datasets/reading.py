@@ -6,10 +6,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from ...core import parts
 from ...core import settings as s
 from ...core.errors import ConfigError
 from ..dataset import Dataset
-from ..registry import dataset_names, entry, table
+from ..registry import entry, table
 from ..settings import READING, DataSettings
 from .npz import owners_of, read_arrays, read_npz
 from .places import own_path, shortcut
@@ -38,8 +39,6 @@ def load(settings: DataSettings) -> Dataset:
     DataError
         The files are missing, damaged or not in the documented layout.
     """
-    if settings.dataset not in dataset_names():
-        raise ConfigError("dataset", settings.dataset, "must be one of " + ", ".join(dataset_names()))
     info, loader = entry(settings.dataset)
     if settings.data and not info.own:
         names = ", ".join(one.name for one in table() if one.own)
@@ -52,6 +51,8 @@ def load(settings: DataSettings) -> Dataset:
 
 def load_once(settings: DataSettings) -> Dataset:
     """Return what :func:`load` reads, read once in a process, however it is divided."""
+    if parts.is_part("dataset", settings.dataset):
+        return load(settings)  # which keeps it: a user's function may look at any setting
     return _load_once(s.parse(DataSettings, {key: value for key, value in s.items(settings) if key in READING}))
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from logging import WARNING, Handler, LogRecord, getLogger
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -251,3 +254,43 @@ class GridBar(_Drawn, GridLines):
 def grid_display(quiet: bool) -> GridLines:
     """Choose the display of a grid that fits where standard error goes."""
     return GridBar() if sys.stderr.isatty() and not quiet else GridLines(quiet)
+
+
+class Told:
+    """Passes on to a display what a run tells its :class:`~fedpfl.server.federation.Watch`."""
+
+    def __init__(self, shown: Display) -> None:
+        self._shown = shown
+
+    def described(self, remarks: Sequence[str]) -> None:
+        """Show the remarks."""
+        for remark in remarks:
+            self._shown.line(f"note: {remark}")
+        self._shown.stage("first round")
+
+    def round(self, line: dict[str, Any]) -> None:
+        """Show a round."""
+        self._shown.round(line)
+
+
+class _Warnings(Handler):
+    def __init__(self, shown: Display) -> None:
+        super().__init__(WARNING)
+        self._shown = shown
+
+    def emit(self, record: LogRecord) -> None:
+        self._shown.line(record.getMessage())
+
+
+@contextmanager
+def logged(shown: Display) -> Iterator[None]:
+    """Show the server's warnings among the progress; they go through Flower's logger, which has its own form."""
+    logger, handler = getLogger("flwr"), _Warnings(shown)
+    before, level = logger.handlers[:], logger.level
+    logger.handlers[:] = [handler]
+    logger.setLevel(WARNING)
+    try:
+        yield
+    finally:
+        logger.handlers[:] = before
+        logger.setLevel(level)

@@ -1,0 +1,1 @@
+"""The Python interface: what ``import fedpfl`` offers to scripts and notebooks."""

@@ -1,0 +1,86 @@
+"""What runs have recorded, as pandas' DataFrames."""
+
+from __future__ import annotations
+
+import importlib
+import io
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import FedpflError
+from ..results.tables import Table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+# Of a test: what is one number.
+_SCORES = ("accuracy", "std", "weighted", "loss")
+
+
+def pandas(why: str) -> Any:
+    """Import pandas, which only those need who ask for tables.
+
+    Raises
+    ------
+    FedpflError
+        It is not installed.
+    """
+    try:
+        return importlib.import_module("pandas")
+    except ImportError as error:
+        raise FedpflError(f"{why} needs pandas: pip install 'fedpfl[notebook]'") from error
+
+
+def rounds(lines: Sequence[dict[str, Any]]) -> DataFrame:
+    """Return a row for each round of ``metrics.jsonl``; what a round has not recorded is missing there.
+
+    Shares are between 0 and 1, sizes in bytes, times in seconds.
+    """
+    return pandas("run.rounds").DataFrame([_round(line) for line in lines]).set_index("round")
+
+
+def clients(lines: Sequence[dict[str, Any]]) -> DataFrame:
+    """Return a row for each round and client of ``metrics.jsonl``, indexed by both."""
+    columns = ["round", "client", "trained", "accuracy", "samples"]
+    frame = pandas("run.clients").DataFrame([row for line in lines for row in _clients(line)])
+    return frame.reindex(columns=[*columns, *(name for name in frame.columns if name not in columns)]).set_index(
+        ["round", "client"]
+    )
+
+
+def of_table(table: Table) -> DataFrame:
+    """Return a table; a spread has a column for its mean, its standard deviation and its number of runs each."""
+    return pandas("this table").read_csv(io.StringIO(table.csv()))
+
+
+def _round(line: dict[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for key, value in line.items():
+        if key == "clients":
+            row["clients_trained"] = len(value)
+        elif key == "failed":
+            row["clients_failed"] = len(value)
+        elif key in ("details", "privacy"):
+            prefix = "privacy_" * (key == "privacy")
+            row.update({prefix + name.replace("-", "_"): number for name, number in value.items()})
+        elif isinstance(value, dict):
+            row.update({f"{key}_{score}": value[score] for score in _SCORES if score in value})
+        else:
+            row[key] = value
+    return row
+
+
+def _clients(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    tests = {key: value for key, value in line.items() if isinstance(value, dict) and "each" in value}
+    numbers = {str(client) for client in line["clients"]}
+    for known in (line.get("failed", {}), *(test["each"] for test in tests.values())):
+        numbers.update(known)
+    for client in sorted(numbers, key=int):
+        row: dict[str, Any] = {"round": line["round"], "client": int(client), "trained": int(client) in line["clients"]}
+        for name, test in tests.items():
+            prefix = "" if name == "personalised" else f"{name}_"
+            row[f"{prefix}accuracy"] = test["each"].get(client)
+            row[f"{prefix}samples"] = test["samples"].get(client)
+        if client in line.get("failed", {}):
+            row["failed"] = line["failed"][client]
+        yield row

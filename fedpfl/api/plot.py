@@ -1,0 +1,76 @@
+"""Figures that a notebook shows and a file holds."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..analysis.figure import Figure
+from ..core.errors import ConfigError, FedpflError
+from ..core.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+    from ..report.draw import Pen
+
+
+def require_drawing(what: str, *modules: str) -> None:
+    """Raise :class:`FedpflError` if something that drawings are made with is not installed."""
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if missing:
+        raise FedpflError(f"{what} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+
+
+class Plot:
+    """A figure: shown by a notebook as it is, or saved.
+
+    Parameters
+    ----------
+    figure : Figure
+        Plain data.
+    names : sequence of str
+        Labels of runs, whose looks are the same in all drawings.
+
+    Attributes
+    ----------
+    data : Figure
+        What is drawn.
+    """
+
+    def __init__(self, figure: Figure, names: Sequence[str] = ()) -> None:
+        require_drawing("a plot", "matplotlib")
+        self.data, self._names = figure, list(names)
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the figure into a file, SVG or PNG by its name's ending.
+
+        Raises
+        ------
+        ConfigError
+            The ending is another one, or the file cannot be written.
+        """
+        place = Path(path).expanduser()
+        contents = {".svg": lambda: self._pen().svg(self.data).encode(), ".png": lambda: self._pen().png(self.data)}
+        if place.suffix not in contents:
+            raise ConfigError("path", str(place), "must end with .svg or .png")
+        try:
+            write_atomically(place, contents[place.suffix]())
+        except OSError as error:
+            raise ConfigError("path", str(place), f"cannot be written ({error.strerror})") from error
+        return place
+
+    def figure(self) -> Canvas:
+        """Return the figure as matplotlib's, for changes of one's own."""
+        return self._pen().canvas(self.data)
+
+    def _pen(self) -> Pen:
+        from ..report.draw import Pen
+
+        return Pen(self._names)
+
+    def _repr_png_(self) -> bytes:
+        return self._pen().png(self.data)

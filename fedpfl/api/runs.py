@@ -1,0 +1,283 @@
+"""One run: started, loaded, looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stderr
+from io import StringIO
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..analysis.figure import Lines
+from ..core import parts
+from ..core.errors import ConfigError, FedpflError
+from ..data import fetch
+from ..launch.plan import Plan, prepare
+from ..launch.progress import display
+from ..launch.simulation import carry_out
+from ..results.export import trained_model
+from ..results.run import RunFolder, find_run
+from ..results.summary import outcome
+from ..setup.config import RunSettings
+from . import frames
+from .plot import Plot, require_drawing
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from torch import nn
+
+# A figure of one run has two curves.
+CURVES = ("personalised", "global", "validation")
+
+
+class Run:
+    """A run that has been made, or is being made elsewhere: what it has left in its folder.
+
+    Parameters
+    ----------
+    folder : RunFolder
+        The folder.
+    objects : mapping of str to object
+        Settings that were given as Python objects, which a folder cannot hold.
+    """
+
+    def __init__(self, folder: RunFolder, objects: Mapping[str, object] | None = None) -> None:
+        self._folder, self._objects = folder, dict(objects or {})
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self._folder.path
+
+    @property
+    def name(self) -> str:
+        """The run's name, by which :func:`load` and the command line know it."""
+        return self._folder.path.name
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every setting by its key, as it was used."""
+        return self._folder.config()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The outcome: accuracies between 0 and 1 of the last and the best round, seconds a round, bytes, ε."""
+        return outcome(self._folder)
+
+    @property
+    def rounds(self) -> DataFrame:
+        """A row for each round: accuracies and losses, bytes, seconds, and what the method measures itself."""
+        return frames.rounds(self._folder.metrics())
+
+    @property
+    def clients(self) -> DataFrame:
+        """A row for each round and client: whether it trained, its accuracy, its number of test samples."""
+        return frames.clients(self._folder.metrics())
+
+    def model(self, client: int | None = None) -> nn.Module:
+        """Return a trained model on the CPU, in evaluation mode.
+
+        Parameters
+        ----------
+        client : int, optional
+            Whose personalised model, numbered from 0; by default the model that all clients share.
+
+        Returns
+        -------
+        nn.Module
+            A plain model, without what the method adds; of a model of your own, what your function has built.
+
+        Raises
+        ------
+        ConfigError
+            The client is not there, or its arrays are not on this machine.
+        NoPlainModel
+            The method has no such model.
+        """
+        with self.objects():
+            return trained_model(self._folder, client)
+
+    def plot(self) -> Plot:
+        """Draw the accuracies over the rounds."""
+        lines = self._folder.metrics()
+        series = {
+            name: ([line["round"] for line in lines if name in line],
+                   [100 * line[name]["accuracy"] for line in lines if name in line])
+            for name in CURVES if any(name in line for line in lines)
+        }  # fmt: skip
+        if not series:
+            raise FedpflError(f"{self.path}: no round has been tested so far")
+        return Plot(Lines(self.name, "round", "accuracy in percent", series))
+
+    def report(self, path: str | PathLike[str] = "report.html", title: str = "") -> Path:
+        """Write a page about the run that needs no network; return where it is."""
+        return report([self], path, title)
+
+    @contextmanager
+    def objects(self) -> Iterator[None]:
+        """Have the settings that were given as Python objects at hand."""
+        with ExitStack() as stack:
+            config = self._folder.config()
+            for kind, thing in self._objects.items():
+                if str(config[kind]).startswith(f"{parts.PYTHON}:"):
+                    stack.enter_context(parts.given(kind, thing, str(config[kind])))
+            yield
+
+    def __repr__(self) -> str:
+        config, result = self._folder.config(), self.summary
+        accuracy = result["personalised_accuracy"]
+        words = f", personalised {100 * accuracy:.2f} %" if accuracy is not None else ""
+        what = f"{parts.short(config['method'])} on {parts.short(config['dataset'])}"
+        return f"<Run {self.name}: {what}, {result['rounds']} of {config['num-server-rounds']} rounds{words}>"
+
+    def _repr_markdown_(self) -> str:
+        page = self.path / "summary.md"
+        return page.read_text(encoding="utf-8") if page.is_file() else repr(self)
+
+
+def run(
+    *,
+    method: str | type[Any] | None = None,
+    model: Any = None,
+    dataset: Any = None,
+    data: Any = None,
+    num_clients: int | None = None,
+    workers: int | None = None,
+    clients_per_gpu: int = 4,
+    resume: str | PathLike[str] | Run | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> Run:
+    """Simulate a federation on this machine and wait for its end, as ``fedpfl run`` does.
+
+    Parameters
+    ----------
+    method : str or class, optional
+        A method's name, ``MODULE:NAME``, or a subclass of :class:`fedpfl.Method`.
+    model : str or callable, optional
+        A model's name, ``MODULE:NAME``, or a function that builds a module; it gets ``input_shape``, ``num_classes``
+        and ``vocabulary`` if it takes arguments of these names.
+    dataset, data : str, Dataset, list or callable, optional
+        ``dataset`` is a data set's name or ``MODULE:NAME``, and ``data`` the path that some data sets need. Either may
+        also be a :class:`fedpfl.Dataset`, a list of (x_train, y_train, x_test, y_test) for each client, or a function
+        that makes one of these.
+    num_clients : int, optional
+        Clients among which the data are divided; by default all owners that the data name, or 10.
+    workers : int, optional
+        Processes that play the clients, by default one for each core; 0: this process plays them all, so that a
+        debugger can step into them. The numbers are the same.
+    clients_per_gpu : int
+        Clients that share a GPU at the same time (``device="cuda"``).
+    resume : str, path or Run, optional
+        Go on with this run, with its settings.
+    quiet : bool
+        Show no progress.
+    **settings
+        All other settings of ``fedpfl config``, with underscores instead of dashes: ``learning_rate=0.05``.
+
+    Returns
+    -------
+    Run
+        What it has left.
+
+    Raises
+    ------
+    FedpflError
+        A setting, the data or the model is not as it should be, or the run failed; in one line.
+    KeyboardInterrupt
+        It was interrupted; no process is left, and the message says how to go on.
+
+    Notes
+    -----
+    The settings start from the package's defaults, and not from those of an app in this folder.
+    """
+    objects = _objects(method, model, dataset, data)
+    with ExitStack() as stack:
+        values = {key.replace("_", "-"): _plain(value) for key, value in settings.items() if value is not None}
+        for kind, thing in objects.items():
+            values[kind] = stack.enter_context(parts.given(kind, thing))
+        texts = {"method": method, "model": model, "dataset": dataset, "data": data}
+        values.update({key: _plain(text) for key, text in texts.items() if isinstance(text, (str, PathLike))})
+        if isinstance(resume, Run):
+            again: str | None = str(resume.path)
+            resumed = resume.objects()
+            stack.enter_context(resumed)
+        else:
+            again = None if resume is None else str(resume)
+        plan = prepare(None, {}, values, num_clients, again)
+        shown = display(plan.config.run.num_server_rounds, quiet)
+        try:
+            with redirect_stderr(StringIO()) if quiet else ExitStack():
+                fetch(plan.config.data)
+            carry_out(plan, shown, workers, clients_per_gpu)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_interrupted(plan)) from None
+    return Run(plan.folder, objects)
+
+
+def load(
+    run: str | PathLike[str], *, output_dir: str | PathLike[str] | None = None, method: Any = None, model: Any = None,
+    data: Any = None,
+) -> Run:  # fmt: skip
+    """Open a run.
+
+    Parameters
+    ----------
+    run : str or path
+        Its name in ``output_dir``, or its folder.
+    output_dir : str or path, optional
+        The folder of runs; by default that of the settings.
+    method, model, data : optional
+        What was given to :func:`run` as Python objects that no file holds; models of the run need them again.
+
+    Raises
+    ------
+    ConfigError
+        There is no such run.
+    """
+    root = Path(output_dir if output_dir is not None else RunSettings.output_dir)
+    parts.look_in(Path())
+    return Run(find_run(str(run), root), _objects(method, model, None, data))
+
+
+def report(runs: list[Run], path: str | PathLike[str], title: str) -> Path:
+    """Write a page about runs; see :meth:`Run.report`."""
+    require_drawing("a report", "matplotlib", "jinja2")
+    from ..report import sections, write_page
+
+    page = Path(path).expanduser()
+    with ExitStack() as stack:
+        for one in runs:
+            stack.enter_context(one.objects())
+        found, labels = sections([one._folder for one in runs])
+        try:
+            write_page(page, title or ", ".join(labels) or "Runs", found, labels)
+        except OSError as error:
+            raise ConfigError("path", str(error.filename or page), f"cannot be written ({error.strerror})") from error
+    return page.absolute()
+
+
+def _objects(method: Any, model: Any, dataset: Any, data: Any) -> dict[str, object]:
+    """Return what was given as Python objects, by setting; a method of the package is its name."""
+    found: dict[str, object] = {}
+    for kind, thing in (("method", method), ("model", model), ("dataset", dataset), ("dataset", data)):
+        if thing is None or isinstance(thing, (str, PathLike)):
+            continue
+        if kind in found or (kind == "dataset" and thing is data and dataset is not None):
+            raise ConfigError("data", parts.article(thing), "is a data set, and dataset names another one")
+        found[kind] = thing
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting as its own type: a path as text, NumPy's number as Python's."""
+    if isinstance(value, PathLike):
+        return str(value)
+    return value.item() if hasattr(value, "item") and not isinstance(value, (bool, int, float, str)) else value
+
+
+def _interrupted(plan: Plan) -> str:
+    if any((plan.folder.path / "checkpoint").glob("round-*.safetensors")) and not plan.has_finished():
+        return f"the run was interrupted; go on with it: fedpfl.run(resume={str(plan.folder.path)!r})"
+    return "the run was interrupted"

@@ -1,0 +1,124 @@
+"""Data sets that users bring as Python code or as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Sequence
+
+import numpy as np
+
+from ..core import parts
+from ..core.errors import ConfigError, DataError
+from .dataset import Dataset
+from .datasets.npz import labels_of, samples_of
+from .registry import AUTO, OwnLoader
+from .settings import DataSettings
+
+# What a client of a list has: samples that are still to be cut, or those to train on and those to test with.
+PAIR, FOUR = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
+
+
+def made(loader: OwnLoader, settings: DataSettings) -> Dataset:
+    """Return the data set that a user's function makes, or that a user has given.
+
+    Parameters
+    ----------
+    loader : OwnLoader
+        The function, the :class:`Dataset`, or the list of each client's arrays.
+    settings : DataSettings
+        The function gets them as ``settings`` if it takes an argument of this name, and the setting ``data`` as
+        ``path``.
+
+    Raises
+    ------
+    FedpflError
+        The function raises an exception, or what it returns is no data set.
+    """
+    # However the samples are divided, they are the same: the function need not be called again.
+    return _made(loader, replace(settings, partitioner=AUTO, num_clients=0))
+
+
+@lru_cache(maxsize=2)
+def _made(loader: OwnLoader, settings: DataSettings) -> Dataset:
+    name, source = parts.short(loader.name), loader.source
+    if callable(source):
+        offered = {"settings": settings, "path": settings.data}
+        source = parts.call("dataset", loader.name, source, offered)
+    if isinstance(source, Dataset):
+        return _checked(source)
+    if isinstance(source, (list, tuple)):
+        return _of_clients(name, source, settings.min_samples)
+    raise ConfigError(
+        "dataset",
+        loader.name,
+        f"makes {parts.article(source)}, and must make a fedpfl.Dataset or a list of each client's ({', '.join(FOUR)})",
+    )
+
+
+def _checked(data: Dataset) -> Dataset:
+    """Bring a data set's arrays into the inner layout."""
+    found: dict[str, Any] = {}
+    for part in ("train", "test"):
+        x, y = getattr(data, f"x_{part}"), getattr(data, f"y_{part}")
+        if (x is None) != (y is None):
+            raise DataError(f"{data.name}: has {'y' if x is None else 'x'}_{part} without the other one")
+        if x is None:
+            continue
+        where = f"{data.name}: {{}}_{part}"
+        found[f"x_{part}"] = samples_of(_array(x, where.format("x")), where.format("x"), data.vocabulary)
+        found[f"y_{part}"] = labels_of(_array(y, where.format("y")), len(x), where.format("y"))
+        if found[f"y_{part}"].max() >= data.num_classes:
+            top = found[f"y_{part}"].max()
+            raise DataError(f"{where.format('y')} has label {top}: labels must be 0 … {data.num_classes - 1}")
+        owners = getattr(data, f"client_{part}")
+        if owners is not None:
+            found[f"client_{part}"] = labels_of(_array(owners, "client"), len(x), f"{data.name}: client_{part}")
+    if found["x_train"].shape[1:] != found.get("x_test", found["x_train"]).shape[1:]:
+        raise DataError(f"{data.name}: x_train and x_test must hold samples of one shape")
+    return replace(data, **found)
+
+
+def _of_clients(name: str, clients: Sequence[Any], least: int) -> Dataset:
+    """Lay the arrays of clients end to end."""
+    if not clients:
+        raise DataError(f"{name}: the list of clients is empty")
+    names = FOUR
+    columns: list[list[np.ndarray]] = []
+    for number, client in enumerate(clients):
+        where = f"{name}: client {number}"
+        if not isinstance(client, (list, tuple)) or len(client) not in (len(PAIR), len(FOUR)):
+            raise DataError(f"{where} is {parts.article(client)}; it must be ({', '.join(FOUR)}), or (x, y) to be cut")
+        names = PAIR if len(client) == len(PAIR) else FOUR
+        if columns and len(client) != len(columns[0]):
+            raise DataError(f"{where} has {len(client)} arrays, and client 0 has {len(columns[0])}")
+        arrays = [_array(array, f"{where}: {word}") for word, array in zip(names, client)]
+        for at in range(0, len(arrays), 2):
+            arrays[at] = samples_of(arrays[at], f"{where}: {names[at]}")
+            arrays[at + 1] = labels_of(arrays[at + 1], len(arrays[at]), f"{where}: {names[at + 1]}")
+            first = columns[0][0] if columns else arrays[0]
+            if (arrays[at].dtype, arrays[at].shape[1:]) != (first.dtype, first.shape[1:]):
+                raise DataError(
+                    f"{where}: {names[at]} has samples of {arrays[at].dtype} {arrays[at].shape[1:]}, and "
+                    f"{first.dtype} {first.shape[1:]} come before: all samples must be alike"
+                )
+        if len(arrays[0]) < least:
+            raise DataError(f"{where} has {len(arrays[0])} {'' if names is PAIR else 'training '}samples, "
+                            f"min-samples is {least}")  # fmt: skip
+        columns.append(arrays)
+    joined = [np.concatenate(list(column)) for column in zip(*columns)]
+    owners = [np.repeat(np.arange(len(columns)), [len(client[at]) for client in columns]) for at in (0, len(names) - 1)]
+    if names is PAIR:
+        return Dataset(name, joined[0], joined[1], client_train=owners[0])
+    return Dataset(name, *joined, client_train=owners[0], client_test=owners[1], split="given")
+
+
+def _array(given: Any, where: str) -> np.ndarray:
+    """Return what is an array, or can be made one without a guess, such as a tensor on the CPU."""
+    try:
+        found = np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{where} is {parts.article(given)} that NumPy makes no array of: {error}") from error
+    if found.dtype == object:
+        raise DataError(f"{where} is {parts.article(given)} that NumPy makes no array of numbers of")
+    return found

@@ -1,0 +1,202 @@
+"""Runs from Python: started, loaded, compared, looked at."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedpfl
+from fedpfl.core.errors import NoPlainModel
+from fedpfl.results.run import RunFolder
+
+FEW = {
+    "num_server_rounds": 2, "local_epochs": 1, "batch_size": 32, "num_clients": 3, "partitioner": "dirichlet-client",
+    "train_samples": 64, "test_samples": 32, "quiet": True,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def net(input_shape, num_classes):
+    """A model of a user's: no names of ours, no base and head."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(input_shape[0], 4, 3)
+            self.norm = nn.BatchNorm2d(4)
+            self.hidden = nn.Linear(4 * (input_shape[1] - 2) * (input_shape[2] - 2), 16)
+            self.out = nn.Linear(16, num_classes)
+
+        def forward(self, x):
+            x = torch.relu(self.norm(self.conv(x))).flatten(1)
+            return self.out(torch.relu(self.hidden(x)))
+
+    return Net()
+
+
+def test_a_run_has_what_the_folder_has(elsewhere, capsys):
+    pytest.importorskip("pandas")
+    run = fedpfl.run(method="fedper", model="mlp", seed=2, output_dir="runs", workers=2, **{**FEW, "quiet": False})
+    said = capsys.readouterr().err
+    assert "round 2/2" in said
+    lines = RunFolder(run.path).metrics()
+    assert run.path.parent == elsewhere / "runs" and run.summary["rounds"] == 2
+    assert list(run.rounds.index) == [1, 2]
+    assert run.rounds.loc[2, "personalised_accuracy"] == lines[1]["personalised"]["accuracy"]
+    assert run.rounds.loc[1, "clients_trained"] == 3
+    assert run.clients.shape[0] == 6 and run.clients.loc[(2, 1), "accuracy"] == lines[1]["personalised"]["each"]["1"]
+    assert run.clients["trained"].all()
+    assert run.settings["seed"] == 2 and "fedper on digits" in repr(run)
+    # Each client's model is a plain one, and they differ where the method's personal part is.
+    first, second = run.model(client=0), run.model(client=1)
+    assert not first.training and next(first.parameters()).device.type == "cpu"
+    assert torch.equal(first.base[1].weight, second.base[1].weight)
+    assert not torch.equal(first.head.weight, second.head.weight)
+    with pytest.raises(NoPlainModel, match="fedper leaves no model that all clients share"):
+        run.model()
+    with pytest.raises(fedpfl.ConfigError, match="the clients 0 … 2"):
+        run.model(client=3)
+    again = fedpfl.load(run.name, output_dir="runs")
+    assert again.summary == run.summary and torch.equal(again.model(0).head.weight, first.head.weight)
+
+
+def test_the_common_model_is_that_of_the_last_round():
+    run = fedpfl.run(method="fedavg", model="mlp", output_dir="runs", workers=0, **FEW)
+    assert run.model().state_dict().keys() == run.model(client=1).state_dict().keys()
+    common, own = run.model().state_dict(), run.model(client=1).state_dict()
+    assert all(torch.equal(common[name], own[name]) for name in common)
+
+
+def test_objects_are_parts(elsewhere):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(3, 30, 1, 6, 6)).astype(np.float32)
+    y = (x.mean(axis=(2, 3, 4)) > 0).astype(np.int64)
+    clients = [(x[i, :20], y[i, :20], x[i, 20:], y[i, 20:]) for i in range(3)]
+
+    class Own(fedpfl.Method):
+        name = "own"
+
+        def is_shared(self, name, model):
+            return not name.startswith("head.")
+
+    settings = {"num_server_rounds": 1, "local_epochs": 1, "output_dir": "runs", "quiet": True}
+    run = fedpfl.run(method=Own, model=net, data=clients, workers=2, **settings)
+    assert run.summary["rounds"] == 1 and list(run.clients["samples"]) == [10, 10, 10]
+    model = run.model(client=2)
+    assert type(model).__name__ == "Net" and model.out.out_features == 2
+    with torch.no_grad():
+        predicted = model(torch.from_numpy(x[2, 20:])).argmax(1).numpy()
+    assert np.mean(predicted == y[2, 20:]) == pytest.approx(run.clients["accuracy"].loc[(1, 2)])
+    # The same by this process, and with a data set of one's own.
+    again = fedpfl.run(method=Own, model=net, data=clients, workers=0, **settings)
+    assert torch.equal(again.model(client=2).out.weight, model.out.weight)
+    data = fedpfl.Dataset("set", x.reshape(90, 1, 6, 6), y.reshape(90))
+    third = fedpfl.run(method="fedavg", model=net, data=data, num_clients=2, partitioner="iid", workers=0, **settings)
+    assert third.summary["rounds"] == 1
+    # What no file holds is given again.
+    with pytest.raises(fedpfl.ConfigError, match="is a Python object of the process that made the run; give it again"):
+        fedpfl.load(run.path).model(client=2)
+    loaded = fedpfl.load(run.path, method=Own, model=net, data=clients)
+    assert torch.equal(loaded.model(client=2).out.weight, model.out.weight)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"learning_rte": 1}, "learning-rte = 1: there is no such setting; did you mean learning-rate"),
+        ({"learning_rate": -1}, "learning-rate = -1: must be > 0"),
+        ({"method": "fedpr"}, "method = 'fedpr': must be one of"),
+        ({"method": 3}, "is an int, and must be a class made of fedpfl.Method"),
+        ({"model": lambda: 3}, "makes an int, and must make a torch.nn.Module"),
+        ({"data": [1, 2]}, "client 0 is an int; it must be"),
+        ({"data": [1, 2], "dataset": "digits"}, "data = 'a list': is a data set, and dataset names another one"),
+        ({"model": net, "dataset": "digits", "num_clients": 5000}, "5000"),
+        ({"resume": "nothing"}, "there is no such run in"),
+    ],
+)
+def test_what_is_wrong_is_one_line_before_anything_is_run(elsewhere, given, words):
+    with pytest.raises(fedpfl.FedpflError) as error:
+        fedpfl.run(output_dir="runs", workers=0, quiet=True, **given)
+    assert words in str(error.value) and "\n" not in str(error.value)
+    assert not list(elsewhere.glob("runs/*/metrics.jsonl"))
+
+
+def test_an_interrupted_run_leaves_nobody_and_goes_on(elsewhere, monkeypatch):
+    import fedpfl.server.federation as server
+
+    record = server._Recorder.ended
+
+    def interrupted(self, rule, done, state):
+        found = record(self, rule, done, state)
+        if done.number == 1:
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(server._Recorder, "ended", interrupted)
+    with pytest.raises(KeyboardInterrupt, match=r"go on with it: fedpfl\.run\(resume='.*/runs/one'\)"):
+        fedpfl.run(method="fedper", model="mlp", output_dir="runs", run_name="one", workers=2, **FEW)
+    import multiprocessing
+
+    assert multiprocessing.active_children() == []
+    monkeypatch.setattr(server._Recorder, "ended", record)
+    run = fedpfl.run(resume=fedpfl.load("one", output_dir="runs"), quiet=True)
+    whole = fedpfl.run(method="fedper", model="mlp", output_dir="runs", run_name="two", workers=2, **FEW)
+    assert run.summary["rounds"] == 2
+    assert torch.equal(run.model(0).head.weight, whole.model(0).head.weight)
+
+
+def test_runs_are_compared_drawn_and_reported(elsewhere):
+    pytest.importorskip("pandas")
+    pytest.importorskip("matplotlib")
+    runs = [fedpfl.run(method=m, model="mlp", output_dir="runs", workers=0, **FEW) for m in ("fedavg", "fedper")]
+    found = fedpfl.compare([runs[0], runs[1].path])
+    assert list(found.table["run"]) == ["fedavg", "fedper"] and "| fedavg |" in repr(found)
+    assert found.plot().save("both.svg").read_text().startswith("<?xml")
+    assert runs[0].plot()._repr_png_().startswith(b"\x89PNG")
+    assert runs[0].plot().figure().axes
+    page = found.report("both.html", title="Two methods")
+    assert "Two methods" in page.read_text() and runs[1].report("one.html").is_file()
+    with pytest.raises(fedpfl.ConfigError, match="must end with"):
+        runs[0].plot().save("plot.doc")
+    with pytest.raises(fedpfl.ConfigError, match="must be a list of at least one run"):
+        fedpfl.compare("run")
+
+
+def test_a_sweep_runs_each_point_once(elsewhere):
+    pytest.importorskip("pandas")
+    given = {"method": "fedavg", "model": "mlp", "output_dir": "sweeps", **FEW, "num_server_rounds": 1}
+    found = fedpfl.sweep({"learning_rate": [0.1, 0.01]}, **given)
+    assert sorted(found.table["learning-rate"]) == [0.01, 0.1] and len(found.runs) == 2
+    before = [run.path.stat().st_mtime_ns for run in found.runs]
+    again = fedpfl.sweep({"learning_rate": [0.1, 0.01]}, **given)
+    assert [run.path.stat().st_mtime_ns for run in again.runs] == before
+    with pytest.raises(fedpfl.ConfigError, match="each run of a sweep is a process of its own"):
+        fedpfl.sweep({"learning_rate": [0.1]}, **{**given, "model": lambda: nn.Linear(64, 10)})
+
+
+def test_importing_the_package_imports_nothing_else():
+    code = (
+        "import sys, fedpfl; assert {m for m in sys.modules if m.startswith('fedpfl.')} == set(); "
+        "assert 'numpy' not in sys.modules; assert set(fedpfl.__all__) <= set(dir(fedpfl)); "
+        "from fedpfl import *; assert Method.__module__ == 'fedpfl.methods.base'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_public_names_are_those_that_are_listed():
+    for name in fedpfl.__all__:
+        assert getattr(fedpfl, name) is not None
+    assert {*fedpfl._PUBLIC, "__version__"} == {*fedpfl.__all__}
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        fedpfl.nothing  # noqa: B018

@@ -1,0 +1,277 @@
+"""Models, data sets and methods that users bring."""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from importlib.metadata import EntryPoint
+
+import numpy as np
+import pytest
+import torch
+from support import arrays, federation
+from torch import nn
+
+from fedpfl import models
+from fedpfl.core import parts
+from fedpfl.core.errors import ConfigError, FedpflError
+from fedpfl.data import Dataset, DataSettings, federated_data
+from fedpfl.methods import Method, find, methods
+from fedpfl.results.run import RunFolder
+from fedpfl.server.federation import run_federation
+from fedpfl.setup.config import Config, check_keys
+from fedpfl.transports.local import LocalTransport
+
+PARTS = """
+    from dataclasses import dataclass
+
+    import numpy as np
+    from torch import nn
+
+    from fedpfl.core.settings import setting
+    from fedpfl.data import Dataset
+    from fedpfl.methods import Method
+
+    def net(input_shape, num_classes):
+        features = int(np.prod(input_shape))
+        return nn.Sequential(nn.Flatten(), nn.Linear(features, 8), nn.ReLU(), nn.Linear(8, num_classes))
+
+    def points(path):
+        x = np.arange(120, dtype=np.float32).reshape(60, 2) / 60
+        return [(x[i::3][:15], np.arange(15) % 2, x[i::3][15:], np.arange(5) % 2) for i in range(3)]
+
+    @dataclass(frozen=True)
+    class OwnSettings:
+        \"\"\"Settings.\"\"\"
+
+        pull: float = setting(0.5, "How strong.", minimum=0)
+
+    class Own(Method):
+        \"\"\"Everything but the head travels.\"\"\"
+
+        name = "own"
+        shares = "the base"
+        Settings = OwnSettings
+
+        def is_shared(self, name, model):
+            return not name.startswith("head.")
+
+    number = 3
+"""
+
+
+@pytest.fixture
+def app(tmp_path, monkeypatch):
+    """A folder with a file of parts, which is the app's for the time of a test."""
+    folder = tmp_path / "app"
+    folder.mkdir()
+    write(folder, PARTS)
+    monkeypatch.chdir(folder)
+    parts.look_in(folder)
+    yield folder
+    parts.look_in(None)
+    assert "parts" not in sys.modules
+
+
+def write(folder, text, name="parts"):
+    (folder / f"{name}.py").write_text(textwrap.dedent(text))
+
+
+def refusal(kind, text):
+    with pytest.raises(FedpflError) as error:
+        parts.find(kind, text)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_reference_is_told_from_a_name():
+    assert all(map(parts.is_reference, ("parts:net", "a.b:C.d", "python:net#2")))
+    assert not any(map(parts.is_reference, ("mlp", "parts:", ":net", "hf:./folder", "a b:c", "parts:net-1")))
+    assert [parts.short(text) for text in ("parts:net", "python:net#2", "mlp")] == ["net", "net", "mlp"]
+
+
+def test_a_run_of_own_parts_learns_as_one_of_the_same_parts_of_the_package(app, tmp_path):
+    own = {"model": "parts:net", "dataset": "parts:points", "method": "parts:Own", "split": "mixed"}
+    values = federation(tmp_path, **own, num_clients=3, batch_size=5, own_pull=0.25)
+    assert values["own-pull"] == 0.25
+    with LocalTransport(Config.parse(values), workers=2) as transport:
+        folder = run_federation(transport, values)
+    assert folder.config()["method"] == "parts:Own" and len(folder.metrics()) == 3
+    assert folder.task()["input_shape"] == [2] and folder.task()["clients"] == 3
+    first = arrays(folder, tmp_path)
+    assert any(name.endswith("/head.weight") for name in first)
+    # The same again, played by this process: the same bits.
+    values = federation(tmp_path / "again", **own, num_clients=3, batch_size=5, own_pull=0.25)
+    with LocalTransport(Config.parse(values), workers=0) as transport:
+        again = run_federation(transport, values)
+    second = arrays(again, tmp_path / "again")
+    assert first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
+    assert isinstance(again, RunFolder)
+
+
+def test_clients_of_a_list_keep_their_own_test_samples(app):
+    data = federated_data(DataSettings(dataset="parts:points"), 3, 1)
+    assert [data.sizes(i) for i in range(3)] == [(15, 5)] * 3
+    np.testing.assert_array_equal(data.test(1).x[:, 0] * 60, [92, 98, 104, 110, 116])
+
+
+def test_a_file_that_has_changed_is_read_anew(app):
+    first = federated_data(DataSettings(dataset="parts:points"), 3, 1)
+    assert federated_data(DataSettings(dataset="parts:points"), 3, 1) is first
+    version = parts.version()
+    write(app, PARTS.replace("/ 60", "/ 30") + "    # longer")
+    parts.look_in(app)
+    assert parts.version() == version + 1
+    data = federated_data(DataSettings(dataset="parts:points"), 3, 1)
+    np.testing.assert_array_equal(data.train(0).x, 2 * first.train(0).x)
+
+
+def test_settings_of_an_own_method_are_known_once_it_is(app):
+    assert Config.parse({"method": "parts:Own"}).flat()["own-pull"] == 0.5
+    check_keys({"method": "parts:Own", "own-pull": 1.0})
+    with pytest.raises(ConfigError, match="own-pul"):
+        check_keys({"own-pul": 1.0})
+    with pytest.raises(ConfigError, match="own-pull = -1"):
+        Config.parse({"method": "parts:Own", "own-pull": -1.0})
+    assert "own" not in methods()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "words"),
+    [
+        ("model", "nothing:net", r"there is no module nothing in .*app, and none that is installed"),
+        ("model", "parts:nett", r"there is no nett in .*parts\.py; it has net, points, OwnSettings, Own"),
+        ("model", "parts:Own.head", r"there is no head in .*"),
+        ("model", "broken:net", r"the module broken cannot be imported: ZeroDivisionError: .* \(broken\.py, line 2\)"),
+        ("model", "crooked:net", r"the module crooked cannot be imported: SyntaxError: .* \(crooked\.py, line 1\)"),
+        ("model", "json:net", r".*/json\.py has the name of another module, .*json/__init__\.py; rename the file"),
+        ("method", "nope", r"must be one of MODULE:NAME.*|must be one of .*or MODULE:NAME for one of your own"),
+        ("dataset", "python:x#1", r"is a Python object of the process that made the run; give it again"),
+    ],
+)
+def test_what_is_not_there_is_one_line(app, kind, text, words):
+    write(app, "\n1 / 0\n", "broken")
+    write(app, "def net(:\n", "crooked")
+    write(app, "net = 1\n", "json")
+    found = refusal(kind, text)
+    assert re.fullmatch(f"{kind} = '{re.escape(text)}': (?:{words})", found), found
+
+
+MODELS = {
+    "raises": ("def part(input_shape): raise ValueError('no such\\n  shape')",
+               r"raises ValueError: no such shape \(parts\.py, line 2\)"),
+    "wrong type": ("def part(): return [1]", "makes a list, and must make a torch.nn.Module"),
+    "wrong shape": ("def part(): return nn.Linear(64, 3)", "returns 2×3 for 2 samples, and must return 2×10 logits"),
+    "wrong input": ("def part(): return nn.Linear(7, 10)", r"raises RuntimeError: .*"),
+    "no tensor": ("class part(nn.Module):\n    def forward(self, x): return x, x",
+                  "returns a tuple, and must return a tensor of logits"),
+    "no head": ("class part(nn.Module):\n    def forward(self, x): return x[:, :10]",
+                "has no nn.Linear that could be its head; end it with one"),
+    "softmax": ("def part(): return nn.Sequential(nn.Linear(64, 10), nn.Softmax(1))",
+                "computes on after its last nn.Linear, or ends with another layer; end it with one, without a softmax"),
+    "other argument": ("def part(width): return nn.Linear(64, 10)",
+                       "needs an argument 'width'; it is given input_shape, num_classes, vocabulary, by these names"),
+    "no function": ("part = 3", "is an int, and must be a function"),
+    "built": ("part = nn.Linear(64, 10)", "is a Linear that is built; give a function that builds one"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_a_model_that_is_none_is_one_line(app, case):
+    text, words = MODELS[case]
+    write(app, f"from torch import nn\n{text}\n")
+    parts.look_in(app)
+    with pytest.raises(ConfigError) as error:
+        models.build("parts:part", (64,), 10)
+    assert re.fullmatch(f"model = 'parts:part': {words}", str(error.value)), str(error.value)
+
+
+X = "np.zeros((12, 4), np.float32)"
+DATASETS = {
+    "raises": ("def part(): raise OSError('no disk')", r"dataset = .*: raises OSError: no disk \(parts\.py, line 3\)"),
+    "wrong type": ("def part(): return 3", "dataset = .*: makes an int, and must make a fedpfl.Dataset or a list .*"),
+    "empty": ("part = []", "part: the list of clients is empty"),
+    "three arrays": (f"part = [({X}, 1, 2)]", "part: client 0 is a tuple; it must be .*"),
+    "labels": (f"part = [({X}, np.zeros(11, int), {X}, np.zeros(12, int))]",
+               "part: client 0: y_train has 11 labels for 12 samples"),
+    "few": (f"part = [({X}[:3], np.zeros(3, int))]", "part: client 0 has 3 samples, min-samples is 10"),
+    "shapes": (f"part = [({X}, np.zeros(12, int)), ({X}[:, :3], np.zeros(12, int))]",
+               "part: client 1: x has samples of float32 .*: all samples must be alike"),
+    "label too large": (f"part = Dataset('set', {X}, np.full(12, 9), num_classes=2)",
+                        "set: y_train has label 9: labels must be 0 … 1"),
+    "text": ("part = [(['a'] * 12, np.zeros(12, int))]", "part: client 0: x is .*"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DATASETS)
+def test_data_that_are_none_are_one_line(app, case):
+    text, words = DATASETS[case]
+    write(app, f"import numpy as np\nfrom fedpfl.data import Dataset\n{text}\n")
+    parts.look_in(app)
+    with pytest.raises(FedpflError) as error:
+        federated_data(DataSettings(dataset="parts:part"), 1, 1)
+    assert re.fullmatch(words, str(error.value)), str(error.value)
+
+
+METHODS = {
+    "wrong type": ("part = 3", "is an int, and must be a class made of fedpfl.Method"),
+    "another class": ("class part: pass", "is the class part, and must be a class made of fedpfl.Method"),
+    "no name": ("class part(Method): pass", 'the class part lacks name = "…", a text'),
+    "shadow": ("class part(Method):\n    name = 'fedlora'",
+               "the class part has the name 'fedlora', which is a method of fedpfl; choose another"),
+    "capitals": ("class part(Method):\n    name = 'My method'",
+                 "the class part has the name 'My method'; it must be lower-case words with dashes"),
+    "settings": ("class part(Method):\n    name = 'part'\n    class Settings: pass",
+                 r"Settings must be a dataclass of settings: @dataclass\(frozen=True\)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", METHODS)
+def test_a_method_that_is_none_is_one_line(app, case):
+    text, words = METHODS[case]
+    write(app, f"from fedpfl.methods import Method\n{text}\n")
+    parts.look_in(app)
+    with pytest.raises(ConfigError) as error:
+        Config.parse({"method": "parts:part"})
+    assert re.fullmatch(f"method = 'parts:part': {words}", str(error.value)), str(error.value)
+
+
+def test_objects_of_this_process_are_settings_for_a_while(app):
+    def local(input_shape, num_classes):
+        return nn.Linear(4, num_classes)
+
+    with parts.given("model", local) as text, parts.given("model", lambda: nn.Linear(4, 3)) as other:
+        assert re.fullmatch(r"python:local#\d+", text) and re.fullmatch(r"python:model#\d+", other)
+        torch.manual_seed(1)
+        assert models.build(text, (4,), 3).head.out_features == 3
+        parts.require_sendable({"method": "fedavg"})
+        with pytest.raises(ConfigError, match="only this process has this object"):
+            parts.require_sendable({"model": text})
+    assert "give it again" in refusal("model", text)
+    with parts.given("method", find("fedper")) as text:
+        assert text == "fedpfl.methods.fedper:FedPer" and find(text) is find("fedper")
+
+
+def test_installed_packages_register_theirs(app, monkeypatch):
+    group = {
+        "package-net": EntryPoint("package-net", "parts:net", "fedpfl.models"),
+        "mlp": EntryPoint("mlp", "parts:net", "fedpfl.models"),
+        "broken": EntryPoint("broken", "nothing:net", "fedpfl.models"),
+    }
+    own = {"own": EntryPoint("own", "parts:Own", "fedpfl.methods")}
+    data = {"points": EntryPoint("points", "parts:points", "fedpfl.datasets")}
+    found = {"model": group, "method": own, "dataset": data}
+    monkeypatch.setattr(parts, "_entry_points", lambda kind: found[kind])
+    config = Config.parse({"model": "package-net", "method": "own", "dataset": "points", "own-pull": 2.0})
+    assert issubclass(type(config.method), Method) and config.method.settings.pull == 2.0
+    assert models.build("package-net", (4,), 3).head.out_features == 3
+    assert federated_data(config.data, 3, 1).num_clients == 3
+    assert {"package-net", "broken"} <= set(models.names())
+    with pytest.raises(ConfigError, match="'mlp': is a name of fedpfl, and of parts:net of an installed package, too"):
+        models.build("mlp", (4,), 3)
+    with pytest.raises(ConfigError, match="nothing:net cannot be loaded: ModuleNotFoundError"):
+        models.build("broken", (4,), 3)
+    check_keys({"own-pull": 1.0})
+    del sys.modules["parts"]  # a package's modules are not the app's, and so are never read anew
+    assert isinstance(Dataset("x", np.zeros((1, 2)), np.zeros(1, int)), Dataset)

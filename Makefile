@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install simulate test test-cluster test-experiments test-papers test-faults test-flower-latest test-arm64 test-playbook lint packages clean
+.PHONY: help install simulate test test-cluster test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,10 +45,10 @@ test-cluster: install ## `flwr run .` on a Ray cluster of two nodes, here on one
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster tests/test_cluster.py
 
 # What meets Flower: messages and Grid, `flwr run .`, `fedpfl up`, bridge, worker and fork server, and its private names.
-FLOWER_TESTS := tests/test_app.py tests/test_cluster.py tests/test_federation.py tests/test_flower_private.py \
-	tests/test_launch.py tests/test_layering.py tests/test_messages.py tests/cli/test_plan.py tests/cli/test_watched.py \
-	tests/deployment/test_credentials.py tests/deployment/test_testbed.py tests/deployment/test_up.py tests/mqtt \
-	tests/strategies/test_exchange.py tests/worker
+FLOWER_TESTS := tests/test_app.py tests/test_cluster.py tests/test_flower_private.py tests/test_layering.py \
+	tests/test_messages.py tests/cli/test_plan.py tests/cli/test_watched.py tests/client tests/deployment/test_credentials.py \
+	tests/deployment/test_faults.py tests/deployment/test_testbed.py tests/deployment/test_up.py tests/launch tests/mqtt \
+	tests/strategies/test_exchange.py
 LATEST := build/flower-latest
 
 # The newest flwr alone in a virtual environment of its own, which finds everything else in the other one.
@@ -72,6 +72,12 @@ test-papers: install ## the papers' settings at their own size, 3 rounds each; g
 
 test-faults: install packages ## kill parts of a running testbed; half an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults
+
+# RUNS=20 FIRST=1 runs those seeds alone; what became of them: python tests/deployment/chaos.py build/chaos.jsonl
+test-chaos: install packages ## a hundred small runs, in each something killed or stopped by chance; an hour
+	mkdir -p build
+	FEDPFL_CHAOS_RUNS=$(or $(RUNS),100) FEDPFL_CHAOS_FIRST=$(or $(FIRST),1) FEDPFL_CHAOS_REPORT=$(abspath build/chaos.jsonl) \
+		OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m chaos tests/deployment/test_chaos.py
 
 test-arm64: install ## jetson/install.sh for real, on an emulated Cortex-A57; needs root, a quarter of an hour
 	PYTHON=$(abspath $(BIN)/python) tests/jetson/arm64.sh

@@ -18,7 +18,7 @@ app = ClientApp()
 
 def _answer(kind: str, message: Message, context: Context) -> Message:
     # Flower loads this module in processes that answer nothing, too.
-    from .messages import from_content, to_content
+    from .messages import from_content, to_content, to_framed_content
 
     try:
         require_absolute(context.run_config)
@@ -27,7 +27,8 @@ def _answer(kind: str, message: Message, context: Context) -> Message:
             reply.config["in-turn"] = not _simulated()
     except FedpflError as error:
         return Message(Error(CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=message)
-    return Message(to_content(reply), reply_to=message)
+    # A simulation's objects need no requests.
+    return Message((to_content if _simulated() else to_framed_content)(reply), reply_to=message)
 
 
 def _reply(kind: str, message: Payload, context: Context) -> Payload:

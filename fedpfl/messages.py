@@ -8,9 +8,16 @@ from typing import cast
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from .client import protocol
 from .core.errors import LayoutError
 from .core.payload import Payload
 from .core.settings import Value
+
+# Flower moves each object of a message by a request of its own, on each of four ways: a message of records has six or
+# seven, a framed one three. But equal arrays of several clients are one object among records, and an object cannot be
+# cut into chunks.
+MAX_FRAMED_BYTES = 4_000_000
+FRAME = "frame"
 
 
 def pack_arrays(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
@@ -31,20 +38,46 @@ def to_content(payload: Payload, arrays: ArrayRecord | None = None) -> RecordDic
     return RecordDict({name: record for name, record in records.items() if record})
 
 
+def to_framed_content(payload: Payload) -> RecordDict:
+    """Pack a payload into a message's content of as few objects as possible: one, if the arrays are not too large.
+
+    The payload is then a frame of :mod:`fedpfl.client.protocol`, in a record of settings.
+    """
+    if not fits_frame(payload) or not (payload.arrays or (payload.config and payload.metrics)):
+        return to_content(payload)
+    return RecordDict({FRAME: ConfigRecord({FRAME: protocol.pack({}, payload)})})
+
+
+def fits_frame(payload: Payload) -> bool:
+    """Say whether a payload's arrays are small enough to travel as one object."""
+    return sum(array.nbytes for array in payload.arrays.values()) <= MAX_FRAMED_BYTES
+
+
 def from_content(content: RecordDict) -> Payload:
-    """Unpack a message's content; a record that is missing counts as empty.
+    """Unpack a message's content, framed or not; a record that is missing counts as empty.
 
     Raises
     ------
     LayoutError
-        An array cannot be read.
+        The frame or an array cannot be read.
     """
+    if FRAME in content.config_records:
+        return _unframed(content.config_records[FRAME].get(FRAME))
     arrays = content.array_records.get("arrays", ArrayRecord())
     return Payload(
         config=cast(dict[str, Value], dict(content.config_records.get("config", ConfigRecord()))),
         metrics=cast(dict[str, int | float], dict(content.metric_records.get("metrics", MetricRecord()))),
         arrays={name: _numpy(name, array) for name, array in arrays.items()},
     )
+
+
+def _unframed(frame: object) -> Payload:
+    if not isinstance(frame, bytes):
+        raise LayoutError("its message cannot be read (the frame is not bytes)")
+    try:
+        return protocol.unpack(frame)[1]
+    except protocol.FrameError as error:
+        raise LayoutError(f"its message cannot be read ({error})") from error
 
 
 def _numpy(name: str, array: Array) -> np.ndarray:

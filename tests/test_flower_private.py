@@ -159,3 +159,9 @@ def test_the_private_names_are_those_of_the_flower_that_is_installed():
     assert f'"{flower_private.TASK_POLL_INTERVAL}"' in sources
     assert f'log(INFO, "{flower_private.TASK_ENDED} ' in sources
     assert f'log(ERROR, "{flower_private.RUN_REFUSED}: ' in sources
+
+
+def test_what_is_tried_with_the_newest_flower_is_there():
+    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    (paths,) = re.findall(r"^FLOWER_TESTS := (.*)$", makefile, re.MULTILINE)
+    assert [path for path in paths.split() if not (ROOT / path).exists()] == []

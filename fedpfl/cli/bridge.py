@@ -1,4 +1,4 @@
-"""``fedpfl-bridge``: the two sides of the MQTT bridge."""
+"""``fedpfl-bridge``: the two sides of the MQTT bridge, and both in one process without a broker."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, FedpflError
 from ..mqtt.frames import DEFAULT_CHUNK, MAX_CHUNK
 from . import OneLineErrors
 
 if TYPE_CHECKING:
     from ..mqtt.account import Account
+    from ..mqtt.device import DeviceBridge, LocalServer
     from ..mqtt.link import Link
 
 logger = logging.getLogger(__name__)
@@ -53,6 +55,12 @@ MaxChunk = Annotated[
         min=4096, max=MAX_CHUNK, help="Longest MQTT payload to send, in bytes; the broker may demand shorter ones."
     ),
 ]
+SuperLink = Annotated[str, typer.Option(metavar="HOST:PORT", help="The SuperLink.")]
+SuperLinkCa = Annotated[
+    Path | None,
+    typer.Option(help="Certificate of the authority that signed the SuperLink's; without it: plain HTTP."),
+]
+StateDir = Annotated[Path, typer.Option(help="Where answers are kept until they have reached their SuperNode.")]
 LogLevel = Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")]
 # <malloc.h>
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -77,8 +85,9 @@ def device(
 ) -> None:
     """Serve this device's SuperNodes. The account's name is the device's unless --username says otherwise."""
     _log_to_stderr(log_level)
+    _require_paho()
     from ..mqtt import topics
-    from ..mqtt.device import DeviceBridge, LocalServer
+    from ..mqtt.device import DeviceBridge
     from ..mqtt.events import TELEMETRY_SECONDS, Events
     from ..mqtt.link import Link
 
@@ -96,10 +105,7 @@ def device(
             stopping=stopping,
         )
         bridge = DeviceBridge(name, link, account=username)
-        try:
-            server = LocalServer(address, bridge, tls)
-        except OSError as error:
-            raise ConfigError("listen", listen, f"cannot be listened on ({error.strerror})") from error
+        server = _listening(address, listen, bridge, tls)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             host, port = server.server_address[:2]
@@ -114,18 +120,13 @@ def device(
 
 @app.command()
 def server(
-    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="The SuperLink.")] = "127.0.0.1:8000",
-    superlink_ca: Annotated[
-        Path | None,
-        typer.Option(help="Certificate of the authority that signed the SuperLink's; without it: plain HTTP."),
-    ] = None,
+    superlink: SuperLink = "127.0.0.1:8000",
+    superlink_ca: SuperLinkCa = None,
     broker: Broker = DEFAULT_BROKER,
     username: Username = None,
     password_file: PasswordFile = None,
     ca: Ca = None,
-    state_dir: Annotated[
-        Path, typer.Option(help="Where answers are kept until they have reached their SuperNode.")
-    ] = Path("~/.fedpfl/bridge"),
+    state_dir: StateDir = Path("~/.fedpfl/bridge"),
     runs: Annotated[
         Path | None, typer.Option(help="Publish the state and the metrics of the newest run in this folder.")
     ] = None,
@@ -134,6 +135,7 @@ def server(
 ) -> None:
     """Carry the devices' requests to the SuperLink. The account's name is "server" unless --username says otherwise."""
     _log_to_stderr(log_level)
+    _require_paho()
     from ..mqtt import topics
     from ..mqtt.broker import SERVER_ACCOUNT
     from ..mqtt.events import RunFollower
@@ -163,6 +165,55 @@ def server(
         finally:
             bridge.stop()
             link.stop()
+
+
+@app.command()
+def direct(
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where SuperNodes connect to (their --superlink).")
+    ] = "127.0.0.1:9092",
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate shown to them; only on loopback is there a way without.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    superlink: SuperLink = "127.0.0.1:8000",
+    superlink_ca: SuperLinkCa = None,
+    state_dir: StateDir = Path("~/.fedpfl/bridge"),
+    log_level: LogLevel = "info",
+) -> None:
+    """Stand before the SuperLink without a broker: nothing but SuperNodes' requests passes, and none waits 3 s."""
+    _log_to_stderr(log_level)
+    from ..mqtt.account import is_loopback
+    from ..mqtt.direct import MAX_CONNECTIONS
+    from ..mqtt.direct import direct as both_sides
+    from ..mqtt.upstream import Upstream
+
+    tls = server_context(tls_cert, tls_key)
+    address = host_and_port("listen", listen)
+    if tls is None and not is_loopback(address[0]):
+        raise ConfigError("listen", listen, "is not loopback: --tls-cert and --tls-key are missing")
+    host, port = host_and_port("superlink", superlink)
+    with _ending() as stopping:
+        device_side, server_side = both_sides(Upstream(host, port, superlink_ca), state_dir.expanduser())
+        http = _listening(address, listen, device_side, tls, MAX_CONNECTIONS)
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        try:
+            print(f"ready {http.server_address[0]!s}:{http.server_address[1]} {host}:{port}", flush=True)
+            stopping.wait()
+        finally:
+            http.stop()
+            server_side.stop()
+
+
+def _listening(
+    address: tuple[str, int], option: str, bridge: DeviceBridge, tls: ssl.SSLContext | None, *limits: int
+) -> LocalServer:
+    from ..mqtt.device import LocalServer
+
+    try:
+        return LocalServer(address, bridge, tls, *limits)
+    except OSError as error:
+        raise ConfigError("listen", option, f"cannot be listened on ({error.strerror})") from error
 
 
 def account(broker: str, username: str, password_file: Path | None, ca: Path | None) -> Account:
@@ -197,12 +248,13 @@ def host_and_port(option: str, text: str) -> tuple[str, int]:
 
 def main() -> None:
     """Run the command line (the console script ``fedpfl-bridge``)."""
-    try:
-        import paho.mqtt.client  # noqa: F401
-    except ImportError:
-        sys.exit("error: fedpfl-bridge needs paho-mqtt: pip install paho-mqtt")
     _keep_freed_memory()
     app()
+
+
+def _require_paho() -> None:
+    if find_spec("paho") is None:
+        raise FedpflError("fedpfl-bridge needs paho-mqtt for a broker: pip install paho-mqtt")
 
 
 def _serve(link: Link, stopping: threading.Event, name: str, where: str) -> Any:

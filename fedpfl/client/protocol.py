@@ -1,4 +1,4 @@
-"""Requests to the worker and its replies, as bytes on a local socket.
+"""A message as bytes: to the worker and back on a local socket, and between server and ClientApp in one of Flower's.
 
 A frame is a prefix (magic, length of the header, length of the arrays), a header in JSON and the arrays as safetensors.
 Both are bounded and neither can carry code; numbers come back as they went, to the bit.
@@ -7,6 +7,7 @@ Both are bounded and neither can carry code; numbers come back as they went, to 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import socket
@@ -28,6 +29,8 @@ from ..core.settings import Value
 MAGIC = b"fedpfl1\n"
 MAX_HEADER_BYTES = 4_000_000
 MAX_ARRAYS_BYTES = 2**30
+# Larger ones make no float.
+MAX_INTEGER = 2**63
 SOCKET_VARIABLE = "FEDPFL_WORKER_SOCKET"
 # sockaddr_un holds 108 bytes on Linux, 104 elsewhere, with a zero at the end.
 MAX_SOCKET_PATH = 103
@@ -112,14 +115,38 @@ def write(stream: BufferedIOBase, header: Mapping[str, Any], payload: Payload) -
     FrameError
         It would be too large.
     """
-    content = {**header, "config": payload.config, "metrics": payload.metrics}
-    text = json.dumps(content, separators=(",", ":")).encode()
-    arrays = save({name: np.ascontiguousarray(array) for name, array in payload.arrays.items()})
-    _require_lengths(len(text), len(arrays))
-    stream.write(_PREFIX.pack(MAGIC, len(text), len(arrays)))
-    stream.write(text)
-    stream.write(arrays)
+    for part in _parts(header, payload):
+        stream.write(part)
     stream.flush()
+
+
+def pack(header: Mapping[str, Any], payload: Payload) -> bytes:
+    """Return one frame as :func:`write` writes it.
+
+    Raises
+    ------
+    FrameError
+        It would be too large.
+    """
+    return b"".join(_parts(header, payload))
+
+
+def unpack(content: bytes) -> tuple[Header, Payload]:
+    """Return what :func:`read` reads of bytes that are one frame and nothing else.
+
+    Raises
+    ------
+    FrameError
+        They are something else, or too large.
+    """
+    stream = io.BytesIO(content)
+    try:
+        found = read(stream)
+    except EOFError:
+        raise FrameError("a frame without its end arrived") from None
+    if stream.tell() < len(content):
+        raise FrameError(f"a frame with {len(content) - stream.tell()} bytes behind its end arrived")
+    return found
 
 
 def read(stream: BufferedIOBase) -> tuple[Header, Payload]:
@@ -150,6 +177,15 @@ def values(header: Header, key: str) -> dict[str, Value]:
         It is not there, or holds something else.
     """
     return _scalars(header, key)
+
+
+def _parts(header: Mapping[str, Any], payload: Payload) -> list[bytes]:
+    content = {**header, "config": payload.config, "metrics": payload.metrics}
+    text = json.dumps(content, separators=(",", ":")).encode()
+    # Not ascontiguousarray, which makes a vector of a number.
+    arrays = save({name: np.asarray(array, order="C") for name, array in payload.arrays.items()})
+    _require_lengths(len(text), len(arrays))
+    return [_PREFIX.pack(MAGIC, len(text), len(arrays)), text, arrays]
 
 
 def _exactly(stream: BufferedIOBase, count: int) -> bytes:
@@ -186,6 +222,8 @@ def _scalars(header: Header, key: str) -> dict[str, Value]:
     found = header.pop(key, None)
     if not isinstance(found, dict) or not all(isinstance(v, (bool, int, float, str)) for v in found.values()):
         raise FrameError(f"a header arrived whose {key} is not a mapping of settings")
+    if any(isinstance(value, int) and abs(value) > MAX_INTEGER for value in found.values()):
+        raise FrameError(f"a header arrived whose {key} has an integer of more than 64 bits")
     return found
 
 

@@ -7,6 +7,7 @@ and its outputs over the socket, which is its own user's, or becomes the real co
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import logging
 import os
@@ -108,6 +109,9 @@ def serve(path: Path, command: Command) -> NoReturn:
         begin = command.load()
         # What modules set for themselves when they are imported, which happens here.
         set_by_modules = {key: os.environb[key] for key in os.environb if os.environb[key] != before.get(key)}
+        # What was imported is never collected: a fork that looked through it would copy all of its pages.
+        gc.collect()
+        gc.freeze()
         signal.signal(signal.SIGCHLD, _reap)
         logger.info("ready at %s, process %d; put %s first into PATH", path, os.getpid(), folder_of_commands(path))
         while True:

@@ -8,8 +8,10 @@ command itself is used.
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,18 @@ from ..core.errors import FedpflError
 from . import forks
 
 COMMAND = "flwr-clientapp"
+# What Flower's HTTP client and NumPy import only when they are first used: a third of a ClientApp's processor time.
+# Another version may have other ones, and then each ClientApp imports its own.
+IMPORTED_LATE = ("httpcore", "numpy.random")
 
 
 def load() -> Callable[[], Any]:
     """Import what every ClientApp of this project needs; torch is the worker's."""
     import safetensors.numpy  # noqa: F401
 
+    for name in IMPORTED_LATE:
+        with suppress(ImportError):
+            importlib.import_module(name)
     return forks.entry_point(COMMAND)
 
 

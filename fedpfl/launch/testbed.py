@@ -30,6 +30,7 @@ CLIENTS_PER_DEVICE = 3
 # A SuperNode that was killed is refused until the SuperLink has missed its heartbeats for a minute.
 MOST_RESTARTS = 12
 LONGEST_RESTART_SECONDS = 10.0
+BRIDGE = (sys.executable, "-P", "-c", "from fedpfl.cli.bridge import main; main()")
 # Flower's default is 1 s; it looks for a new message with a request to the SuperNode on the same machine.
 TASK_POLL_SECONDS = 0.2
 
@@ -98,7 +99,7 @@ class Testbed(SuperLink):
         self._spawn("the server's SuperExec", self._superexec(), self._environment)
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
             list(pool.map(self._register, range(clients)))
-        addresses = self._start_bridge(devices, runs) if self._mqtt else [f"127.0.0.1:{self._port}"] * devices
+        addresses = self._start_bridge(devices, runs) if self._mqtt else [self._start_direct()] * devices
         for device in range(devices if worker else 0):
             for name, path in (("worker", self._socket(device)), ("fork server", self._forkserver(device))):
                 self._await_part(f"{name} {device}", path.exists)
@@ -170,21 +171,19 @@ class Testbed(SuperLink):
         passwords = keys.folder / "passwords"
         broker = write_broker_files(self.folder / "broker", "127.0.0.1", port, names, tls, passwords=passwords)
         self._spawn("broker", [_mosquitto(), "-c", str(broker.config)], {**self._environment, **ENVIRONMENT})
-        program = [sys.executable, "-P", "-c", "from fedpfl.cli.bridge import main; main()"]
         common = ["--broker", f"127.0.0.1:{port}", "--ca", str(keys.authority)]
         self.watch = ["fedpfl", "watch", *common, "--password-file", str(broker.passwords[WATCH_ACCOUNT])]
-        state = self.folder / "bridge"
-        state.mkdir(mode=0o700)
         server = [
-            *program, "server", *common, "--password-file", str(broker.passwords[SERVER_ACCOUNT]),
-            "--superlink", f"127.0.0.1:{self._port}", "--superlink-ca", str(keys.authority), "--state-dir", str(state),
+            *BRIDGE, "server", *common, "--password-file", str(broker.passwords[SERVER_ACCOUNT]),
+            "--superlink", f"127.0.0.1:{self._port}", "--superlink-ca", str(keys.authority),
+            "--state-dir", str(self._bridge_state()),
             *(["--runs", str(runs)] if runs is not None else ()),
         ]  # fmt: skip
         self._spawn("bridge server", server, self._environment)
         addresses = [f"127.0.0.1:{listen}" for listen in ports]
         for name, address in zip(names, addresses, strict=True):
             device = [
-                *program, "device", *common, "--password-file", str(broker.passwords[name]), "--device", name,
+                *BRIDGE, "device", *common, "--password-file", str(broker.passwords[name]), "--device", name,
                 "--listen", address, "--tls-cert", str(keys.certificate), "--tls-key", str(keys.key),
             ]  # fmt: skip
             self._spawn(f"bridge {name}", device, self._environment)
@@ -192,6 +191,23 @@ class Testbed(SuperLink):
             # A SuperNode that finds nobody waits for up to 20 s before it looks again.
             self._await_part(f"bridge {name}", partial(self._says_ready, f"bridge {name}"))
         return addresses
+
+    def _start_direct(self) -> str:
+        """Start the bridge without a broker; return where the SuperNodes connect to."""
+        keys, address = self._keys, f"127.0.0.1:{free_port()}"
+        command = [
+            *BRIDGE, "direct", "--listen", address, "--tls-cert", str(keys.certificate), "--tls-key", str(keys.key),
+            "--superlink", f"127.0.0.1:{self._port}", "--superlink-ca", str(keys.authority),
+            "--state-dir", str(self._bridge_state()),
+        ]  # fmt: skip
+        self._spawn("bridge", command, self._environment)
+        self._await_part("bridge", partial(self._says_ready, "bridge"))
+        return address
+
+    def _bridge_state(self) -> Path:
+        folder = self.folder / "bridge"
+        folder.mkdir(mode=0o700)
+        return folder
 
     def _start_node(self, client: int, clients: int, superlink: str, device: int | None) -> None:
         command = [

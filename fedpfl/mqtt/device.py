@@ -25,7 +25,7 @@ from . import frames, topics
 from .account import LinkError
 from .exchange import Body, Request, Response, carried, is_held, may_pass
 from .frames import Assembler, FrameError, Kind
-from .link import Arrived, Publisher
+from .publisher import Arrived, Publisher
 from .server import EXPIRY_SECONDS, HOLD_SECONDS, TIMED_OUT
 
 logger = logging.getLogger(__name__)
@@ -393,18 +393,26 @@ class LocalServer(ThreadingHTTPServer):
         Where requests go.
     tls : SSLContext, optional
         Certificate and key; Flower demands TLS wherever SuperNodes have keys.
+    max_connections : int
+        More wait.
     """
 
     daemon_threads = True
     block_on_close = False
     request_queue_size = MAX_CONNECTIONS
 
-    def __init__(self, address: tuple[str, int], bridge: DeviceBridge, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        bridge: DeviceBridge,
+        tls: ssl.SSLContext | None = None,
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
         self.bridge = bridge
         self.room = _Bytes(MAX_BODIES_BYTES)
         self.stopping = threading.Event()
         self._tls = tls
-        self._connections = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._connections = threading.BoundedSemaphore(max_connections)
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:

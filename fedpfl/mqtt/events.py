@@ -17,7 +17,7 @@ from typing import Any
 
 from ..core.files import Rounds
 from . import telemetry, topics
-from .link import Publisher
+from .publisher import Publisher
 
 logger = logging.getLogger(__name__)
 

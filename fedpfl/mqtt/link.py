@@ -17,8 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
@@ -29,6 +28,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from .account import Account, LinkError
 from .frames import DEFAULT_CHUNK, MAX_CHUNK
+from .publisher import Arrived
 
 logger = logging.getLogger(__name__)
 
@@ -47,77 +47,6 @@ PACKET_OVERHEAD = 1024
 # Payloads that were published and are not acknowledged: enough to hide a network's latency, few enough for memory.
 WINDOW = 8
 _PACKET_TOO_LARGE = 149
-
-
-@dataclass(frozen=True)
-class Arrived:
-    """A message that the broker delivered.
-
-    Attributes
-    ----------
-    topic : str
-        Its topic.
-    payload : bytes
-        Its payload.
-    id : bytes or None
-        Correlation data.
-    response_topic : str or None
-        Where its sender wants the answer.
-    expires : int or None
-        Seconds that it may still live, as the broker counts them; None: for ever.
-    retained : bool
-        Whether it was published before this subscription.
-    """
-
-    topic: str
-    payload: bytes
-    id: bytes | None = None
-    response_topic: str | None = None
-    expires: int | None = None
-    retained: bool = False
-
-
-class Publisher(Protocol):
-    """What the two sides of the bridge need of a connection; tests have one without a broker."""
-
-    def publish(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        message_id: bytes | None = None,
-        response_topic: str | None = None,
-        expires: int | None = None,
-        retain: bool = False,
-        qos: int = 1,
-    ) -> None:
-        """Publish something small, without waiting."""
-
-    def send(
-        self,
-        topic: str,
-        payloads: Iterable[bytes],
-        *,
-        message_id: bytes,
-        expires: int,
-        deadline: float,
-        response_topic: str | None = None,
-    ) -> None:
-        """Publish a message's frames and wait until the broker has them all.
-
-        Raises
-        ------
-        LinkError
-            It has not by the deadline (of ``time.monotonic``), or refuses them.
-        """
-
-    @property
-    def online(self) -> bool:
-        """Whether there is a connection."""
-
-    @property
-    def max_payload(self) -> int:
-        """Longest payload that the broker accepts and that the user allows."""
 
 
 class Link:

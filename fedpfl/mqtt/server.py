@@ -21,8 +21,8 @@ from . import frames, topics
 from .account import LinkError
 from .exchange import Request, Response
 from .frames import Assembler, Frame, FrameError, Kind
-from .link import Arrived, Publisher
 from .parked import Parked
+from .publisher import Arrived, Publisher
 from .upstream import Connection, Upstream, UpstreamError
 
 logger = logging.getLogger(__name__)
@@ -104,6 +104,8 @@ class ServerBridge:
         Where answers are kept until they are confirmed.
     clock, wall : callable
         Seconds, and Unix time.
+    max_running : int
+        Requests of one device that are worked on or answered at a time.
     """
 
     def __init__(
@@ -113,8 +115,10 @@ class ServerBridge:
         state_dir: Path,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        max_running: int = MAX_RUNNING,
     ) -> None:
         self._link = link
+        self._max_running = max_running
         self._upstream = upstream
         self._parked = Parked(state_dir / "answers")
         self._clock, self._wall = clock, wall
@@ -178,11 +182,11 @@ class ServerBridge:
             if content is None:
                 return None
             exchange = device.exchanges[frame.id] = _Exchange(name, frame.id, now)
-            if sum(e.running or e.sending for e in device.exchanges.values()) <= MAX_RUNNING:
+            if sum(e.running or e.sending for e in device.exchanges.values()) <= self._max_running:
                 return exchange, content
             exchange.running, exchange.finished = False, now
             self._answer_again(device, exchange)
-            raise FrameError(f"{MAX_RUNNING} of its requests are being worked on or answered")
+            raise FrameError(f"{self._max_running} of its requests are being worked on or answered")
         if frame.kind is Kind.PROBE:
             self._answer_probe(name, device, frame, known)
         elif frame.kind is Kind.DELIVERED:

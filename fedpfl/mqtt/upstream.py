@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import select
 import ssl
+import threading
+import time
+from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 
@@ -13,6 +17,10 @@ from .frames import MAX_MESSAGE_BYTES
 
 # As long as the SuperNode itself would wait.
 TIMEOUT_SECONDS = 30.0
+# A connection that was idle for less than this is used again: the SuperLink closes one after 5 s, and a new one takes a
+# TLS handshake, a few milliseconds of a core at either end.
+IDLE_SECONDS = 2.0
+MAX_IDLE = 64
 _MAX_BODY = MAX_MESSAGE_BYTES - 2**17  # the head needs room, too
 
 
@@ -34,12 +42,29 @@ class Upstream:
     def __init__(self, host: str, port: int, ca: Path | None = None) -> None:
         self.host, self.port = host, port
         self._context: ssl.SSLContext | None = None if ca is None else client_context(ca)
+        self._lock = threading.Lock()
+        self._idle: list[tuple[float, HTTPConnection]] = []
 
     def connect(self) -> Connection:
-        """Return a connection, which opens when it is first used."""
+        """Return a connection: one that was just used, or one that opens when it is first used."""
+        with self._lock:
+            while self._idle:
+                since, connection = self._idle.pop()  # the latest
+                # There is nothing to read but the SuperLink's goodbye.
+                if time.monotonic() - since < IDLE_SECONDS and not select.select([connection.sock], [], [], 0)[0]:
+                    return Connection(connection, self._keep)
+                connection.close()
         if self._context is None:
-            return Connection(HTTPConnection(self.host, self.port, timeout=TIMEOUT_SECONDS))
-        return Connection(HTTPSConnection(self.host, self.port, timeout=TIMEOUT_SECONDS, context=self._context))
+            return Connection(HTTPConnection(self.host, self.port, timeout=TIMEOUT_SECONDS), self._keep)
+        https = HTTPSConnection(self.host, self.port, timeout=TIMEOUT_SECONDS, context=self._context)
+        return Connection(https, self._keep)
+
+    def _keep(self, connection: HTTPConnection) -> None:
+        with self._lock:
+            if connection.sock is not None and len(self._idle) < MAX_IDLE:
+                self._idle.append((time.monotonic(), connection))
+                return
+        connection.close()
 
 
 class Connection:
@@ -49,18 +74,23 @@ class Connection:
     ----------
     connection : HTTPConnection
         The connection.
+    keep : callable
+        Gets it at the end.
     """
 
-    def __init__(self, connection: HTTPConnection) -> None:
-        self._connection = connection
+    def __init__(self, connection: HTTPConnection, keep: Callable[[HTTPConnection], None]) -> None:
+        self._connection, self._keep = connection, keep
 
     def __enter__(self) -> Connection:
         """Begin."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self._connection.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Leave it to the next one; close it after an error."""
+        if kind is None:
+            self._keep(self._connection)
+        else:
+            self._connection.close()
 
     def call(self, request: Request) -> Response:
         """Send a request and return the response.

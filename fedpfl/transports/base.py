@@ -74,7 +74,8 @@ class Transport(ABC):
 def count_bytes(payload: Payload) -> int:
     """Return the bytes that a payload has as Flower's message: arrays with their headers, settings, numbers and keys.
 
-    Equal to what Flower's records count (``count_bytes``), without making them.
+    Equal to what Flower's records count (``count_bytes``), without making them. Counted alike where a message to a
+    device is one frame instead, which has less than a hundred bytes more for each array.
     """
     arrays = sum(len(name) + array_bytes(array) for name, array in payload.arrays.items())
     config = sum(len(key) + _value_bytes(value) for key, value in payload.config.items())

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from ..core.errors import ConfigError, FedpflError, LayoutError
 from ..core.federation import Client
 from ..core.payload import UNNUMBERED, Payload
-from ..messages import from_content, pack_arrays, to_content
+from ..messages import fits_frame, from_content, pack_arrays, to_content, to_framed_content
 from ..setup.config import Config, RunSettings
 from .base import Fail, Request, Transport
 from .exchange import Exchange, Node, Pace
@@ -111,6 +111,10 @@ class FlowerTransport(Transport):
         def make(client: int) -> Message:
             request = by_client[client]
             payload = request.make()
+            node = self._nodes[client]
+            number = str(payload.config.get("round", ""))
+            if node.in_turn and fits_frame(payload):
+                return Message(to_framed_content(payload), node.id, request.kind, group_id=number)
             # The same arrays are one record: serialised once, held once.
             same = tuple(id(array) for array in payload.arrays.values())
             if same not in records:
@@ -118,8 +122,7 @@ class FlowerTransport(Transport):
                 if len(records) > KEPT_RECORDS:
                     records.popitem(last=False)
             content = to_content(Payload(payload.config), records[same][1])
-            number = str(payload.config.get("round", ""))
-            return Message(content, self._nodes[client].id, request.kind, group_id=number)
+            return Message(content, node.id, request.kind, group_id=number)
 
         exchange = Exchange(self._grid, self._nodes, make, self.begin_round, fail, self._settings.check_after)
         for client, reply in exchange.replies(by_client, timeout):

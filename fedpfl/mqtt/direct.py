@@ -1,0 +1,80 @@
+"""Both sides of the bridge in one process, without a broker: for devices that reach the server over HTTP.
+
+A SuperNode looks for messages every 3 s, and a small round waits for that twice. This process stands between SuperNodes
+and SuperLink, passes on what SuperNodes say and nothing else, and holds a ``pull-messages`` until there is a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from . import frames
+from .device import DeviceBridge
+from .publisher import Arrived
+from .server import ServerBridge
+from .upstream import Upstream
+
+NAME = "direct"
+# A SuperNode has up to four connections and, beside the one that is held, up to four requests at a time.
+MAX_CONNECTIONS = 256
+MAX_RUNNING = 256
+
+
+class Wire:
+    """One end of a way within the process: what goes in arrives at once, in the sender's thread.
+
+    Parameters
+    ----------
+    deliver : callable
+        The other side's ``arrived``.
+    """
+
+    online = True
+    max_payload = frames.MAX_CHUNK
+
+    def __init__(self, deliver: Callable[[Arrived], None]) -> None:
+        self._deliver = deliver
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        message_id: bytes | None = None,
+        response_topic: str | None = None,
+        expires: int | None = None,
+        retain: bool = False,
+        qos: int = 1,
+    ) -> None:
+        """Hand a frame over."""
+        self._deliver(Arrived(topic, payload, message_id, response_topic, expires))
+
+    def send(
+        self,
+        topic: str,
+        payloads: Iterable[bytes],
+        *,
+        message_id: bytes,
+        expires: int,
+        deadline: float,
+        response_topic: str | None = None,
+    ) -> None:
+        """Hand a message's frames over, each as soon as it is there."""
+        for payload in payloads:
+            self.publish(topic, payload, message_id=message_id, expires=expires, response_topic=response_topic)
+
+
+def direct(upstream: Upstream, state_dir: Path) -> tuple[DeviceBridge, ServerBridge]:
+    """Return both sides, connected.
+
+    Parameters
+    ----------
+    upstream : Upstream
+        The SuperLink.
+    state_dir : Path
+        Where answers are kept until they are confirmed.
+    """
+    server = ServerBridge(Wire(lambda message: device.arrived(message)), upstream, state_dir, max_running=MAX_RUNNING)
+    device = DeviceBridge(NAME, Wire(server.arrived))
+    return device, server

@@ -1,0 +1,78 @@
+"""What the two sides of the bridge need of the way between them, and what arrives on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A message that the broker delivered.
+
+    Attributes
+    ----------
+    topic : str
+        Its topic.
+    payload : bytes
+        Its payload.
+    id : bytes or None
+        Correlation data.
+    response_topic : str or None
+        Where its sender wants the answer.
+    expires : int or None
+        Seconds that it may still live, as the broker counts them; None: for ever.
+    retained : bool
+        Whether it was published before this subscription.
+    """
+
+    topic: str
+    payload: bytes
+    id: bytes | None = None
+    response_topic: str | None = None
+    expires: int | None = None
+    retained: bool = False
+
+
+class Publisher(Protocol):
+    """What the two sides of the bridge need of a connection; tests have one without a broker."""
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        message_id: bytes | None = None,
+        response_topic: str | None = None,
+        expires: int | None = None,
+        retain: bool = False,
+        qos: int = 1,
+    ) -> None:
+        """Publish something small, without waiting."""
+
+    def send(
+        self,
+        topic: str,
+        payloads: Iterable[bytes],
+        *,
+        message_id: bytes,
+        expires: int,
+        deadline: float,
+        response_topic: str | None = None,
+    ) -> None:
+        """Publish a message's frames and wait until the broker has them all.
+
+        Raises
+        ------
+        LinkError
+            It has not by the deadline (of ``time.monotonic``), or refuses them.
+        """
+
+    @property
+    def online(self) -> bool:
+        """Whether there is a connection."""
+
+    @property
+    def max_payload(self) -> int:
+        """Longest payload that the broker accepts and that the user allows."""

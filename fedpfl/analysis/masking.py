@@ -75,7 +75,7 @@ def masked_accuracies(run: RunFolder, draws: int) -> dict[str, float] | None:
     None if the method has no personal or no shared parameters.
     """
     left = Simulation.of(run)
-    correct, samples = dict.fromkeys(KINDS, 0), 0
+    correct, samples = dict.fromkeys(KINDS, 0.0), 0
     for client in left.rule.participants:
         if not client.test_samples:
             continue

@@ -83,7 +83,7 @@ def _of_clients(name: str, clients: Sequence[Any], least: int) -> Dataset:
     """Lay the arrays of clients end to end."""
     if not clients:
         raise DataError(f"{name}: the list of clients is empty")
-    names = FOUR
+    names: tuple[str, ...] = FOUR
     columns: list[list[np.ndarray]] = []
     for number, client in enumerate(clients):
         where = f"{name}: client {number}"
@@ -110,7 +110,8 @@ def _of_clients(name: str, clients: Sequence[Any], least: int) -> Dataset:
     owners = [np.repeat(np.arange(len(columns)), [len(client[at]) for client in columns]) for at in (0, len(names) - 1)]
     if names is PAIR:
         return Dataset(name, joined[0], joined[1], client_train=owners[0])
-    return Dataset(name, *joined, client_train=owners[0], client_test=owners[1], split="given")
+    x_train, y_train, x_test, y_test = joined
+    return Dataset(name, x_train, y_train, x_test, y_test, client_train=owners[0], client_test=owners[1], split="given")
 
 
 def _array(given: Any, where: str) -> np.ndarray:

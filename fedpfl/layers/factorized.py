@@ -8,7 +8,7 @@ shape and memory format: the reshaping of equation 3, by which the F·F axis bec
 from __future__ import annotations
 
 import math
-from typing import Iterable
+from typing import Any, Iterable
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,7 @@ class _Factorized(nn.Module):
     u: Tensor
     v: Tensor
     mu: Tensor | None
-    bias: nn.Parameter | None
+    bias: Any
     threshold: float
 
     def _replace_weight(self, plain: nn.Module, threshold: float, with_mu: bool, generator: torch.Generator) -> None:

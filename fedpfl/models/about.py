@@ -48,6 +48,7 @@ class ModelInfo(NamedTuple):
 def describe(name: str) -> ModelInfo:
     """Return what is known of a model of :func:`fedpfl.models.names`, from its builder's docstring and limits."""
     known = entry(name)
+    example: tuple[Shape, int, int, str]
     if known.tokens:
         takes, example = "texts", _TEXT
     elif known.smallest_length is not None:

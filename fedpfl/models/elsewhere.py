@@ -143,8 +143,13 @@ def torchvision_model(word: str, shape: Shape, num_classes: int, vocabulary: int
     module = _built(partial(build, weights="DEFAULT"), value)
     last = [layer for layer, found in module.named_modules() if type(found) is nn.Linear][-1]
     parent, _, short = last.rpartition(".")
-    setattr(module.get_submodule(parent), short, nn.Linear(module.get_submodule(last).in_features, num_classes))
+    setattr(module.get_submodule(parent), short, nn.Linear(_width(module.get_submodule(last)), num_classes))
     return with_head(module, shape, num_classes, vocabulary, name=value)
+
+
+def _width(layer: nn.Module) -> int:
+    """Return how many features a linear layer takes."""
+    return int(layer.in_features)  # type: ignore[arg-type]
 
 
 @source("timm", "timm:NAME for one of timm (extra timm)")

@@ -153,8 +153,8 @@ class Simulation:
             rng = generator(local.seed, purpose, local.client, local.round, place)
             run_phase(local.model, phase, local.samples, settings, rng)
 
-    def correct(self, local: LocalRound) -> int:
-        """Count a client's correct predictions with its model as it stands."""
+    def correct(self, local: LocalRound) -> float:
+        """Count a client's correct predictions (or what the loss counts) with its model as it stands."""
         method = self.engine.config.method
         self.train(method.adaptation(local), local, "adaptation", self.engine.config.training.weight_decay)
         local.model.eval()
@@ -181,7 +181,7 @@ class OnlyPersonal:
             grad.add_(param, alpha=self.weight_decay).mul_(self.where[name])
 
 
-def _local_train(left: Simulation, new: Sequence[int]) -> dict[int, int]:
+def _local_train(left: Simulation, new: Sequence[int]) -> dict[int, float]:
     correct = {}
     for client in new:
         local = left.load(client, "train")
@@ -201,7 +201,7 @@ def _of_personal(phase: Phase, own: Mapping[str, Tensor], weight_decay: float) -
     return replace(phase, train=lambda name: name in own and phase.train(name), penalty=penalty, weight_decay=None)
 
 
-def _fine_tune(left: Simulation, new: Sequence[int]) -> dict[int, int]:
+def _fine_tune(left: Simulation, new: Sequence[int]) -> dict[int, float]:
     correct = {}
     for client in new:
         local = left.load(client, "train")
@@ -213,7 +213,7 @@ def _fine_tune(left: Simulation, new: Sequence[int]) -> dict[int, int]:
 
 
 @torch.no_grad()
-def _ensemble(left: Simulation, new: Sequence[int]) -> dict[int, int]:
+def _ensemble(left: Simulation, new: Sequence[int]) -> dict[int, float]:
     samples = {client: left.engine.test_samples(client) for client in new}
     outputs = dict.fromkeys(new, torch.zeros(()))
     for client in (client for client, trained in left.personal_round.items() if trained):
@@ -224,7 +224,7 @@ def _ensemble(left: Simulation, new: Sequence[int]) -> dict[int, int]:
     return {client: int((outputs[client].argmax(1) == samples[client].y).sum()) for client in new}
 
 
-MODES: dict[str, Callable[[Simulation, Sequence[int]], dict[int, int]]] = {
+MODES: dict[str, Callable[[Simulation, Sequence[int]], dict[int, float]]] = {
     "local-train": _local_train,
     "ensemble": _ensemble,
     "fine-tune": _fine_tune,

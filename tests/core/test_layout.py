@@ -177,3 +177,8 @@ def test_what_is_wrong_with_a_sparse_vector_is_said(change, message):
     packed = {**SPARSE.pack(np.zeros(SPARSE.size, np.float32), "float32"), **change}
     with pytest.raises(LayoutError, match=message):
         SPARSE.unpack({name: array for name, array in packed.items() if array is not None})
+
+
+def test_a_mask_marks_the_values_of_the_arrays_of_some_names():
+    layout = Layout.of([("base.w", (2, 1)), ("head.w", (1,)), ("base.b", ())])
+    assert layout.mask(lambda name: name.startswith("base.")).tolist() == [True, True, False, True]

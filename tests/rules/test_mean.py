@@ -81,3 +81,25 @@ def test_clients_are_drawn_by_seed_and_round(fraction, count):
     if 1 < count < 3:
         assert [drawn(1, r) for r in range(20)] != [drawn(2, r) for r in range(20)]
         assert {i for r in range(30) for i in drawn(1, r)} == {0, 1, 2}
+
+
+def test_what_a_rule_and_its_bases_remember_comes_back_and_can_be_written_to():
+    class Seen(Mean):
+        remembers = ("seen",)
+        seen = np.zeros(2)
+
+    class SeenAndHeard(Seen):
+        remembers = ("heard",)
+        heard = np.zeros(1, np.int64)
+
+    assert (Mean.remembers, Seen.remembers, SeenAndHeard.remembers) == ((), ("seen",), ("seen", "heard"))
+    first, second = (SeenAndHeard(FEDERATION, np.zeros(3, np.float32)) for _ in range(2))
+    first.seen = np.array([3.0, 4.0])
+    state = first.state()
+    assert {*state} == {"shared", "personal_round", "seen", "heard"}
+    for array in state.values():
+        array.flags.writeable = False  # as what safetensors loads
+    second.load_state(state)
+    second.seen += 1
+    assert second.seen.tolist() == [4, 5]
+    assert first.seen.tolist() == [3, 4]

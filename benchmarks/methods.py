@@ -31,7 +31,8 @@ from fedpfl.methods import methods
 from fedpfl.setup.assembly import make_rule
 from fedpfl.setup.config import Config
 from fedpfl.training.batches import batch_sizes
-from fedpfl.training.phase import Batch, Phase, Samples
+from fedpfl.training.optim import clip
+from fedpfl.training.phase import Batch, Group, Phase, Samples
 from fedpfl.training.settings import TrainingSettings
 
 GOAL = 1.1
@@ -145,6 +146,13 @@ class BareLoop:
         momenta = [m.momentum for m in norms]
         rate, momentum, decay = phase.learning_rate or settings.learning_rate, settings.momentum, settings.weight_decay
         velocity = [torch.zeros_like(p) for p in params]
+        groups = (*phase.groups, Group(lambda name: True))
+        of = [next(i for i, group in enumerate(groups) if group.selected(name)) for name in names]
+        parts = [
+            (group, group.learning_rate or rate, [at for at, own in enumerate(of) if own == i])
+            for i, group in enumerate(groups)
+            if i in of
+        ]
         for p in still:
             p.requires_grad_(False)
         for m in norms:
@@ -163,13 +171,17 @@ class BareLoop:
                     if phase.penalty is not None:
                         phase.penalty.add_gradient(names, params, grads)
                     with torch.no_grad():
+                        for group, _, own in parts:
+                            if group.clip_norm is not None:
+                                clip([grads[at] for at in own], group.clip_norm)
                         if decay:
                             torch._foreach_add_(grads, params, alpha=decay)
                         if momentum:
                             torch._foreach_mul_(velocity, momentum)
                             torch._foreach_add_(velocity, grads)
                             grads = velocity
-                        torch._foreach_add_(params, grads, alpha=-rate)
+                        for _, step, own in parts:
+                            torch._foreach_add_([params[at] for at in own], [grads[at] for at in own], alpha=-step)
                     if norms and len(batch.y) == 1:
                         model.train()
         self.seconds += time.perf_counter() - begun

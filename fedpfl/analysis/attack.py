@@ -278,7 +278,7 @@ def observe(left: Simulation, client: int, place: int, learning_rate: float) -> 
     phases = [
         replace(
             phase, data=image, epochs=1, learning_rate=None, batch_size=None, optimizer=None, momentum=None,
-            weight_decay=None,
+            weight_decay=None, groups=(),
         )
         for phase in schedule
     ]  # fmt: skip

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Mapping, NamedTuple
+from typing import Mapping, NamedTuple, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 
 class Block(NamedTuple):
@@ -44,6 +43,48 @@ def blocks_of(model: nn.Module, per_parameter: int) -> list[Block]:
     return blocks
 
 
+class SwitchableNorm(nn.BatchNorm1d):
+    """Normalises by a learned mixture of the moments over a sample's channel, over the sample and over the batch.
+
+    Luo, Ren, Peng, Zhang, Li: Differentiable Learning-to-Normalize via Switchable Normalization, ICLR 2019. Means and
+    variances have a mixture each, which start even; scale and shift of each channel follow. In evaluation the batch's
+    moments are running ones, as those of BatchNorm, as which the training loop treats it.
+
+    Parameters
+    ----------
+    input_shape : sequence of int
+        Shape of one sample. Its first axis are the channels. Where it is the only one, a sample's channel is one number
+        and has no moments: the mixture is of the other two.
+    """
+
+    def __init__(self, input_shape: Sequence[int]) -> None:
+        super().__init__(input_shape[0])
+        kinds = 3 if len(input_shape) > 1 else 2
+        self.mix_means = nn.Parameter(torch.ones(kinds))
+        self.mix_variances = nn.Parameter(torch.ones(kinds))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map inputs (n, channels, …) to normalised ones of the same shape."""
+        flat = x.reshape(len(x), self.num_features, -1)
+        # First and second moments, each of shape (n, channels), (n, 1) and (channels,).
+        first, second = flat.mean(2), flat.square().mean(2)
+        batch = first.mean(0), second.mean(0) - first.mean(0).square()
+        if self.training:
+            with torch.no_grad():
+                for running, now in zip((self.running_mean, self.running_var), batch):
+                    running.lerp_(now, self.momentum)  # type: ignore[union-attr, arg-type]
+        else:
+            batch = self.running_mean, self.running_var  # type: ignore[assignment]
+        sample = first.mean(1, keepdim=True)
+        moments = [(sample, second.mean(1, keepdim=True) - sample.square()), batch]
+        if len(self.mix_means) == 3:
+            moments.append((first, second - first.square()))
+        mean = sum(share * m for share, (m, _) in zip(self.mix_means.softmax(0), moments))
+        variance = sum(share * v for share, (_, v) in zip(self.mix_variances.softmax(0), moments))
+        factor = self.weight / torch.sqrt(variance + self.eps)
+        return ((flat - mean.unsqueeze(2)) * factor.unsqueeze(2) + self.bias.unsqueeze(1)).reshape(x.shape)
+
+
 class Gate(nn.Module):
     """Maps a batch to one value in (0, 1) for every block: normalise, flatten, linear, BatchNorm, sigmoid, batch mean.
 
@@ -66,13 +107,13 @@ class Gate(nn.Module):
         self._sizes_in: dict[str, list[int]] = {}
         for block in blocks:
             self._sizes_in.setdefault(block.name, []).append(block.size)
+        self.normalise = SwitchableNorm(input_shape)
         self.linear = nn.Linear(prod(input_shape), len(blocks))
         self.norm = nn.BatchNorm1d(len(blocks))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map inputs (n, …) to gate values, shape (blocks,)."""
-        flat = x.flatten(1)
-        gates: Tensor = torch.sigmoid(self.norm(self.linear(F.layer_norm(flat, flat.shape[1:])))).mean(0)
+        gates: Tensor = torch.sigmoid(self.norm(self.linear(self.normalise(x).flatten(1)))).mean(0)
         return gates
 
     def kept(self, values: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from ..core.errors import ConfigError, NoPlainModel
 from ..core.settings import setting
 from ..layers.gate import Gate, blocks_of
 from ..rules.mean import Mean
-from ..training.phase import Batch, Forward, Phase
+from ..training.phase import Batch, Forward, Group, Phase
 from ..training.steps import forward_with
 from .base import Aggregation, LocalRound, Method, everything
 
@@ -24,11 +24,20 @@ class PFedGateSettings:
     """Settings of pFedGate."""
 
     share: float = setting(0.5, "Share s of the model's values that a client uses.", above=0, maximum=1)
+    gate_learning_rate: float = setting(0.1, "Learning rate of the gate.", above=0)
+    clip_norm: float = setting(
+        10.0, "Norm to which the gradient of the gate and that of the model are clipped, each by itself.", above=0
+    )
     blocks: int = setting(5, "Blocks into which every parameter is cut.", minimum=1)
 
 
 class PFedGate(Method):
-    """The dense model is averaged; the gate stays (Algorithm 1)."""
+    """The dense model is averaged; the gate stays (Algorithm 1).
+
+    As in the authors' code the gate has a learning rate of its own, the gradients of gate and model are clipped each by
+    itself, and the gate's input goes through switchable normalisation. At first every gate is near 0.5, so that a deep
+    model's outputs and gradients are small: until the gates have opened it learns more slowly than FedAvg does.
+    """
 
     name = "pfedgate"
     paper = "Chen et al., Efficient Personalized Federated Learning via Sparse Model-Adaptation, ICML 2023"
@@ -58,7 +67,9 @@ class PFedGate(Method):
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             return self.training.criterion(gated(model, batch.x), batch.y)
 
-        return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss)]
+        own = self.settings
+        groups = [Group(in_gate, own.gate_learning_rate, own.clip_norm), Group(everything, None, own.clip_norm)]
+        return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss, groups=groups)]
 
     @property
     def aggregation(self) -> Aggregation:

@@ -8,7 +8,7 @@ is read back from the tensors until the phase ends.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import Iterator, NamedTuple, Sequence
+from typing import Callable, Iterator, NamedTuple, Sequence
 
 import numpy as np
 import torch
@@ -20,8 +20,8 @@ from ..data.federation import Samples
 from .batches import batch_sizes
 from .device import step_precision
 from .losses import CROSS_ENTROPY, KINDS
-from .optim import OPTIMIZERS
-from .phase import Batch, Forward, Phase
+from .optim import OPTIMIZERS, Optimizer, clip
+from .phase import Batch, Forward, Group, Phase
 from .settings import TrainingSettings
 
 # On a CPU the activations of more samples fall out of the caches (measured for FedAvg's CNN: 500 costs a quarter more).
@@ -71,8 +71,7 @@ def run_phase(
         return 0.0
     names = [name for name, _ in trained]
     params = [p for _, p in trained]
-    rate = settings.learning_rate if phase.learning_rate is None else phase.learning_rate
-    optimizer = OPTIMIZERS[settings.optimizer](params, rate, settings.momentum, settings.weight_decay)
+    step = _stepper(phase, settings, names, params)
     if not all(module.training for module in modules):
         model.train()
     for module in modules:
@@ -100,7 +99,7 @@ def run_phase(
                         loss, grads = phase.gradient(model, batch, names, params)
                 if phase.penalty is not None:
                     phase.penalty.add_gradient(names, params, grads)
-                optimizer.step(grads)
+                step(grads)
                 if phase.project is not None:
                     phase.project(names, params)
                 losses.append(loss.detach())
@@ -144,6 +143,37 @@ def evaluate(forward: Forward, samples: Samples, loss: str = CROSS_ENTROPY) -> S
 def predict(forward: Forward, x: Tensor) -> Tensor:
     """Return what ``forward`` maps all samples to, batch by batch; the caller sets the model to evaluation mode."""
     return torch.cat([forward(part) for part in torch.split(x, EVALUATION_BATCH)])
+
+
+def _stepper(
+    phase: Phase, settings: TrainingSettings, names: Sequence[str], params: Sequence[Tensor]
+) -> Callable[[list[Tensor]], None]:
+    """Return what moves the parameters by their gradients, which it may overwrite."""
+
+    def optimizer(of: Sequence[Tensor], rate: float | None) -> Optimizer:
+        chosen = next((r for r in (rate, phase.learning_rate) if r is not None), settings.learning_rate)
+        return OPTIMIZERS[settings.optimizer](of, chosen, settings.momentum, settings.weight_decay)
+
+    if not phase.groups:
+        return optimizer(params, None).step
+    groups = (*phase.groups, Group(lambda name: True))
+    members: list[list[int]] = [[] for _ in groups]
+    for at, name in enumerate(names):
+        members[next(i for i, group in enumerate(groups) if group.selected(name))].append(at)
+    parts = [
+        (group.clip_norm, own, optimizer([params[at] for at in own], group.learning_rate))
+        for group, own in zip(groups, members)
+        if own
+    ]
+
+    def step(grads: list[Tensor]) -> None:
+        for limit, own, part in parts:
+            theirs = [grads[at] for at in own]
+            if limit is not None:
+                clip(theirs, limit)
+            part.step(theirs)
+
+    return step
 
 
 def _batches(x: Tensor, y: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> Iterator[Batch]:

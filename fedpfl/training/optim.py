@@ -91,4 +91,13 @@ class Adam:
 
 Optimizer = Union[SGD, Adam]
 
+
+@torch.no_grad()
+def clip(grads: Sequence[Tensor], limit: float) -> None:
+    """Scale gradients down, in place, so that all of them together have at most the Euclidean norm ``limit``."""
+    norm = torch.stack([grad.norm() for grad in grads]).norm()
+    # The norm stays a tensor: to compare it in Python would make a GPU wait at every step.
+    torch._foreach_mul_(list(grads), torch.clamp(limit / (norm + 1e-6), max=1.0))
+
+
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam}

@@ -143,6 +143,25 @@ class Correction:
 
 
 @dataclass(frozen=True)
+class Group:
+    """Parameters of a phase whose steps differ from those of the others.
+
+    Attributes
+    ----------
+    selected : callable, str → bool
+        Says by name which of the trained parameters belong to it.
+    learning_rate : float, optional
+        Instead of the phase's.
+    clip_norm : float, optional
+        The gradient of the whole group is scaled down to this Euclidean norm where it is longer.
+    """
+
+    selected: Callable[[str], bool]
+    learning_rate: float | None = None
+    clip_norm: float | None = None
+
+
+@dataclass(frozen=True)
 class Phase:
     """One stretch of a client's local training.
 
@@ -174,6 +193,9 @@ class Phase:
         Surrounds the phase, for example to hold fixed what the phase does not train.
     optimizer, momentum, weight_decay : optional
         Instead of the setting.
+    groups : sequence of Group
+        Parameters with a learning rate of their own, or whose gradient is clipped; a parameter belongs to the first
+        group that selects it, and those of none train as they would without any.
     """
 
     train: Callable[[str], bool]
@@ -190,6 +212,7 @@ class Phase:
     optimizer: str | None = None
     momentum: float | None = None
     weight_decay: float | None = None
+    groups: Sequence[Group] = ()
 
     def loss_with(self, settings: TrainingSettings) -> Loss:
         """Return the phase's loss, or that of the settings where it has none of its own."""

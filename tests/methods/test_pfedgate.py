@@ -11,7 +11,7 @@ from torch import nn
 
 from fedpfl import models
 from fedpfl.core.errors import NoPlainModel
-from fedpfl.layers.gate import Gate, blocks_of
+from fedpfl.layers.gate import Gate, SwitchableNorm, blocks_of
 from fedpfl.methods.pfedgate import PFedGate
 
 
@@ -69,11 +69,49 @@ def test_the_choice_passes_gradients_straight_through():
     assert (gradient != 0).all()  # also of the blocks that were left out
 
 
+@pytest.mark.parametrize("shape", [(3, 4, 5), (3, 7), (6,)])
+def test_the_input_is_normalised_by_a_mixture_of_three_kinds_of_moments(shape):
+    torch.manual_seed(0)
+    norm, x = SwitchableNorm(shape), 2 + 3 * torch.randn(5, *shape)
+    norm(x + 1)  # moves the running moments
+    kinds = [tuple(range(1, x.dim())), (0, *range(2, x.dim()))] + [tuple(range(2, x.dim()))] * (x.dim() > 2)
+    with torch.no_grad():
+        for parameter in norm.parameters():
+            parameter.normal_()
+    axes = (1, -1, *(1 for _ in shape[1:]))
+
+    def expected(moments):
+        mean = sum(s * m for s, (_, m) in zip(norm.mix_means.softmax(0), moments, strict=True))
+        variance = sum(s * v for s, (v, _) in zip(norm.mix_variances.softmax(0), moments, strict=True))
+        return (x - mean) / torch.sqrt(variance + norm.eps) * norm.weight.view(axes) + norm.bias.view(axes)
+
+    moments = [torch.var_mean(x, kind, unbiased=False, keepdim=True) for kind in kinds]
+    norm.eval()
+    running = (norm.running_var.view(axes), norm.running_mean.view(axes))
+    torch.testing.assert_close(norm(x), expected([moments[0], running, *moments[2:]]))
+    norm.train()
+    torch.testing.assert_close(norm(x), expected(moments))
+
+
+def test_gate_and_model_have_rates_and_norms_of_their_own():
+    from fedpfl.setup.config import Config
+
+    settings = {"method": "pfedgate", "pfedgate-gate-learning-rate": 0.3, "pfedgate-clip-norm": 2.0}
+    method = Config.parse(settings).method
+    (phase,) = method.schedule(None)
+    names = [name for name, _ in method.build(small()).named_parameters()]
+    first = {name: next(i for i, group in enumerate(phase.groups) if group.selected(name)) for name in names}
+    assert {name for name, i in first.items() if i == 0} == {name for name in names if name.startswith("gate.")}
+    assert set(first.values()) == {0, 1}
+    assert [(group.learning_rate, group.clip_norm) for group in phase.groups] == [(0.3, 2.0), (None, 2.0)]
+
+
 def test_with_every_gate_open_it_is_fedavg_to_the_bit(tmp_path, monkeypatch):
     forward = Gate.forward
     monkeypatch.setattr(Gate, "forward", lambda self, x: 0 * forward(self, x) + 1)
     settings = {"num_server_rounds": 2, "local_epochs": 1}
-    ours = simulate(tmp_path / "a", 2, method="pfedgate", pfedgate_share=1.0, **settings)
+    # A norm that no gradient reaches: clipping multiplies by 1.
+    ours = simulate(tmp_path / "a", 2, method="pfedgate", pfedgate_share=1.0, pfedgate_clip_norm=1e9, **settings)
     fedavg = simulate(tmp_path / "b", 2, method="fedavg", **settings)
     a, b = (load_file(run.path / "global.safetensors") for run in (ours, fedavg))
     assert a.keys() == b.keys()

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from fedpfl.data.federation import Samples
 from fedpfl.training.loop import evaluate, run_phase
-from fedpfl.training.phase import L1, Phase, Proximal, cross_entropy
+from fedpfl.training.phase import L1, Group, Phase, Proximal, cross_entropy
 from fedpfl.training.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(batch_size=4, last_batch="keep", learning_rate=0.1, momentum=0.9, weight_decay=0.01)
@@ -55,6 +55,35 @@ def test_a_phase_does_the_steps_of_a_plain_loop(norm, last, sizes):
     for a, b in zip(ours.state_dict().values(), reference.state_dict().values()):
         # 1e-5: the plain loop gathers batches in another memory order, so convolutions round differently.
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_groups_have_rates_of_their_own_and_are_clipped_apart():
+    ours, reference, samples = convnet(), convnet(), images(8)
+    groups = [Group(lambda name: name.startswith("0."), 0.3, 0.05), Group(lambda name: name == "4.bias", clip_norm=1e9)]
+    run_phase(ours, Phase(everything, epochs=3, groups=groups), samples, SETTINGS, np.random.default_rng(5))
+    convolution, classifier = list(reference[0].parameters()), list(reference[4].parameters())
+    optimizer = torch.optim.SGD(
+        [{"params": convolution, "lr": 0.3}, {"params": classifier}], 0.1, 0.9, weight_decay=0.01
+    )
+    rng, norms = np.random.default_rng(5), []
+    for _ in range(3):
+        for rows in torch.from_numpy(rng.permutation(8)).split(4):
+            optimizer.zero_grad()
+            F.cross_entropy(reference(samples.x[rows]), samples.y[rows]).backward()
+            norms.append(float(torch.nn.utils.clip_grad_norm_(convolution, 0.05)))
+            optimizer.step()
+    assert max(norms) > 0.05  # it was clipped
+    for a, b in zip(ours.state_dict().values(), reference.state_dict().values()):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_a_group_that_changes_nothing_changes_no_bit():
+    ours, reference = convnet(), convnet()
+    groups = [Group(lambda name: name.startswith("0."))]
+    run_phase(ours, Phase(everything, epochs=3, groups=groups), images(), SETTINGS, np.random.default_rng(5))
+    run_phase(reference, Phase(everything, epochs=3), images(), SETTINGS, np.random.default_rng(5))
+    for a, b in zip(ours.state_dict().values(), reference.state_dict().values()):
+        assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("last", ["keep", "even"])

@@ -109,7 +109,7 @@ app = typer.Typer(
 )
 
 # The commands register themselves with `app`, which therefore has to be there first.
-from . import analyse, doctor, experiment, keys, listing, partition, register, report, runs, start, sweep, up, watch  # noqa: E402, F401
+from . import analyse, compare, doctor, experiment, keys, listing, partition, register, report, runs, start, sweep, up, watch  # fmt: skip  # noqa: E402, E501, F401, I001
 
 
 def main() -> None:

@@ -131,17 +131,18 @@ def _given(text: str) -> tuple[bool, dict[str, Any]]:
 
 
 def run_folder(run: str, settings: Mapping[str, Any] | None = None) -> RunFolder:
-    """Find a run by its folder's path or by its name in output-dir.
+    """Find a run by its folder's path or by its name in output-dir, or among those of sweeps and experiments.
 
     Raises
     ------
     ConfigError
         There is no such run.
     """
+    from ..experiments.store import DEFAULT_ROOT
     from ..results.run import RunFolder
 
     root = output_dir(settings)
-    for path in (Path(run).expanduser(), root / run):
+    for path in (Path(run).expanduser(), root / run, Path(DEFAULT_ROOT).expanduser() / "runs" / run):
         if (path / "config.toml").is_file():
             return RunFolder(path.resolve())
     raise ConfigError("run", run, f"there is no such run in {root}, nor a run's folder of this path")

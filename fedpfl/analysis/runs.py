@@ -76,6 +76,11 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[Group]:
     axis : str
         A setting that an analysis shows by itself; the labels do not have it.
 
+    Returns
+    -------
+    list of Group
+        The runs of each in the order of their seeds.
+
     Raises
     ------
     StateError
@@ -96,7 +101,7 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[Group]:
         return [
             Group(
                 f"{row}, {column}" if with_columns else row, settings[places[0]]["method"],
-                tuple(runs[at] for at in places), settings[places[0]]["clients"],
+                _by_seed(runs[at] for at in places), settings[places[0]]["clients"],
             )
             for (row, column), places in cells.items()
         ]  # fmt: skip
@@ -106,9 +111,15 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[Group]:
     for run, values in zip(runs, settings, strict=True):
         found.setdefault(tuple(sorted(values.items())), []).append(run)
     return [
-        Group(_label(dict(key), differing, same[0], bool(axis)), dict(key)["method"], tuple(same), dict(key)["clients"])
+        Group(
+            _label(dict(key), differing, same[0], bool(axis)), dict(key)["method"], _by_seed(same), dict(key)["clients"]
+        )
         for key, same in found.items()
     ]
+
+
+def _by_seed(runs: Iterable[RunFolder]) -> tuple[RunFolder, ...]:
+    return tuple(sorted(runs, key=lambda run: int(run.config()["seed"])))
 
 
 def last_accuracies(run: RunFolder) -> dict[str, float] | None:

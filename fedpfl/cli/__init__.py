@@ -109,22 +109,7 @@ app = typer.Typer(
 )
 
 # The commands register themselves with `app`, which therefore has to be there first.
-from . import (  # noqa: E402, F401  # noqa: E402, F401
-    analyse,
-    doctor,
-    experiment,
-    keys,
-    listing,
-    new,
-    partition,
-    register,
-    report,
-    runs,
-    start,
-    sweep,
-    up,
-    watch,
-)
+from . import analyse, compare, doctor, experiment, keys, listing, new, partition, register, report, runs, start, sweep, up, watch  # fmt: skip  # noqa: E402, E501, F401, I001
 
 
 def main() -> None:

@@ -131,16 +131,23 @@ def _given(text: str) -> tuple[bool, dict[str, Any]]:
 
 
 def run_folder(run: str, settings: Mapping[str, Any] | None = None) -> RunFolder:
-    """Find a run by its folder's path or by its name in output-dir.
+    """Find a run by its folder's path or by its name in output-dir, or among those of sweeps and experiments.
 
     Raises
     ------
     ConfigError
         There is no such run.
     """
+    from ..experiments.store import DEFAULT_ROOT
     from ..results.run import find_run
 
-    return find_run(run, output_dir(settings))
+    of_experiment = Path(DEFAULT_ROOT).expanduser() / "runs" / run
+    try:
+        return find_run(run, output_dir(settings))
+    except ConfigError:
+        if not (of_experiment / "config.toml").is_file():
+            raise
+        return find_run(str(of_experiment), output_dir(settings))
 
 
 def output_dir(settings: Mapping[str, Any] | None = None) -> Path:

@@ -10,7 +10,7 @@ import typer
 from ..core.errors import ConfigError, FedpflError
 from . import app
 from .common import RunConfig, can_draw, require_one_of, run_folder
-from .experiment import OutputDir, Seeds, made, plan
+from .experiment import OutputDir, Seeds, made, plan, store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,6 +38,10 @@ def report(
         str,
         typer.Option(metavar="NAME", help="An experiment: its finished runs, and its tables against the paper."),
     ] = "",
+    sweep: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="The finished runs of a sweep or a comparison; `fedpfl show` names them."),
+    ] = "",
     scale: Annotated[str, typer.Option(help="Of the experiment: smoke, small or paper.")] = "smoke",
     seeds: Seeds = None,
     output_dir: OutputDir = None,
@@ -47,13 +51,16 @@ def report(
     require_one_of("format", form, PLOT_FORMATS)
     if not can_draw():
         raise FedpflError("a report needs matplotlib and jinja2: pip install matplotlib jinja2")
-    if not runs and not experiment:
-        raise ConfigError("run", "", "must be the name of at least one run; or give an experiment by --experiment")
+    if not runs and not experiment and not sweep:
+        allowed = "must be the name of at least one run; or give an experiment by --experiment, a sweep by --sweep"
+        raise ConfigError("run", "", allowed)
     from ..experiments.store import State
     from ..report import Section, sections, write_page, write_plots
 
     folders = {folder.path: folder for folder in map(run_folder, runs or [])}  # one that is named twice counts once
     more = []
+    if sweep:
+        folders.update({folder.path: folder for folder in _finished(sweep, output_dir)})
     if experiment:
         measured = plan(experiment, scale, seeds, output_dir, run_config)
         folders.update({folder.path: folder for folder in measured.finished()})
@@ -74,7 +81,28 @@ def report(
         raise ConfigError("output", str(error.filename or page), f"cannot be written ({error.strerror})") from error
 
 
+def _finished(sweep: str, output_dir: Path | None) -> list[RunFolder]:
+    """Return the runs of a sweep that have finished, and say so where some have not."""
+    from ..experiments.sweep import sweep_runs
+
+    found = sweep_runs(store(output_dir), sweep)
+    done = [folder for folder in found if (folder.path / "summary.md").is_file()]
+    if not done:
+        raise ConfigError("sweep", sweep, "none of its runs has finished")
+    if len(done) < len(found):
+        typer.echo(
+            f"note: {len(done)} of {len(found)} runs of {sweep} have finished; the others are left out", err=True
+        )
+    return done
+
+
 def _title(labels: Sequence[str], runs: Iterable[RunFolder]) -> str:
-    data = sorted({str(run.config()["dataset"]) for run in runs})
+    """Name the methods, and the data with what tells their divisions apart, such as α."""
+    from ..core.settings import parse
+    from ..data import DataSettings
+    from ..data.settings import in_words
+
+    settings = [parse(DataSettings, run.config()) for run in runs]
+    data = sorted({f"{of.dataset} ({in_words(of)})" for of in settings})
     methods = dict.fromkeys(label.partition(",")[0] for label in labels)
     return f"{', '.join(methods) or 'Runs'} on {', '.join(data)}"

@@ -10,8 +10,10 @@ import typer
 from ..core.errors import ConfigError
 from . import app
 from .common import AsJson, RunName, output_dir, percent, print_json, run_folder, stdout
+from .experiment import store
 
 if TYPE_CHECKING:
+    from ..experiments.store import Store
     from ..results.run import RunFolder
 
 ROUNDS_SHOWN = 20
@@ -20,14 +22,61 @@ ROUNDS_SHOWN = 20
 @app.command("show")
 def show(
     run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="A run's name or folder; without, all runs.")
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="A run's name or folder, a sweep's or an experiment's name; without, all of them."
+        ),
+    ] = None,
+    experiments: Annotated[
+        Path | None,
+        typer.Option("--experiments-dir", help="Folder of sweeps and experiments; by default ~/.fedpfl/experiments."),
     ] = None,
 ) -> None:
-    """Show a run: settings, outcome, rounds, clients. Without RUN, list the runs."""
+    """Show a run (settings, outcome, rounds, clients), a sweep or an experiment. Without a name, list them."""
+    from ..experiments.sweep import sweep_names
+
+    grids = store(experiments)
     if run is None:
         _list_runs(output_dir())
+        _list_tables(grids)
+    elif tables := _tables_of(run, grids):
+        for path in tables:
+            typer.echo(f"{path}:\n\n{path.read_text(encoding='utf-8').rstrip()}\n")
+        if run in sweep_names(grids):
+            typer.echo(f"report: fedpfl report --sweep {run}", err=True)
     else:
         _show_run(run_folder(run))
+
+
+def _tables_of(name: str, grids: Store) -> list[Path]:
+    """Return the written tables of a sweep or an experiment; none if there is no such thing, or a run of this name."""
+    from ..experiments.sweep import SWEEPS
+
+    if "/" in name or name.startswith("."):
+        return []
+    if (output_dir() / name / "config.toml").is_file():
+        return []
+    sweep = grids.tables(SWEEPS, name) / "table.md"
+    return [sweep] if sweep.is_file() else sorted(grids.tables(name).glob("*/table.md"))
+
+
+def _list_tables(grids: Store) -> None:
+    """List sweeps and experiments, as far as they have left anything."""
+    from rich.table import Table
+
+    from ..experiments.sweep import SWEEPS, sweep_names, sweep_runs
+
+    table = Table("sweep or experiment", "runs finished", "tables", title=str(grids.root))
+    for name in sweep_names(grids):
+        folders = sweep_runs(grids, name)
+        done = sum((folder.path / "summary.md").is_file() for folder in folders)
+        written = grids.tables(SWEEPS, name) / "table.md"
+        table.add_row(name, f"{done}/{len(folders)}", str(written) if written.is_file() else "–")
+    for path in sorted(grids.tables().glob("*/*/table.md")):
+        if path.parent.parent.name != SWEEPS:
+            table.add_row(f"{path.parent.parent.name}, scale {path.parent.name}", "–", str(path))
+    if table.row_count:
+        stdout().print(table)
 
 
 @app.command("export")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import shlex
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..core.errors import ConfigError
 from . import app
 from .common import RunConfig, overrides, require_one_of, require_used
 from .experiment import (
@@ -23,6 +25,16 @@ from .experiment import (
 )
 from .partition import DEFAULT_CLIENTS
 
+if TYPE_CHECKING:
+    from ..experiments.cluster import Cluster
+    from ..experiments.store import Store
+    from ..experiments.sweep import Sweep
+
+Select = Annotated[
+    str, typer.Option(help="test or validation: whose accuracy puts the lines in order (validation-fraction).")
+]
+Form = Annotated[str, typer.Option("--format", help="markdown, csv or latex.")]
+
 
 @app.command("sweep")
 def sweep_command(
@@ -36,38 +48,61 @@ def sweep_command(
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="How often random settings are drawn.")] = 10,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 … N for each point.")] = 1,
-    select: Annotated[
-        str, typer.Option(help="test or validation: whose accuracy puts the lines in order (validation-fraction).")
-    ] = "test",
+    select: Select = "test",
     name: Annotated[str, typer.Option(help="Folder of the tables; another sweep needs another.")] = "sweep",
     jobs: Jobs = None,
     output_dir: OutputDir = None,
-    form: Annotated[str, typer.Option("--format", help="markdown, csv or latex.")] = "markdown",
+    form: Form = "markdown",
     discard_models: DiscardModels = False,
     executor: ExecutorName = "local",
     slurm: SlurmOptions = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run what is not yet done of a sweep over settings, then print a line for each run, the best first."""
-    from ..core.errors import ConfigError
-    from ..core.settings import parse
-    from ..data import DataSettings, default_clients
-    from ..experiments.sweep import SELECT, Sweep
+    """Run what is not yet done of a sweep over settings or seeds, then print a line for each run, the best first."""
+    from ..experiments.sweep import Sweep
+
+    check(form, select, name)
+    given = with_clients(overrides(run_config))
+    sweep = Sweep(given, grid or (), random or (), samples, seeds, select)
+    require_used(run_config, sweep.methods)
+    what = f"{len(sweep.points)} points over {', '.join(sweep.keys)}" if sweep.keys else f"{seeds} seeds"
+    place = store(output_dir)
+    cluster = cluster_of(executor, slurm, place)
+    play(sweep, name, f"Sweep {name}: {what}", place, cluster, jobs, discard_models, quiet, form)
+
+
+def check(form: str, select: str, name: str) -> None:
+    """Refuse options of a sweep that mean nothing, before anything slow."""
+    from ..experiments.sweep import SELECT
     from ..results.tables import FORMATS
 
     require_one_of("format", form, FORMATS)
     require_one_of("select", select, SELECT)
-    if "/" in name or name in ("", ".", ".."):
+    if "/" in name or name in (".", ".."):
         raise ConfigError("name", name, "must be the name of a folder")
-    given = overrides(run_config)
-    clients = default_clients(parse(DataSettings, given)) or DEFAULT_CLIENTS
-    sweep = Sweep({"num-clients": clients, **given}, grid or (), random or (), samples, seeds, select)
-    require_used(run_config, sweep.methods)
-    place = store(output_dir)
-    folder = place.tables("sweeps", name)
+
+
+def with_clients(given: dict[str, Any]) -> dict[str, Any]:
+    """Return settings that say how many clients there are: all that the data name, or 10."""
+    from ..core.settings import parse
+    from ..data import DataSettings, default_clients
+
+    return {"num-clients": default_clients(parse(DataSettings, given)) or DEFAULT_CLIENTS, **given}
+
+
+def play(
+    sweep: Sweep, name: str, title: str, place: Store, cluster: Cluster | None, jobs: int | None,
+    discard_models: bool, quiet: bool, form: str,
+) -> None:  # fmt: skip
+    """Run what is not yet done of a sweep, leave its tables, and say where they are and what draws its report."""
+    from ..experiments.sweep import SWEEPS
+
+    folder = place.tables(SWEEPS, name)
     sweep.require_own(folder, name)  # before anything is run
-    states = conduct(sweep.runs, place, cluster_of(executor, slurm, place), jobs, discard_models, quiet)
-    tables = sweep.tables(place, f"Sweep {name}: {len(sweep.points)} points over {', '.join(sweep.keys)}")
-    sweep.own(folder)
+    sweep.own(folder)  # so that the runs of a sweep that is interrupted are found by its name
+    states = conduct(sweep.runs, place, cluster, jobs, discard_models, quiet)
+    tables = sweep.tables(place, title)
     write(tables, folder)
+    elsewhere = "" if place.is_default else f" --output-dir {shlex.quote(str(place.root))}"
+    typer.echo(f"report: fedpfl report --sweep {shlex.quote(name)}{elsewhere}", err=True)
     finish(tables, states, form)

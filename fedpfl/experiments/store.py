@@ -126,6 +126,11 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root.expanduser().absolute()
 
+    @property
+    def is_default(self) -> bool:
+        """Whether this is the folder that commands take unless told another."""
+        return self.root == Path(DEFAULT_ROOT).expanduser().absolute()
+
     def folder(self, run: PlannedRun) -> RunFolder:
         """Return the run's folder, which need not exist."""
         return RunFolder(self.root / "runs" / run.name)

@@ -13,6 +13,7 @@ from ..core.errors import ConfigError
 from ..core.files import write_atomically
 from ..core.rng import generator
 from ..methods import find
+from ..results.run import RunFolder
 from ..results.tables import Cell, Spread, Table
 from ..setup.config import RunSettings, owners
 from . import metrics
@@ -21,6 +22,7 @@ from .store import INDIFFERENT, PlannedRun, State, Store, plan
 COLUMNS = ("personalised-best", "personalised-last", "global-best", "gigabytes", "seconds")
 # By which number the best point is chosen, and what is shown first then.
 SELECT = {"test": COLUMNS, "validation": ("validation-best", "personalised-chosen", "gigabytes", "seconds")}
+SWEEPS = "sweeps"  # the folder of their tables
 RUNS = "runs.txt"
 DASH = "–"  # a setting of another method than the point's
 SIGNIFICANT = 4
@@ -75,8 +77,8 @@ class Sweep:
         if both := set(fixed) & set(drawn):
             raise ConfigError("random", sorted(both), "must not be on the grid as well")
         self.keys = [*fixed, *drawn]
-        if not self.keys:
-            raise ConfigError("grid", "", "give a grid, random settings or both")
+        if not self.keys and seeds < 2:
+            raise ConfigError("grid", "", "give a grid, random settings, both, or several seeds (--seeds)")
         for key in self.keys:
             if key in INDIFFERENT:
                 option = "grid" if key in fixed else "random"
@@ -114,11 +116,12 @@ class Sweep:
 
     def require_own(self, folder: Path, name: str) -> None:
         """Raise :class:`ConfigError` if the folder has the tables of runs that this sweep does not have."""
-        left = folder / RUNS
-        before = set(left.read_text(encoding="utf-8").split()) if left.is_file() else None
-        if before is None and (folder / "table.md").is_file():
+        if not (folder / "table.md").is_file():
+            return
+        before = set(noted_runs(folder)) if (folder / RUNS).is_file() else None
+        if before is None:
             raise ConfigError("name", name, f"{folder} has tables of which runs is not known; give another name")
-        if (before or set()) - {run.name for run in self.runs}:
+        if before - {run.name for run in self.runs}:
             raise ConfigError("name", name, f"{folder} has the tables of another sweep; give another name")
 
     def own(self, folder: Path) -> None:
@@ -166,6 +169,30 @@ class Sweep:
         if self.select == "validation":
             return "Ordered by the samples for validation; test samples had no part in it."
         return "Ordered by the test samples, so the first line's number is too good to report (--select validation)."
+
+
+def noted_runs(folder: Path) -> list[str]:
+    """Return the names of the runs whose tables lie in a folder, in the sweep's order."""
+    return (folder / RUNS).read_text(encoding="utf-8").split()
+
+
+def sweep_names(store: Store) -> list[str]:
+    """Return the names of the sweeps of which a store knows the runs."""
+    return sorted(path.parent.name for path in store.tables(SWEEPS).glob(f"*/{RUNS}"))
+
+
+def sweep_runs(store: Store, name: str) -> list[RunFolder]:
+    """Return the folders of a sweep's runs, which need not exist yet.
+
+    Raises
+    ------
+    ConfigError
+        There is no sweep of this name.
+    """
+    if name not in sweep_names(store):
+        known = ", ".join(sweep_names(store)) or "none"
+        raise ConfigError("sweep", name, f"there is no such sweep in {store.root}; there are: {known}")
+    return [RunFolder(store.root / "runs" / run) for run in noted_runs(store.tables(SWEEPS, name))]
 
 
 def _method(point: Mapping[str, Any], base: Mapping[str, Any]) -> str:

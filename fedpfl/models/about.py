@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import NamedTuple
+from typing import NamedTuple, Tuple
 
 import torch
 
 from .registry import BaseHeadModel, Shape, build, entry
 
-# Inputs by which sizes are told: (shape of a sample, classes, tokens, in words).
-_IMAGE = ((3, 32, 32), 10, 0, "3×32×32, 10 classes")
-_SERIES = ((9, 128), 6, 0, "9×128, 6 classes")
-_TEXT = ((64,), 4, 2**14, "16,384 tokens, 4 classes")
+# Inputs by which sizes are told: shape of a sample, classes, tokens, in words.
+_Example = Tuple[Shape, int, int, str]
+_IMAGE: _Example = ((3, 32, 32), 10, 0, "3×32×32, 10 classes")
+_SERIES: _Example = ((9, 128), 6, 0, "9×128, 6 classes")
+_TEXT: _Example = ((64,), 4, 2**14, "16,384 tokens, 4 classes")
 
 _SIZE = re.compile(r"[.:;,]? [0-9][0-9,]+ parameters .*")
 

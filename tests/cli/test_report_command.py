@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from support import simulate
 from typer.testing import CliRunner
@@ -25,7 +27,7 @@ def test_a_page_and_its_plots(run, tmp_path):
     assert done.exit_code == 0, done.output
     assert f"wrote {page}" in done.stderr
     whole = page.read_text()
-    assert "<title>fedavg on digits</title>" in whole
+    assert "<title>fedavg on digits (auto, α 0.5)</title>" in whole
     names = sorted(path.name for path in plots.iterdir())
     assert "accuracy-of-the-clients.svg" in names
     assert len(names) == whole.count("<figure>")
@@ -51,13 +53,42 @@ def test_names_cannot_become_markup(run, tmp_path):
     assert whole.count("&lt;script&gt;") > 4, "in the title, tables, legends and descriptions"
 
 
+def test_the_runs_of_a_sweep_by_its_name(run, tmp_path):
+    root, page = tmp_path / "experiments", tmp_path / "report.html"
+    shutil.copytree(run, root / "runs" / "one")
+    (root / "tables" / "sweeps" / "mine").mkdir(parents=True)
+    (root / "tables" / "sweeps" / "mine" / "runs.txt").write_text("one\ntwo\n")
+    done = fedpfl("report", "--sweep", "mine", "--output-dir", root, "-o", page)
+    assert done.exit_code == 0, done.output
+    assert "note: 1 of 2 runs of mine have finished; the others are left out" in done.stderr
+    assert "<title>fedavg on digits (auto, α 0.5)</title>" in page.read_text()
+    wrong = fedpfl("report", "--sweep", "yours", "--output-dir", root, "-o", page)
+    assert wrong.exit_code == 2 and "there is no such sweep" in wrong.stderr and "there are: mine" in wrong.stderr
+    (root / "runs" / "one" / "summary.md").unlink()
+    none = fedpfl("report", "--sweep", "mine", "--output-dir", root, "-o", page)
+    assert none.exit_code == 2 and "sweep = 'mine': none of its runs has finished" in none.stderr
+
+
+def test_seeds_stand_in_their_order(run, tmp_path):
+    others = []
+    for seed in (10, 2, 1):
+        other = tmp_path / f"seed-{seed}"
+        shutil.copytree(run, other)
+        config = other / "config.toml"
+        config.write_text(config.read_text().replace("\nseed = 3\n", f"\nseed = {seed}\n"))
+        others.append(other)
+    page = tmp_path / "report.html"
+    assert fedpfl("report", *others, "-o", page).exit_code == 0
+    assert ">1, 2, 10<" in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["nowhere"], "there is no such run"),
         (["RUN", "--format", "gif"], "must be one of svg, png"),
         (["RUN", "-o", "/proc/report.html"], "cannot be written"),
-        ([], "must be the name of at least one run; or give an experiment"),
+        ([], "must be the name of at least one run; or give an experiment by --experiment, a sweep by --sweep"),
     ],
 )
 def test_wrong_use_is_one_line(run, arguments, words):

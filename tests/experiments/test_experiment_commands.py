@@ -137,6 +137,52 @@ def test_a_sweep(fake: Fake, tmp_path: Path) -> None:
     assert "must be the name of a folder" in fedpfl(*command, "--name", "a/b").stderr
 
 
+def test_seeds_alone_are_a_sweep(fake: Fake, tmp_path: Path) -> None:
+    done = fedpfl("sweep", "-c", "num-server-rounds=1", "--seeds", 3, "--name", "three")
+    assert done.exit_code == 0, done.output
+    assert len(fake.started) == 3 and "Sweep three: 3 seeds, each point" in done.stdout and "| 3/3 |" in done.stdout
+    assert f"wrote {tmp_path}/.fedpfl/experiments/tables/sweeps/three/table.md" in done.stderr
+    assert "report: fedpfl report --sweep three\n" in done.stderr
+    assert "several seeds (--seeds)" in fedpfl("sweep").stderr
+
+
+def test_methods_are_compared_by_one_command(fake: Fake, tmp_path: Path) -> None:
+    command = ["compare", "fedavg", "fedper", "-c", "num-server-rounds=1 dirichlet-alpha=0.1", "-q"]
+    done = fedpfl(*command, "--seeds", 2)
+    assert done.exit_code == 0, done.output
+    assert len(fake.started) == 4
+    assert "fedavg, fedper on digits (dirichlet, α 0.1, 10 clients), each point" in done.stdout
+    name = re.search(r"report: fedpfl report --sweep (fedavg-fedper-[0-9a-f]{6})\n", done.stderr)[1]
+    left = tmp_path / ".fedpfl/experiments/tables/sweeps" / name
+    assert f"wrote {left}/table.md" in done.stderr and len((left / "runs.txt").read_text().split()) == 4
+    assert f"--sweep {name}" in fedpfl(*command, "--seeds", 3).stderr, "more seeds keep the name"
+    assert len(fake.started) == 6
+    other = fedpfl(*command, "-c", "batch-size=7", "--output-dir", tmp_path / "my runs")
+    assert f"--sweep {name}" not in other.stderr
+    assert f" --output-dir '{tmp_path}/my runs'\n" in other.stderr
+    listed = fedpfl("show").stdout
+    assert name in listed and "6/6" in listed
+    assert (left / "table.md").read_text().strip() in fedpfl("show", name).stdout
+    one = (left / "runs.txt").read_text().split()[0]
+    assert f"{one} (finished)" in fedpfl("show", one).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fedavg"], "method = 'fedavg': must be two methods or more"),
+        (["fedavg", "fedavg"], "must be two methods or more"),
+        (["fedavg", "fedavgg"], "fedavgg"),
+        (["fedavg", "fedper", "-c", "ditto-pull=1"], "is a setting of ditto, and the method is fedavg or fedper"),
+        (["fedavg", "fedper", "--name", "a/b"], "must be the name of a folder"),
+        (["fedavg", "fedper", "--select", "validation"], "needs validation-fraction above 0"),
+    ],
+)
+def test_a_comparison_that_cannot_be_is_one_line(fake: Fake, arguments: list[str], words: str) -> None:
+    done = fedpfl("compare", *arguments)
+    assert done.exit_code == 2 and words in done.stderr and done.stderr.count("\n") == 1 and not fake.started
+
+
 SECONDS = 400  # a busy machine takes its time
 
 REAL = """\

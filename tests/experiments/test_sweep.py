@@ -68,7 +68,7 @@ def test_every_sample_meets_every_point_of_the_grid_and_every_seed() -> None:
         ([], ["fedprox-mu=normal:0:1"], "must be key=log:LOW:HIGH"),
         ([], ["fedprox-mu=log:a:b"], "must be key=log:LOW:HIGH"),
         (["fedprox-mu=1"], ["fedprox-mu=log:0.1:1"], "must not be on the grid as well"),
-        ([], [], "give a grid, random settings or both"),
+        ([], [], "give a grid, random settings, both, or several seeds"),
         (["fedprox-nu=1"], [], "did you mean fedprox-mu"),
         (["ditto-pull=1"], [], "grid = 'ditto-pull': is a setting of ditto, and the method is fedprox"),
         (["method=fedavg,local"], ["fedprox-mu=log:0.1:1"], "of fedprox, and the method is fedavg or local"),

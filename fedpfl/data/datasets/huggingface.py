@@ -83,7 +83,7 @@ def _label(path: Path, tables: dict[str, Any], settings: DataSettings) -> str:
             raise DataError(f"{path / part}: has other columns than {TRAIN}")
     if settings.label_column in first:
         return settings.label_column
-    named = [name for name, kind in first.items() if type(kind).__name__ == "ClassLabel"]
+    named: list[str] = [name for name, kind in first.items() if type(kind).__name__ == "ClassLabel"]
     if len(named) == 1 and settings.label_column == "label":
         return str(named[0])
     raise DataError(f"{path}: no column {settings.label_column!r} (label-column); it has {', '.join(first)}")

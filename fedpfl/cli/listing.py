@@ -61,12 +61,12 @@ def datasets_command(as_json: AsJson = False) -> None:
 @app.command("models")
 def models_command(as_json: AsJson = False) -> None:
     """List the models."""
-    from ..models import names
+    from ..models import names, sources
 
     if as_json:
         print_json(names())
     else:
-        typer.echo("\n".join(names()))
+        typer.echo("\n".join([*names(), *sources()]))
 
 
 @app.command("config")

@@ -61,7 +61,7 @@ def datasets_command(as_json: AsJson = False) -> None:
 @app.command("models")
 def models_command(as_json: AsJson = False) -> None:
     """List the models: what they take, how large they are, where they come from."""
-    from ..models import describe, names
+    from ..models import describe, names, sources
 
     found = [describe(name) for name in names()]
     if as_json:
@@ -74,6 +74,8 @@ def models_command(as_json: AsJson = False) -> None:
         size = "–" if info.parameters is None else f"{info.parameters:,}"
         table.add_row(info.name, info.what, info.takes, f"{size}\n{info.example}", info.source)
     stdout().print(table)
+    typer.echo("Besides:")
+    typer.echo("\n".join(f"  {form}" for form in sources()))
 
 
 @app.command("config")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from safetensors.torch import save_file
 from support import FEW_SAMPLES, LocalGrid, federation, quick, simulate
 
 from fedpfl import models
-from fedpfl.core.errors import ConfigError, FedpflError
+from fedpfl.client.engine import handle
+from fedpfl.core.errors import ConfigError, LayoutError
 from fedpfl.core.frozen import frozen, frozen_hash
-from fedpfl.core.layout import Layout
+from fedpfl.core.payload import Payload
 from fedpfl.methods import methods
 from fedpfl.models.adapters import in_adapter
 from fedpfl.results.export import export_personal
@@ -120,30 +124,45 @@ def test_the_first_phase_moves_tau_and_the_second_sigma(tmp_path):
     assert all(np.any(shared[name]) for name in shared if "lora_B" in name)
 
 
-def test_a_device_with_another_backbone_is_refused_before_round_1(tmp_path):
-    values = federation(tmp_path, 2, method="fedavg", **{**SMALL, "trainable": "head"})
+@pytest.fixture
+def backbones(tmp_path):
+    """Return the paths of two files of weights."""
+    paths = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        paths.append(str(tmp_path / f"weights-{seed}.safetensors"))
+        save_file(
+            {n: a.contiguous() for n, a in models.build("small-cnn", (1, 8, 8), 10).state_dict().items()}, paths[-1]
+        )
+    return paths
+
+
+def test_a_device_with_another_backbone_is_refused_before_round_1(tmp_path, backbones):
+    values = federation(tmp_path, 2, method="fedavg", **{**SMALL, "trainable": "head", "initial_weights": backbones[0]})
+    asked = []
 
     class OtherBackbone(LocalGrid):
         def answer(self, kind, payload, node_config):
-            seed = {**self.run_config, "seed": 4} if node_config["partition-id"] == 1 else self.run_config
-            own, self.run_config = self.run_config, seed
-            try:
-                return super().answer(kind, payload, node_config)
-            finally:
-                self.run_config = own
+            asked.append(kind)
+            file = backbones[node_config["partition-id"]]
+            return handle(kind, payload, {**self.run_config, "initial-weights": file}, node_config)
 
-    with pytest.raises(FedpflError) as error:
+    with pytest.raises(LayoutError, match="client 1 has another model: the arrays that stand still differ: the hash"):
         run_federation(OtherBackbone(2, values), values)
-    assert "divide the data differently" in str(error.value) or "stand still differ" in str(error.value)
+    assert set(asked) == {"query"}
 
 
-def test_a_message_for_another_backbone_is_refused(tmp_path):
-    run = simulate(tmp_path, 2, method="fedavg", **{**SMALL, "trainable": "head"})
+def test_a_device_refuses_a_message_for_another_backbone(tmp_path, backbones):
+    settings = {**SMALL, "trainable": "head", "initial_weights": backbones[0]}
+    run = simulate(tmp_path, 2, method="fedavg", **settings)
     left = Simulation.of(run)
-    layout = left.engine.sharing.layout
-    left.engine.sharing.layout = Layout(layout.entries, frozen="0123")
-    text = left.engine.sharing.layout.to_text()
-    left.engine.sharing.layout = layout
-    assert layout.frozen == frozen_hash(left.engine.model)
-    with pytest.raises(FedpflError, match="stand still differ: the hash 0123 arrived"):
-        layout.require(Layout.from_text(text))
+    engine, layout = left.engine, left.engine.sharing.layout
+    assert layout.frozen == frozen_hash(engine.model) != ""
+    for sent, words in (
+        (replace(layout, frozen="0123"), "the hash 0123 arrived"),
+        (replace(layout, frozen=""), "none"),
+    ):
+        config = {"round": 1, "personal-round": 0, "state-key": "key", "layout": sent.to_text()}
+        message = Payload(config, arrays=layout.pack(left.rule.shared, "float32"))
+        with pytest.raises(LayoutError, match=f"stand still differ: {words}"):
+            engine.train(0, message)

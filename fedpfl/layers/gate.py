@@ -82,7 +82,8 @@ class SwitchableNorm(nn.BatchNorm1d):
         mean = sum(share * m for share, (m, _) in zip(self.mix_means.softmax(0), moments))
         variance = sum(share * v for share, (_, v) in zip(self.mix_variances.softmax(0), moments))
         factor = self.weight / torch.sqrt(variance + self.eps)
-        return ((flat - mean.unsqueeze(2)) * factor.unsqueeze(2) + self.bias.unsqueeze(1)).reshape(x.shape)
+        normal: Tensor = (flat - mean.unsqueeze(2)) * factor.unsqueeze(2) + self.bias.unsqueeze(1)
+        return normal.reshape(x.shape)
 
 
 class Gate(nn.Module):

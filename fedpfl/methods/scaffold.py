@@ -6,7 +6,8 @@ Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled 
 Option II of the paper sets c_i to c_i − c + (x − y_i) / (K·η) after K steps. For plain SGD that is the mean of the K
 gradients, and this mean is what we keep: it holds with momentum and Adam, too. Momentum and ``weight-decay``, which the
 paper does not have, work on the corrected gradients. Option I wants few or small steps: far from where a round began,
-its correction is out of date, and clients diverge.
+its correction is out of date, and clients diverge. Many steps with momentum, which makes the correction several times
+as large, can do the same to option II: ``momentum = 0`` is the paper's (``docs/results.md``).
 """
 
 from __future__ import annotations

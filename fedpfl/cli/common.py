@@ -133,8 +133,10 @@ def run_folder(run: str, settings: Mapping[str, Any] | None = None) -> RunFolder
     ConfigError
         There is no such run.
     """
+    from ..core import parts
     from ..results.run import find_run
 
+    parts.look_in(Path())  # a run with the user's own model is shown where that lies
     return find_run(run, output_dir(settings))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -49,6 +50,7 @@ def sweep_command(
     quiet: Quiet = False,
 ) -> None:
     """Run what is not yet done of a sweep over settings, then print a line for each run, the best first."""
+    from ..core import parts
     from ..core.errors import ConfigError
     from ..core.settings import parse
     from ..data import DataSettings, default_clients
@@ -59,6 +61,7 @@ def sweep_command(
     require_one_of("select", select, SELECT)
     if "/" in name or name in ("", ".", ".."):
         raise ConfigError("name", name, "must be the name of a folder")
+    parts.look_in(Path())
     given = overrides(run_config)
     clients = default_clients(parse(DataSettings, given)) or DEFAULT_CLIENTS
     sweep = Sweep({"num-clients": clients, **given}, grid or (), random or (), samples, seeds, select)

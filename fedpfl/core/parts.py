@@ -129,9 +129,9 @@ def call(kind: str, text: str, function: Callable[..., Any], offered: Mapping[st
     if not callable(function):
         raise ConfigError(kind, text, f"is {article(function)}, and must be a function")
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        parameters = ()  # of a function that is not written in Python
+        parameters = []  # of a function that is not written in Python
     taken: dict[str, Any] = {}
     for parameter in parameters:
         if parameter.name in offered and parameter.kind is not parameter.POSITIONAL_ONLY:

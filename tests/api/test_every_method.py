@@ -35,7 +35,7 @@ REFUSED: dict[str, str] = {}
 def test_a_model_of_fifteen_lines_runs(method, tmp_path):
     quick = {key.replace("-", "_"): value for key, value in methods()[method].quick.items()}
     settings = {
-        "num_server_rounds": 1, "local_epochs": 1, "batch_size": 32, "num_clients": 2, "train_samples": 64,
+        "num_server_rounds": 1, "local_epochs": 2, "batch_size": 32, "num_clients": 2, "train_samples": 64,
         "partitioner": "dirichlet-client", "test_samples": 16, "validation_fraction": 0.2, "quiet": True, "workers": 0,
         "output_dir": tmp_path / "runs", "state_dir": tmp_path / "state", "num_classes": 0,
     }  # fmt: skip

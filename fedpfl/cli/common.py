@@ -138,9 +138,11 @@ def run_folder(run: str, settings: Mapping[str, Any] | None = None) -> RunFolder
     ConfigError
         There is no such run.
     """
+    from ..core import parts
     from ..experiments.store import DEFAULT_ROOT
     from ..results.run import find_run
 
+    parts.look_in(Path())  # a run with the user's own model is shown where that lies
     of_experiment = Path(DEFAULT_ROOT).expanduser() / "runs" / run
     try:
         return find_run(run, output_dir(settings))

@@ -13,6 +13,7 @@ Code is found where it lies already. It is never fetched by its name.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -256,6 +257,32 @@ def has(name: str) -> bool:
 def version() -> int:
     """Return a number that grows whenever modules were forgotten: what was made with them is out of date."""
     return _place.version
+
+
+def fingerprint(values: Mapping[str, Any]) -> str:
+    """Return a hash of the files of the app's folder that settings depend on; empty if they name none.
+
+    Raises
+    ------
+    ConfigError
+        A module that they name cannot be imported.
+    """
+    for kind in GROUPS:
+        text = str(values.get(kind, ""))
+        if is_reference(text) and not text.startswith(f"{PYTHON}:"):
+            module(kind, text)
+    named = any(is_reference(str(values.get(kind, ""))) for kind in GROUPS)
+    if not named or not _place.modules:
+        return ""
+    digest = hashlib.sha256()
+    for name, (path, _) in sorted(_place.modules.items()):
+        digest.update(f"{name} ".encode() + path.read_bytes().replace(b"\r\n", b"\n"))
+    return digest.hexdigest()[:16]
+
+
+def is_there(text: str, at: int) -> bool:
+    """Say whether a part that was found when :func:`version` said ``at`` is what a setting's value still names."""
+    return text in _given if text.startswith(f"{PYTHON}:") else at == _place.version
 
 
 def app_folder(values: Mapping[str, Any]) -> Path | None:

@@ -103,12 +103,12 @@ def _of_clients(name: str, clients: Sequence[Any], least: int) -> Dataset:
                     f"{first.dtype} {first.shape[1:]} come before: all samples must be alike"
                 )
         if len(arrays[0]) < least:
-            raise DataError(f"{where} has {len(arrays[0])} {'' if names is PAIR else 'training '}samples, "
+            raise DataError(f"{where} has {len(arrays[0])} {'' if names == PAIR else 'training '}samples, "
                             f"min-samples is {least}")  # fmt: skip
         columns.append(arrays)
     joined = [np.concatenate(list(column)) for column in zip(*columns)]
     owners = [np.repeat(np.arange(len(columns)), [len(client[at]) for client in columns]) for at in (0, len(names) - 1)]
-    if names is PAIR:
+    if names == PAIR:
         return Dataset(name, joined[0], joined[1], client_train=owners[0])
     x_train, y_train, x_test, y_test = joined
     return Dataset(name, x_train, y_train, x_test, y_test, client_train=owners[0], client_test=owners[1], split="given")

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
+from ..core import parts
 from ..core.errors import ConfigError
 from ..core.files import Rounds
 from .store import PlannedRun, State, Store
@@ -244,6 +245,12 @@ class Process:
         return True
 
     @property
+    def _place(self) -> Path:
+        """The folder that the run finds the user's own code in, if it has any."""
+        own = any(parts.is_reference(str(self._run.settings[kind])) for kind in parts.GROUPS)
+        return parts.folder() or self._store.root if own else self._store.root
+
+    @property
     def _answer(self) -> Path:
         return self._store.beside(self._run) / "answer.json"
 
@@ -255,7 +262,7 @@ class Process:
         self._step = self._steps.popleft()
         with self._answer.open("wb") as out:
             self._child = subprocess.Popen(
-                self._step.command, cwd=self._store.root, stdin=subprocess.DEVNULL, stdout=out, stderr=self._log,
+                self._step.command, cwd=self._place, stdin=subprocess.DEVNULL, stdout=out, stderr=self._log,
                 start_new_session=True,
             )  # fmt: skip
 

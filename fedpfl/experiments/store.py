@@ -26,6 +26,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from ..core import parts
 from ..core.errors import ConfigError, StateError
 from ..core.files import write_atomically
 from ..core.settings import absolute_places
@@ -108,9 +109,11 @@ def plan(
     # Nor on whose home folder it is: a place below `~` counts as it was written.
     named = {key: written[key] if str(written[key]).startswith("~") else flat[key] for key in flat}
     counted = {key: value for key, value in sorted(named.items()) if key not in INDIFFERENT}
+    if code := parts.fingerprint(flat):
+        counted["parts"] = code  # another run once the user's own code is another
     digest = hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:12]
     modes = sorted({mode for name in measured if (mode := metrics.mode_of(name)) is not None})
-    name = f"{flat['method']}-{flat['dataset']}-{digest}"
+    name = f"{parts.short(str(flat['method']))}-{parts.short(str(flat['dataset']))}-{digest}"
     return PlannedRun(name, flat, config.run.num_server_rounds, tuple(modes), generate)
 
 

@@ -16,8 +16,9 @@ from .base import Method
 
 __all__ = ["Method", "discover", "find", "known", "methods", "names"]
 
-# What :func:`find` has found of users' own methods: the value of the setting, and the class.
-_own: dict[str, type[Method]] = {}
+# What :func:`find` has found of users' own methods: the value of the setting, the class, and what says that it still is
+# that class.
+_own: dict[str, tuple[type[Method], int]] = {}
 
 
 @lru_cache(maxsize=1)
@@ -39,8 +40,8 @@ def known() -> dict[str, type[Method]]:
                 find(name)
             except ConfigError:
                 continue  # said where it is asked for: a package that is broken is no reason to fail without it
-    # A class that was read anew, because its file has changed, takes the place of the old one.
-    return {**methods(), **{method.name: method for method in _own.values()}}
+    there = [method for name, (method, version) in _own.items() if parts.is_there(name, version)]
+    return {**methods(), **{method.name: method for method in there}}
 
 
 def discover(module: str = "parts") -> list[type[Method]]:
@@ -56,8 +57,6 @@ def discover(module: str = "parts") -> list[type[Method]]:
     ConfigError
         The module cannot be imported, or one of its methods cannot be one.
     """
-    for name in [name for name in _own if name.startswith(f"{module}:")]:
-        del _own[name]
     if not parts.has(module):
         return []
     found = vars(parts.module("method", f"{module}:method"))
@@ -89,7 +88,7 @@ def find(name: str) -> type[Method]:
     found = parts.find("method", name, own)
     if found not in methods().values():
         _require_method(name, found, own)
-        _own[name] = found
+        _own[name] = found, parts.version()
     return found  # type: ignore[no-any-return]
 
 

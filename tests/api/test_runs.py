@@ -185,6 +185,17 @@ def test_a_sweep_runs_each_point_once(elsewhere):
         fedpfl.sweep({"learning_rate": [0.1]}, **{**given, "model": lambda: nn.Linear(64, 10)})
 
 
+def test_a_sweep_finds_parts_of_this_folder_and_knows_when_they_have_changed(elsewhere):
+    code = "from torch import nn\n\n\ndef net(num_classes):\n    return nn.Sequential(nn.Flatten(), nn.{})\n"
+    (elsewhere / "own.py").write_text(code.format("Linear(64, num_classes)"))
+    given = {"method": "fedavg", "model": "own:net", "output_dir": "sweeps", **FEW, "num_server_rounds": 1}
+    first = fedpfl.sweep({"learning_rate": [0.1]}, **given)
+    assert len(first.runs) == 1 and first.runs[0].model()[1].bias.shape == (10,)
+    (elsewhere / "own.py").write_text(code.format("Linear(64, num_classes, bias=False)"))
+    second = fedpfl.sweep({"learning_rate": [0.1]}, **given)
+    assert second.runs[0].name != first.runs[0].name
+
+
 def test_importing_the_package_imports_nothing_else():
     code = (
         "import sys, fedpfl; assert {m for m in sys.modules if m.startswith('fedpfl.')} == set(); "

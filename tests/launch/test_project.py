@@ -1,0 +1,141 @@
+"""`fedpfl new`: the app that it makes runs with all three engines, and gives the same bits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from flower_parts import BIN, SECONDS, Flower
+from support import engine
+
+from fedpfl.core import parts
+from fedpfl.core.errors import ConfigError, FedpflError
+from fedpfl.launch.plan import prepare
+from fedpfl.launch.project import files, make
+from fedpfl.launch.superlink import copy_app
+from fedpfl.methods import discover
+from fedpfl.results.export import export_personal
+from fedpfl.server.federation import run_federation
+from fedpfl.setup import reference
+
+slow = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("flower"),
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the processes in /proc"),
+]
+SETTINGS = {"num-server-rounds": 2, "local-epochs": 1, "batch-size": 32, "threads": 1}
+CLIENTS = 2
+
+
+@pytest.fixture
+def app(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / "my-app"
+    make(folder)
+    parts.look_in(folder)
+    discover()
+    reference.update(folder)
+    yield folder
+    parts.look_in(None)
+
+
+def run(app, tmp_path, **given):
+    """Run the app by the local engine, exported as `fedpfl run` does; return the run's folder."""
+    defaults = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    places = {"output-dir": str(tmp_path / "simulated"), "state-dir": str(tmp_path / "state"), "run-name": "run"}
+    plan = prepare(app, defaults, {**SETTINGS, **places, "num-clients": CLIENTS, **given})
+    values = plan.run_config()
+    folder = run_federation(engine(int(values["num-clients"]), values), values)
+    export_personal(folder)
+    return folder
+
+
+def models(folder):
+    """Return the bytes of a run's models, by file."""
+    paths = [folder / "global.safetensors", *sorted((folder / "personal").iterdir())]
+    assert len(paths) == CLIENTS + 1
+    return {path.name: path.read_bytes() for path in paths}
+
+
+def test_the_app_has_its_settings_and_learns(app, tmp_path):
+    settings = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert settings["my-method-personal-layers"] == 1 and settings["method"] == "parts:MyMethod"
+    folder = run(app, tmp_path, **{"num-clients": 0})
+    assert folder.task()["clients"] == 6 and folder.config()["my-method-personal-layers"] == 1
+
+
+def test_its_own_tests_pass(app):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=app, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_config_update_keeps_its_values_and_follows_its_methods(app):
+    project, code = app / "pyproject.toml", app / "parts.py"
+    project.write_text(project.read_text().replace("\nseed = 1  #", "\nseed = 7  #"))
+    code.write_text(code.read_text().replace("personal_layers", "own_layers"))
+    parts.look_in(app)
+    discover()
+    assert reference.update(app) == [project]
+    settings = tomllib.loads(project.read_text())["tool"]["flwr"]["app"]["config"]
+    assert settings["seed"] == 7 and settings["my-method-own-layers"] == 1
+    assert "my-method-personal-layers" not in settings and not (app / "docs").exists()
+    project.write_text(project.read_text().replace("\nseed = 7  #", "\nseed = 'seven'  #"))
+    with pytest.raises(FedpflError, match="the setting seed is not written as a plain value"):
+        reference.update(app)
+
+
+def test_what_is_there_is_not_written_over(app, tmp_path):
+    for place, words in ((app, "is there already"), (tmp_path / "My app", "must be lower-case letters")):
+        with pytest.raises(ConfigError, match=words):
+            make(place)
+
+
+def test_all_of_it_goes_into_the_bundle(app, tmp_path):
+    copy_app(app, tmp_path / "copy")
+    assert {path.name for path in (tmp_path / "copy").iterdir()} >= files("my-app").keys()
+
+
+def test_parts_without_an_app_reach_no_device(tmp_path):
+    (tmp_path / "parts.py").write_text("def net(): pass\n")
+    parts.look_in(tmp_path)
+    try:
+        with pytest.raises(ConfigError, match="lies in no Flower app"):
+            parts.require_installed({"model": "parts:net"})
+        parts.require_installed({"model": "mlp", "dataset": "json:loads"})
+    finally:
+        parts.look_in(None)
+
+
+class TestFlower:
+    """The same bits by `flwr run .`."""
+
+    pytestmark = slow
+
+    def test_flwr_run(self, app, tmp_path):
+        whole = models(run(app, tmp_path).path)
+        with Flower() as flower:
+            folder = flower.run(app, tmp_path / "runs", tmp_path / "state", SETTINGS)
+        parts.look_in(app)
+        export_personal(folder)
+        assert models(folder.path) == whole
+
+
+class TestDevices:
+    """The same bits by `fedpfl up`, where a worker answers that knows the file from the bundle alone."""
+
+    pytestmark = slow
+
+    def test_fedpfl_up(self, app, tmp_path):
+        whole = models(run(app, tmp_path).path)
+        pairs = " ".join(f"{key}={value}" for key, value in SETTINGS.items())
+        settings = f'{pairs} output-dir="{tmp_path / "runs"}" state-dir="{tmp_path / "devices"}" run-name="up"'
+        command = [BIN / "fedpfl", "up", "--num-supernodes", str(CLIENTS), "--keep-log", "-c", settings]
+        done = subprocess.run(command, cwd=app, capture_output=True, text=True, timeout=SECONDS)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert models(tmp_path / "runs" / "up") == whole
+        log = (tmp_path / "runs" / "up" / "flower.log").read_text()
+        assert "worker.sock answers" in log and "this process answers" not in log

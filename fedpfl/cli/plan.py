@@ -16,6 +16,7 @@ from ..data import default_clients as natural_clients
 from ..data import with_partitioner
 from ..data.registry import AUTO
 from ..results.run import RunFolder
+from ..results.trackers import require_tracker
 from ..setup.config import Config, check_keys
 from ..training.device import require_device
 from .common import app_settings, overrides, require_used, run_folder
@@ -97,6 +98,7 @@ def prepare(
     values["run-name"] = config.run.run_name or _new_name(config)
     config = Config.parse(values)
     require_device(config.training)
+    require_tracker(config)
     run = RunFolder.reopen(config) if config.run.resume else _fresh(config)
     plan = Plan(folder.resolve() if defaults is not None else None, config, run)
     if config.run.resume:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-=======
-from pathlib import Path
-from typing import Annotated
->>>>>>> wt-api
 
 import typer
 
@@ -64,7 +59,6 @@ def sweep_command(
     slurm: SlurmOptions = None,
     quiet: Quiet = False,
 ) -> None:
-<<<<<<< HEAD
     """Run what is not yet done of a sweep over settings or seeds, then print a line for each run, the best first."""
     from ..experiments.sweep import Sweep
 
@@ -81,21 +75,12 @@ def sweep_command(
 def check(form: str, select: str, name: str) -> None:
     """Refuse options of a sweep that mean nothing, before anything slow."""
     from ..experiments.sweep import SELECT
-=======
-    """Run what is not yet done of a sweep over settings, then print a line for each run, the best first."""
-    from ..core import parts
-    from ..core.errors import ConfigError
-    from ..core.settings import parse
-    from ..data import DataSettings, default_clients
-    from ..experiments.sweep import SELECT, Sweep
->>>>>>> wt-api
     from ..results.tables import FORMATS
 
     require_one_of("format", form, FORMATS)
     require_one_of("select", select, SELECT)
     if "/" in name or name in (".", ".."):
         raise ConfigError("name", name, "must be the name of a folder")
-<<<<<<< HEAD
 
 
 def with_clients(given: dict[str, Any]) -> dict[str, Any]:
@@ -116,15 +101,6 @@ def play(
     from ..experiments.sweep import SWEEPS
 
     folder = place.tables(SWEEPS, name)
-=======
-    parts.look_in(Path())
-    given = overrides(run_config)
-    clients = default_clients(parse(DataSettings, given)) or DEFAULT_CLIENTS
-    sweep = Sweep({"num-clients": clients, **given}, grid or (), random or (), samples, seeds, select)
-    require_used(run_config, sweep.methods)
-    place = store(output_dir)
-    folder = place.tables("sweeps", name)
->>>>>>> wt-api
     sweep.require_own(folder, name)  # before anything is run
     sweep.own(folder)  # so that the runs of a sweep that is interrupted are found by its name
     states = conduct(sweep.runs, place, cluster, jobs, discard_models, quiet)

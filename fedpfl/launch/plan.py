@@ -19,6 +19,7 @@ from ..data.registry import AUTO
 from ..methods import discover
 from ..models import require_known
 from ..results.run import RunFolder, find_run
+from ..results.trackers import require_tracker
 from ..setup.config import Config, RunSettings, check_keys
 from ..training.device import require_device
 
@@ -103,6 +104,7 @@ def prepare(
     values["run-name"] = config.run.run_name or _new_name(config)
     config = Config.parse(values)
     require_device(config.training)
+    require_tracker(config)
     run = RunFolder.reopen(config) if config.run.resume else _fresh(config)
     plan = Plan(None if app is None else app.resolve(), config, run)
     if config.run.resume:

@@ -87,3 +87,17 @@ def _means(replies: Iterable[Mapping[str, float]]) -> dict[str, float]:
             if name not in EVERY_REPLY:
                 values.setdefault(name, []).append(value)
     return {name: statistics.fmean(values[name]) for name in sorted(values)}
+
+
+def curves(line: dict[str, Any]) -> dict[str, float]:
+    """Return the numbers of a round that trackers draw, by their names there, from its line of ``metrics.jsonl``."""
+    found = {
+        "train/loss": line.get("train_loss"),
+        "personalised/accuracy": (line.get("personalised") or {}).get("accuracy"),
+        "global/accuracy": (line.get("global") or {}).get("accuracy"),
+        "validation/accuracy": (line.get("validation") or {}).get("accuracy"),
+        "bytes/up": line["bytes_up"],
+        "bytes/down": line["bytes_down"],
+        "seconds": line["seconds"],
+    }
+    return {name: value for name, value in found.items() if value is not None}

@@ -39,7 +39,7 @@ from ..core.errors import ConfigError, StateError
 from ..core.files import write_atomically
 from ..rules import Rule
 from ..setup.config import Config
-from .line import summarise
+from .line import curves, summarise
 from .record import Round
 
 # A crash while the newest checkpoint is read or judged damaged leaves one more.
@@ -50,7 +50,7 @@ _CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
 # What a resumed run may change: how long it runs, how long it waits, where things lie, and with how many threads.
 FREE_ON_RESUME = frozenset({
     "resume", "run-name", "num-server-rounds", "node-timeout", "round-timeout", "check-after",
-    "min-replies", "output-dir", "state-dir", "data-dir", "data", "threads", "early-stop",
+    "min-replies", "output-dir", "state-dir", "data-dir", "data", "threads", "early-stop", "tracker", "tracker-project",
 })  # fmt: skip
 
 
@@ -336,18 +336,8 @@ class RunFolder:
 
         if self._events is None:
             self._events = Writer(str(self.path))
-        curves = {
-            "train/loss": line.get("train_loss"),
-            "personalised/accuracy": (line.get("personalised") or {}).get("accuracy"),
-            "global/accuracy": (line.get("global") or {}).get("accuracy"),
-            "validation/accuracy": (line.get("validation") or {}).get("accuracy"),
-            "bytes/up": line["bytes_up"],
-            "bytes/down": line["bytes_down"],
-            "seconds": line["seconds"],
-        }
-        for name, value in curves.items():
-            if value is not None:
-                self._events.add_scalar(name, value, step=line["round"])
+        for name, value in curves(line).items():
+            self._events.add_scalar(name, value, step=line["round"])
         self._events.flush()
 
 

@@ -20,6 +20,7 @@ from ..core.sharing import Sharing
 from ..results.record import Round
 from ..results.run import RunFolder
 from ..results.summary import summary
+from ..results.trackers import Tracked, tracking
 from ..rules import Rule
 from ..setup.assembly import assemble, extras_of, make_rule, mean_model_layout
 from ..setup.config import Config, scored, untuned, unused
@@ -70,7 +71,8 @@ def run_federation(grid: Grid | Transport, run_config: Mapping[str, Value], watc
     folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
     with folder.alone():
         try:
-            _run(grid, config, folder, run_config, watch)
+            with tracking(config, folder) as tracked:
+                _run(grid, config, folder, run_config, watch, tracked)
         except Exception as error:  # whatever it is, it goes on its way; the folder says that the run failed
             folder.fail(str(error) if isinstance(error, (FedpflError, OSError)) else f"{type(error).__name__}: {error}")
             raise
@@ -83,6 +85,7 @@ def _run(
     folder: RunFolder,
     run_config: Mapping[str, Value],
     watch: Watch | None,
+    tracked: Tracked,
 ) -> None:
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
     transport = grid if isinstance(grid, Transport) else FlowerTransport(grid, config.run, folder.task()["state_key"])
@@ -116,7 +119,7 @@ def _run(
         companions.append(_mean_model(config, rule, personal, classes))
     if config.run.diagnostics:
         companions.append(Diagnostics())
-    companions.append(_Recorder(folder, watch, config.run.early_stop))
+    companions.append(_Recorder(folder, watch, config.run.early_stop, tracked))
     extras, counted = extras_of(config, model, sharing), config.training.loss != MSE
     strategy = PersonalisedStrategy(rule, config.run, state_key, extras, companions, counted)
     first_round = 1
@@ -135,14 +138,16 @@ def _run(
 class _Recorder(Companion):
     """Records rounds in the run's folder, then tells of them; ends a run that no longer gets better."""
 
-    def __init__(self, folder: RunFolder, watch: Watch | None, patience: int) -> None:
+    def __init__(self, folder: RunFolder, watch: Watch | None, patience: int, tracked: Tracked) -> None:
         self.folder = folder
+        self.tracked = tracked
         self.watch = watch
         self.patience = patience
 
     def ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
         """Record the round."""
         line = self.folder.record(done, state)
+        self.tracked.round(line)
         if self.watch is not None:
             self.watch.round(line)
         return self.folder.stalled(self.patience)

@@ -107,6 +107,14 @@ class RunSettings:
     )
     min_replies: int = setting(1, "Fewest clients that have to train in a round; with fewer the run ends.", minimum=1)
 
+    tracker: str = setting(
+        "none",
+        "Where rounds are sent as well, from the server's machine: Weights & Biases (extra wandb; WANDB_MODE=offline "
+        "keeps all in the run's folder) or MLflow (extra mlflow; MLFLOW_TRACKING_URI, else mlflow.db in output-dir).",
+        choices=("none", "wandb", "mlflow"),
+    )
+    tracker_project: str = setting("fedpfl", "Project in Weights & Biases, or experiment in MLflow.")
+
     def evaluates_in(self, server_round: int) -> bool:
         """Say whether the clients are tested after a round."""
         due = self.evaluate_every > 0 and server_round % self.evaluate_every == 0

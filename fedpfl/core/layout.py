@@ -176,10 +176,10 @@ class Layout:
             name, shape = longer.entries[min(len(self.entries), len(other.entries))]
             raise LayoutError(f"array {name!r} of shape {shape} is {word}")
         if self.frozen != other.frozen:
-            mine, theirs = (f"the hash {found}" if found else "none" for found in (self.frozen, other.frozen))
+            expected, found = (f"the hash {text}" if text else "none" for text in (self.frozen, other.frozen))
             raise LayoutError(
-                f"the arrays that stand still differ: {theirs} arrived, expected {mine}; are initial-weights (or the "
-                "model's folder) and the versions of the model's packages the same everywhere?"
+                f"the arrays that stand still differ: {found} arrived, expected {expected}; are initial-weights "
+                "(or the model's folder) and the versions of the model's packages the same everywhere?"
             )
 
     def to_text(self) -> str:
@@ -207,7 +207,7 @@ class Layout:
             rows = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise LayoutError(f"a layout that is not JSON arrived: {error}") from error
-        frozen = ""
+        frozen: object = ""
         if isinstance(rows, dict):
             frozen, rows = rows.get("frozen"), rows.get("arrays")
         if not isinstance(frozen, str) or not isinstance(rows, list) or not all(_is_row(row) for row in rows):

@@ -176,10 +176,10 @@ class Layout:
             name, shape = longer.entries[min(len(self.entries), len(other.entries))]
             raise LayoutError(f"array {name!r} of shape {shape} is {word}")
         if self.frozen != other.frozen:
-            expected, found = (f"the hash {text}" if text else "none" for text in (self.frozen, other.frozen))
+            own, came = (f"the hash {found}" if found else "none" for found in (self.frozen, other.frozen))
             raise LayoutError(
-                f"the arrays that stand still differ: {found} arrived, expected {expected}; are initial-weights "
-                "(or the model's folder) and the versions of the model's packages the same everywhere?"
+                f"the arrays that stand still differ: {came} arrived, expected {own}; are initial-weights (or the "
+                "model's folder) and the versions of the model's packages the same everywhere?"
             )
 
     def to_text(self) -> str:

@@ -26,6 +26,7 @@ _UNFIT = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, Asse
 _UNREADABLE = (OSError, *_UNFIT)
 PROBES = 2  # samples
 PADDING = 0
+NO_LINEAR = "has no nn.Linear, which would be its head"
 
 
 def extra(package: str, name: str, key: str, value: object) -> Any:
@@ -83,7 +84,7 @@ def with_head(
         return module
     linear = [layer for layer, found in module.named_modules() if type(found) is nn.Linear]
     if not linear or (head and head not in linear):
-        missing = f"has no nn.Linear called {head!r}" if head else "has no nn.Linear, which would be its head"
+        missing = f"has no nn.Linear called {head!r}" if head else NO_LINEAR
         raise ConfigError("model", name, missing)
     chosen = head or linear[-1]
     if not chosen:
@@ -141,12 +142,17 @@ def torchvision_model(word: str, shape: Shape, num_classes: int, vocabulary: int
         return with_head(_built(partial(build, weights=None, num_classes=num_classes), value), shape, num_classes,
                          vocabulary, name=value)  # fmt: skip
     module = _built(partial(build, weights="DEFAULT"), value)
-    for last, layer in reversed(list(module.named_modules())):
-        if type(layer) is nn.Linear:
-            parent, _, short = last.rpartition(".")
-            setattr(module.get_submodule(parent), short, nn.Linear(layer.in_features, num_classes))
-            break
+    if not any(type(layer) is nn.Linear for layer in module.modules()):
+        raise ConfigError("model", value, NO_LINEAR)
+    last = [layer for layer, found in module.named_modules() if type(found) is nn.Linear][-1]
+    parent, _, short = last.rpartition(".")
+    setattr(module.get_submodule(parent), short, nn.Linear(_width(module.get_submodule(last)), num_classes))
     return with_head(module, shape, num_classes, vocabulary, name=value)
+
+
+def _width(layer: nn.Module) -> int:
+    """Return how many features a linear layer takes."""
+    return int(layer.in_features)  # type: ignore[arg-type]
 
 
 @source("timm", "timm:NAME for one of timm (extra timm)")

@@ -2,15 +2,18 @@
 
 ``python benchmarks/lora.py`` pretrains ``small-vit`` on the classes of CIFAR-100's five domains (unless the file of
 weights is there), then runs each method on CIFAR-10 with ``trainable = "lora"`` and ``trainable = "all"`` and prints a
-table: accuracy, bytes of a client's update, bytes and seconds of a round.
+table: accuracy, bytes of a client's reply, seconds of a round. ``--only-steps`` needs neither data nor weights: it
+times a training step of each kind and counts the values that travel.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,16 +24,20 @@ from torch.nn import functional as F
 
 from fedpfl import models
 from fedpfl.data.datasets import load
-from fedpfl.data.federation import scale
+from fedpfl.data.federation import Samples, scale
 from fedpfl.data.partitioners import DOMAINS
 from fedpfl.data.settings import DataSettings
+from fedpfl.training.loop import run_phase
+from fedpfl.training.phase import Phase
+from fedpfl.training.settings import TrainingSettings
 
 MODEL = "small-vit"
 BATCH, LEARNING_RATE, WEIGHT_DECAY, WARM_UP = 64, 1e-3, 0.05, 0.05
 SHIFT = 4  # pixels
+BATCH_OF_STEP = 20
 ALPHAS = (0.1, 0.5)
 # Each client has 200 samples to train on and 100 to be tested with, of its own mixture of classes.
-PROTOCOL = {
+PROTOCOL: dict[str, Any] = {
     "model": MODEL, "partitioner": "dirichlet-client", "train-samples": 200, "test-samples": 100, "local-epochs": 2,
     "batch-size": 20, "last-batch": "drop", "precision": "bf16", "evaluate-every": 0, "lora-rank": 4,
     "lora-targets": "*attention*",
@@ -101,8 +108,50 @@ def _augmented(x: Tensor, rng: np.random.Generator) -> Tensor:
     return padded[number, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
+def steps(options: argparse.Namespace) -> None:
+    """Time a training step of the model with everything, adapters or the head alone training, in turn; print the table.
+
+    In turn, because a machine's speed drifts: the ratios are medians over turns.
+    """
+    torch.set_num_threads(1)
+    rng, values = np.random.default_rng(options.seed), {}
+    x, y = torch.randn(BATCH_OF_STEP, 3, 32, 32), torch.arange(BATCH_OF_STEP) % 10
+    built = {}
+    for trainable in ("all", "lora", "head"):
+        torch.manual_seed(options.seed)
+        chosen = models.TrainableSettings(
+            trainable=trainable, lora_rank=PROTOCOL["lora-rank"], lora_targets=PROTOCOL["lora-targets"]
+        )
+        built[trainable] = models.adapt(models.build(MODEL, (3, 32, 32), 10), chosen)
+        values[trainable] = sum(parameter.numel() for parameter in built[trainable].parameters())
+    settings = TrainingSettings(batch_size=BATCH_OF_STEP, learning_rate=1e-4, precision=PROTOCOL["precision"])
+    phase = Phase(train=lambda name: True, epochs=1)
+
+    def seconds(trainable: str) -> float:
+        started = time.perf_counter()
+        run_phase(built[trainable], phase, Samples(x, y), settings, rng)
+        return time.perf_counter() - started
+
+    for trainable in built:  # the first step of each is not counted
+        seconds(trainable)
+    turns = [{trainable: seconds(trainable) for trainable in built} for _ in range(options.turns)]
+    rows = [
+        [
+            trainable, f"{count:,}", f"{100 * count / values['all']:.1f} %",
+            f"{1000 * statistics.median(turn[trainable] for turn in turns):.0f}",
+            f"{statistics.median(turn[trainable] / turn['all'] for turn in turns):.2f}",
+        ]
+        for trainable, count in values.items()
+    ]  # fmt: skip
+    print(table(["trainable", "values that train", "of all", f"ms / step of {BATCH_OF_STEP}", "÷ all"], rows))
+    print(footer(options.seed))
+
+
 def measure(options: argparse.Namespace) -> None:
     """Pretrain if need be, then run every method both ways and print the table."""
+    if options.only_steps:
+        steps(options)
+        return
     options.data_dir = data_dir(options.data_dir)
     weights = Path(options.weights).expanduser().absolute()
     if not weights.is_file():
@@ -145,4 +194,6 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=count, default=10, help="rounds of a run (%(default)s)")
     parser.add_argument("--clients", type=count, default=10, help="clients (%(default)s)")
     parser.add_argument("--methods", default="fedavg,fedper,feddecomp", help="methods (%(default)s)")
+    parser.add_argument("--only-steps", action="store_true", help="time training steps and nothing else")
+    parser.add_argument("--turns", type=count, default=20, help="turns of --only-steps (%(default)s)")
     main(measure, parser)

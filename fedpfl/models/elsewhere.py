@@ -26,10 +26,11 @@ _UNFIT = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, Asse
 _UNREADABLE = (OSError, *_UNFIT)
 PROBES = 2  # samples
 PADDING = 0
+NO_LINEAR = "has no nn.Linear, which would be its head"
 
 
 def extra(package: str, name: str, key: str, value: object) -> Any:
-    """Import a package that an extra of fedpfl brings.
+    """Import a package that an extra of fedpfl brings; one without an extra is installed by its own name.
 
     Raises
     ------
@@ -39,7 +40,9 @@ def extra(package: str, name: str, key: str, value: object) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        allowed = f'needs {package}, which is not installed here: pip install "fedpfl[{name}]" ({error})'
+        missing = package.partition(".")[0]
+        wanted = f"fedpfl[{name}]" if name else missing
+        allowed = f'needs {missing}, which is not installed here: pip install "{wanted}" ({error})'
         raise ConfigError(key, value, allowed) from None
 
 
@@ -81,7 +84,7 @@ def with_head(
         return module
     linear = [layer for layer, found in module.named_modules() if type(found) is nn.Linear]
     if not linear or (head and head not in linear):
-        missing = f"has no nn.Linear called {head!r}" if head else "has no nn.Linear, which would be its head"
+        missing = f"has no nn.Linear called {head!r}" if head else NO_LINEAR
         raise ConfigError("model", name, missing)
     chosen = head or linear[-1]
     if not chosen:
@@ -131,16 +134,17 @@ def _unknown(value: str, word: str, known: Sequence[str]) -> ConfigError:
 def torchvision_model(word: str, shape: Shape, num_classes: int, vocabulary: int, download: bool) -> BaseHeadModel:
     """Build one of ``torchvision.models``."""
     value = f"torchvision:{word}"
-    import torchvision.models
-
-    known = torchvision.models.list_models(module=torchvision.models)
+    zoo = extra("torchvision.models", "", "model", value)
+    known = zoo.list_models(module=zoo)
     if word not in known:
         raise _unknown(value, word, known)
-    build = partial(torchvision.models.get_model, word)
+    build = partial(zoo.get_model, word)
     if not download:
         return with_head(_built(partial(build, weights=None, num_classes=num_classes), value), shape, num_classes,
                          vocabulary, name=value)  # fmt: skip
     module = _built(partial(build, weights="DEFAULT"), value)
+    if not any(type(layer) is nn.Linear for layer in module.modules()):
+        raise ConfigError("model", value, NO_LINEAR)
     last = [layer for layer, found in module.named_modules() if type(found) is nn.Linear][-1]
     parent, _, short = last.rpartition(".")
     setattr(module.get_submodule(parent), short, nn.Linear(_width(module.get_submodule(last)), num_classes))

@@ -16,7 +16,7 @@ from .bridge import DEFAULT_BROKER, Broker, Ca, PasswordFile, account
 from .common import print_json, stdout
 
 if TYPE_CHECKING:
-    from ..mqtt.link import Arrived
+    from ..mqtt.publisher import Arrived
 
 REDRAW_SECONDS = 0.5
 MAX_QUEUED = 1000

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..core.errors import ConfigError
 from . import app
 from .common import RunConfig
 from .conduct import AppDir, Outcome, Quiet, Resume, conduct
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ..launch.plan import Plan
 
 DEFAULT_NODES = 3
+BOARD_NAMES = ("nano",)
 
 
 class Transport(StrEnum):
@@ -44,8 +46,20 @@ def up_command(
         bool, typer.Option(help="One warm worker for each device; else every message starts a process with torch.")
     ] = True,
     transport: Annotated[
-        Transport, typer.Option(help="Whether SuperNodes reach the SuperLink directly or through an MQTT broker.")
-    ] = Transport.HTTP,
+        Transport | None,
+        typer.Option(help="Whether SuperNodes reach the SuperLink over HTTP (the default) or through an MQTT broker."),
+    ] = None,
+    inventory: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Ansible inventory whose bench is played: devices, clients, data."),
+    ] = None,
+    board: Annotated[
+        str | None, typer.Option(help=f"What each device is limited to ({', '.join(BOARD_NAMES)}); needs root.")
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(metavar='"RATE DELAY"', help='What lies between a device and the server: "20mbit 15ms".'),
+    ] = None,
     keys: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Certificates, node keys and passwords, made on first use.")
     ] = Path("~/.fedpfl/testbed"),
@@ -54,21 +68,37 @@ def up_command(
 
     Unlike a simulation it uses what real devices use: processes of their own, TLS, node keys. All listen on loopback.
     """
+    from ..launch.boards import BOARDS
+    from ..launch.inventory import read_inventory
+    from ..launch.relay import Network
     from ..launch.testbed import Testbed
 
-    bed = Testbed(keys.expanduser(), transport is Transport.MQTT)
+    bench = read_inventory(inventory) if inventory is not None else None
+    if board is not None and board not in BOARDS:
+        raise ConfigError("board", board, f"must be {' or '.join(BOARDS)}")
+    if network is not None:
+        Network.parse(network)
+    # A bench of boards talks MQTT: the playbooks set up nothing else.
+    bed = Testbed(keys.expanduser(), (transport or (Transport.MQTT if bench else Transport.HTTP)) is Transport.MQTT)
 
     def make() -> Plan:
         from ..core.parts import require_installed
         from .plan import prepare
 
-        plan = prepare(app_dir, run_config, num_supernodes, resume, DEFAULT_NODES)
+        plan = prepare(app_dir, run_config, bench.clients if bench else num_supernodes, resume, DEFAULT_NODES)
+        if bench and (devices is not None or num_supernodes not in (None, bench.clients)):
+            raise ConfigError("inventory", str(inventory), "says itself how many devices and clients there are")
+        if bench and plan.config.data.num_clients != bench.clients:
+            raise ConfigError("num-clients", plan.config.data.num_clients, f"the inventory has {bench.clients} clients")
         if plan.app is None:
             require_installed(plan.run_config())
         return plan
 
     def begin(plan: Plan) -> str:
-        bed.start_nodes(plan.config.data.num_clients, devices, worker, plan.app, plan.folder.path.parent)
+        bed.start_nodes(
+            plan.config.data.num_clients, devices, worker, plan.app, plan.folder.path.parent, bench,
+            BOARDS[board] if board else None, network,
+        )  # fmt: skip
         if bed.watch and not quiet:
             typer.echo(f"to watch it in another terminal: {shlex.join(bed.watch)}", err=True)
         return bed.submit(plan.app, plan.run_config())

@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 STOP_SECONDS = 5.0
+# In a run's folder: the control groups that were made for it, one a line.
+GROUPS = "control-groups"
 
 
 def home(folder: Path) -> Path:
@@ -45,7 +47,14 @@ def end_all(folder: Path, spared: set[int]) -> None:
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
         time.sleep(0.02)
+    for group in _lines(folder / GROUPS):
+        with suppress(OSError):
+            Path(group).rmdir()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
 
 def _groups(mark: str) -> set[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import socket
 import ssl
 import sys
 import time
@@ -21,8 +22,10 @@ from pathlib import Path
 from ..client.protocol import SOCKET_VARIABLE
 from ..core.errors import FedpflError
 from ..flower_private import TASK_POLL_INTERVAL
-from . import credentials
+from . import credentials, guard
+from .boards import Board, joining, make_groups
 from .forks import folder_of_commands
+from .inventory import Bench
 from .superlink import START_SECONDS, SUPERLINK, SuperLink, free_port, last_line, script, text
 
 # The bench of the paper has three clients on each of its devices.
@@ -59,6 +62,8 @@ class Testbed(SuperLink):
         self._commands: dict[str, tuple[list[str], dict[str, str]]] = {}
         self._restarts: dict[str, list[float]] = {}
         self._complete = False
+        self._limits: dict[str, list[Path]] = {}
+        self._numbers: dict[str, int] = {}
         self.watch: list[str] | None = None
 
     def start_nodes(
@@ -68,6 +73,9 @@ class Testbed(SuperLink):
         worker: bool = True,
         app: Path | None = None,
         runs: Path | None = None,
+        bench: Bench | None = None,
+        board: Board | None = None,
+        network: str | None = None,
     ) -> None:
         """Start a SuperNode for each client, spread over devices, and wait until all have been started.
 
@@ -83,29 +91,44 @@ class Testbed(SuperLink):
             Folder of the app, whose code the workers have to run; None means the installed package.
         runs : Path, optional
             Folder of the runs, of which the newest is published over MQTT.
+        bench : Bench, optional
+            Which device has which clients, and whose data are where; then ``devices`` has no meaning.
+        board : Board, optional
+            What each device is limited to.
+        network : str, optional
+            What lies between each device and the server, as :meth:`fedpfl.launch.relay.Network.parse` reads it.
 
         Raises
         ------
         FedpflError
             Something does not start.
         """
-        devices = min(devices or math.ceil(clients / CLIENTS_PER_DEVICE), clients)
+        if bench is None:
+            devices = min(devices or math.ceil(clients / CLIENTS_PER_DEVICE), clients)
+            place = [client * devices // clients for client in range(clients)]
+            numbers = (tuple(c for c in range(clients) if place[c] == device) for device in range(devices))
+            bench = Bench({f"device-{device}": of for device, of in enumerate(numbers)})
+        names = list(bench.devices)
+        self._numbers = {name: number for number, name in enumerate(names)}
         self._keys = credentials.prepare(self._folder_of_keys, clients)
+        self._limits = {name: self._make_groups(board, number) for number, name in enumerate(names)} if board else {}
         if worker:
-            for device in range(devices):
-                self._start_worker(device, devices, app)
+            for device in names:
+                self._start_worker(device, len(names), app)
                 self._start_forkserver(device)
         self._await()
         self._spawn("the server's SuperExec", self._superexec(), self._environment)
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
             list(pool.map(self._register, range(clients)))
-        addresses = self._start_bridge(devices, runs) if self._mqtt else [self._start_direct()] * devices
-        for device in range(devices if worker else 0):
-            for name, path in (("worker", self._socket(device)), ("fork server", self._forkserver(device))):
-                self._await_part(f"{name} {device}", path.exists)
-        for client in range(clients):
-            device = client * devices // clients
-            self._start_node(client, clients, addresses[device], device if worker else None)
+        way = partial(self._start_relay, network) if network else lambda _, port: port
+        addresses = self._start_bridge(names, runs, way) if self._mqtt else self._start_direct(names, way)
+        for device in names if worker else ():
+            for part, path in (("worker", self._socket(device)), ("fork server", self._forkserver(device))):
+                self._await_part(f"{part} {_label(device)}", path.exists)
+        for device, numbers_of in bench.devices.items():
+            for client in numbers_of:
+                data = bench.data.get(client)
+                self._start_node(client, clients, addresses[device], device, worker, data)
         self._complete = True
 
     def ended(self) -> str | None:
@@ -160,11 +183,11 @@ class Testbed(SuperLink):
         public = self._keys.node_keys[client].with_suffix(".pub")
         self._flwr("supernode", "register", str(public), "--name", f"client-{client}", "--format", "json")
 
-    def _start_bridge(self, devices: int, runs: Path | None) -> list[str]:
+    def _start_bridge(self, names: Sequence[str], runs: Path | None, way: Callable[[str, int], int]) -> dict[str, str]:
         """Start broker and bridge; return where the SuperNodes of each device connect to."""
         from ..mqtt.broker import ENVIRONMENT, SERVER_ACCOUNT, WATCH_ACCOUNT, BrokerTls, write_broker_files
 
-        keys, names = self._keys, [f"device-{device}" for device in range(devices)]
+        keys = self._keys
         port, ports = free_port(), [free_port() for _ in names]
         tls = BrokerTls(keys.certificate, keys.key)
         # The passwords are kept, as the keys are; all else is this run's, and another may run at the same time.
@@ -172,6 +195,7 @@ class Testbed(SuperLink):
         broker = write_broker_files(self.folder / "broker", "127.0.0.1", port, names, tls, passwords=passwords)
         self._spawn("broker", [_mosquitto(), "-c", str(broker.config)], {**self._environment, **ENVIRONMENT})
         common = ["--broker", f"127.0.0.1:{port}", "--ca", str(keys.authority)]
+        self._await_part("broker", partial(_is_listened_on, port))
         self.watch = ["fedpfl", "watch", *common, "--password-file", str(broker.passwords[WATCH_ACCOUNT])]
         server = [
             *BRIDGE, "server", *common, "--password-file", str(broker.passwords[SERVER_ACCOUNT]),
@@ -180,64 +204,90 @@ class Testbed(SuperLink):
             *(["--runs", str(runs)] if runs is not None else ()),
         ]  # fmt: skip
         self._spawn("bridge server", server, self._environment)
-        addresses = [f"127.0.0.1:{listen}" for listen in ports]
-        for name, address in zip(names, addresses, strict=True):
+        addresses = {name: f"127.0.0.1:{listen}" for name, listen in zip(names, ports, strict=True)}
+        for name, address in addresses.items():
             device = [
-                *BRIDGE, "device", *common, "--password-file", str(broker.passwords[name]), "--device", name,
+                *BRIDGE, "device", "--broker", f"127.0.0.1:{way(name, port)}", "--ca", str(keys.authority),
+                "--password-file", str(broker.passwords[name]), "--device", name,
                 "--listen", address, "--tls-cert", str(keys.certificate), "--tls-key", str(keys.key),
             ]  # fmt: skip
-            self._spawn(f"bridge {name}", device, self._environment)
+            self._spawn(f"bridge {name}", self._limited(name, device), self._environment)
         for name in ("server", *names):
             # A SuperNode that finds nobody waits for up to 20 s before it looks again.
             self._await_part(f"bridge {name}", partial(self._says_ready, f"bridge {name}"))
         return addresses
 
-    def _start_direct(self) -> str:
-        """Start the bridge without a broker; return where the SuperNodes connect to."""
-        keys, address = self._keys, f"127.0.0.1:{free_port()}"
+    def _start_direct(self, names: Sequence[str], way: Callable[[str, int], int]) -> dict[str, str]:
+        """Start the bridge without a broker; return where the SuperNodes of each device connect to."""
+        keys, port = self._keys, free_port()
         command = [
-            *BRIDGE, "direct", "--listen", address, "--tls-cert", str(keys.certificate), "--tls-key", str(keys.key),
+            *BRIDGE, "direct", "--listen", f"127.0.0.1:{port}",
+            "--tls-cert", str(keys.certificate), "--tls-key", str(keys.key),
             "--superlink", f"127.0.0.1:{self._port}", "--superlink-ca", str(keys.authority),
             "--state-dir", str(self._bridge_state()),
         ]  # fmt: skip
         self._spawn("bridge", command, self._environment)
         self._await_part("bridge", partial(self._says_ready, "bridge"))
-        return address
+        return {name: f"127.0.0.1:{way(name, port)}" for name in names}
+
+    def _start_relay(self, network: str, device: str, port: int) -> int:
+        """Start what stands for the network before a port of the server; return the port on the device's end."""
+        own, name = free_port(), f"network {_label(device)}"
+        addresses = ["--listen", f"127.0.0.1:{own}", "--to", f"127.0.0.1:{port}"]
+        command = [sys.executable, "-P", "-m", "fedpfl.launch.relay", *addresses, "--network", network]
+        self._spawn(name, command, self._environment)
+        self._await_part(name, partial(self._says_ready, name))
+        return own
+
+    def _make_groups(self, board: Board, number: int) -> list[Path]:
+        groups = make_groups(board, f"{self.folder.name}-{number}")
+        # The guard removes them when everything has ended.
+        with (self.folder / guard.GROUPS).open("a", encoding="utf-8") as list_of_groups:
+            list_of_groups.writelines(f"{group}\n" for group in groups)
+        return groups
+
+    def _limited(self, device: str, command: Sequence[str]) -> list[str]:
+        return [*joining(self._limits.get(device, [])), *command]
 
     def _bridge_state(self) -> Path:
         folder = self.folder / "bridge"
         folder.mkdir(mode=0o700)
         return folder
 
-    def _start_node(self, client: int, clients: int, superlink: str, device: int | None) -> None:
+    def _start_node(
+        self, client: int, clients: int, superlink: str, device: str, worker: bool, data: Path | None
+    ) -> None:
+        place = device if worker else None
+        own = "" if data is None else f" data='{data}'"
         command = [
             script("flower-supernode"), "--superlink", superlink,
             "--root-certificates", str(self._keys.authority),
             "--auth-supernode-private-key", str(self._keys.node_keys[client]),
             "--host", "127.0.0.1", "--port", str(free_port()),
-            "--node-config", f"partition-id={client} num-partitions={clients}",
+            "--node-config", f"partition-id={client} num-partitions={clients}{own}",
         ]  # fmt: skip
         environment = {
             **self._environment,
-            "PATH": f"{folder_of_commands(self._forkserver(device))}:{self._environment['PATH']}",
+            "PATH": f"{folder_of_commands(self._forkserver(place))}:{self._environment['PATH']}",
             # Each its own: ClientApps of several SuperNodes that unpack the app at the same time read half of it.
             "FLWR_HOME": f"{self._environment['FLWR_HOME']}-node-{client}",
             TASK_POLL_INTERVAL: str(TASK_POLL_SECONDS),
-            SOCKET_VARIABLE: str(self._socket(device)),
+            SOCKET_VARIABLE: str(self._socket(place)),
         }
-        self._spawn(f"SuperNode {client}", command, environment)
+        self._spawn(f"SuperNode {client}", self._limited(device, command), environment)
 
-    def _start_worker(self, device: int, devices: int, app: Path | None) -> None:
+    def _start_worker(self, device: str, devices: int, app: Path | None) -> None:
         threads = max(1, (os.cpu_count() or 1) // devices)
         environment = {"OMP_NUM_THREADS": str(threads), **self._environment, SOCKET_VARIABLE: str(self._socket(device))}
         if app is not None and (app / "fedpfl").is_dir():
             paths = (str(app.absolute()), environment.get("PYTHONPATH", ""))
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        self._spawn(f"worker {device}", [sys.executable, "-P", "-m", "fedpfl.client.worker"], environment)
+        command = [sys.executable, "-P", "-m", "fedpfl.client.worker"]
+        self._spawn(f"worker {_label(device)}", self._limited(device, command), environment)
 
-    def _start_forkserver(self, device: int) -> None:
+    def _start_forkserver(self, device: str) -> None:
         command = [sys.executable, "-P", "-m", "fedpfl.launch.forkserver", "--socket", str(self._forkserver(device))]
-        self._spawn(f"fork server {device}", command, self._environment)
+        self._spawn(f"fork server {_label(device)}", self._limited(device, command), self._environment)
 
     def _await_part(self, name: str, there: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -250,14 +300,14 @@ class Testbed(SuperLink):
     def _says_ready(self, name: str) -> bool:
         return any(line.startswith("ready ") for line in text(self._log_of(name)).splitlines())
 
-    def _device(self, device: int | None) -> Path:
-        """Return the folder of a device; one without workers is there for nobody."""
-        return self.folder / ("plain" if device is None else f"device-{device}")
+    def _device(self, device: str | None) -> Path:
+        """Return the folder of a device; one without workers is there for nobody. Sockets' paths must be short."""
+        return self.folder / ("plain" if device is None else f"device-{self._numbers[device]}")
 
-    def _socket(self, device: int | None) -> Path:
+    def _socket(self, device: str | None) -> Path:
         return self._device(device) / "worker.sock"
 
-    def _forkserver(self, device: int | None) -> Path:
+    def _forkserver(self, device: str | None) -> Path:
         return self._device(device) / "forkserver.sock"
 
     def _log_of(self, name: str) -> Path:
@@ -266,6 +316,16 @@ class Testbed(SuperLink):
     def _spawn(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._commands[name] = list(command), dict(environment)
         super()._spawn(name, command, environment)
+
+
+def _label(device: str) -> str:
+    """Return how the parts of a device are called after it: those without a name of their own by its number."""
+    return device.removeprefix("device-")
+
+
+def _is_listened_on(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _mosquitto() -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedpfl.launch import credentials, testbed
+from fedpfl.launch.inventory import Bench
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def commands(tmp_path, monkeypatch):
         monkeypatch.setattr(bed, "_spawn", lambda name, command, environment: started.update({name: command}))
         monkeypatch.setattr(bed, "_await_part", lambda *_: None)
         monkeypatch.setattr(testbed, "_mosquitto", lambda: "mosquitto")
-        bed._start_bridge(2, tmp_path / "runs")
+        bed._start_bridge(["device-0", "device-1"], tmp_path / "runs", lambda _, port: port)
         return bed, started
 
     yield start
@@ -53,3 +54,35 @@ def test_passwords_are_kept_and_two_testbeds_share_nothing_else(commands, tmp_pa
     assert {path.name: path.read_text() for path in (tmp_path / "keys" / "passwords").iterdir()} == passwords
     assert Path(option(started["broker"], "-c")).is_relative_to(second.folder)
     assert first.folder != second.folder
+
+
+@pytest.mark.parametrize("mqtt", [False, True])
+def test_a_bench_s_devices_have_their_clients_data_and_network(tmp_path, monkeypatch, mqtt):
+    bed, started = testbed.Testbed(tmp_path / "keys", mqtt), {}
+    monkeypatch.setattr(
+        bed, "_spawn", lambda name, command, environment: started.update({name: (command, environment)})
+    )
+    for name in ("_await_part", "_await", "_register"):
+        monkeypatch.setattr(bed, name, lambda *_: None)
+    monkeypatch.setattr(testbed, "_mosquitto", lambda: "mosquitto")
+    monkeypatch.setattr(testbed, "make_groups", lambda board, name: [tmp_path / name])
+    bench = Bench({"east": (1,), "west": (0, 2)}, {2: Path("/srv/my data.npz")})
+    try:
+        bed.start_nodes(3, bench=bench, board="a board", network="20mbit 15ms")
+        configs = {client: option(started[f"SuperNode {client}"][0], "--node-config") for client in range(3)}
+        assert configs[0] == "partition-id=0 num-partitions=3"
+        assert configs[2] == "partition-id=2 num-partitions=3 data='/srv/my data.npz'"
+        sockets = [started[f"SuperNode {client}"][1]["FEDPFL_WORKER_SOCKET"] for client in range(3)]
+        assert sockets[0] == sockets[2] != sockets[1]
+        assert started["worker west"][1]["FEDPFL_WORKER_SOCKET"] == sockets[0]
+        for device, clients in (("east", [1]), ("west", [0, 2])):
+            relay = started[f"network {device}"][0]
+            assert option(relay, "--network") == "20mbit 15ms"
+            ways = [(f"bridge {device}", "--broker")] if mqtt else [(f"SuperNode {c}", "--superlink") for c in clients]
+            assert {option(started[part][0], name) for part, name in ways} == {option(relay, "--listen")}
+            group = str(tmp_path / f"{bed.folder.name}-{list(bench.devices).index(device)}")
+            limited = {name for name, (command, _) in started.items() if group in command}
+            own = {f"worker {device}", f"fork server {device}", *(f"SuperNode {client}" for client in clients)}
+            assert limited == own | ({f"bridge {device}"} if mqtt else set())
+    finally:
+        shutil.rmtree(bed.folder)

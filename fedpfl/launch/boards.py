@@ -1,0 +1,106 @@
+"""Limits a pretended device to what a board has, by control groups: a share of this machine's cores, and memory.
+
+It needs the right to make control groups (root). What is limited is processor time: how fast a core of the board is
+beside one of this machine is an assumption, and a board's GPU is not there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import FedpflError
+
+MOUNTS = Path("/proc/mounts")
+PERIOD_MICROSECONDS = 100_000
+# Joins each of the groups, then becomes the command.
+_JOIN = 'until [ "$1" = -- ]; do echo $$ > "$1/cgroup.procs" || exit 1; shift; done; shift; exec "$@"'
+
+
+@dataclass(frozen=True)
+class Board:
+    """What a device may use.
+
+    Attributes
+    ----------
+    cores : float
+        Processor seconds a second, of this machine's cores.
+    memory : int
+        Bytes, the page cache of its files included.
+    """
+
+    cores: float
+    memory: int
+
+
+# A Jetson Nano has four cores of a Cortex-A57 at 1.43 GHz and 4 GiB, of which the system takes some. A quarter of a
+# present server's core for each is a guess.
+BOARDS: Mapping[str, Board] = {"nano": Board(4 * 0.25, 3_700 * 2**20)}
+
+
+def make_groups(board: Board, name: str, mounts: Path = MOUNTS) -> list[Path]:
+    """Make control groups with a board's limits; whoever asks removes them.
+
+    Parameters
+    ----------
+    board : Board
+        The limits.
+    name : str
+        Of the groups; nobody else's.
+    mounts : Path
+        The table of mounted file systems.
+
+    Returns
+    -------
+    list of Path
+        Folders of the groups: one, or with the older kind one for each limit.
+
+    Raises
+    ------
+    FedpflError
+        This user may not, or this system has no control groups.
+    """
+    quota = int(board.cores * PERIOD_MICROSECONDS)
+    places = _places(mounts)
+    if "memory" in places and "cpu" in places:
+        wanted = {
+            places["cpu"] / name: {"cpu.cfs_period_us": PERIOD_MICROSECONDS, "cpu.cfs_quota_us": quota},
+            places["memory"] / name: {"memory.limit_in_bytes": board.memory},
+        }
+    elif "unified" in places:
+        limits = {"cpu.max": f"{quota} {PERIOD_MICROSECONDS}", "memory.max": board.memory}
+        wanted = {places["unified"] / name: limits}
+    else:
+        raise FedpflError("--board: this system has no control groups for processor time and memory")
+    made: list[Path] = []
+    try:
+        for folder, limits in wanted.items():
+            folder.mkdir()
+            made.append(folder)
+            for key, value in limits.items():
+                (folder / key).write_text(str(value), encoding="ascii")
+    except OSError as error:
+        for folder in made:
+            folder.rmdir()
+        root = "" if os.geteuid() == 0 else "; it takes root"
+        raise FedpflError(f"--board: {error.filename} cannot be made ({error.strerror}){root}") from error
+    return made
+
+
+def joining(groups: list[Path]) -> list[str]:
+    """Return what stands before a command that shall run in these groups; nothing without any."""
+    return ["/bin/sh", "-c", _JOIN, "sh", *map(str, groups), "--"] if groups else []
+
+
+def _places(mounts: Path) -> dict[str, Path]:
+    """Return where groups of each controller are made; ``unified`` for the newer kind, which has them all."""
+    found: dict[str, Path] = {}
+    for line in mounts.read_text(encoding="utf-8").splitlines() if mounts.is_file() else ():
+        _, place, kind, options, *_ = line.split()
+        if kind == "cgroup":
+            found.update(dict.fromkeys(options.split(","), Path(place)))
+        elif kind == "cgroup2":
+            found["unified"] = Path(place)
+    return found

@@ -1,0 +1,230 @@
+"""The bench that an Ansible inventory describes, as far as one machine can play it: ``fedpfl up --inventory``.
+
+Only what decides who runs what is read: the devices by name, their clients, and where clients have data of their own.
+Addresses are checked as far as a rehearsal can, so that a mistake shows before a board is unpacked.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import FedpflError
+from ..mqtt.topics import checked_name
+
+# What an inventory must have, and what it may: the keys of deploy/ansible/roles/fedpfl/defaults/main.yml.
+REQUIRED = ("fedpfl_address", "fedpfl_network", "fedpfl_bundle")
+OPTIONAL = (
+    "fedpfl_keys", "fedpfl_command", "fedpfl_collected", "fedpfl_superlink_port", "fedpfl_broker_port",
+    "fedpfl_watchers", "fedpfl_server_python", "fedpfl_server_pip_options", "fedpfl_install", "fedpfl_target",
+    "fedpfl_install_options", "fedpfl_supernode_port", "fedpfl_client_data", "fedpfl_data", "fedpfl_partitions",
+    "fedpfl_time",
+)  # fmt: skip
+# Of each device.
+CLIENTS = "fedpfl_clients"
+MOST_BYTES = 1_000_000
+
+
+class InventoryError(FedpflError):
+    """An inventory that describes no bench; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Who runs what.
+
+    Attributes
+    ----------
+    devices : mapping of str to tuple of int
+        The clients of each device, by its name.
+    data : mapping of int to Path
+        Clients with data of their own, and where these lie on this machine.
+    """
+
+    devices: Mapping[str, tuple[int, ...]]
+    data: Mapping[int, Path] = field(default_factory=dict)
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+        return sum(len(clients) for clients in self.devices.values())
+
+
+@dataclass
+class _Groups:
+    """Hosts and their variables, a child's before its parents'."""
+
+    hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    members: dict[str, list[str]] = field(default_factory=dict)
+
+
+def read_inventory(path: Path) -> Bench:
+    """Read an inventory in YAML.
+
+    Raises
+    ------
+    InventoryError
+        It cannot be read, or is none that the playbooks would accept.
+    """
+    groups = _Groups()
+    for name, group in _mapping(_load(path), "the file", path).items():
+        _add(groups, str(name), group, {}, path)
+    servers, devices = groups.members.get("server", []), groups.members.get("devices", [])
+    if len(servers) != 1:
+        raise InventoryError(f"{path}: the group server must have one host, not {len(servers)}")
+    if not devices:
+        raise InventoryError(f"{path}: the group devices has no host")
+    for host in (*servers, *devices):
+        _check_variables(path, host, groups.hosts[host])
+    _check_addresses(path, groups, servers[0], devices)
+    clients = {host: _clients(path, host, groups.hosts[host]) for host in devices}
+    _check_numbers(path, clients)
+    data: dict[int, Path] = {}
+    for host, numbers in clients.items():
+        data.update(_data(path, host, numbers, sum(map(len, clients.values())), groups.hosts[host]))
+    return Bench(clients, data)
+
+
+def _load(path: Path) -> object:
+    try:
+        import yaml
+    except ImportError:
+        raise InventoryError("--inventory needs PyYAML: pip install pyyaml") from None
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise InventoryError(f"{path}: longer than an inventory")
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InventoryError(f"{path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise InventoryError(f"{path}: {where}{getattr(error, 'problem', None) or 'not YAML'}") from error
+
+
+def _mapping(found: object, what: str, path: Path) -> dict[Any, Any]:
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise InventoryError(f"{path}: {what} must be a mapping, not {found!r:.60}")
+    return found
+
+
+def _add(groups: _Groups, name: str, group: object, inherited: Mapping[str, Any], path: Path) -> list[str]:
+    """Take a group in, with what it has of those that it is in; return its hosts."""
+    parts = _mapping(group, f"the group {name}", path)
+    if unknown := parts.keys() - {"hosts", "children", "vars"}:
+        raise InventoryError(f"{path}: {min(map(str, unknown))!r} in the group {name}: only hosts, children and vars")
+    variables = {**inherited, **_mapping(parts.get("vars"), f"vars of {name}", path)}
+    hosts: list[str] = []
+    for host, own in _mapping(parts.get("hosts"), f"hosts of {name}", path).items():
+        known = groups.hosts.setdefault(str(host), {})
+        known.update({**variables, **known, **_mapping(own, f"the host {host}", path)})
+        hosts.append(str(host))
+    for child, part in _mapping(parts.get("children"), f"children of {name}", path).items():
+        hosts += _add(groups, str(child), part, variables, path)
+    groups.members.setdefault(name, []).extend(hosts)
+    return hosts
+
+
+def _check_variables(path: Path, host: str, variables: Mapping[str, Any]) -> None:
+    known = (*REQUIRED, *OPTIONAL, CLIENTS)
+    for name, value in variables.items():
+        if not str(name).startswith("fedpfl_"):
+            continue
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, 1)
+            raise InventoryError(f"{path}: {host}: there is no {name}{f'; did you mean {near[0]}?' if near else ''}")
+        if any("{{" in text for text in _texts(value)):
+            raise InventoryError(f"{path}: {host}: {name} is a template; a rehearsal needs its value")
+    for name in REQUIRED:
+        if not variables.get(name) or not isinstance(variables[name], str):
+            raise InventoryError(f"{path}: {host}: {name} is missing")
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _texts(item)
+
+
+def _check_addresses(path: Path, groups: _Groups, server: str, devices: list[str]) -> None:
+    variables = groups.hosts[server]
+    try:
+        network = ipaddress.ip_network(variables["fedpfl_network"])
+    except ValueError as error:
+        raise InventoryError(f"{path}: fedpfl_network: {error}") from None
+    try:
+        taken = {ipaddress.ip_address(variables["fedpfl_address"]): server}
+    except ValueError as error:
+        raise InventoryError(f"{path}: fedpfl_address: {error}") from None
+    if next(iter(taken)) not in network:
+        raise InventoryError(f"{path}: fedpfl_address {variables['fedpfl_address']} is not in {network}")
+    for host in devices:
+        checked_name("device", host)
+        text = str(groups.hosts[host].get("ansible_host", host))
+        if not re.fullmatch(r"[\d.]+|[\da-fA-F:]*:[\da-fA-F:]*", text):
+            continue  # a name, which another network knows
+        try:
+            address = ipaddress.ip_address(text)
+        except ValueError as error:
+            raise InventoryError(f"{path}: {host}: ansible_host: {error}") from None
+        if address not in network:
+            raise InventoryError(f"{path}: {host}: ansible_host {address} is not in {network}")
+        if address in taken:
+            raise InventoryError(f"{path}: {host}: ansible_host {address} is {taken[address]}'s")
+        taken[address] = host
+
+
+def _clients(path: Path, host: str, variables: Mapping[str, Any]) -> tuple[int, ...]:
+    found = variables.get(CLIENTS)
+    if not isinstance(found, list) or not found or not all(type(number) is int and number >= 0 for number in found):
+        raise InventoryError(f"{path}: {host}: {CLIENTS} must be a list of clients' numbers, not {found!r:.60}")
+    return tuple(found)
+
+
+def _check_numbers(path: Path, clients: Mapping[str, tuple[int, ...]]) -> None:
+    owner: dict[int, str] = {}
+    for host, numbers in clients.items():
+        for number in numbers:
+            if number in owner:
+                raise InventoryError(f"{path}: client {number} is on {owner[number]} and on {host}")
+            owner[number] = host
+    if missing := sorted(set(range(len(owner))) - owner.keys()):
+        most = max(owner)
+        raise InventoryError(f"{path}: no device has client {missing[0]}, but {owner[most]} has client {most}")
+
+
+def _data(
+    path: Path, host: str, numbers: tuple[int, ...], clients: int, variables: Mapping[str, Any]
+) -> Iterator[tuple[int, Path]]:
+    """Yield the clients of a host that have data of their own, and where."""
+    own: dict[int, Path] = {}
+    for key, place in _mapping(variables.get("fedpfl_client_data"), "fedpfl_client_data", path).items():
+        if not str(key).isdecimal() or int(key) >= clients:
+            raise InventoryError(f"{path}: fedpfl_client_data: there is no client {key}")
+        own[int(key)] = Path(str(place)).expanduser()
+    partitions = variables.get("fedpfl_partitions")
+    for number in numbers:
+        place = own.get(number)
+        if place is None and partitions:
+            place = Path(str(partitions)).expanduser() / f"client-{number}.npz"
+        if place is None:
+            continue
+        if not place.is_absolute():
+            raise InventoryError(f"{path}: {host}: the data of client {number}, {place}, need an absolute path")
+        if "'" in str(place):
+            raise InventoryError(f"{path}: {host}: the data of client {number}: a path without apostrophes")
+        if not place.exists():
+            raise InventoryError(f"{path}: {host}: the data of client {number}, {place}, are not on this machine")
+        yield number, place

@@ -1,0 +1,138 @@
+"""The bench of an Ansible inventory: what is read of it, and a mistake in each field."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+
+yaml = pytest.importorskip("yaml")
+
+from fedpfl.core.errors import FedpflError  # noqa: E402
+from fedpfl.launch.inventory import OPTIONAL, REQUIRED, read_inventory  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "deploy" / "ansible" / "inventory" / "example.yml"
+
+
+def small():
+    return {
+        "testbed": {
+            "vars": {"fedpfl_address": "10.0.0.1", "fedpfl_network": "10.0.0.0/24", "fedpfl_bundle": "~/bundle"},
+            "children": {
+                "server": {"hosts": {"laptop": {"ansible_connection": "local"}}},
+                "devices": {
+                    "vars": {"ansible_user": "nano"},
+                    "hosts": {
+                        "a": {"ansible_host": "10.0.0.11", "fedpfl_clients": [0, 2]},
+                        "b": {"ansible_host": "10.0.0.12", "fedpfl_clients": [1]},
+                    },
+                },
+            },
+        }
+    }
+
+
+def write(folder, content):
+    path = folder / "testbed.yml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return path
+
+
+def test_the_example_is_the_paper_s_bench():
+    bench = read_inventory(EXAMPLE)
+    assert list(bench.devices)[::9] == ["nano-1", "nano-10"]
+    assert bench.clients == 30
+    assert bench.devices["nano-2"] == (3, 4, 5)
+    assert bench.data == {}
+
+
+def test_variables_are_those_of_the_playbooks():
+    defaults = yaml.safe_load((ROOT / "deploy/ansible/roles/fedpfl/defaults/main.yml").read_text())
+    derived = {"fedpfl_server", "fedpfl_all_clients", "fedpfl_broker", "fedpfl_units", "fedpfl_as_service"}
+    assert set(OPTIONAL) == defaults.keys() - derived
+    assert not set(REQUIRED) & defaults.keys()
+
+
+def test_data_of_clients_are_found(tmp_path):
+    for name in ("client-0.npz", "client-1.npz", "client-2.npz", "mine.npz"):
+        (tmp_path / name).touch()
+    content = small()
+    content["testbed"]["vars"] |= {
+        "fedpfl_partitions": str(tmp_path),
+        "fedpfl_client_data": {1: f"{tmp_path}/mine.npz"},
+    }
+    found = read_inventory(write(tmp_path, content))
+    assert found.data == {0: tmp_path / "client-0.npz", 2: tmp_path / "client-2.npz", 1: tmp_path / "mine.npz"}
+
+
+def change(path, value):
+    def apply(content):
+        content = copy.deepcopy(content)
+        at = content["testbed"]
+        for key in path[:-1]:
+            at = at[key]
+        if value is None:
+            del at[path[-1]]
+        else:
+            at[path[-1]] = value
+        return content
+
+    return apply
+
+
+A, B = (("children", "devices", "hosts", name) for name in "ab")
+
+
+@pytest.mark.parametrize(("path", "value", "words"), [
+    (("vars", "fedpfl_address"), None, "laptop: fedpfl_address is missing"),
+    (("vars", "fedpfl_address"), "10.0.0.300", "fedpfl_address: '10.0.0.300' does not appear to be an IPv4"),
+    (("vars", "fedpfl_address"), "10.0.1.1", "fedpfl_address 10.0.1.1 is not in 10.0.0.0/24"),
+    (("vars", "fedpfl_network"), "10.0.0.1/24", "fedpfl_network: 10.0.0.1/24 has host bits set"),
+    (("vars", "fedpfl_bundle"), None, "fedpfl_bundle is missing"),
+    (("vars", "fedpfl_client"), [0], "there is no fedpfl_client; did you mean fedpfl_clients?"),
+    (("vars", "fedpfl_data"), "{{ home }}/data", "fedpfl_data is a template"),
+    (("vars", "fedpfl_client_data"), {7: "/x"}, "fedpfl_client_data: there is no client 7"),
+    (("vars", "fedpfl_client_data"), {0: "x.npz"}, "a: the data of client 0, x.npz, need an absolute path"),
+    (("vars", "fedpfl_client_data"), {0: "/nowhere/x.npz"}, "client 0, /nowhere/x.npz, are not on this machine"),
+    (("vars", "fedpfl_client_data"), {0: "/it's"}, "a path without apostrophes"),
+    (("vars", "fedpfl_partitions"), "/nowhere", "client 0, /nowhere/client-0.npz, are not on this machine"),
+    (("vars",), ["x"], "vars of testbed must be a mapping"),
+    (("children", "server", "hosts", "other"), {}, "the group server must have one host, not 2"),
+    (("children", "server", "hosts", "laptop"), None, "the group server must have one host, not 0"),
+    (("children", "server", "host"), {}, "'host' in the group server: only hosts, children and vars"),
+    (("children", "devices"), None, "the group devices has no host"),
+    ((*A, "fedpfl_clients"), None, "a: fedpfl_clients must be a list of clients' numbers, not None"),
+    ((*A, "fedpfl_clients"), [0, "2"], "a: fedpfl_clients must be a list of clients' numbers"),
+    ((*A, "fedpfl_clients"), [], "a: fedpfl_clients must be a list of clients' numbers"),
+    ((*A, "fedpfl_clients"), [0, 1], "client 1 is on a and on b"),
+    ((*A, "fedpfl_clients"), [0, 3], "no device has client 2, but a has client 3"),
+    ((*A, "ansible_host"), "10.0.0.12", "b: ansible_host 10.0.0.12 is a's"),
+    ((*A, "ansible_host"), "10.0.0.1", "a: ansible_host 10.0.0.1 is laptop's"),
+    ((*A, "ansible_host"), "10.9.0.2", "a: ansible_host 10.9.0.2 is not in 10.0.0.0/24"),
+    ((*A, "ansible_host"), "10.0.0", "a: ansible_host: '10.0.0' does not appear"),
+    (("children", "devices", "hosts", "c d"), {"fedpfl_clients": [3]}, "must be 1 to 64 letters, digits"),
+])  # fmt: skip
+def test_a_mistake_is_one_line_that_says_where(tmp_path, path, value, words):
+    with pytest.raises(FedpflError) as refused:
+        read_inventory(write(tmp_path, change(path, value)(small())))
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("a: [1\nb: 2", "line 2: "), ("- a", "the file must be a mapping"), ("", "the group server must have one host"),
+    ("a: !!python/object:os.system {}", "could not determine a constructor"), ("[" * 3000, "not YAML"),
+    ("x" * 2_000_000, "longer than an inventory"),
+])  # fmt: skip
+def test_what_is_no_inventory_is_refused(tmp_path, text, words):
+    with pytest.raises(FedpflError) as refused:
+        read_inventory(write(tmp_path, text))
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FedpflError, match=r"none\.yml: No such file"):
+        read_inventory(tmp_path / "none.yml")

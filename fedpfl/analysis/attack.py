@@ -244,7 +244,7 @@ class Seen:
             if not trained:
                 continue
             with phase.during(model):
-                assert phase.loss is not None  # `_of_the_attacker` fills it in
+                assert phase.loss is not None  # filled in with the phases
                 loss = phase.loss(model, batch)
                 wanted = [parameters[name] for name in trained]
                 found = torch.autograd.grad(loss, wanted, create_graph=True, allow_unused=True)
@@ -278,7 +278,7 @@ def observe(left: Simulation, client: int, place: int, learning_rate: float) -> 
     phases = [
         replace(
             phase, data=image, epochs=1, learning_rate=None, batch_size=None, optimizer=None, momentum=None,
-            weight_decay=None, groups=(),
+            weight_decay=None, groups=(), loss=phase.loss_with(left.engine.config.training),
         )
         for phase in schedule
     ]  # fmt: skip

@@ -151,6 +151,8 @@ class FlowerTransport(Transport):
 
     def _query(self, nodes: list[int], deadline: float, numbers: Mapping[int, int] | None = None) -> dict[int, Payload]:
         """Ask nodes what they are; those without a number get to know it from ``numbers``, by their ids."""
+        if not nodes:
+            return {}
         given = {node: {"client": number} for node, number in (numbers or {}).items()}
         contents = {node: to_content(Payload({"state-key": self._key, **given.get(node, {})})) for node in nodes}
         questions = [Message(content, node, "query") for node, content in contents.items()]

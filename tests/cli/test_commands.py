@@ -132,6 +132,9 @@ def test_config(elsewhere):
     assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
     (elsewhere / "pyproject.toml").write_text(f"{reference.BEGIN}\n{reference.END}\n")
     assert "wrote pyproject.toml" in fedpfl("config", "--update").stdout
+    assert not (elsewhere / "docs").exists()  # an app of a user's own has no pages
+    (elsewhere / "fedpfl").mkdir()
+    assert "wrote docs/configuration.md" in fedpfl("config", "--update").stdout
     assert (elsewhere / "docs" / "configuration.md").is_file()
     assert (elsewhere / "docs" / "methods.md").is_file()
     assert "nothing to change" in fedpfl("config", "--update").stdout

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -17,7 +15,6 @@ from fedpfl.methods.per_fedavg import PerFedAvg, PerFedAvgSettings
 from fedpfl.setup.config import Config
 from fedpfl.training.phase import Batch
 from fedpfl.training.settings import TrainingSettings
-from fedpfl.training.steps import gradient_of
 
 ALPHA = 0.1
 
@@ -34,7 +31,7 @@ def quadratic(model, batch):
 
 @pytest.mark.parametrize("gradient", ["first-order", "hessian-free"])
 def test_meta_gradients_of_a_quadratic_are_exact(monkeypatch, gradient):
-    monkeypatch.setattr(per_fedavg, "gradient_of", partial(gradient_of, loss=quadratic))
+    monkeypatch.setattr(per_fedavg, "loss_of", lambda training: quadratic)
     rng = np.random.default_rng(7)
     x, y = rng.normal(size=(12, 3)), rng.normal(size=12)
     model = nn.Linear(3, 1, bias=False).double()
@@ -64,7 +61,7 @@ def test_meta_gradients_of_a_quadratic_are_exact(monkeypatch, gradient):
 
 @pytest.mark.parametrize("gradient", ["first-order", "hessian-free"])
 def test_the_inner_step_follows_the_sum_over_a_batch_as_the_outer_does(monkeypatch, gradient):
-    monkeypatch.setattr(per_fedavg, "gradient_of", partial(gradient_of, loss=quadratic))
+    monkeypatch.setattr(per_fedavg, "loss_of", lambda training: quadratic)
     rng = np.random.default_rng(7)
     x, y = torch.tensor(rng.normal(size=(12, 3))), torch.tensor(rng.normal(size=12))
     model = nn.Linear(3, 1, bias=False).double()

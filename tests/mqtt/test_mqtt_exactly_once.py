@@ -605,8 +605,8 @@ def test_repeats_that_wait_for_the_broker_are_few(held):
 
 
 def test_requests_whose_responses_wait_are_bounded(held, monkeypatch):
-    monkeypatch.setattr(server_side, "MAX_RUNNING", 5)
     server, tell = held
+    monkeypatch.setattr(server, "_max_running", 5)
     for number in range(40):
         tell(Kind.REQUEST, number, push())
         wait_until(lambda: not any(e.running for e in server._devices[NAME].exchanges.values()))

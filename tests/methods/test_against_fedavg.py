@@ -9,23 +9,24 @@ from support import simulate
 from torch import nn
 
 from fedpfl.models import BaseHeadModel, registry
-from fedpfl.results.summary import outcome
 
 SKEWED = {"dirichlet_alpha": 0.1, "num_server_rounds": 3, "evaluate_every": 0}
 
 
-def accuracy(folder, method, **settings):
-    return outcome(simulate(folder, 6, method=method, **settings))["personalised_accuracy"]
+def loss(folder, method, **settings):
+    """Return the mean loss on test samples, which tells more than the number of those that are right."""
+    return simulate(folder, 6, method=method, **settings).metrics()[-1]["personalised"]["loss"]
 
 
 @pytest.fixture(scope="module")
 def fedavg(tmp_path_factory):
-    return accuracy(tmp_path_factory.mktemp("fedavg"), "fedavg", **SKEWED)
+    return loss(tmp_path_factory.mktemp("fedavg"), "fedavg", **SKEWED)
 
 
 @pytest.mark.parametrize("method", ["ditto", "fedbabu", "fedper", "fedrep", "fedrod", "lg-fedavg"])
 def test_personal_parts_help_where_classes_differ(tmp_path, fedavg, method):
-    assert accuracy(tmp_path, method, **SKEWED) > fedavg + 0.2
+    # It was 0.12 to 0.41 of FedAvg's, with another seed at most 0.55.
+    assert loss(tmp_path, method, **SKEWED) < 0.8 * fedavg
 
 
 def test_personal_normalisation_helps_where_features_differ(tmp_path, monkeypatch):
@@ -43,5 +44,5 @@ def test_personal_normalisation_helps_where_features_differ(tmp_path, monkeypatc
         "dataset": "npz", "data": str(tmp_path / "shifted.npz"), "partitioner": "natural", "model": "normalised",
         "local_epochs": 5, "batch_size": 25, "num_server_rounds": 4, "evaluate_every": 0,
     }  # fmt: skip
-    fedavg, fedbn = (accuracy(tmp_path / method, method, **shifted) for method in ("fedavg", "fedbn"))
-    assert fedbn > fedavg + 0.1
+    fedavg, fedbn = (loss(tmp_path / method, method, **shifted) for method in ("fedavg", "fedbn"))
+    assert fedbn < 0.8 * fedavg

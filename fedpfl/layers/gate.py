@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from math import prod
 from typing import Mapping, NamedTuple, Sequence
 
@@ -96,9 +97,11 @@ class Gate(nn.Module):
         Of the model that is gated.
     share : float
         s in (0, 1]: the share of the values, of linear and of other layers apart, that are used.
+    opened : float
+        In (0, 1): what every gate's sigmoid is at first for an input in the middle of a batch.
     """
 
-    def __init__(self, input_shape: tuple[int, ...], blocks: list[Block], share: float) -> None:
+    def __init__(self, input_shape: tuple[int, ...], blocks: list[Block], share: float, opened: float = 0.5) -> None:
         super().__init__()
         self.share = share
         self._sizes = np.array([block.size for block in blocks])
@@ -110,6 +113,7 @@ class Gate(nn.Module):
         self.normalise = SwitchableNorm(input_shape)
         self.linear = nn.Linear(prod(input_shape), len(blocks))
         self.norm = nn.BatchNorm1d(len(blocks))
+        nn.init.constant_(self.norm.bias, math.log(opened / (1 - opened)))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map inputs (n, …) to gate values, shape (blocks,)."""
@@ -117,7 +121,10 @@ class Gate(nn.Module):
         return gates
 
     def kept(self, values: np.ndarray) -> np.ndarray:
-        """Choose blocks by falling value as long as they fit into the budget.
+        """Choose blocks by falling value, in tenths, as long as they fit into the budget; of equal ones the first.
+
+        Values are rounded as in the authors' code. Otherwise a batch's chance decides between gates that are nearly
+        equal, as all are at first, and each batch trains other blocks.
 
         Parameters
         ----------
@@ -127,10 +134,10 @@ class Gate(nn.Module):
         -------
         ndarray of bool, shape (blocks,)
         """
-        kept = self._first.copy()
+        kept, tenths = self._first.copy(), np.around(10 * values)
         for group in self._groups:
             left = self.share * self._sizes[group].sum() - self._sizes[group & self._first].sum()
-            for at in sorted(np.flatnonzero(group & ~self._first), key=lambda i: (-values[i], i)):
+            for at in sorted(np.flatnonzero(group & ~self._first), key=lambda i: (-tenths[i], i)):
                 if self._sizes[at] <= left:
                     kept[at] = True
                     left -= self._sizes[at]

@@ -69,21 +69,31 @@ class SwitchableNorm(nn.BatchNorm1d):
         flat = x.reshape(len(x), self.num_features, -1)
         # First and second moments, each of shape (n, channels), (n, 1) and (channels,).
         first, second = flat.mean(2), flat.square().mean(2)
-        batch = first.mean(0), second.mean(0) - first.mean(0).square()
-        if self.training:
-            with torch.no_grad():
-                for running, now in zip((self.running_mean, self.running_var), batch):
-                    running.lerp_(now, self.momentum)  # type: ignore[union-attr, arg-type]
-        else:
-            batch = self.running_mean, self.running_var  # type: ignore[assignment]
         sample = first.mean(1, keepdim=True)
-        moments = [(sample, second.mean(1, keepdim=True) - sample.square()), batch]
+        means, variances = [sample], [second.mean(1, keepdim=True) - sample.square()]
+        assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
+        if self.training:
+            means.append(first.mean(0))
+            variances.append(second.mean(0) - means[-1].square())
+            with torch.no_grad():
+                self.running_mean.lerp_(means[-1], self.momentum)
+                self.running_var.lerp_(variances[-1], self.momentum)
+        else:
+            means.append(self.running_mean)
+            variances.append(self.running_var)
         if len(self.mix_means) == 3:
-            moments.append((first, second - first.square()))
-        mean = sum(share * m for share, (m, _) in zip(self.mix_means.softmax(0), moments))
-        variance = sum(share * v for share, (_, v) in zip(self.mix_variances.softmax(0), moments))
+            means.append(first)
+            variances.append(second - first.square())
+        mean, variance = _mixture(self.mix_means, means), _mixture(self.mix_variances, variances)
         factor = self.weight / torch.sqrt(variance + self.eps)
         return ((flat - mean.unsqueeze(2)) * factor.unsqueeze(2) + self.bias.unsqueeze(1)).reshape(x.shape)
+
+
+def _mixture(logits: Tensor, moments: Sequence[Tensor]) -> Tensor:
+    mixed, *rest = (share * moment for share, moment in zip(logits.softmax(0), moments))
+    for more in rest:
+        mixed = mixed + more
+    return mixed
 
 
 class Gate(nn.Module):

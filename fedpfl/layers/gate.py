@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from math import prod
 from typing import Mapping, NamedTuple, Sequence
 
@@ -68,22 +69,32 @@ class SwitchableNorm(nn.BatchNorm1d):
         flat = x.reshape(len(x), self.num_features, -1)
         # First and second moments, each of shape (n, channels), (n, 1) and (channels,).
         first, second = flat.mean(2), flat.square().mean(2)
-        batch = first.mean(0), second.mean(0) - first.mean(0).square()
-        if self.training:
-            with torch.no_grad():
-                for running, now in zip((self.running_mean, self.running_var), batch):
-                    running.lerp_(now, self.momentum)  # type: ignore[union-attr, arg-type]
-        else:
-            batch = self.running_mean, self.running_var  # type: ignore[assignment]
         sample = first.mean(1, keepdim=True)
-        moments = [(sample, second.mean(1, keepdim=True) - sample.square()), batch]
+        means, variances = [sample], [second.mean(1, keepdim=True) - sample.square()]
+        assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
+        if self.training:
+            means.append(first.mean(0))
+            variances.append(second.mean(0) - means[-1].square())
+            with torch.no_grad():
+                self.running_mean.lerp_(means[-1], self.momentum)
+                self.running_var.lerp_(variances[-1], self.momentum)
+        else:
+            means.append(self.running_mean)
+            variances.append(self.running_var)
         if len(self.mix_means) == 3:
-            moments.append((first, second - first.square()))
-        mean = sum(share * m for share, (m, _) in zip(self.mix_means.softmax(0), moments))
-        variance = sum(share * v for share, (_, v) in zip(self.mix_variances.softmax(0), moments))
+            means.append(first)
+            variances.append(second - first.square())
+        mean, variance = _mixture(self.mix_means, means), _mixture(self.mix_variances, variances)
         factor = self.weight / torch.sqrt(variance + self.eps)
         normal: Tensor = (flat - mean.unsqueeze(2)) * factor.unsqueeze(2) + self.bias.unsqueeze(1)
         return normal.reshape(x.shape)
+
+
+def _mixture(logits: Tensor, moments: Sequence[Tensor]) -> Tensor:
+    mixed, *rest = (share * moment for share, moment in zip(logits.softmax(0), moments))
+    for more in rest:
+        mixed = mixed + more
+    return mixed
 
 
 class Gate(nn.Module):
@@ -97,9 +108,11 @@ class Gate(nn.Module):
         Of the model that is gated.
     share : float
         s in (0, 1]: the share of the values, of linear and of other layers apart, that are used.
+    opened : float
+        In (0, 1): what every gate's sigmoid is at first for an input in the middle of a batch.
     """
 
-    def __init__(self, input_shape: tuple[int, ...], blocks: list[Block], share: float) -> None:
+    def __init__(self, input_shape: tuple[int, ...], blocks: list[Block], share: float, opened: float = 0.5) -> None:
         super().__init__()
         self.share = share
         self._sizes = np.array([block.size for block in blocks])
@@ -111,6 +124,7 @@ class Gate(nn.Module):
         self.normalise = SwitchableNorm(input_shape)
         self.linear = nn.Linear(prod(input_shape), len(blocks))
         self.norm = nn.BatchNorm1d(len(blocks))
+        nn.init.constant_(self.norm.bias, math.log(opened / (1 - opened)))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map inputs (n, …) to gate values, shape (blocks,)."""
@@ -118,7 +132,10 @@ class Gate(nn.Module):
         return gates
 
     def kept(self, values: np.ndarray) -> np.ndarray:
-        """Choose blocks by falling value as long as they fit into the budget.
+        """Choose blocks by falling value, in tenths, as long as they fit into the budget; of equal ones the first.
+
+        Values are rounded as in the authors' code. Otherwise a batch's chance decides between gates that are nearly
+        equal, as all are at first, and each batch trains other blocks.
 
         Parameters
         ----------
@@ -128,10 +145,10 @@ class Gate(nn.Module):
         -------
         ndarray of bool, shape (blocks,)
         """
-        kept = self._first.copy()
+        kept, tenths = self._first.copy(), np.around(10 * values)
         for group in self._groups:
             left = self.share * self._sizes[group].sum() - self._sizes[group & self._first].sum()
-            for at in sorted(np.flatnonzero(group & ~self._first), key=lambda i: (-values[i], i)):
+            for at in sorted(np.flatnonzero(group & ~self._first), key=lambda i: (-tenths[i], i)):
                 if self._sizes[at] <= left:
                     kept[at] = True
                     left -= self._sizes[at]

@@ -17,7 +17,16 @@ from .factorized_fl import FactorizedFL
 
 
 class FactorizedFLPlus(FactorizedFL):
-    """W = u ⊗ v + µ: all three are averaged over clients with a similar v."""
+    """W = u ⊗ v + µ: all three are averaged over clients with a similar v.
+
+    On networks without BatchNorm β learns slowly: what a client gets back predicts worse than what it sent. The mean of
+    µ does it. µ starts at 0 and takes up what one base filter cannot say, in each client something else, so that a
+    fifth to a half of it cancels in the mean, of u ⊗ v less than a tenth. On digits (10 clients, Dir(0.3), small-cnn,
+    η 0.02, B 10, after two rounds of 5 epochs, seeds 1 and 2, in one process) the test loss was 0.97 and 1.21 as
+    trained, 0.99 and 1.16 with the mean u and v, 1.18 and 1.32 with the mean µ, and 1.47 and 1.43 with all that β
+    averages. That u and v are averaged apart is not the reason: the product of their means is as large as the mean of
+    their products (to 1 %), and the mean of whole weights predicts as badly (1.47 and 1.43).
+    """
 
     name = "factorized-fl-plus"
     shares = "u, v and the sparse µ of every layer, biases, γ and β of BatchNorm"

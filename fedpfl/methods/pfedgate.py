@@ -28,6 +28,10 @@ class PFedGateSettings:
     clip_norm: float = setting(
         10.0, "Norm to which the gradient of the gate and that of the model are clipped, each by itself.", above=0
     )
+    opened: float = setting(
+        0.99, "Value of every gate at first; the authors' is 0.5, from which deep models hardly learn.",
+        above=0, maximum=0.999,
+    )  # fmt: skip
     blocks: int = setting(5, "Blocks into which every parameter is cut.", minimum=1)
 
 
@@ -35,26 +39,27 @@ class PFedGate(Method):
     """The dense model is averaged; the gate stays (Algorithm 1).
 
     As in the authors' code the gate has a learning rate of its own, the gradients of gate and model are clipped each by
-    itself, and the gate's input goes through switchable normalisation. At first every gate is near 0.5, so that a deep
-    model's outputs and gradients are small: until the gates have opened it learns more slowly than FedAvg does.
+    itself, the gate's input goes through switchable normalisation, and gates are compared in tenths. Other than there,
+    gates begin open (`opened`): 0.5 on every layer leaves next to nothing of a deep model's outputs and gradients.
+
+    Digits, default settings, after 5 rounds: 92.5 and 97.5 % with seeds 1 and 2, where `local` has 91.6 and 92.9
+    (`fedpfl run -c 'method="pfedgate" seed=1'`, 2 virtual cores of an AMD EPYC); with gates of 0.95 at first 90.5 with
+    seed 1.
     """
 
     name = "pfedgate"
     paper = "Chen et al., Efficient Personalized Federated Learning via Sparse Model-Adaptation, ICML 2023"
     shares = "the dense model; the gate stays"
     Settings = PFedGateSettings
-    quick = {
-        "learning-rate": 0.1,
-        "momentum": 0.9,
-        "batch-size": 10,
-        "pfedgate-share": 1.0,
-    }  # gates halve weights at first
+    quick = {"learning-rate": 0.05, "batch-size": 10, "pfedgate-share": 1.0}
 
     def build(self, model: Any) -> Any:
         """Add the gate, which computes with the input."""
         if model.vocabulary:
             raise ConfigError("method", self.name, "its gate computes with the input, and tokens are no quantities")
-        model.gate = Gate(model.input_shape, blocks_of(model, self.settings.blocks), self.settings.share)
+        model.gate = Gate(
+            model.input_shape, blocks_of(model, self.settings.blocks), self.settings.share, self.settings.opened
+        )
         return model
 
     def is_shared(self, name: str, model: nn.Module) -> bool:

@@ -97,7 +97,9 @@ def clip(grads: Sequence[Tensor], limit: float) -> None:
     """Scale gradients down, in place, so that all of them together have at most the Euclidean norm ``limit``."""
     norm = torch.stack([grad.norm() for grad in grads]).norm()
     # The norm stays a tensor: to compare it in Python would make a GPU wait at every step.
-    torch._foreach_mul_(list(grads), torch.clamp(limit / (norm + 1e-6), max=1.0))
+    factor = torch.clamp(limit / (norm + 1e-6), max=1.0)
+    for grad in grads:  # torch before 2.1 cannot multiply a list by a tensor
+        grad.mul_(factor)
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from . import app
-from .common import RunConfig, overrides, require_one_of, require_used
+from .common import RunConfig, look_here, overrides, require_one_of, require_used
 from .experiment import (
     DiscardModels,
     ExecutorName,
@@ -22,7 +21,6 @@ from .experiment import (
     store,
     write,
 )
-from .partition import DEFAULT_CLIENTS
 
 
 @app.command("sweep")
@@ -50,18 +48,18 @@ def sweep_command(
     quiet: Quiet = False,
 ) -> None:
     """Run what is not yet done of a sweep over settings, then print a line for each run, the best first."""
-    from ..core import parts
     from ..core.errors import ConfigError
     from ..core.settings import parse
     from ..data import DataSettings, default_clients
     from ..experiments.sweep import SELECT, Sweep
+    from ..launch.plan import DEFAULT_CLIENTS
     from ..results.tables import FORMATS
 
     require_one_of("format", form, FORMATS)
     require_one_of("select", select, SELECT)
     if "/" in name or name in ("", ".", ".."):
         raise ConfigError("name", name, "must be the name of a folder")
-    parts.look_in(Path())
+    look_here()
     given = overrides(run_config)
     clients = default_clients(parse(DataSettings, given)) or DEFAULT_CLIENTS
     sweep = Sweep({"num-clients": clients, **given}, grid or (), random or (), samples, seeds, select)

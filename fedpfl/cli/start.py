@@ -11,7 +11,7 @@ from .common import RunConfig
 from .conduct import AppDir, Outcome, Quiet, Resume, conduct
 
 if TYPE_CHECKING:
-    from .plan import Plan
+    from ..launch.plan import Plan
 
 
 @app.command("run")

@@ -14,7 +14,7 @@ from .common import RunConfig
 from .conduct import AppDir, Outcome, Quiet, Resume, conduct
 
 if TYPE_CHECKING:
-    from .plan import Plan
+    from ..launch.plan import Plan
 
 DEFAULT_NODES = 3
 

@@ -104,7 +104,11 @@ def test_config(elsewhere):
     refused = fedpfl("config", "--update")
     assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
     (elsewhere / "pyproject.toml").write_text(f"{reference.BEGIN}\n{reference.END}\n")
+    # An app of a user's own has the settings alone; the pages are the package's.
     assert "wrote pyproject.toml" in fedpfl("config", "--update").stdout
+    assert not (elsewhere / "docs").exists()
+    (elsewhere / "fedpfl").mkdir()
+    assert "wrote docs" in fedpfl("config", "--update").stdout
     assert (elsewhere / "docs" / "configuration.md").is_file()
     assert (elsewhere / "docs" / "methods.md").is_file()
     assert "nothing to change" in fedpfl("config", "--update").stdout

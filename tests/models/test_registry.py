@@ -33,7 +33,8 @@ def test_names_are_the_documented_ones() -> None:
 def test_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError) as error:
         models.build("resnet7", (3, 32, 32), 10)
-    assert str(error.value) == f"model = 'resnet7': must be one of {', '.join(models.names())}"
+    words = f"must be one of {', '.join(models.names())}, or MODULE:NAME for one of your own"
+    assert str(error.value) == f"model = 'resnet7': {words}"
 
 
 def test_too_small_image_is_one_clear_line() -> None:

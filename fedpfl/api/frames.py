@@ -36,7 +36,8 @@ def rounds(lines: Sequence[dict[str, Any]]) -> DataFrame:
 
     Shares are between 0 and 1, sizes in bytes, times in seconds.
     """
-    return pandas("run.rounds").DataFrame([_round(line) for line in lines]).set_index("round")
+    frame = pandas("run.rounds").DataFrame([_round(line) for line in lines], columns=None if lines else ["round"])
+    return frame.set_index("round")
 
 
 def clients(lines: Sequence[dict[str, Any]]) -> DataFrame:

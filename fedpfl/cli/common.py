@@ -62,6 +62,16 @@ def app_settings(app: Path) -> dict[str, Any] | None:
     return None if flower is None else dict(flower.get("config", {}))
 
 
+def look_here() -> None:
+    """Find the parts of the app in this folder, if there is one, and know the settings of its methods."""
+    from ..core import parts
+    from ..methods import discover
+
+    parts.look_in(Path())
+    if app_settings(Path()) is not None:
+        discover()
+
+
 def overrides(texts: Sequence[str] | None) -> dict[str, Any]:
     """Return the settings that ``--run-config`` gives.
 

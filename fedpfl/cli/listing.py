@@ -9,15 +9,16 @@ from typing import Annotated
 import typer
 
 from . import app
-from .common import AsJson, print_json, stdout
+from .common import AsJson, look_here, print_json, stdout
 
 
 @app.command("methods")
 def methods_command(as_json: AsJson = False) -> None:
     """List the methods: paper, what travels, settings."""
     from ..core import settings
-    from ..methods import methods
+    from ..methods import known
 
+    look_here()
     rows = [
         {
             "name": method.name,
@@ -26,7 +27,7 @@ def methods_command(as_json: AsJson = False) -> None:
             "shares": method.shares,
             "settings": dict(settings.items(method.Settings(), method.name)),
         }
-        for method in methods().values()
+        for method in known().values()
     ]
     if as_json:
         print_json(rows)
@@ -34,7 +35,7 @@ def methods_command(as_json: AsJson = False) -> None:
     from rich.table import Table
 
     table = Table("method", "paper", "what travels", "settings (default)", show_lines=True)
-    for method, row in zip(methods().values(), rows, strict=True):
+    for method, row in zip(known().values(), rows, strict=True):
         defaults = settings.items(method.Settings(), method.name)
         own = "\n".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in defaults)
         name = " ".join([method.name, *(f"({alias})" for alias in method.aliases)])
@@ -85,16 +86,13 @@ def config_command(
     ] = False,
 ) -> None:
     """Print every setting with its default, meaning and limits."""
-    from ..core import parts
-    from ..methods import discover
     from ..setup import reference
 
     if not update:
         typer.echo(reference.pyproject_block())
         return
     # The settings of an app's own methods stand there, too.
-    parts.look_in(Path())
-    discover()
+    look_here()
     changed = reference.update(Path())
     for path in changed:
         typer.echo(f"wrote {path}")

@@ -12,12 +12,11 @@ import typer
 from ..core.errors import ConfigError, FedpflError
 from ..core.files import write_atomically
 from . import app
-from .common import RunConfig, app_settings, overrides
+from .common import RunConfig, app_settings, look_here, overrides
 
 if TYPE_CHECKING:
     from ..data.federation import FederatedData
 
-DEFAULT_CLIENTS = 10
 CHART = "partition.png"
 
 
@@ -35,12 +34,15 @@ def partition_command(
     ] = None,
 ) -> None:
     """Print how the data are divided, clients by classes, and write each client's samples for its device if asked."""
+    from ..core.parts import short
     from ..data import as_text, bubble_chart, default_clients, federated_data, partition_counts, with_partitioner
+    from ..launch.plan import DEFAULT_CLIENTS
     from ..setup.config import Config, check_keys
 
     chart = output or (Path(CHART) if plot else None)
     if chart is not None and find_spec("matplotlib") is None:
         raise FedpflError("the chart needs matplotlib: pip install matplotlib")
+    look_here()
     values = {**(app_settings(Path()) or {}), **overrides(run_config)}
     check_keys(values)
     config = Config.parse(values)
@@ -53,7 +55,7 @@ def partition_command(
     if export is not None:
         typer.echo(f"wrote {_export(data, export.expanduser())} files to {export}", err=True)
     if chart is not None:
-        title = f"{config.data.dataset}, {with_partitioner(config.data).partitioner}, {clients} clients"
+        title = f"{short(config.data.dataset)}, {with_partitioner(config.data).partitioner}, {clients} clients"
         typer.echo(f"wrote {bubble_chart(counts, chart, title).absolute()}", err=True)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..core.errors import ConfigError
 from . import app
-from .common import RunConfig, overrides, require_one_of, require_used
+from .common import RunConfig, look_here, overrides, require_one_of, require_used
 from .experiment import (
     DiscardModels,
     ExecutorName,
@@ -24,7 +23,6 @@ from .experiment import (
     store,
     write,
 )
-from .partition import DEFAULT_CLIENTS
 
 if TYPE_CHECKING:
     from ..experiments.cluster import Cluster
@@ -85,11 +83,11 @@ def check(form: str, select: str, name: str) -> None:
 
 def with_clients(given: dict[str, Any]) -> dict[str, Any]:
     """Return settings that say how many clients there are: all that the data name, or 10."""
-    from ..core import parts
     from ..core.settings import parse
     from ..data import DataSettings, default_clients
+    from ..launch.plan import DEFAULT_CLIENTS
 
-    parts.look_in(Path())
+    look_here()
     return {"num-clients": default_clients(parse(DataSettings, given)) or DEFAULT_CLIENTS, **given}
 
 

@@ -66,7 +66,7 @@ def _checked(data: Dataset) -> Dataset:
         if x is None:
             continue
         where = f"{data.name}: {{}}_{part}"
-        found[f"x_{part}"] = samples_of(_array(x, where.format("x")), where.format("x"), data.vocabulary)
+        found[f"x_{part}"] = samples_of(_array(x, where.format("x")), where.format("x"), data.vocabulary, True)
         found[f"y_{part}"] = labels_of(_array(y, where.format("y")), len(x), where.format("y"))
         if found[f"y_{part}"].max() >= data.num_classes:
             top = found[f"y_{part}"].max()
@@ -94,7 +94,7 @@ def _of_clients(name: str, clients: Sequence[Any], least: int) -> Dataset:
             raise DataError(f"{where} has {len(client)} arrays, and client 0 has {len(columns[0])}")
         arrays = [_array(array, f"{where}: {word}") for word, array in zip(names, client)]
         for at in range(0, len(arrays), 2):
-            arrays[at] = samples_of(arrays[at], f"{where}: {names[at]}")
+            arrays[at] = samples_of(arrays[at], f"{where}: {names[at]}", planes=True)
             arrays[at + 1] = labels_of(arrays[at + 1], len(arrays[at]), f"{where}: {names[at + 1]}")
             first = columns[0][0] if columns else arrays[0]
             if (arrays[at].dtype, arrays[at].shape[1:]) != (first.dtype, first.shape[1:]):

@@ -131,6 +131,7 @@ def test_config(elsewhere):
     refused = fedpfl("config", "--update")
     assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
     (elsewhere / "pyproject.toml").write_text(f"{reference.BEGIN}\n{reference.END}\n")
+    # An app of a user's own has the settings alone; the pages are the package's.
     assert "wrote pyproject.toml" in fedpfl("config", "--update").stdout
     assert not (elsewhere / "docs").exists()  # an app of a user's own has no pages
     (elsewhere / "fedpfl").mkdir()

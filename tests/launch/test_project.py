@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from flower_parts import BIN, SECONDS, Flower
 from support import engine
+from typer.testing import CliRunner
 
+from fedpfl.cli import app as cli
 from fedpfl.core import parts
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.launch.plan import prepare
@@ -86,6 +88,17 @@ def test_config_update_keeps_its_values_and_follows_its_methods(app):
     project.write_text(project.read_text().replace("\nseed = 7  #", "\nseed = 'seven'  #"))
     with pytest.raises(FedpflError, match="the setting seed is not written as a plain value"):
         reference.update(app)
+
+
+def test_the_commands_know_its_parts(app, monkeypatch):
+    monkeypatch.chdir(app)
+    found = {}
+    for command in (["methods", "--json"], ["partition"], ["config", "--update"]):
+        result = CliRunner().invoke(cli, command)
+        assert result.exit_code == 0, result.output
+        found[command[0]] = result.output
+    assert '"my-method"' in found["methods"] and found["config"] == "nothing to change\n"
+    assert len(found["partition"].splitlines()) >= 6
 
 
 def test_what_is_there_is_not_written_over(app, tmp_path):

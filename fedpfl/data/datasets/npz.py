@@ -134,11 +134,23 @@ def _tokens(x: np.ndarray, where: str, vocabulary: int) -> np.ndarray:
     return smallest_integers(x, vocabulary)
 
 
-def samples_of(x: np.ndarray, where: str, vocabulary: int = 0) -> np.ndarray:
-    """Check an array of samples and bring it into the inner layout."""
+def samples_of(x: np.ndarray, where: str, vocabulary: int = 0, planes: bool = False) -> np.ndarray:
+    """Check an array of samples and bring it into the inner layout.
+
+    Parameters
+    ----------
+    x : ndarray
+        The samples.
+    where : str
+        What they are, for the error.
+    vocabulary : int
+        Number of different tokens of texts, else 0.
+    planes : bool
+        Whether images may also be float32 n×C×H×W, as PyTorch has them; in files channels come last.
+    """
     allowed = (
-        "must be uint8 n×H×W or n×H×W×C (images), float32 n×features, n×channels×length or n×channels×H×W, or, "
-        "with a vocabulary, whole numbers n×length"
+        f"must be uint8 n×H×W or n×H×W×C (images), float32 n×features{', n×C×H×W' * planes} or n×channels×length, or, "
+        "with an array vocabulary, whole numbers n×length"
     )
     if vocabulary:
         x = _tokens(x, where, vocabulary)
@@ -146,7 +158,7 @@ def samples_of(x: np.ndarray, where: str, vocabulary: int = 0) -> np.ndarray:
         if x.ndim == 4 and x.shape[3] > 4 >= x.shape[1]:
             raise DataError(f"{where} is {_show(x)}: channels must come last (n×H×W×C)")
         x = x.reshape(*x.shape, 1) if x.ndim == 3 else x
-    elif x.dtype.kind == "f" and x.ndim in (2, 3, 4):
+    elif x.dtype.kind == "f" and x.ndim in (2, 3, *([4] if planes else [])):
         x = x.astype(np.float32, copy=False)
         if not np.isfinite(x).all():
             raise DataError(f"{where} holds a value that is not finite (NaN or infinity)")

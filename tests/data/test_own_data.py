@@ -376,6 +376,8 @@ def test_a_folder_of_features_and_of_series(tmp_path: Path, hugging_face) -> Non
     hugging_face.Dataset.from_dict(rows).save_to_disk(str(tmp_path / "s"))
     data = load(DataSettings(dataset="huggingface", data=str(tmp_path / "s")))
     assert np.array_equal(data.x_train, windows) and data.input_shape == (2, 4) and data.class_names == ("sit", "walk")
+    with pytest.raises(DataError, match="holds names, which devices number alike only with class-names"):
+        read_own(tmp_path / "s", DataSettings())
 
 
 def test_a_mistake_in_a_hugging_face_folder_is_one_line(tmp_path: Path, hugging_face) -> None:

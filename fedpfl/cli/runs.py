@@ -47,7 +47,8 @@ def show(
         if run in sweep_names(grids):
             typer.echo(f"report: fedpfl report --sweep {run}", err=True)
     else:
-        _show_run(run_folder(run))
+        of_grid = grids.root / "runs" / run
+        _show_run(run_folder(str(of_grid) if experiments and of_grid.is_dir() else run))
 
 
 def _tables_of(name: str, grids: Store) -> list[Path]:

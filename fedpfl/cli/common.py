@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import re
 import sys
@@ -33,7 +34,17 @@ RunConfig = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run in output-dir, or its folder.")]
+
+
+def complete_runs(beginning: str) -> list[str]:
+    """Return the names of runs in output-dir that begin so, for the shell."""
+    return sorted(path.parent.name for path in output_dir().glob(f"{glob.escape(beginning)}*/config.toml"))
+
+
+RunName = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="Name of a run in output-dir, or its folder.", autocompletion=complete_runs),
+]
 
 # The endings of files of settings in YAML.
 YAML = (".yaml", ".yml")

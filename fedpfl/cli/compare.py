@@ -17,9 +17,21 @@ from .sweep import Form, Select, check, play, with_clients
 MOST_CHARACTERS = 60
 
 
+def complete_methods(beginning: str) -> list[str]:
+    """Return the names of methods that begin so, for the shell."""
+    from ..methods import names
+
+    return [name for name in names() if name.startswith(beginning)]
+
+
 @app.command("compare")
 def compare_command(
-    names: Annotated[list[str], typer.Argument(metavar="METHOD...", help="Methods of `fedpfl methods`, two or more.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="METHOD...", help="Methods of `fedpfl methods`, two or more.", autocompletion=complete_methods
+        ),
+    ],
     run_config: RunConfig = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 … N for each method.")] = 3,
     select: Select = "test",

@@ -9,7 +9,7 @@ import typer
 
 from ..core.errors import ConfigError
 from . import app
-from .common import AsJson, RunName, output_dir, percent, print_json, run_folder, stdout
+from .common import AsJson, RunName, complete_runs, output_dir, percent, print_json, run_folder, stdout
 from .experiment import store
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ def show(
     run: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", help="A run's name or folder, a sweep's or an experiment's name; without, all of them."
+            metavar="[NAME]",
+            help="A run's name or folder, a sweep's or an experiment's name; without, all of them.",
+            autocompletion=complete_runs,
         ),
     ] = None,
     experiments: Annotated[
@@ -45,7 +47,8 @@ def show(
         if run in sweep_names(grids):
             typer.echo(f"report: fedpfl report --sweep {run}", err=True)
     else:
-        _show_run(run_folder(run))
+        of_grid = grids.root / "runs" / run
+        _show_run(run_folder(str(of_grid) if experiments and of_grid.is_dir() else run))
 
 
 def _tables_of(name: str, grids: Store) -> list[Path]:

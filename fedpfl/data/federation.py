@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 CACHE_BYTES = 512 * 2**20
 # Labels that a remark names.
 MOST_NAMED = 10
+# Features that are larger than this have not been brought to one scale.
+LARGE = 100.0
 
 
 class Samples(NamedTuple):
@@ -371,6 +373,16 @@ def _remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[st
         there = natural_clients(data.client_train, data.client_test, settings)
         if num_clients < there:
             said.append(f"{data.name}: {num_clients} of {there} natural clients take part (num-clients)")
+    if 0 < settings.window_step < settings.window_length and settings.split == "mixed":
+        said.append(
+            f"{data.name}: windows overlap (window-step), so that tests see rows of training windows; a column split "
+            'and split = "given" keep them apart'
+        )
+    numbers = not data.is_image and not data.vocabulary
+    if numbers and (largest := max(float(data.x_train.max()), -float(data.x_train.min()))) > LARGE:
+        said.append(
+            f"{data.name}: features reach {largest:,.0f}; models take them as they are: bring them to one scale"
+        )
     return said
 
 

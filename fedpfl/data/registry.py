@@ -69,8 +69,9 @@ def dataset(
 
 
 def dataset_names() -> list[str]:
-    """Return the names of all data sets, those of installed packages last."""
-    return [*_DATASETS, *(name for name in parts.named("dataset") if name not in _DATASETS)]
+    """Return the names of all data sets: those that read a user's own data first, those of installed packages last."""
+    ours = sorted(_DATASETS, key=lambda name: not _DATASETS[name][0].own)
+    return [*ours, *(name for name in parts.named("dataset") if name not in _DATASETS)]
 
 
 def entry(name: str) -> tuple[DatasetInfo, Loader]:
@@ -118,8 +119,8 @@ class OwnLoader:
 
 
 def table() -> list[DatasetInfo]:
-    """Return the description of every data set, in the order of registration."""
-    return [info for info, _ in _DATASETS.values()]
+    """Return the description of every data set, in the order of :func:`dataset_names`."""
+    return [_DATASETS[name][0] for name in dataset_names()]
 
 
 # Chooses among the partitioners by the data.

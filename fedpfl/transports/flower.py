@@ -65,8 +65,8 @@ class FlowerTransport(Transport):
                     raise ConfigError("num-partitions", sorted(counts), "must be the same on all nodes")
                 expected = counts.pop()
                 if len(descriptions) == expected:
-                    numbers = _numbers(descriptions, expected)
-                    descriptions.update(self._query(sorted(numbers), deadline, numbers))
+                    if numbers := _numbers(descriptions, expected):
+                        descriptions.update(self._query(sorted(numbers), deadline, numbers))
                     if not any(UNNUMBERED in d.config for d in descriptions.values()):
                         break
                 if len(descriptions) > expected:

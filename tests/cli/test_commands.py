@@ -126,6 +126,28 @@ def test_the_shell_completes_commands(monkeypatch):
     assert done.stdout.split() == ["register", "report"]
 
 
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("show fi", ["first"]), ("show x", []), ("compare fedavg fedp", ["fedpac", "fedper", "fedproto", "fedprox"])],
+)
+def test_the_shell_completes_names(stored_run, monkeypatch, words, found):
+    monkeypatch.setenv("_FEDPFL_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"fedpfl {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    assert fedpfl().stdout.split() == found
+
+
+def test_a_table_with_a_mistake_is_one_line_and_no_run(elsewhere):
+    (elsewhere / "people.csv").write_text("age,label\n31,0\nold,1\n")
+    settings = 'dataset="table" data="people.csv" model="mlp"'
+    for command in ("run", "partition"):
+        done = fedpfl(command, "-c", settings)
+        words = f"error: {elsewhere}/people.csv, line 3, column 'age': 'old' is not a number"
+        assert done.exit_code == 1 and words in done.stderr.replace("error: people", f"error: {elsewhere}/people")
+        assert done.stderr.count("\n") == 1
+    assert not (elsewhere / ".fedpfl" / "runs").exists()
+
+
 def test_config(elsewhere):
     assert fedpfl("config").stdout.strip() == reference.pyproject_block()
     refused = fedpfl("config", "--update")

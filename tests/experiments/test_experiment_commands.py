@@ -160,6 +160,8 @@ def test_methods_are_compared_by_one_command(fake: Fake, tmp_path: Path) -> None
     other = fedpfl(*command, "-c", "batch-size=7", "--output-dir", tmp_path / "my runs")
     assert f"--sweep {name}" not in other.stderr
     assert f" --output-dir '{tmp_path}/my runs'\n" in other.stderr
+    moved = (tmp_path / "my runs" / "runs").iterdir()
+    assert "(finished)" in fedpfl("show", next(moved).name, "--experiments-dir", tmp_path / "my runs").stdout
     listed = fedpfl("show").stdout
     assert name in listed and "6/6" in listed
     assert (left / "table.md").read_text().strip() in fedpfl("show", name).stdout

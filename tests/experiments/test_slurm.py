@@ -206,7 +206,10 @@ def test_the_commands_take_an_executor(
     for more, words in (
         (["--slurm", "account=lab"], "slurm = 'account=lab': does nothing without --executor slurm"),
         (["--executor", "pbs"], "executor = 'pbs': must be one of local, slurm"),
-        (["--executor", "slurm", "--slurm", "account"], "slurm = 'account': must be key=value, or a .toml or"),
+        (
+            ["--executor", "slurm", "--slurm", "account"],
+            "slurm = 'account': must be key=value, or a .toml or .yaml file",
+        ),
         (["--executor", "slurm", "--slurm", "no.toml"], "slurm = 'no.toml': cannot be read"),
     ):
         refused = fedpfl(*command, *more)

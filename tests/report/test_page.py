@@ -46,6 +46,19 @@ def test_the_page_fits_a_telephone(browser, page):
     assert browser.evaluate(smallest) > 200
 
 
+def test_no_table_is_cut_on_a_telephone(browser, page):
+    assert browser.open(page, width=PHONE, height=844) == []
+    browser.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+    assert browser.evaluate("document.querySelectorAll('table.many').length") > 2
+    cut = (
+        "[...document.querySelectorAll('table.many')].map(table => table.parentElement)"
+        ".filter(box => box.scrollWidth > box.clientWidth + 1).map(box => box.getAttribute('aria-label'))"
+    )
+    assert browser.evaluate(f"JSON.stringify({cut})") == "[]"
+    named = "[...document.querySelectorAll('table.many td')].every(cell => cell.dataset.label)"
+    assert browser.evaluate(named), "the head is hidden there: each cell says its column"
+
+
 def test_the_page_follows_the_reader_s_colours(browser, page):
     def brightness(of):
         text = browser.evaluate(f"getComputedStyle({of}).{'color' if 'text' in of else 'backgroundColor'}")

@@ -19,7 +19,7 @@ from .places import need
     size="1,797",
     classes="10",
     shape="8×8×1",
-    source="part of scikit-learn",
+    source="part of scikit-learn (Alpaydin and Kaynak 1998)",
 )
 def _digits(settings: DataSettings) -> Dataset:
     # Importing scikit-learn takes seconds in every process, its file of 65 numbers a line a few hundredths.

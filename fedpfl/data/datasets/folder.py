@@ -130,7 +130,7 @@ def _image_folder(settings: DataSettings) -> Dataset:
     size="100,000 + 10,000",
     classes="200",
     shape="64×64×3",
-    source="http://cs231n.stanford.edu/tiny-imagenet-200.zip, unpacked in data-dir",
+    source="http://cs231n.stanford.edu/tiny-imagenet-200.zip, unpacked in data-dir (Le and Yang 2015)",
     download=True,
 )
 def _tiny_imagenet(settings: DataSettings) -> Dataset:

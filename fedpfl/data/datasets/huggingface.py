@@ -28,7 +28,7 @@ def is_saved(path: Path) -> bool:
     return alone or (path / "dataset_dict.json").is_file()
 
 
-def read_saved(path: Path, settings: DataSettings) -> Dataset:
+def read_saved(path: Path, settings: DataSettings, alone: bool = False) -> Dataset:
     """Read a folder that ``save_to_disk`` wrote; nothing is downloaded, and no code in it is run.
 
     The column ``label-column`` has the labels; without it the only column of the type ``ClassLabel``. The one column of
@@ -42,6 +42,8 @@ def read_saved(path: Path, settings: DataSettings) -> Dataset:
         ignored.
     settings : DataSettings
         The names of the columns.
+    alone : bool
+        Whether others number the same classes without seeing these data.
 
     Raises
     ------
@@ -69,7 +71,7 @@ def read_saved(path: Path, settings: DataSettings) -> Dataset:
         raise DataError(f"{parts[1].path}: its samples are {_times(shapes[1])}, those of {TRAIN} {_times(shapes[0])}")
     kind = next(iter(tables.values())).features[label]
     known = tuple(kind.names) if isinstance(kind, module.ClassLabel) else ()
-    return to_dataset(parts, path.stem, settings, settings.num_classes or None, alone=False, known=known)
+    return to_dataset(parts, path.stem, settings, settings.num_classes or None, alone and not known, known)
 
 
 def _times(shape: Sequence[int]) -> str:

@@ -42,7 +42,7 @@ def read_own(path: Path, settings: DataSettings, num_classes: int | None = None,
         The path is missing, damaged or in none of the documented layouts.
     """
     if path.is_dir() and is_saved(path):
-        return read_saved(path, settings)
+        return read_saved(path, settings, alone)
     is_table = path.suffix.lower() in SUFFIXES or any((path / f"{TRAIN}{suffix}").is_file() for suffix in SUFFIXES)
     if path.is_dir() and not is_table:
         return read_image_folder(path)

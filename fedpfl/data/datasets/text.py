@@ -164,7 +164,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     size="4,226,158",
     classes="100",
     shape="80 characters",
-    source="LEAF's folder shakespeare, or shakespeare.json, in data-dir",
+    source="LEAF's folder shakespeare, or shakespeare.json, in data-dir (Caldas et al. 2018)",
     download=True,
     owned=True,
 )
@@ -246,7 +246,7 @@ def _read_news(path: Path, codes: dict[str, int]) -> tuple[np.ndarray, np.ndarra
     size="120,000 + 7,600",
     classes="4",
     shape="64 words",
-    source="the folder AG_NEWS with train.csv and test.csv, or agnews.csv, in data-dir",
+    source="the folder AG_NEWS with train.csv and test.csv, or agnews.csv, in data-dir (Zhang et al. 2015)",
     download=True,
 )
 def _ag_news(settings: DataSettings) -> Dataset:

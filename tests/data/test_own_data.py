@@ -172,7 +172,8 @@ def test_owners_of_a_table_are_the_clients_all_of_them(tmp_path: Path) -> None:
     given = settings(data=str(write(tmp_path / "t.csv", "a,label,client\n" + rows)))
     assert with_partitioner(given).partitioner == "natural" and default_clients(given) == 12
     data = FederatedData(given, 12, seed=1)
-    assert [sum(data.sizes(i)) for i in range(12)] == [12] * 12 and data.remarks == []
+    assert [sum(data.sizes(i)) for i in range(12)] == [12] * 12
+    assert not any("natural" in remark for remark in data.remarks)
     assert "3 of 12 natural clients" in FederatedData(given, 3, seed=1).remarks[0]
     plain = settings(data=str(write(tmp_path / "u.csv", "a,label\n1,0\n2,1\n")))
     assert with_partitioner(plain).partitioner == "dirichlet" and default_clients(plain) is None
@@ -270,6 +271,16 @@ def test_a_mistake_in_a_series_is_one_line(tmp_path: Path, text: str, given: dic
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_what_is_likely_a_mistake_is_said(tmp_path: Path) -> None:
+    rows = [(i % 9, 1000 * i, i // 20) for i in range(40)]
+    path = write(tmp_path / "s.csv", steps(rows, "ax,ay,label"))
+    given = {"dataset": "series", "data": str(path), "window_length": 4, "min_samples": 2}
+    overlap, large = FederatedData(DataSettings(**given, window_step=2), 2, seed=1).remarks
+    assert "s: windows overlap (window-step), so that tests see rows of training windows" in overlap
+    assert large == "s: features reach 39,000; models take them as they are: bring them to one scale"
+    assert len(FederatedData(DataSettings(**given), 2, seed=1).remarks) == 1
+
+
 # -- a folder with an entry for each client, and what a device holds ---------------------------------------------------
 
 
@@ -365,6 +376,8 @@ def test_a_folder_of_features_and_of_series(tmp_path: Path, hugging_face) -> Non
     hugging_face.Dataset.from_dict(rows).save_to_disk(str(tmp_path / "s"))
     data = load(DataSettings(dataset="huggingface", data=str(tmp_path / "s")))
     assert np.array_equal(data.x_train, windows) and data.input_shape == (2, 4) and data.class_names == ("sit", "walk")
+    with pytest.raises(DataError, match="holds names, which devices number alike only with class-names"):
+        read_own(tmp_path / "s", DataSettings())
 
 
 def test_a_mistake_in_a_hugging_face_folder_is_one_line(tmp_path: Path, hugging_face) -> None:

@@ -63,9 +63,10 @@ def read_npz(path: Path, name: str = "", num_classes: int | None = None) -> Data
         raise DataError(f"{path}: y_train is {_show(ys[0])}, y_test is {_show(ys[1])}: must be of one kind")
     if ys[0].dtype.kind == "f":
         owners = owners_of(arrays, parts, ys, path)
-        rest = (xs[1], ys[1]) if len(xs) > 1 else (None, None)
-        owner_test = owners[1] if len(parts) > 1 else None
-        return Dataset(name or path.stem, xs[0], ys[0], *rest, owners[0], owner_test, vocabulary=vocabulary)
+        x_test, y_test, owner_test = (xs[1], ys[1], owners[1]) if len(parts) > 1 else (None, None, None)
+        return Dataset(
+            name or path.stem, xs[0], ys[0], x_test, y_test, owners[0], owner_test, vocabulary=vocabulary
+        )  # fmt: skip
     class_names = _class_names(arrays.get("classes"), ys, path, num_classes)
     for part, y in zip(parts, ys):
         if y.max() >= len(class_names):

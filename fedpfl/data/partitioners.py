@@ -461,7 +461,8 @@ def _as_one_class(data: Dataset, settings: DataSettings) -> Dataset:
     if settings.partitioner not in ("iid", "natural"):
         allowed = f"divides by classes, and {data.name} has numbers as targets: use iid or natural"
         raise ConfigError("partitioner", settings.partitioner, allowed)
-    train, test = (None if y is None else np.zeros(len(y), np.int64) for y in (data.y_train, data.y_test))
+    train = np.zeros(len(data.y_train), np.int64)
+    test = None if data.y_test is None else np.zeros(len(data.y_test), np.int64)
     return replace(data, y_train=train, y_test=test, num_classes=1, class_names=())
 
 

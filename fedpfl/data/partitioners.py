@@ -461,9 +461,8 @@ def _as_one_class(data: Dataset, settings: DataSettings) -> Dataset:
     if settings.partitioner not in ("iid", "natural"):
         allowed = f"divides by classes, and {data.name} has numbers as targets: use iid or natural"
         raise ConfigError("partitioner", settings.partitioner, allowed)
-    train = np.zeros(len(data.y_train), np.int64)
     test = None if data.y_test is None else np.zeros(len(data.y_test), np.int64)
-    return replace(data, y_train=train, y_test=test, num_classes=1, class_names=())
+    return replace(data, y_train=np.zeros(len(data.y_train), np.int64), y_test=test, num_classes=1, class_names=())
 
 
 def _check(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -> None:

@@ -65,7 +65,8 @@ def read_npz(path: Path, name: str = "", num_classes: int | None = None) -> Data
         owners = owners_of(arrays, parts, ys, path)
         x_test, y_test, owner_test = (xs[1], ys[1], owners[1]) if len(parts) > 1 else (None, None, None)
         return Dataset(
-            name or path.stem, xs[0], ys[0], x_test, y_test, owners[0], owner_test, vocabulary=vocabulary
+            name or path.stem, xs[0], ys[0], x_test, y_test, client_train=owners[0], client_test=owner_test,
+            vocabulary=vocabulary,
         )  # fmt: skip
     class_names = _class_names(arrays.get("classes"), ys, path, num_classes)
     for part, y in zip(parts, ys):

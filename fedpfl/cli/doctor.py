@@ -102,10 +102,10 @@ def _flower() -> Finding:
     try:
         version = importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError:
-        return Finding("flower", PROBLEM, "not installed; pip install 'flwr[simulation]>=1.41,<2'")
+        return Finding("flower", PROBLEM, "not installed; pip install 'flwr[simulation]>=1.41,<1.43'")
     number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if not FLOWER <= number < (2,):
-        return Finding("flower", PROBLEM, f"Flower {version}; pip install 'flwr[simulation]>=1.41,<2'")
+        return Finding("flower", PROBLEM, f"Flower {version}; pip install 'flwr[simulation]>=1.41,<1.43'")
     return Finding("flower", OK, f"Flower {version}")
 
 

@@ -64,14 +64,14 @@ def make_groups(board: Board, name: str, mounts: Path = MOUNTS) -> list[Path]:
     """
     quota = int(board.cores * PERIOD_MICROSECONDS)
     places = _places(mounts)
+    wanted: dict[Path, dict[str, object]]
     if "memory" in places and "cpu" in places:
         wanted = {
             places["cpu"] / name: {"cpu.cfs_period_us": PERIOD_MICROSECONDS, "cpu.cfs_quota_us": quota},
             places["memory"] / name: {"memory.limit_in_bytes": board.memory},
         }
     elif "unified" in places:
-        limits = {"cpu.max": f"{quota} {PERIOD_MICROSECONDS}", "memory.max": board.memory}
-        wanted = {places["unified"] / name: limits}
+        wanted = {places["unified"] / name: {"cpu.max": f"{quota} {PERIOD_MICROSECONDS}", "memory.max": board.memory}}
     else:
         raise FedpflError("--board: this system has no control groups for processor time and memory")
     made: list[Path] = []

@@ -47,9 +47,13 @@ def end_all(folder: Path, spared: set[int]) -> None:
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
         time.sleep(0.02)
-    for group in _lines(folder / GROUPS):
-        with suppress(OSError):
-            Path(group).rmdir()
+    for control_group in map(Path, _lines(folder / GROUPS)):
+        # What was killed is in it for a moment longer.
+        while control_group.is_dir() and time.monotonic() < deadline:
+            try:
+                control_group.rmdir()
+            except OSError:
+                time.sleep(0.02)
     shutil.rmtree(folder, ignore_errors=True)
 
 

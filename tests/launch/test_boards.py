@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from waiting import HANG_SECONDS, wait_until
 
 from fedpfl.core.errors import FedpflError
 from fedpfl.launch import guard
@@ -64,6 +65,10 @@ def test_real_groups_are_made_and_removed_by_the_guard(tmp_path):
     (folder / guard.GROUPS).write_text("".join(f"{group}\n" for group in groups))
     done = subprocess.run([*joining(groups), "cat", "/proc/self/cgroup"], capture_output=True, text=True)
     assert all(group.name in done.stdout for group in groups)
+    mark = {**os.environ, "FLWR_HOME": str(guard.home(folder))}
+    busy = subprocess.Popen([*joining(groups), "sleep", "1000"], env=mark, start_new_session=True)
+    wait_until(lambda: all((group / "cgroup.procs").read_text() for group in groups))
     guard.end_all(folder, set())
+    assert busy.wait(HANG_SECONDS) < 0
     assert not any(Path(group).exists() for group in groups)
     assert not folder.exists()

@@ -2,8 +2,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# TORCH=cpu: PyTorch without the CUDA libraries, some 3 GB less to download and to keep.
+TORCH ?= default
+TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help install simulate test test-cluster test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
+.PHONY: help install dist simulate test test-cluster test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -14,6 +17,7 @@ $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "$(PYTHON) is older than Python 3.11; use make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(if $(filter cpu,$(TORCH)),$(BIN)/python -m pip install --quiet torch torchvision --index-url $(TORCH_CPU_INDEX))
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
@@ -24,6 +28,12 @@ lint: install ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+dist: install ## wheel and source package in dist/, and the bundle for Flower there
+	mkdir -p dist
+	rm -f dist/fedpfl-* dist/*.fab
+	$(BIN)/hatchling build --directory dist
+	cd dist && $(abspath $(BIN))/flwr build --app ..
 
 TOOLS := mosquitto shellcheck bats chromium
 

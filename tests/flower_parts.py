@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -36,13 +37,16 @@ class Flower:
 
     Attributes
     ----------
+    commands : Path
+        The folder of Flower's commands; by default beside this Python.
     folder : Path
         Where all its processes have their files; gone at the end.
     environment : dict of str to str
         Theirs.
     """
 
-    def __init__(self, **environment: str) -> None:
+    def __init__(self, commands: Path = BIN, **environment: str) -> None:
+        self.commands = commands
         # Ray puts sockets below it, whose paths are limited to about 100 characters.
         self.folder = Path(tempfile.mkdtemp(prefix="fedpfl-test-", dir="/tmp"))
         token = self.folder / "token"
@@ -50,7 +54,7 @@ class Flower:
         token.write_text(secrets.token_hex(32))
         self.environment = {
             **os.environ,
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
             "FLWR_HOME": str(self.folder / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -73,7 +77,7 @@ class Flower:
         log = self.folder / "superlink.log"
         with log.open("wb") as out:
             self._superlink = subprocess.Popen(
-                [BIN / command[0], *command[1:]], env=self.environment, cwd=home, stdout=out, stderr=out
+                [self.commands / command[0], *command[1:]], env=self.environment, cwd=home, stdout=out, stderr=out
             )
         try:
             with socket.socket() as probe:
@@ -109,6 +113,17 @@ class Flower:
             shutil.copy(ROOT / name, app / name)
         return app
 
+    def bundle(self) -> Path:
+        """Return a folder with what `flwr build` puts into the app's bundle, and nothing else."""
+        source = self.app()
+        command = [self.commands / "flwr", "build", "--app", source]
+        subprocess.run(command, cwd=self.folder, env=self.environment, check=True, timeout=SECONDS)
+        (file,) = self.folder.glob("*.fab")
+        shutil.rmtree(source)
+        with zipfile.ZipFile(file) as archive:
+            archive.extractall(self.folder / "bundle")
+        return self.folder / "bundle"
+
     def run(
         self,
         app: Path,
@@ -139,7 +154,7 @@ class Flower:
             log = self.folder / f"run-{attempt}.log"
             with log.open("wb") as out:
                 run = subprocess.Popen(
-                    [BIN / "flwr", "run", ".", "--run-config", pairs, *arguments, "--stream"],
+                    [self.commands / "flwr", "run", ".", "--run-config", pairs, *arguments, "--stream"],
                     cwd=app, env=self.environment, stdout=out, stderr=out,
                 )  # fmt: skip
 
@@ -158,7 +173,7 @@ class Flower:
     def status(self) -> str:
         """Return what `flwr ls` says of the newest run."""
         done = subprocess.run(
-            [BIN / "flwr", "ls", "--format", "json"],
+            [self.commands / "flwr", "ls", "--format", "json"],
             env=self.environment,
             capture_output=True,
             text=True,

@@ -139,7 +139,9 @@ def _either(names: Collection[str]) -> str:
 def _given(text: str) -> tuple[bool, dict[str, Any]]:
     """Return whether a text of ``--run-config`` names a file, and its settings."""
     if names_file(text):
-        return True, read_settings(Path(text).expanduser())
+        from ..experiments.shipped import settings_file
+
+        return True, read_settings(settings_file(Path(text).expanduser()))
     rest = _PAIR.sub("", text).strip()
     if rest:
         raise ConfigError(

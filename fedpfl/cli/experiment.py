@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from ..experiments.tables import Measured, RankingOf
     from ..results.tables import Table
 
-FOLDER = "experiments"
-
 group = typer.Typer(help="Run the papers' tables and figures.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(group, name="experiment")
 
@@ -182,18 +180,20 @@ def page_command(
 
 
 def files() -> list[Path]:
-    """Return the files of all experiments: of the working directory, or of the checkout that fedpfl runs from.
+    """Return the files of all experiments: of the working directory, or those that come with fedpfl.
 
     Raises
     ------
     ConfigError
         There is no folder of experiments in either.
     """
-    places = [Path(FOLDER), Path(__file__).resolve().parents[2] / FOLDER]
-    for place in places:
+    from ..experiments import shipped
+
+    own = shipped.folder(shipped.EXPERIMENTS)
+    for place in (Path(shipped.EXPERIMENTS), *([own] if own else ())):
         if found := sorted(place.glob("*.toml")):
             return found
-    raise ConfigError("experiments", str(places[0]), "there are no experiment files here; run in fedpfl's folder")
+    raise ConfigError("experiments", shipped.EXPERIMENTS, "there are no experiment files here; run in fedpfl's folder")
 
 
 def read(name: str) -> Experiment:

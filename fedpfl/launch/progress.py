@@ -10,6 +10,8 @@ from logging import WARNING, Handler, LogRecord, getLogger
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from ..results.line import in_words
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -81,7 +83,7 @@ class Lines(_Spoken):
 
     def round(self, line: dict[str, Any]) -> None:
         """Print a round."""
-        self.stage(f"round {line['round']}/{self._total}: {describe(line)}")
+        self.stage(f"round {line['round']}/{self._total}: {in_words(line)}")
 
 
 class _Drawn:
@@ -135,7 +137,7 @@ class Bar(_Drawn, _Spoken):
     def round(self, line: dict[str, Any]) -> None:
         """Move the bar."""
         self._moved += line["bytes_up"] + line["bytes_down"]
-        result = describe(line, self._moved)
+        result = in_words(line, self._moved)
         self._progress.update(
             self._task, description=f"round {line['round']}/{self._total}", total=self._total, completed=line["round"],
             result=result,
@@ -145,19 +147,6 @@ class Bar(_Drawn, _Spoken):
 def display(total: int, quiet: bool) -> Display:
     """Choose the display that fits where standard error goes."""
     return Bar(total) if sys.stderr.isatty() and not quiet else Lines(total, quiet)
-
-
-def describe(line: dict[str, Any], moved: int | None = None) -> str:
-    """Describe a round in a few words."""
-    parts = []
-    for name in ("personalised", "global"):
-        if line.get(name):
-            parts.append(f"{name} {100 * line[name]['accuracy']:.1f} %")
-    moved = line["bytes_up"] + line["bytes_down"] if moved is None else moved
-    parts.append(f"{moved / 1e6:.1f} MB")
-    if line.get("failed"):
-        parts.append(f"{len(line['failed'])} clients failed")
-    return ", ".join(parts)
 
 
 class GridLines:
@@ -196,7 +185,7 @@ class GridLines:
     def round(self, run: Any, line: dict[str, Any]) -> None:
         """Count a round."""
         self._passed += 1
-        self._last[run.name], self._reached[run.name] = describe(line), line["round"]
+        self._last[run.name], self._reached[run.name] = in_words(line), line["round"]
 
     def ended(self, run: Any, reason: str) -> None:
         """Print how a run ended and about how long the others will take."""

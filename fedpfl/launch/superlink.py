@@ -28,6 +28,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from .. import __version__
 from ..core.errors import FedpflError
 from ..flower_private import HEALTH, RUN_REFUSED, TASK_ENDED
 from ..results.run import to_toml
@@ -46,9 +47,9 @@ APP_NAMES = frozenset({"LICENSE", ".gitignore"})
 _PYPROJECT = """\
 [project]
 name = "fedpfl"
-version = "0.1.0"
+version = "{version}"
 description = "The installed package as a Flower app"
-license = { text = "Apache-2.0" }
+license = {{ text = "Apache-2.0" }}
 dependencies = ["flwr[simulation]>=1.41"]
 [tool.flwr.app]
 publisher = "fedpfl"
@@ -257,7 +258,8 @@ def copy_app(app: Path | None, to: Path) -> None:
         from ..setup.reference import pyproject_block
 
         to.mkdir()
-        (to / "pyproject.toml").write_text(_PYPROJECT + pyproject_block(), encoding="utf-8")
+        project = _PYPROJECT.format(version=__version__) + pyproject_block()
+        (to / "pyproject.toml").write_text(project, encoding="utf-8")
         for side in ("server", "client"):
             # Flower looks for the name in the text.
             text = f'from fedpfl.{side}_app import app\n\n__all__ = ["app"]\n'

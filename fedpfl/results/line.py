@@ -61,6 +61,27 @@ def summarise(done: Round) -> dict[str, Any]:
     return line
 
 
+def in_words(line: Mapping[str, Any], moved: int | None = None) -> str:
+    """Describe a round in a few words: accuracies, megabytes and how many clients failed.
+
+    Parameters
+    ----------
+    line : mapping
+        Its line of ``metrics.jsonl``.
+    moved : int, optional
+        Bytes to be told of in the place of the round's own.
+    """
+    parts = []
+    for name in ("personalised", "global"):
+        if line.get(name):
+            parts.append(f"{name} {100 * line[name]['accuracy']:.1f} %")
+    moved = line["bytes_up"] + line["bytes_down"] if moved is None else moved
+    parts.append(f"{moved / 1e6:.1f} MB")
+    if line.get("failed"):
+        parts.append(f"{len(line['failed'])} clients failed")
+    return ", ".join(parts)
+
+
 def _scores(name: str, replies: Mapping[int, Mapping[str, float]]) -> dict[str, Any]:
     """Return the scores of the models that replies call ``name``, in client order; nothing where there are none."""
     tested = {i: m for i, m in sorted(replies.items()) if m.get(f"{name}-samples")}

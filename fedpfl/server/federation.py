@@ -17,6 +17,7 @@ from ..core.layout import Layout
 from ..core.payload import Payload
 from ..core.settings import Value
 from ..core.sharing import Sharing
+from ..results.line import in_words
 from ..results.record import Round
 from ..results.run import RunFolder
 from ..results.summary import summary
@@ -119,7 +120,7 @@ def _run(
         companions.append(_mean_model(config, rule, personal, classes))
     if config.run.diagnostics:
         companions.append(Diagnostics())
-    companions.append(_Recorder(folder, watch, config.run.early_stop, tracked))
+    companions.append(_Recorder(folder, watch, config.run.num_server_rounds, config.run.early_stop, tracked))
     extras, counted = extras_of(config, model, sharing), config.training.loss != MSE
     strategy = PersonalisedStrategy(rule, config.run, state_key, extras, companions, counted)
     first_round = 1
@@ -138,8 +139,9 @@ def _run(
 class _Recorder(Companion):
     """Records rounds in the run's folder, then tells of them; ends a run that no longer gets better."""
 
-    def __init__(self, folder: RunFolder, watch: Watch | None, patience: int, tracked: Tracked) -> None:
+    def __init__(self, folder: RunFolder, watch: Watch | None, rounds: int, patience: int, tracked: Tracked) -> None:
         self.folder = folder
+        self.rounds = rounds
         self.tracked = tracked
         self.watch = watch
         self.patience = patience
@@ -150,6 +152,9 @@ class _Recorder(Companion):
         self.tracked.round(line)
         if self.watch is not None:
             self.watch.round(line)
+        else:
+            # Where the server is Flower's, `flwr log` is what its user sees.
+            logger.log(INFO, "fedpfl: round %d of %d: %s", done.number, self.rounds, in_words(line))
         return self.folder.stalled(self.patience)
 
 

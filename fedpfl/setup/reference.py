@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import Any, Mapping
 
+from .. import __version__
 from ..core.errors import FedpflError
 from ..core.extras import describe
 from ..core.settings import key_of
@@ -21,6 +22,8 @@ from .config import sections
 
 BEGIN = "# -- settings: written by `fedpfl config --update`, which reads them from the code --"
 END = "# -- end of settings --"
+VERSION = re.compile(r'(?<=^version = ")[^"]*(?="$)', re.MULTILINE)
+CITED_VERSION = re.compile(r"(?<=^version: ).*$", re.MULTILINE)
 README_TABLE = re.compile(r"(?<=\n\| method \| paper \| what is shared \|\n\|---\|---\|---\|\n)(?:\|.*\n)*")
 
 
@@ -86,6 +89,7 @@ def readme_rows() -> str:
 def update(root: Path) -> list[Path]:
     """Rewrite the block in ``pyproject.toml``, the two pages in ``docs`` and the README's table of methods.
 
+    And the version, whose one place is ``fedpfl/__init__.py``: Flower wants it written out in ``pyproject.toml``.
     An app of a user's own, which is without the package's code, has the block alone, and keeps its own values there.
 
     Returns
@@ -106,13 +110,16 @@ def update(root: Path) -> list[Path]:
     if not (root / "fedpfl").is_dir():
         return _write({project: block.sub(lambda found: pyproject_block(_values(project, found.group())), text)})
     wanted = {
-        project: block.sub(lambda _: pyproject_block(), text),
+        project: VERSION.sub(__version__, block.sub(lambda _: pyproject_block(), text), count=1),
         root / "docs" / "configuration.md": settings_page(),
         root / "docs" / "methods.md": methods_page(),
     }
     readme = root / "README.md"
     if readme.is_file():
         wanted[readme] = README_TABLE.sub(lambda _: readme_rows(), readme.read_text(encoding="utf-8"))
+    citation = root / "CITATION.cff"
+    if citation.is_file():
+        wanted[citation] = CITED_VERSION.sub(__version__, citation.read_text(encoding="utf-8"))
     return _write(wanted)
 
 

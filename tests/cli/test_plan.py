@@ -8,8 +8,9 @@ from fedpfl.cli.common import overrides
 from fedpfl.cli.plan import prepare
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.files import Rounds
-from fedpfl.launch.progress import Lines, describe
+from fedpfl.launch.progress import Lines
 from fedpfl.launch.superlink import copy_app, reason_in
+from fedpfl.results.line import in_words
 from fedpfl.setup import reference
 
 
@@ -200,8 +201,8 @@ def test_lines_are_plain(capsys):
     Lines(3, quiet=True).round(line)
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines() == [f"[   0.0 s] round 2/3: {describe(line)}"]
-    assert describe(line) == "personalised 50.0 %, 2.0 MB, 1 clients failed"
+    assert err.splitlines() == [f"[   0.0 s] round 2/3: {in_words(line)}"]
+    assert in_words(line) == "personalised 50.0 %, 2.0 MB, 1 clients failed"
 
 
 def test_the_app_is_copied_without_environments(elsewhere):

@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "jetson" / "requirements-nano.txt"
 STEP = ROOT / "jetson" / "training_step.py"
 SCRIPTS = sorted([*ROOT.glob("jetson/*.sh"), *ROOT.glob("tests/jetson/*.sh")])
-# Of pyproject's dependencies, what only a server or a simulation imports.
-NOT_ON_DEVICES = {"scikit-learn", "scipy", "tensorboard"}
+# Of pyproject's dependencies, what only a server, a simulation or a report imports.
+NOT_ON_DEVICES = {"matplotlib", "scikit-learn", "scipy", "tensorboard"}
 
 
 def tool(name):
@@ -70,7 +70,7 @@ def test_torch_is_the_one_that_runs_on_a_cortex_a57():
 
 
 def test_the_lock_is_for_devices():
-    kept_out = NOT_ON_DEVICES | {"ray", "matplotlib", "pytest", "triton"}
+    kept_out = NOT_ON_DEVICES | {"ray", "pytest", "triton"}
     assert [name for name in pins() if name in kept_out or name.startswith("nvidia-")] == []
 
 

@@ -1,0 +1,25 @@
+# A device of a bench: worker, fork server and its SuperNodes, in one container (device.sh); for x86-64 and arm64.
+# Not built so far: no machine of ours has a container daemon. tests/deployment/test_docker.py checks files and commands.
+#   docker build --file deploy/docker/device.Dockerfile --tag fedpfl-device .        # in the checkout
+FROM python:3.11-slim
+
+# What a board gets, and scikit-learn for the default data set. No Ray: devices simulate nothing.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+COPY jetson/requirements-nano.in /opt/fedpfl/requirements.in
+RUN pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" --requirement /opt/fedpfl/requirements.in scikit-learn
+
+COPY . /opt/fedpfl/source
+RUN pip install --no-cache-dir --no-deps /opt/fedpfl/source
+
+COPY deploy/docker/device.sh /usr/local/bin/fedpfl-bench-device
+RUN useradd --uid 10001 --home-dir /var/lib/fedpfl --create-home fedpfl \
+    && install -d -m 0700 -o fedpfl -g fedpfl /keys /run/fedpfl \
+    && chmod 0755 /usr/local/bin/fedpfl-bench-device
+USER fedpfl
+WORKDIR /var/lib/fedpfl
+ENV HOME=/var/lib/fedpfl \
+    FLWR_TELEMETRY_ENABLED=0 \
+    FLWR_DISABLE_UPDATE_CHECK=1 \
+    FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
+VOLUME ["/var/lib/fedpfl"]
+ENTRYPOINT ["/usr/local/bin/fedpfl-bench-device"]

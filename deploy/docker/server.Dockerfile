@@ -1,0 +1,29 @@
+# The server of a bench: SuperLink, SuperExec and the proxy before them, in one container (server.sh).
+# Not built so far: no machine of ours has a container daemon. tests/deployment/test_docker.py checks files and commands.
+#   docker build --file deploy/docker/server.Dockerfile --tag fedpfl-server .        # in the checkout
+FROM python:3.11-slim
+
+# Without the CUDA libraries; another index, or https://pypi.org/simple, for who computes on the server's GPU.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+RUN pip install --no-cache-dir --index-url "$TORCH_INDEX" torch torchvision
+
+# The checkout is the app as well: `flwr run /opt/fedpfl/app`.
+COPY . /opt/fedpfl/app
+RUN pip install --no-cache-dir "/opt/fedpfl/app[mqtt]"
+
+COPY deploy/docker/server.sh /usr/local/bin/fedpfl-bench-server
+RUN useradd --uid 10001 --home-dir /var/lib/fedpfl --create-home fedpfl \
+    && install -d -m 0700 -o fedpfl -g fedpfl /keys \
+    && chmod 0755 /usr/local/bin/fedpfl-bench-server
+USER fedpfl
+WORKDIR /var/lib/fedpfl
+ENV HOME=/var/lib/fedpfl \
+    FLWR_TELEMETRY_ENABLED=0 \
+    FLWR_DISABLE_UPDATE_CHECK=1 \
+    FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
+VOLUME ["/keys", "/var/lib/fedpfl"]
+# The proxy. The SuperLink itself listens on loopback only.
+EXPOSE 9092
+HEALTHCHECK --interval=5s --timeout=3s --start-period=120s --retries=24 \
+    CMD ["python", "-c", "import socket; socket.create_connection(('127.0.0.1', 9092), 2).close()"]
+ENTRYPOINT ["/usr/local/bin/fedpfl-bench-server"]

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= default
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help install dist simulate test test-cluster test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
+.PHONY: help install dist docs simulate test test-cluster test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ $(VENV)/.installed: pyproject.toml
 
 simulate: install ## the default experiment: FedDecomp on scikit-learn's digits, 10 clients
 	$(BIN)/fedpfl run
+
+docs: install ## the documentation's site, in build/site; needs no network, fails on a warning or a dead link
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=docs/tools $(BIN)/python -m mkdocs build --strict
 
 lint: install ## ruff and mypy
 	$(BIN)/ruff check .

@@ -42,6 +42,14 @@ class APFL(Method):
     name = "apfl"
     paper = "Deng et al., Adaptive Personalized Federated Learning, 2020"
     shares = "the global model w; the own model v and its share α stay"
+    equations = (
+        r"\bar{v}_i = \alpha_i v_i + (1 - \alpha_i) w"
+        "\n"
+        r"v_i \leftarrow v_i - \eta\,\alpha_i \nabla f_i(\bar{v}_i), \quad w \leftarrow w - \eta \nabla "
+        r"f_i(w)"
+        "\n"
+        r"\alpha_i \leftarrow \alpha_i - \eta \langle v_i - w, \nabla f_i(\bar{v}_i) \rangle"
+    )
     Settings = APFLSettings
 
     def build(self, model: nn.Module) -> nn.Module:

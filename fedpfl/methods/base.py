@@ -177,6 +177,8 @@ class Method:
         Authors, title, venue.
     shares : str
         What travels, in a few words.
+    equations : str
+        The paper's equations in LaTeX, each on a line of its own, for the documentation.
     aliases : tuple of str
         Other names that users may write.
     no_personal_head : str
@@ -196,6 +198,7 @@ class Method:
     name: ClassVar[str]
     paper: ClassVar[str] = ""
     shares: ClassVar[str] = "see is_shared"
+    equations: ClassVar[str] = ""
     aliases: ClassVar[tuple[str, ...]] = ()
     no_personal_head: ClassVar[str] = ""
     needs_all: ClassVar[str] = ""

@@ -46,6 +46,13 @@ class ClusteredFL(Method):
         "Sattler et al., Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization …, TNNLS 2021"
     )
     shares = "everything, averaged within a cluster"
+    equations = (
+        r"\Delta_i = w_i - w, \quad s_{ij} = \frac{\langle \Delta_i, \Delta_j \rangle}{\|\Delta_i\| "
+        r"\|\Delta_j\|}"
+        "\n"
+        r"\left\| \sum_i a_i \Delta_i \right\| < \varepsilon_1 \quad \text{and} \quad \max_i \|\Delta_i\| "
+        r"> \varepsilon_2 \quad \text{split a cluster}"
+    )
     Settings = ClusteredFLSettings
 
     def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:

@@ -32,6 +32,11 @@ class Ditto(Method):
     name = "ditto"
     paper = "Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021"
     shares = "the global model w; the personal model v stays"
+    equations = (
+        r"v_i \leftarrow v_i - \eta \left( \nabla f_i(v_i) + \lambda (v_i - w^t) \right)"
+        "\n"
+        r"w \leftarrow \frac{\sum_i n_i w_i}{\sum_i n_i}"
+    )
     Settings = DittoSettings
 
     def build(self, model: nn.Module) -> nn.Module:

@@ -59,6 +59,12 @@ class FactorizedFL(Method):
     name = "factorized-fl"
     paper = "Jeong and Hwang, Factorized-FL: Agnostic Personalized Federated Learning with Kernel Factorization …, 2022"
     shares = "u of every layer, biases, γ and β of BatchNorm; v of one layer is sent for comparison"
+    equations = (
+        r"W_i = u_i \otimes v_i + \mu_i"
+        "\n"
+        r"u_i \leftarrow \sum_j \omega_{ij} u_j, \quad \omega_{ij} = \frac{\exp(\varepsilon "
+        r"s_{ij})}{\sum_k \exp(\varepsilon s_{ik})}, \quad s_{ij} = \cos(v_i, v_j)"
+    )
     Settings = FactorizedFLSettings
     needs_all = "factorises whole weights"
     quick = {"learning-rate": 0.05}

@@ -30,6 +30,12 @@ class FactorizedFLPlus(FactorizedFL):
 
     name = "factorized-fl-plus"
     shares = "u, v and the sparse µ of every layer, biases, γ and β of BatchNorm"
+    equations = (
+        r"W_i = u_i \otimes v_i + \mu_i"
+        "\n"
+        r"(u_i, v_i, \mu_i) \leftarrow \sum_j \omega_{ij} (u_j, v_j, \mu_j), \quad \omega_{ij} = "
+        r"\frac{\exp(\varepsilon s_{ij})}{\sum_k \exp(\varepsilon s_{ik})}, \quad s_{ij} = \cos(v_i, v_j)"
+    )
     extras = ()  # v is among the shared arrays
 
     def is_shared(self, name: str, model: nn.Module) -> bool:

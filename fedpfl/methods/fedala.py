@@ -50,6 +50,12 @@ class FedALA(Method):
     name = "fedala"
     paper = "Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI 2023"
     shares = "everything; the weights W_i of the mixture stay"
+    equations = (
+        r"\hat{\Theta}_i = \Theta_i + (\Theta - \Theta_i) \odot W_i"
+        "\n"
+        r"W_i \leftarrow \mathrm{clip}_{[0, 1]} \left( W_i - \eta \nabla f_i(\hat{\Theta}_i) \odot "
+        r"(\Theta - \Theta_i) \right)"
+    )
     Settings = FedALASettings
 
     def build(self, model: nn.Module) -> nn.Module:

@@ -36,6 +36,12 @@ class FedAMP(KeepsTrained):
     name = "fedamp"
     paper = "Huang et al., Personalized Cross-Silo Federated Learning on Non-IID Data, AAAI 2021"
     shares = "everything; each client gets its own mixture"
+    equations = (
+        r"u_i = \sum_j \xi_{ij} w_j, \quad \xi_{ij} = \frac{\alpha}{\sigma} \exp \left( -\frac{\|w_i - "
+        r"w_j\|^2}{\sigma} \right) \; (j \neq i), \quad \xi_{ii} = 1 - \sum_{j \neq i} \xi_{ij}"
+        "\n"
+        r"w_i \leftarrow \arg\min_w f_i(w) + \frac{\lambda}{2 \alpha} \|w - u_i\|^2"
+    )
     Settings = FedAMPSettings
 
     def check(self) -> None:

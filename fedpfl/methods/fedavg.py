@@ -35,6 +35,7 @@ class FedAvg(Method):
     name = "fedavg"
     paper = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017"
     shares = "everything"
+    equations = r"w \leftarrow \frac{\sum_i n_i w_i}{\sum_i n_i}"
     Settings = FedAvgSettings
 
     def is_shared(self, name: str, model: nn.Module) -> bool:

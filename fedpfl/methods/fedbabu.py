@@ -31,6 +31,7 @@ class FedBABU(HeadMethod):
     name = "fedbabu"
     paper = "Oh et al., FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022"
     shares = "the base"
+    equations = r"\theta \leftarrow \frac{\sum_i n_i \theta_i}{\sum_i n_i}, \quad \phi = \phi^0"
     Settings = FedBABUSettings
     quick = {"fedbabu-tuning-epochs": 2}
 

@@ -18,6 +18,10 @@ class FedBN(Method):
     name = "fedbn"
     paper = "Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021"
     shares = "everything but BatchNorm's parameters and running statistics"
+    equations = (
+        r"w^{(l)} \leftarrow \frac{\sum_i n_i w_i^{(l)}}{\sum_i n_i} \quad \text{for every layer } l "
+        r"\text{ but BatchNorm}"
+    )
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share every array that belongs to no BatchNorm layer."""

@@ -35,6 +35,12 @@ class FedCAC(Method):
     name = "fedcac"
     paper = "Wu et al., Bold but Cautious: … Personalized Federated Learning through … Collaboration, ICCV 2023"
     shares = "everything; critical parameters only with similar clients"
+    equations = (
+        r"c_i = |\Delta w_i \odot w_i|, \quad M_i = \text{the share } \tau \text{ of each array with the "
+        r"largest } c_i"
+        "\n"
+        r"w_i \leftarrow M_i \odot \mathrm{custom}_i + (1 - M_i) \odot w"
+    )
     Settings = FedCACSettings
 
     @property

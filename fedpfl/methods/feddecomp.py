@@ -77,6 +77,11 @@ class FedDecomp(Method):
         "Wu et al., Decoupling General and Personalized Knowledge … via Additive and Low-Rank Decomposition, MM 2024"
     )
     shares = "the full-rank part σ of every weight, biases, BatchNorm"
+    equations = (
+        r"\theta_i = \sigma + \tau_i, \quad \tau_i = B_i A_i"
+        "\n"
+        r"\sigma \leftarrow \frac{1}{N} \sum_i \sigma_i"
+    )
     Settings = FedDecompSettings
     quick = {"feddecomp-lora-epochs": 1}
 

@@ -101,6 +101,13 @@ class FedDyn(KeepsArrays):
     name = "feddyn"
     paper = "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021"
     shares = "everything but the client's h_i"
+    equations = (
+        r"w_i = \arg\min_w f_i(w) - \langle h_i, w \rangle + \frac{\alpha}{2} \|w - w^t\|^2, \quad h_i "
+        r"\leftarrow h_i - \alpha (w_i - w^t)"
+        "\n"
+        r"h \leftarrow h - \frac{\alpha}{N} \sum_{i \in S} (w_i - w^t), \quad w \leftarrow \frac{1}{|S|} "
+        r"\sum_{i \in S} w_i - \frac{h}{\alpha}"
+    )
     memory = "h"
     Settings = FedDynSettings
 

@@ -38,6 +38,12 @@ class FedEM(Method):
     name = "fedem"
     paper = "Marfoq et al., Federated Multi-Task Learning under a Mixture of Distributions, NeurIPS 2021"
     shares = "all components; their weights in the mixture stay"
+    equations = (
+        r"q_s(m) \propto \pi_{im} \exp(-\ell(h_m(x_s), y_s)), \quad \pi_{im} = \frac{1}{n_i} \sum_s q_s(m)"
+        "\n"
+        r"w_m \leftarrow \frac{\sum_i n_i w_{im}}{\sum_i n_i}, \quad w_{im} \text{ minimises } \sum_s "
+        r"q_s(m) \, \ell(h_m(x_s), y_s)"
+    )
     needs_classes = "mixes probabilities of classes"
     Settings = FedEMSettings
 

@@ -74,6 +74,11 @@ class FedFac(FedSplit):
 
     name = "fedfac"
     shares = "everything but the client-specific channels of some layers, found by factor analysis"
+    equations = (
+        r"x = A F + e, \quad \nu_k = \sum_j A_{kj}^2"
+        "\n"
+        r"\text{channel } k \text{ is shared if } \nu_k \text{ is above its quantile } \tau"
+    )
     Settings = FedFacSettings
     server_sees_all = True
 

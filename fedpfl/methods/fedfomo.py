@@ -63,6 +63,11 @@ class FedFomo(Method):
     name = "fedfomo"
     paper = "Zhang et al., Personalized Federated Learning with First Order Model Optimization, ICLR 2021"
     shares = "everything; clients also get other clients' models"
+    equations = (
+        r"\omega_{ij} \propto \max \left( 0, \frac{L_i(w_i) - L_i(w_j)}{\|w_j - w_i\|} \right)"
+        "\n"
+        r"w_i \leftarrow w_i + \sum_j \omega_{ij} (w_j - w_i)"
+    )
     extras = (
         Extra("models", CLIENT, "models of other clients, a row each", (ANY, SHARED)),
         Extra("weights", SERVER, "ω, the weight that the client gave to each of them", (ANY,)),

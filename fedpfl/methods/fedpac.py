@@ -110,6 +110,12 @@ class FedPAC(PrototypeMethod):
     name = "fedpac"
     paper = "Xu et al., Personalized Federated Learning with Feature Alignment and Classifier Collaboration, ICLR 2023"
     shares = "everything, and mean features of each class; each client gets its own combination of heads"
+    equations = (
+        r"\min_\theta \; f_i(\theta, \phi_i) + \lambda \, \mathrm{mean}_s (\theta(x_s) - c_{y_s})^2"
+        "\n"
+        r"\phi_i \leftarrow \sum_j \alpha_{ij} \phi_j, \quad \alpha_i = \arg\min_{\alpha \geq 0, \, "
+        r"\sum_j \alpha_j = 1} \sum_j \alpha_j^2 V_j + \left\| h_i - \sum_j \alpha_j h_j \right\|^2"
+    )
     needs_classes = "has a mean of features for each class"
     no_personal_head = "combines its clients' heads, and shares class prototypes"
     Settings = FedPACSettings

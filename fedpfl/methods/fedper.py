@@ -28,6 +28,7 @@ class FedPer(HeadMethod):
     name = "fedper"
     paper = "Arivazhagan et al., Federated Learning with Personalization Layers, 2019"
     shares = "the base"
+    equations = r"\theta \leftarrow \frac{\sum_i n_i \theta_i}{\sum_i n_i}, \quad \phi_i \text{ stays}"
     Settings = FedPerSettings
 
     def is_shared(self, name: str, model: nn.Module) -> bool:

@@ -49,6 +49,12 @@ class FedProto(PrototypeMethod):
     name = "fedproto"
     paper = "Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022"
     shares = "nothing of the model, but mean features of each class"
+    equations = (
+        r"C_i(j) = \frac{1}{|D_{ij}|} \sum_{s \in D_{ij}} f_i(x_s), \quad C(j) = \frac{\sum_i |D_{ij}| "
+        r"C_i(j)}{\sum_i |D_{ij}|}"
+        "\n"
+        r"\min_{w_i} \; \mathrm{CE}(w_i) + \lambda \, \mathrm{mean}_s (f_i(x_s) - C(y_s))^2"
+    )
     needs_classes = "has a prototype for each class"
     no_personal_head = "keeps its head already, and shares class prototypes, for which a class means the same to all"
     Settings = FedProtoSettings

@@ -25,6 +25,11 @@ class FedProx(Method):
     name = "fedprox"
     paper = "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020"
     shares = "everything"
+    equations = (
+        r"w_i \leftarrow \arg\min_w f_i(w) + \frac{\mu}{2} \|w - w^t\|^2"
+        "\n"
+        r"w \leftarrow \frac{\sum_i n_i w_i}{\sum_i n_i}"
+    )
     Settings = FedProxSettings
 
     def schedule(self, local: LocalRound) -> list[Phase]:

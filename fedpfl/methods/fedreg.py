@@ -71,6 +71,7 @@ class FedReG(Method):
     name = "fedreg"
     paper = "Liu et al., FedReG: Recouping the Global Model in Personalized Federated Learning"
     shares = "base and head_G; a second head stays"
+    equations = r"\hat{y}(x) = G(\theta(x)) + P_i(\theta(x)), \quad Q = \frac{t}{C}"
     needs_classes = "draws a set with equally many samples of each class"
     no_personal_head = "has a personal head already, and its other one learns what is common to all"
     Settings = FedReGSettings

@@ -29,6 +29,12 @@ class FedRep(HeadMethod):
     name = "fedrep"
     paper = "Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021"
     shares = "the base"
+    equations = (
+        r"\phi_i \leftarrow \phi_i - \eta \nabla_\phi f_i(\theta, \phi_i), \quad \text{then} \quad "
+        r"\theta_i \leftarrow \theta_i - \eta \nabla_\theta f_i(\theta_i, \phi_i)"
+        "\n"
+        r"\theta \leftarrow \frac{\sum_i n_i \theta_i}{\sum_i n_i}"
+    )
     Settings = FedRepSettings
     quick = {"fedrep-p-epochs": 1}
 

@@ -45,6 +45,12 @@ class FedRoD(Method):
     name = "fedrod"
     paper = "Chen and Chao, On Bridging Generic and Personalized Federated Learning …, ICLR 2022"
     shares = "the base and the generic head"
+    equations = (
+        r"\min_{\theta, g} \; \mathrm{CE}(g(z) + \log n_{ic}, y), \quad z = \theta(x)"
+        "\n"
+        r"\min_{p_i} \; \mathrm{CE}(g(z) + p_i(z), y) \quad \text{with } \theta \text{ and } g \text{ "
+        r"standing still}"
+    )
     needs_classes = "balances classes"
     no_personal_head = "has a personal head already, and its other one learns what is common to all"
     Settings = FedRoDSettings

@@ -62,6 +62,10 @@ class FedSplit(Method):
     name = "fedsplit"
     paper = "Wang, Tang, Li, Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data"
     shares = "everything but the client-specific channels of some layers, by a given split"
+    equations = (
+        r"W_i = (W^s, W_i^p), \quad W^s \leftarrow W^s + \eta_g \frac{\sum_i n_i (W_i^s - W^s)}{\sum_i "
+        r"n_i}"
+    )
     needs_all = "splits whole layers into channels"
     Settings: ClassVar[type[Any]] = FedSplitSettings
 

@@ -44,6 +44,10 @@ class GPFL(Method):
         "ICCV 2023"
     )
     shares = "base, class embeddings, conditional valve"
+    equations = (
+        r"\min \; \mathrm{CE}(\phi_i(\mathrm{CoV}(f, p_i)), y) + \mathrm{CE}(\cos(\mathrm{CoV}(f, g), E), "
+        r"y) + \lambda \|\mathrm{CoV}(f, g) - E_y\|"
+    )
     needs_classes = "has an embedding of each class"
     no_personal_head = "keeps its head already, and shares class embeddings, for which a class means the same to all"
     Settings = GPFLSettings

@@ -101,6 +101,12 @@ class KNNPer(Method):
     name = "knn-per"
     paper = "Marfoq et al., Personalized Federated Learning through Local Memorization, ICML 2022"
     shares = "everything; features of the client's samples, which are remembered, stay"
+    equations = (
+        r"h_i(x) = \lambda \, h_i^{\mathrm{knn}}(x) + (1 - \lambda) \, h(x)"
+        "\n"
+        r"h_i^{\mathrm{knn}}(x)_y \propto \sum_{s \in \mathrm{knn}(x), \, y_s = y} \exp \left( "
+        r"-\frac{\|\varphi(x) - \varphi(x_s)\|_2}{\sigma} \right)"
+    )
     needs_classes = "lets neighbours vote for classes"
     Settings = KNNPerSettings
 

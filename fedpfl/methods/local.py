@@ -13,6 +13,7 @@ class Local(Method):
     name = "local"
     paper = "no federation: the baseline of every personalised-FL paper"
     shares = "nothing"
+    equations = r"w_i \leftarrow w_i - \eta \nabla f_i(w_i)"
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Nothing travels."""

@@ -40,6 +40,10 @@ class Moon(KeepsTrained):
     name = "moon"
     paper = "Li, He, Song, Model-Contrastive Federated Learning, CVPR 2021"
     shares = "everything; the model that a client trained last stays for comparison"
+    equations = (
+        r"\min_w \; \mathrm{CE} + \mu \ell, \quad \ell = -\log \frac{\exp(\cos(z, z_{\mathrm{glob}}) / "
+        r"\tau)}{\exp(\cos(z, z_{\mathrm{glob}}) / \tau) + \exp(\cos(z, z_{\mathrm{prev}}) / \tau)}"
+    )
     Settings = MoonSettings
 
     def schedule(self, local: LocalRound) -> list[Phase]:

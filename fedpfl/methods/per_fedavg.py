@@ -41,6 +41,7 @@ class PerFedAvg(Method):
     name = "per-fedavg"
     paper = "Fallah et al., Personalized Federated Learning … A Model-Agnostic Meta-Learning Approach, NeurIPS 2020"
     shares = "everything"
+    equations = r"\min_w \; \sum_i f_i(w - \alpha \nabla f_i(w))"
     Settings = PerFedAvgSettings
     quick = {"per-fedavg-beta": 0.02}  # the default is for more rounds
 

@@ -50,6 +50,7 @@ class PFedGate(Method):
     name = "pfedgate"
     paper = "Chen et al., Efficient Personalized Federated Learning via Sparse Model-Adaptation, ICML 2023"
     shares = "the dense model; the gate stays"
+    equations = r"w_i(x) = g_i(x) \odot w, \quad \text{of which at most a share } s \text{ is not } 0"
     Settings = PFedGateSettings
     quick = {"learning-rate": 0.05, "batch-size": 10, "pfedgate-share": 1.0}
 

@@ -45,6 +45,12 @@ class PFedMe(KeepsTrained):
     name = "pfedme"
     paper = "T Dinh et al., Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020"
     shares = "the global model w; the client's θ stays"
+    equations = (
+        r"\theta_i \approx \arg\min_\theta f_i(\theta) + \frac{\lambda}{2} \|\theta - w_i\|^2, \quad w_i "
+        r"\leftarrow w_i - \eta \lambda (w_i - \theta_i)"
+        "\n"
+        r"w \leftarrow (1 - \beta) w + \beta \, \mathrm{mean}_i(w_i)"
+    )
     Settings = PFedMeSettings
 
     def schedule(self, local: LocalRound) -> list[Phase]:

@@ -33,6 +33,10 @@ class PFedSD(KeepsTrained):
     name = "pfedsd"
     paper = "Jin et al., Personalized Edge Intelligence via Federated Self-Knowledge Distillation, TPDS 2023"
     shares = "everything; the model before aggregation stays as teacher"
+    equations = (
+        r"\min_w \; \mathrm{CE} + \lambda \tau^2 \, \mathrm{KL} \left( "
+        r"\mathrm{softmax}(z_{\mathrm{teacher}} / \tau) \,\|\, \mathrm{softmax}(z / \tau) \right)"
+    )
     needs_classes = "learns from probabilities of classes"
     Settings = PFedSDSettings
 

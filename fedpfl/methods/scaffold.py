@@ -82,6 +82,12 @@ class Scaffold(KeepsArrays):
     name = "scaffold"
     paper = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020"
     shares = "everything, and the change of the client's c_i"
+    equations = (
+        r"y_i \leftarrow y_i - \eta (\nabla f_i(y_i) - c_i + c)"
+        "\n"
+        r"x \leftarrow x + \eta_g \, \mathrm{mean}_i(y_i - x), \quad c \leftarrow c + \frac{1}{N} \sum_{i "
+        r"\in S} \Delta c_i"
+    )
     extras = (
         Extra("control", CLIENT, "c, the mean of all clients' c_i", (SHARED,)),
         Extra("change", SERVER, "Δc_i, the change of the client's c_i", (SHARED,)),

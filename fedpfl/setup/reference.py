@@ -24,7 +24,6 @@ BEGIN = "# -- settings: written by `fedpfl config --update`, which reads them fr
 END = "# -- end of settings --"
 VERSION = re.compile(r'(?<=^version = ")[^"]*(?="$)', re.MULTILINE)
 CITED_VERSION = re.compile(r"(?<=^version: ).*$", re.MULTILINE)
-README_TABLE = re.compile(r"(?<=\n\| method \| paper \| what is shared \|\n\|---\|---\|---\|\n)(?:\|.*\n)*")
 
 
 def pyproject_block(values: Mapping[str, Any] | None = None) -> str:
@@ -66,10 +65,20 @@ def methods_page() -> str:
     lines = [
         "# Methods",
         "",
-        "What each method does, from which paper, and what it can be told. E, B and η are the settings `local-epochs`,",
-        "`batch-size` and `learning-rate` of [configuration.md](configuration.md). What travels is that of the default",
-        "settings. Written by `fedpfl config --update` from the files in `fedpfl/methods/`;",
-        "[adding-a-method.md](adding-a-method.md) shows how one is written.",
+        "What each method does, from which paper, and what it can be told. Written by `fedpfl config --update` from",
+        "the files in `fedpfl/methods/`; [adding-a-method.md](adding-a-method.md) shows how one is written.",
+        "",
+        "| method | paper | what is shared |",
+        "|---|---|---|",
+        *map(_row, methods().values()),
+        "",
+        "With `tune-epochs=5` each client trains a copy of its model before every test, whatever the method: FedAvg+,",
+        "FedProx+. Where the server takes a mean, it may also make a step of its own towards it, as in FedAvgM,",
+        "FedAdam and FedYogi: [`server-optimizer`](configuration.md#servers-step).",
+        "",
+        "E, B and η are the settings `local-epochs`, `batch-size` and `learning-rate` of",
+        "[configuration.md](configuration.md). In the equations client i has n_i samples and the loss f_i; θ is the",
+        "base, φ the head of a model, w both. What travels is that of the default settings.",
         "",
     ]
     for method in methods().values():
@@ -77,17 +86,8 @@ def methods_page() -> str:
     return "\n".join(lines)
 
 
-def readme_rows() -> str:
-    """Return a row for each method, for the README's table."""
-    rows = []
-    for method in methods().values():
-        names = " ".join([f"`{method.name}`", *(f"(`{alias}`)" for alias in method.aliases)])
-        rows.append(f"| {names} | {method.paper} | {method.shares} |\n")
-    return "".join(rows)
-
-
 def update(root: Path) -> list[Path]:
-    """Rewrite the block in ``pyproject.toml``, the two pages in ``docs`` and the README's table of methods.
+    """Rewrite the block in ``pyproject.toml`` and the two pages in ``docs``.
 
     And the version, whose one place is ``fedpfl/__init__.py``: Flower wants it written out in ``pyproject.toml``.
     An app of a user's own, which is without the package's code, has the block alone, and keeps its own values there.
@@ -114,9 +114,6 @@ def update(root: Path) -> list[Path]:
         root / "docs" / "configuration.md": settings_page(),
         root / "docs" / "methods.md": methods_page(),
     }
-    readme = root / "README.md"
-    if readme.is_file():
-        wanted[readme] = README_TABLE.sub(lambda _: readme_rows(), readme.read_text(encoding="utf-8"))
     citation = root / "CITATION.cff"
     if citation.is_file():
         wanted[citation] = CITED_VERSION.sub(__version__, citation.read_text(encoding="utf-8"))
@@ -144,6 +141,11 @@ def _values(project: Path, block: str) -> dict[str, Any]:
     return found
 
 
+def _row(method: type[Method]) -> str:
+    names = " ".join([f"[`{method.name}`](#{method.name})", *(f"(`{alias}`)" for alias in method.aliases)])
+    return f"| {names} | {method.paper} | {method.shares} |"
+
+
 def _description(method: type[Method]) -> list[str]:
     title, _, about = (inspect.getdoc(inspect.getmodule(method)) or "").partition("\n")
     names = ", ".join(f"`{name}`" for name in (method.name, *method.aliases))
@@ -152,6 +154,8 @@ def _description(method: type[Method]) -> list[str]:
     lines = [f"## {method.name}", "", title, "", *facts]
     for text in (about.strip(), inspect.getdoc(method)):
         lines += ["", text] if text else []
+    if method.equations:
+        lines += ["", "```math", *method.equations.split("\n"), "```"]
     table = _settings_table(method.Settings, method.name)
     return [*lines, "", *table] if dataclasses.fields(method.Settings) else lines
 

@@ -1,4 +1,4 @@
-"""The ready-made configurations: known to the program, feasible, what the papers state. And what the README shows."""
+"""The ready-made configurations: known to the program, feasible, what the papers state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from fedpfl import models
 from fedpfl.data import Dataset, partition, table
 from fedpfl.data.datasets import text
 from fedpfl.setup.config import Config, check_keys
-from fedpfl.setup.reference import README_TABLE, readme_rows
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
 FILES = sorted(FOLDER.glob("*.toml"))
@@ -178,13 +177,6 @@ def test_a_round_of_the_speed_setting_is_57000_samples() -> None:
     asked = round(config.run.fraction_train * len(shares))
     assert {len(share.train) for share in shares} == {2850}
     assert asked * 2850 * config.training.local_epochs == 57_000
-
-
-README = FOLDER.parent / "README.md"
-
-
-def test_the_readme_lists_every_method_as_the_code_describes_it() -> None:
-    assert README_TABLE.search(README.read_text(encoding="utf-8")).group() == readme_rows()
 
 
 @pytest.mark.parametrize("page", ["deployment.md", "jetson.md"])

@@ -91,8 +91,9 @@ class SwitchableNorm(nn.BatchNorm1d):
 
 
 def _mixture(logits: Tensor, moments: Sequence[Tensor]) -> Tensor:
-    mixed, *rest = (share * moment for share, moment in zip(logits.softmax(0), moments))
-    for more in rest:
+    parts: list[Tensor] = [share * moment for share, moment in zip(logits.softmax(0), moments)]
+    mixed = parts[0]
+    for more in parts[1:]:
         mixed = mixed + more
     return mixed
 

@@ -106,6 +106,12 @@ class Scaffold(KeepsArrays):
         local.notes["gradients"] = start = Correction(arrays)
         return [Phase(train=everything, epochs=1, penalty=start, learning_rate=0.0, move_statistics=False), training]
 
+    def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
+        """Say so where the correction goes through momentum, which the paper's steps have not."""
+        if not self.training.momentum or self.training.optimizer != "sgd":
+            return []
+        return [f"scaffold: with momentum = {self.training.momentum:g} it may leave the optimum; its paper has 0"]
+
     @torch.no_grad()
     def conclude(self, local: LocalRound) -> Payload:
         """Renew c_i and send its change; it stays 0 for a parameter that did not arrive."""

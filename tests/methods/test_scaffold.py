@@ -8,11 +8,13 @@ import torch
 from support import FEW_SAMPLES, LocalGrid, federation, simulate
 from torch import nn
 
+from fedpfl import models
 from fedpfl.core.layout import Layout
 from fedpfl.data.federation import Samples
 from fedpfl.messages import from_content
 from fedpfl.results.new_clients import Simulation
 from fedpfl.server.federation import run_federation
+from fedpfl.setup.config import Config
 from fedpfl.training.loop import run_phase
 from fedpfl.training.phase import Correction, Phase
 from fedpfl.training.settings import TrainingSettings
@@ -90,3 +92,9 @@ def test_tests_need_no_control_variate(tmp_path):
     run_federation(grid, values)
     names = {kind: set(from_content(asked).arrays) for kind, _, asked, _ in grid.log}
     assert names == {"query": set(), "train": {"shared", "control"}, "evaluate": {"shared"}}
+
+
+@pytest.mark.parametrize(("more", "said"), [({"momentum": 0.9}, 1), ({"momentum": 0.0}, 0), ({"optimizer": "adam"}, 0)])
+def test_momentum_is_named_before_the_first_round(more, said):
+    chosen = Config.parse({"method": "scaffold", **more}).method
+    assert len(chosen.remarks(models.build("small-cnn", (1, 8, 8), 10), clients=4, rounds=5)) == said

@@ -73,7 +73,7 @@ def test_an_installed_wheel_runs_reports_and_makes_outside_a_checkout(fedpfl_com
         'dataset="digits" fraction-train=1.0 partitioner="iid" split="mixed" num-classes=0', *("-c", TINY[0]),
         "-c", TINY[1], "-c", 'run-name="one" output-dir="runs"',
     )  # fmt: skip
-    assert (folder / "runs" / "one" / "summary.json").is_file()
+    assert (folder / "runs" / "one" / "summary.md").is_file()
 
     fedpfl_command("report", "runs/one", "--output", "one.html")
     assert "<style>" in (folder / "one.html").read_text(encoding="utf-8")

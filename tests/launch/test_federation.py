@@ -18,6 +18,7 @@ from waiting import HANG_SECONDS
 from fedpfl.core.errors import ConfigError, FedpflError, LayoutError, StateError
 from fedpfl.core.extras import SERVER
 from fedpfl.methods import methods
+from fedpfl.results.line import in_words
 from fedpfl.results.summary import outcome
 from fedpfl.server.federation import run_federation
 from fedpfl.setup.assembly import assemble, extras_of
@@ -447,6 +448,14 @@ def test_odd_numbers_that_a_reply_need_not_have_are_left_out_and_the_rest_counts
     assert not {"trained", "details"} & line.keys()
     left_out = "trained-correct, trained-loss-sum" if key == "trained-samples" else key
     assert f"round 1: client 1: no proper {left_out}; left out" in caplog.text
+
+
+def test_who_has_only_flower_s_log_sees_the_accuracies_of_every_round(tmp_path, caplog):
+    caplog.set_level("INFO", logger="flwr")
+    folder = simulate(tmp_path, 2, method="fedavg", num_server_rounds=2, local_epochs=1)
+    assert [message for message in caplog.messages if message.startswith("fedpfl: round ")] == [
+        f"fedpfl: round {line['round']} of 2: {in_words(line)}" for line in folder.metrics()
+    ]
 
 
 @pytest.mark.parametrize("data", [NOT_AN_ARRAY, b"", b"PK\x05\x06" + bytes(18)])

@@ -1,0 +1,176 @@
+"""The documentation's site: built without a warning, all its links lead somewhere, and what a browser says to it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from report.browser import PROGRAM, Browser
+
+pytest.importorskip("mkdocstrings")
+pytest.importorskip("material")
+pytest.importorskip("latex2mathml")
+
+pytestmark = pytest.mark.xdist_group("chromium")
+ROOT = Path(__file__).parents[2]
+PHONE = 390
+WIDTH = "document.documentElement.scrollWidth"
+# One of each kind: pictures, tables with long words, equations, code, signatures, a diagram, a notebook.
+SHOWN = ("index", "methods", "commands", "api", "architecture", "tutorial/compare", "notebooks/compare")
+# Texts of the page with too little contrast to what is behind them (WCAG AA: 4.5, for large letters 3), once each.
+FAINT = """
+(() => {
+  const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+  const over = ([r, g, b, a = 1], back) => [r, g, b].map((value, k) => a * value + (1 - a) * back[k]);
+  const behind = (element) => {
+    const layers = [];
+    for (let at = element; at; at = at.parentElement) {
+      const colour = parse(getComputedStyle(at).backgroundColor);
+      layers.push(colour);
+      if (colour.length === 3 || colour[3] === 1) break;
+    }
+    return layers.reverse().reduce((back, layer) => over(layer, back), [255, 255, 255]);
+  };
+  const light = (colour) => {
+    const linear = (value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = colour.map((value) => linear(value / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const found = new Map(), seen = new Set();
+  const walker = document.createTreeWalker(document.querySelector(".md-content"), NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    const words = walker.currentNode.textContent.trim();
+    // Elements of one kind in one kind of place look alike.
+    const alike = [element, element.parentElement].map((at) => `${at.tagName} ${at.className}`).join(" < ");
+    if (!words || seen.has(alike) || element.closest("math")) continue;
+    seen.add(alike);
+    if (!element.checkVisibility({ opacityProperty: true })) continue;
+    if (element.closest(".headerlink, button, title")) continue;
+    const style = getComputedStyle(element), back = behind(element);
+    const [one, two] = [light(over(parse(style.color), back)), light(back)].sort((a, b) => b - a);
+    const large = parseFloat(style.fontSize) >= 24;
+    const ratio = (one + 0.05) / (two + 0.05);
+    const kind = `${element.className || element.tagName} ${style.color}`;
+    if (ratio < (large ? 3 : 4.5)) found.set(kind, `${ratio.toFixed(2)} ${kind}: ${words.slice(0, 30)}`);
+  }
+  return [...found.values()];
+})()
+"""
+
+
+class Page(HTMLParser):
+    """What a page links to, and which places it has."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links, self.loads, self.places = [], [], {""}
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.places |= {given[key] for key in ("id", "name") if given.get(key)}
+        if tag == "a" and given.get("href"):
+            self.links.append(given["href"])
+        if tag in ("script", "img", "iframe") and given.get("src"):
+            self.loads.append(given["src"])
+        if tag == "link" and "canonical" not in given.get("rel", ""):
+            self.loads.append(given["href"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
+        cwd=ROOT, capture_output=True, text=True, timeout=300, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    return {path: Page(path) for path in site.rglob("*.html")}
+
+
+def test_every_link_leads_somewhere(pages, site):
+    dead = []
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or path.name == "404.html":
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if target.is_dir():
+                target /= "index.html"
+            lost = not target.is_file() or (target in pages and unquote(parts.fragment) not in pages[target].places)
+            dead += [f"{path.relative_to(site)}: {link}"] if lost else []
+    assert not dead
+
+
+def test_pages_load_nothing_from_the_network(pages):
+    found = {link for page in pages.values() for link in page.loads}
+    assert not {link for link in found if urlsplit(link).netloc or link.startswith("//")}
+
+
+def test_every_command_and_every_public_name_has_its_place(pages, site):
+    from typer.main import get_command
+
+    import fedpfl
+    from fedpfl.cli import app
+
+    commands = {f"fedpfl-{name}" for name, command in get_command(app).commands.items() if not command.hidden}
+    assert commands <= pages[site / "commands.html"].places
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    names = set(fedpfl.__all__) - {"__version__"}
+    assert not {name for name in names if f"::: fedpfl.{name}\n" not in text + "\n"}
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if PROGRAM is None:
+        pytest.skip("needs Chromium (apt-get install chromium)")
+    with Browser(tmp_path_factory.mktemp("chromium") / "profile") as started:
+        yield started
+
+
+def trouble(said, site):
+    """Return what went wrong; a page loads its own files."""
+    return [words for words in said if not words.startswith(f"requested {site.as_uri()}/")]
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_page_has_no_errors_fits_a_telephone_and_can_be_read(browser, site, name):
+    assert (site / f"{name}.html").is_file()
+    for dark in (False, True):
+        assert trouble(browser.open(site / f"{name}.html", dark=dark), site) == []
+        assert browser.evaluate(FAINT) == []
+    assert trouble(browser.open(site / f"{name}.html", width=PHONE, height=844), site) == []
+    assert browser.evaluate(WIDTH) <= PHONE
+
+
+def test_the_search_finds_a_method_in_a_folder_without_a_web_server(browser, site):
+    assert trouble(browser.open(site / "index.html"), site) == []
+    found = browser.evaluate(
+        """
+        new Promise((done) => {
+          const field = document.querySelector("[data-md-component=search-query]");
+          document.querySelector("#__search").checked = true;
+          field.focus();
+          field.value = "factorized";
+          field.dispatchEvent(new KeyboardEvent("keyup", { bubbles: true }));
+          const look = (left) => {
+            const links = [...document.querySelectorAll(".md-search-result__link")].map((link) => link.href);
+            links.length || !left ? done(links) : setTimeout(look, 50, left - 1);
+          };
+          look(400);
+        })
+        """
+    )
+    assert any("methods.html" in link for link in found)

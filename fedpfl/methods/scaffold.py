@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import nn
 
 from ..core.extras import CLIENT, SERVER, SHARED, Extra
 from ..core.federation import Client, Federation

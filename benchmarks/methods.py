@@ -144,8 +144,9 @@ class BareLoop:
         still = [p for name, p in model.named_parameters() if name not in set(names) and p.requires_grad]
         norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         momenta = [m.momentum for m in norms]
-        rate, momentum, decay = phase.learning_rate or settings.learning_rate, settings.momentum, settings.weight_decay
-        velocity = [torch.zeros_like(p) for p in params]
+        rate = settings.learning_rate if phase.learning_rate is None else phase.learning_rate
+        momentum, decay = settings.momentum, settings.weight_decay
+        velocity, loss = [torch.zeros_like(p) for p in params], phase.loss_with(settings)
         groups = (*phase.groups, Group(lambda name: True))
         of = [next(i for i, group in enumerate(groups) if group.selected(name)) for name in names]
         parts = [
@@ -165,7 +166,7 @@ class BareLoop:
                     if norms and len(batch.y) == 1:  # which BatchNorm cannot normalise
                         model.eval()
                     if phase.gradient is None:
-                        grads: list[Tensor] = list(torch.autograd.grad(phase.loss(model, batch), params))
+                        grads: list[Tensor] = list(torch.autograd.grad(loss(model, batch), params))
                     else:
                         _, grads = phase.gradient(model, batch, names, params)
                     if phase.penalty is not None:

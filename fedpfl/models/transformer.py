@@ -58,21 +58,29 @@ class SelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Self-attention and a feed-forward network, each behind a layer normalisation and with a shortcut around it."""
+    """Self-attention and a feed-forward network, each behind a layer normalisation and with a shortcut around it.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    width, heads, hidden : int
+        Numbers of a vector, attention heads, hidden units.
+    activation : nn.Module
+        Of the hidden units.
+    """
+
+    def __init__(self, width: int, heads: int, hidden: int, activation: nn.Module) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(WIDTH)
-        self.attention = SelfAttention(WIDTH, HEADS)
-        self.norm2 = nn.LayerNorm(WIDTH)
-        self.forward1 = nn.Linear(WIDTH, HIDDEN)
-        self.relu = nn.ReLU()
-        self.forward2 = nn.Linear(HIDDEN, WIDTH)
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = SelfAttention(width, heads)
+        self.norm2 = nn.LayerNorm(width)
+        self.forward1 = nn.Linear(width, hidden)
+        self.activation = activation
+        self.forward2 = nn.Linear(hidden, width)
 
-    def forward(self, x: Tensor, ignored: Tensor) -> Tensor:
+    def forward(self, x: Tensor, ignored: Tensor | None = None) -> Tensor:
         """Map (n, length, width) to (n, length, width); see :class:`SelfAttention`."""
         x = x + self.attention(self.norm1(x), ignored)
-        out: Tensor = x + self.forward2(self.relu(self.forward1(self.norm2(x))))
+        out: Tensor = x + self.forward2(self.activation(self.forward1(self.norm2(x))))
         return out
 
 
@@ -91,7 +99,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, WIDTH)
         self.register_buffer("positions", sinusoids(length), persistent=False)
-        self.blocks = named(**{f"block{number}": Block() for number in range(1, BLOCKS + 1)})
+        self.blocks = named(**{f"block{n}": Block(WIDTH, HEADS, HIDDEN, nn.ReLU()) for n in range(1, BLOCKS + 1)})
         self.norm = nn.LayerNorm(WIDTH)
 
     def forward(self, tokens: Tensor) -> Tensor:

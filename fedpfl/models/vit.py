@@ -6,28 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from .registry import BaseHeadModel, Shape, named, register
-from .transformer import SelfAttention
+from .transformer import Block
 
 PATCH, WIDTH, HEADS, HIDDEN, BLOCKS = 4, 128, 4, 256, 6
-
-
-class VisionBlock(nn.Module):
-    """Self-attention and a feed-forward network, each behind a layer normalisation and with a shortcut around it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(WIDTH)
-        self.attention = SelfAttention(WIDTH, HEADS)
-        self.norm2 = nn.LayerNorm(WIDTH)
-        self.forward1 = nn.Linear(WIDTH, HIDDEN)
-        self.gelu = nn.GELU()
-        self.forward2 = nn.Linear(HIDDEN, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (n, patches, width) to (n, patches, width)."""
-        x = x + self.attention(self.norm1(x))
-        out: Tensor = x + self.forward2(self.gelu(self.forward1(self.norm2(x))))
-        return out
 
 
 class Patches(nn.Module):
@@ -45,7 +26,7 @@ class Patches(nn.Module):
         self.embedding = nn.Conv2d(channels, WIDTH, PATCH, stride=PATCH)
         self.positions = nn.Parameter(torch.empty(1, (height // PATCH) * (width // PATCH), WIDTH))
         nn.init.normal_(self.positions, std=0.02)
-        self.blocks = named(**{f"block{number}": VisionBlock() for number in range(1, BLOCKS + 1)})
+        self.blocks = named(**{f"block{n}": Block(WIDTH, HEADS, HIDDEN, nn.GELU()) for n in range(1, BLOCKS + 1)})
         self.norm = nn.LayerNorm(WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:

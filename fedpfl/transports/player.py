@@ -178,7 +178,7 @@ def serve(
     replies: Connection,
     lifeline: Connection,
     inherited: Sequence[Connection | Slots],
-    slots: Slots | None,
+    slots: Slots,
 ) -> None:
     """Play clients until the server's process is gone; the main function of a worker process.
 
@@ -190,7 +190,7 @@ def serve(
         Where requests come from and replies go; nobody writes to the lifeline, which ends with the server's process.
     inherited : sequence of Connection or Slots
         The other ends of this worker, and what belongs to others, which a fork has taken with it.
-    slots : Slots, optional
+    slots : Slots
         Memory for the arrays of replies.
     """
     for other in inherited:
@@ -220,7 +220,7 @@ def serve(
             replies.send(answer)
         else:
             listed = notes(answer.arrays)
-            in_slot = slots is not None and slots.write(asked.slot, answer.arrays, listed)
+            in_slot = slots.write(asked.slot, answer.arrays, listed)
             with said.lock:
                 replies.send(Answered(asked.client, answer.config, answer.metrics, listed, in_slot))
                 if not in_slot:

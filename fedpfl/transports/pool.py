@@ -66,7 +66,7 @@ class _Worker:
     process: BaseProcess
     requests: Connection
     replies: Connection
-    slots: Slots | None
+    slots: Slots
     shelf: Shelf = field(default_factory=Shelf)
     # Clients whose requests it has, the first of which it plays, and where each may leave its reply.
     asked: deque[tuple[int, Slot | None]] = field(default_factory=deque)
@@ -77,8 +77,7 @@ class _Worker:
     def close(self) -> None:
         self.requests.close()
         self.replies.close()
-        if self.slots is not None:
-            self.slots.close()
+        self.slots.close()
 
 
 class Pool:
@@ -131,12 +130,11 @@ class Pool:
             ArrayNote(name, id(array), array.dtype.str, array.shape, id(array) not in worker.shelf)
             for name, array in message.arrays.items()
         ]
-        slot = worker.slots.lend() if worker.slots is not None else None
+        slot = worker.slots.lend()
         asked = Asked(worker.fresh, client, kind, message.config, listed, slot)
         header = pickle.dumps(asked, pickle.HIGHEST_PROTOCOL)
         if worker.asked and (len(header) > SMALL_HEADER or any(note.follows for note in listed)):
-            if worker.slots is not None:
-                worker.slots.give_back(slot)
+            worker.slots.give_back(slot)
             return False
         worker.fresh = False
         worker.shelf.take(listed, lambda note: message.arrays[note.name])
@@ -163,7 +161,7 @@ class Pool:
                 yield from self._replace(number)
                 continue
             _, slot = worker.asked.popleft()
-            if worker.slots is not None and not (isinstance(found, Answered) and found.in_slot):
+            if not (isinstance(found, Answered) and found.in_slot):
                 worker.slots.give_back(slot)
                 if isinstance(found, Answered):
                     worker.slots.fit(found.arrays)
@@ -191,7 +189,7 @@ class Pool:
 
     def _arrays(self, worker: _Worker, found: Answered) -> dict[str, np.ndarray]:
         slot = worker.asked[0][1]
-        if found.in_slot and worker.slots is not None and slot is not None:
+        if found.in_slot and slot is not None:
             return worker.slots.arrays(slot, found.arrays)
         return {note.name: receive_array(worker.replies, note) for note in found.arrays}
 
@@ -201,10 +199,10 @@ class Pool:
         for end in (to_worker, replies):
             enlarge(end)
         inherited: list[Connection | Slots] = [to_worker, from_worker, self._lifeline]
-        inherited += [end for other in self._workers for end in (other.requests, other.replies, other.slots) if end]
+        inherited += [end for other in self._workers for end in (other.requests, other.replies, other.slots)]
         fork = self._context.get_start_method() == "fork"
         given = inherited if fork else []
-        slots = Slots() if fork and Slots.supported() else None
+        slots = Slots(fork)
         process = self._context.Process(  # type: ignore[attr-defined]
             target=serve, args=(self._make(number), requests, replies, self._ends, given, slots),
             name=f"fedpfl worker {number}", daemon=True,

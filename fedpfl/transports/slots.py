@@ -36,12 +36,19 @@ class Slot(NamedTuple):
 class Slots:
     """The slots of one worker, made before that is forked, so that both ends have the same file.
 
+    Where the system has none, or the worker is started anew instead, there never is a slot to lend.
+
+    Parameters
+    ----------
+    usable : bool
+        Whether the worker will be forked.
+
     The server's end lends a slot with each request. The slot is free again when the last array in it is gone, so that
     a rule may keep arrays as long as it likes.
     """
 
-    def __init__(self) -> None:
-        self._file = os.memfd_create("fedpfl-replies")
+    def __init__(self, usable: bool = True) -> None:
+        self._file = os.memfd_create("fedpfl-replies") if usable and self.supported() else -1
         self._memory: mmap.mmap | None = None
         self._free: list[Slot] = []
         self._count = self._size = 0
@@ -66,7 +73,7 @@ class Slots:
         """Make slots that hold such arrays, if all that there are now are free."""
         size = -(-_places(listed)[1] // mmap.PAGESIZE) * mmap.PAGESIZE
         count = min(MOST_SLOTS, MOST_BYTES // max(1, size))
-        if size <= self._size or not count or len(self._free) < self._count:
+        if self._file < 0 or size <= self._size or not count or len(self._free) < self._count:
             return
         os.ftruncate(self._file, count * size)
         self._memory, self._count, self._size = mmap.mmap(self._file, count * size), count, size

@@ -347,6 +347,24 @@ class Samples(NamedTuple):
     row: str
 
 
+def read_files(path: Path, settings: DataSettings, features: str, windows: bool = False) -> list[tuple[Path, Columns]]:
+    """Read the table, or those of a folder with ``train`` and ``test``, whose columns of features must be the same.
+
+    Parameters
+    ----------
+    path, settings, windows
+        As :func:`table_files` and :func:`read_columns` take them.
+    features : str
+        What features are called, for the error.
+    """
+    tables = [(file, read_columns(file, settings, windows=windows)) for file in table_files(path)]
+    first, own = tables[0]
+    for file, table in tables[1:]:
+        if table.features != own.features:
+            raise DataError(f"{file}: its {features} are not those of {first.name}, in the same order")
+    return tables
+
+
 def to_dataset(
     parts: Sequence[Samples],
     name: str,

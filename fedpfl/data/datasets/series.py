@@ -10,7 +10,7 @@ from ...core.errors import ConfigError, DataError
 from ..dataset import Dataset
 from ..registry import dataset
 from ..settings import DataSettings
-from .columns import MOST_VALUES, Columns, Samples, Words, read_columns, table_files, to_dataset
+from .columns import MOST_VALUES, Columns, Samples, Words, read_files, to_dataset
 from .npz import require_no_gaps
 from .places import own_path
 
@@ -33,15 +33,11 @@ def read_series(path: Path, settings: DataSettings, num_classes: int | None = No
     ConfigError, DataError
         The file, the row and the column that are wrong, and why.
     """
-    files = table_files(path)
-    tables = [read_columns(file, settings, windows=True) for file in files]
-    for file, table in zip(files[1:], tables[1:]):
-        if table.features != tables[0].features:
-            raise DataError(f"{file}: its channels are not those of {files[0].name}, in the same order")
-    parts = [_samples(file, table, settings) for file, table in zip(files, tables)]
+    parts = [_samples(file, table, settings) for file, table in read_files(path, settings, "channels", windows=True)]
     lengths = [part.x.shape[2] for part in parts]
     if len(set(lengths)) > 1:
-        raise DataError(f"{files[1]}: its windows have {lengths[1]} rows, those of {files[0].name} {lengths[0]}")
+        first, other = (part.path for part in parts)
+        raise DataError(f"{other}: its windows have {lengths[1]} rows, those of {first.name} {lengths[0]}")
     return to_dataset(parts, path.stem, settings, num_classes, alone)
 
 

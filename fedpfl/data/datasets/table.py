@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...core.errors import DataError
 from ..dataset import Dataset
 from ..registry import dataset
 from ..settings import DataSettings
-from .columns import Samples, read_columns, table_files, to_dataset
+from .columns import Samples, read_files, to_dataset
 from .npz import require_no_gaps
 from .places import own_path
 
@@ -33,12 +32,8 @@ def read_table(path: Path, settings: DataSettings, num_classes: int | None = Non
     ConfigError, DataError
         The file, the row and the column that are wrong, and why.
     """
-    files = table_files(path)
-    tables = [read_columns(file, settings) for file in files]
-    for file, table in zip(files[1:], tables[1:]):
-        if table.features != tables[0].features:
-            raise DataError(f"{file}: its columns of numbers are not those of {files[0].name}, in the same order")
-    parts = [Samples(file, table.values, table.words, table.row) for file, table in zip(files, tables)]
+    tables = read_files(path, settings, "columns of numbers")
+    parts = [Samples(file, table.values, table.words, table.row) for file, table in tables]
     return to_dataset(parts, path.stem, settings, num_classes, alone)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from logging import WARNING, getLogger
@@ -23,7 +24,7 @@ from .run import RunFolder
 logger = getLogger("flwr")
 
 
-class Tracker:
+class Tracker(ABC):
     """Where the rounds of one run are sent as well.
 
     Parameters
@@ -39,19 +40,19 @@ class Tracker:
         The tracker cannot be reached, or does not know the user.
     """
 
-    def __init__(self, config: Config, folder: RunFolder) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def __init__(self, config: Config, folder: RunFolder) -> None: ...
 
     #: The exceptions that the tracker's own package raises.
     errors: tuple[type[Exception], ...] = ()
 
+    @abstractmethod
     def round(self, number: int, values: dict[str, float]) -> None:
         """Send the numbers of a round."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self, finished: bool) -> None:
         """Say that the run is over, and whether it ended well."""
-        raise NotImplementedError
 
 
 _TRACKERS: dict[str, tuple[str, type[Tracker]]] = {}

@@ -1,4 +1,4 @@
-"""What trials came to: a line of JSON each, in a folder that outlives them; what is wrong in them; and the tables."""
+"""What trials came to: a line of JSON each, in a file of this folder; what is wrong in them; and the tables."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ OPEN, DONE, BROKEN, BETWEEN = "not run yet", "yes", "no", "between"
 
 
 def folder() -> Path:
-    """Return the folder of records: FEDPFL_PAPERS, or one beside the data and runs of this program's users."""
-    return Path(os.environ.get("FEDPFL_PAPERS") or "~/.fedpfl/papers").expanduser()
+    """Return the folder of records: FEDPFL_PAPERS, or this one, so that whoever goes on has what others have run."""
+    return Path(os.environ.get("FEDPFL_PAPERS") or Path(__file__).parent).expanduser()
 
 
 def read() -> dict[str, dict[str, Any]]:

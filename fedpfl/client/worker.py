@@ -140,8 +140,8 @@ def end_at_signals(path: Path | None = None) -> None:
     """Let SIGTERM, SIGINT and SIGHUP end this process at once.
 
     The process ends by ``os._exit``. An exception would be lost if the signal arrived in a destructor or in a callback
-    of the garbage collector, and the interpreter's own end may wait for threads of libraries. What clients keep is written
-    atomically, so nothing is lost.
+    of the garbage collector, and the interpreter's own end may wait for threads of libraries. What clients keep is
+    written atomically, so nothing is lost.
 
     Parameters
     ----------

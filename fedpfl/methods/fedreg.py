@@ -74,7 +74,8 @@ class FedReG(Method):
     equations = (
         r"\hat{y}(x) = G(\theta(x)) + P_i(\theta(x)), \quad Q_i = \frac{t}{C_i}, \quad n_i^r = \sum_c \min(n_{ic}, Q_i)"
         "\n"
-        r"\theta \leftarrow \frac{\sum_i n_i \theta_i}{\sum_i n_i}, \quad G \leftarrow \frac{\sum_i n_i^r G_i}{\sum_i n_i^r}"
+        r"\theta \leftarrow \frac{\sum_i n_i \theta_i}{\sum_i n_i}, "
+        r"\quad G \leftarrow \frac{\sum_i n_i^r G_i}{\sum_i n_i^r}"
     )
     needs_classes = "draws a set with equally many samples of each class"
     no_personal_head = "has a personal head already, and its other one learns what is common to all"

@@ -46,7 +46,7 @@ def compare_command(
     slurm: SlurmOptions = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run what is not yet done of methods on the same data, then print a line for each, the best first."""
+    """Run methods on the same data, skip finished runs, and print a line for each, the best first."""
     from ..core.settings import parse
     from ..data import DataSettings, with_partitioner
     from ..data.settings import in_words

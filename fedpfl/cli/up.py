@@ -51,14 +51,14 @@ def up_command(
     ] = None,
     inventory: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Ansible inventory whose bench is played: devices, clients, data."),
+        typer.Option(metavar="FILE", help="Ansible inventory of a testbed to rehearse: devices, clients, data."),
     ] = None,
     board: Annotated[
         str | None, typer.Option(help=f"What each device is limited to ({', '.join(BOARD_NAMES)}); needs root.")
     ] = None,
     network: Annotated[
         str | None,
-        typer.Option(metavar='"RATE DELAY"', help='What lies between a device and the server: "20mbit 15ms".'),
+        typer.Option(metavar='"RATE DELAY"', help='Speed and delay between a device and the server: "20mbit 15ms".'),
     ] = None,
     keys: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Certificates, node keys and passwords, made on first use.")

@@ -91,7 +91,7 @@ def run_command(
     slurm: SlurmOptions = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run an experiment, skip finished runs, and print its tables and, if it is whole, leave them in a folder."""
+    """Run an experiment, skip finished runs, and print its tables; once all are finished, write them to a folder."""
     measured = plan(name, scale, seeds, output_dir, run_config, row, column)
     cluster = cluster_of(executor, slurm, measured.store)
     states = conduct(measured.planned(), measured.store, cluster, jobs, discard_models, quiet)

@@ -54,7 +54,8 @@ def up_command(
         typer.Option(metavar="FILE", help="Ansible inventory of a testbed to rehearse: devices, clients, data."),
     ] = None,
     board: Annotated[
-        str | None, typer.Option(help=f"What each device is limited to ({', '.join(BOARD_NAMES)}); needs root.")
+        str | None,
+        typer.Option(help=f"Limit each device to what this board has ({', '.join(BOARD_NAMES)}); needs root."),
     ] = None,
     network: Annotated[
         str | None,

@@ -56,7 +56,8 @@ class FactorizedFLSettings:
 class FactorizedFL(Method):
     """W = u ⊗ v + µ: u is averaged over clients with a similar v; v and µ stay.
 
-    S_i are the clients whose similarity reaches the threshold τ; at least ``min-aggregate`` nearest ones stay in it."""
+    S_i are the clients whose similarity reaches the threshold τ; at least ``min-aggregate`` nearest ones stay in it.
+    """
 
     name = "factorized-fl"
     paper = "Jeong and Hwang, Factorized-FL: Agnostic Personalized Federated Learning with Kernel Factorization …, 2022"

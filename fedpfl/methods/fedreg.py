@@ -3,9 +3,9 @@
 Liu, Yang, Wang: FedReG: Recouping the Global Model in Personalized Federated Learning, Section 3 and Algorithms 1 to 3.
 
 Where the paper leaves it open: a head is the last linear layer; head_P starts as a copy of head_G; Q = t / C is rounded
-to the nearest whole number, at least 1; what is augmented is drawn with replacement; the rebalanced set is drawn once,
-since Algorithm 1 has it among the client's inputs. The optimiser starts afresh with each step, and so, with the order
-``interleaved``, in each epoch.
+to the nearest whole number, at least 1; samples to augment are drawn with replacement; the rebalanced set is drawn
+once, since it is an input of the client's Algorithm 1. The optimiser starts afresh with each step, so with the order
+``interleaved`` in each epoch.
 """
 
 from __future__ import annotations

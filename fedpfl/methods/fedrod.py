@@ -1,4 +1,4 @@
-"""FedRoD: two heads on one base; the generic one learns as if classes were balanced, the personal one the rest.
+"""FedRoD: two heads on one base; the generic one learns as if classes were balanced, the personal one the actual mix.
 
 Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022, with linear
 personal heads. The balanced softmax is from Ren et al., Balanced Meta-Softmax for Long-Tailed Visual Recognition,

@@ -1,13 +1,15 @@
-"""SCAFFOLD: control variates take out of each client's gradients what leads away from the common optimum.
+"""SCAFFOLD: control variates correct each client's gradients, so that clients do not drift from the common optimum.
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML
 2020, Algorithm 1.
 
 Option II of the paper sets c_i to c_i − c + (x − y_i) / (K·η) after K steps. For plain SGD that is the mean of the K
 gradients, and this mean is what we keep: it holds with momentum and Adam, too. Momentum and ``weight-decay``, which the
-paper does not have, work on the corrected gradients. Option I wants few or small steps: far from where a round began,
-its correction is out of date, and clients diverge. Many steps with momentum, which makes the correction several times
-as large, can do the same to option II: ``momentum = 0`` is the paper's (``docs/results.md``).
+paper does not have, work on the corrected gradients.
+
+Option I needs few or small steps: far from where a round began its correction is out of date, and clients diverge.
+Option II can diverge, too, in many steps with momentum, which makes the correction several times as large. The paper
+has ``momentum = 0`` (``docs/results.md``).
 """
 
 from __future__ import annotations

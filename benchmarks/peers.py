@@ -110,7 +110,7 @@ class Job:
 def measure(options: argparse.Namespace) -> None:
     """Measure each work by all, by turns."""
     peers = installed(options)
-    for name in options.work:
+    for name in options.work or JOBS:
         job, data = JOBS[name](options)
         with tempfile.TemporaryDirectory(prefix="fedpfl-benchmark-") as folder:
             write(Path(folder), job, data)

@@ -123,6 +123,10 @@ def main() -> None:
         model_train_params=train_params, model_eval_params=eval_params,
         callbacks=[Rounds(backend, algorithm, context, net)], send_metrics_to_platform=False,
     )  # fmt: skip
+    # pfl leaves its process group open; a thread of gloo's that still runs at the end aborts the process.
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -75,9 +75,9 @@ class FedFac(FedSplit):
     name = "fedfac"
     shares = "everything but the client-specific channels of some layers, found by factor analysis"
     equations = (
-        r"x = A F + e, \quad \nu_k = \sum_j A_{kj}^2"
+        r"\mathcal{K} = A F + \epsilon, \quad \nu_j = \sum_{m \leq G} a_{jm}^2"
         "\n"
-        r"\text{channel } k \text{ is shared if } \nu_k \text{ is above its quantile } \tau"
+        r"\text{channel } j \text{ is shared if } \nu_j \text{ is at least the } \tau \text{ quantile of } \nu"
     )
     Settings = FedFacSettings
     server_sees_all = True

@@ -71,7 +71,12 @@ class FedReG(Method):
     name = "fedreg"
     paper = "Liu et al., FedReG: Recouping the Global Model in Personalized Federated Learning"
     shares = "base and head_G; a second head stays"
-    equations = r"\hat{y}(x) = G(\theta(x)) + P_i(\theta(x)), \quad Q = \frac{t}{C}"
+    equations = (
+        r"\hat{y}(x) = G(\theta(x)) + P_i(\theta(x)), \quad Q_i = \frac{t}{C_i}, \quad n_i^r = \sum_c \min(n_{ic}, Q_i)"
+        "\n"
+        r"\theta \leftarrow \frac{\sum_i n_i \theta_i}{\sum_i n_i}, "
+        r"\quad G \leftarrow \frac{\sum_i n_i^r G_i}{\sum_i n_i^r}"
+    )
     needs_classes = "draws a set with equally many samples of each class"
     no_personal_head = "has a personal head already, and its other one learns what is common to all"
     Settings = FedReGSettings

@@ -71,7 +71,12 @@ def serve(path: Path) -> None:
 
 
 def _serve_one(handle: Handler, stream: BufferedIOBase) -> None:
-    header, message = protocol.read(stream)
+    try:
+        header, message = protocol.read(stream)
+    except protocol.VersionError as error:
+        # It cannot read this answer either, but says so then: without one it would take this worker for dead.
+        protocol.write(stream, {"error": str(error)}, Payload())
+        raise
     run_config, node_config = protocol.values(header, "run-config"), protocol.values(header, "node-config")
     kind, started = str(header.get("kind")), time.perf_counter()
     what = f"{kind} of client {node_config.get('partition-id')}"

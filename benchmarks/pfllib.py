@@ -238,9 +238,9 @@ def source(options: argparse.Namespace) -> tuple[Path, str]:
     place = Path(options.pfllib).expanduser()
     if "://" in options.pfllib:
         place = PLACE / "source"
-        if not place.exists():
+        if not (place / "system" / "main.py").is_file():
             note(f"fetching {options.pfllib}")
-            place.mkdir(parents=True)
+            place.mkdir(parents=True, exist_ok=True)
             run("init", "--quiet", at=place)
             run("sparse-checkout", "set", "system", at=place)
             words = ("--depth", "1", "--filter", "blob:none")

@@ -6,7 +6,6 @@ Addresses are checked as far as a rehearsal can, so that a mistake shows before 
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import FedpflError
+from ..core.errors import FedpflError, meant
 from ..mqtt.topics import checked_name, is_name
 
 # Whether a value can be a variable's, and the words for one that cannot.
@@ -171,8 +170,7 @@ def _check_variables(path: Path, host: str, variables: Mapping[str, Any]) -> Non
         if not str(name).startswith("fedpfl_"):
             continue
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, 1)
-            raise InventoryError(f"{path}: {host}: there is no {name}{f'; did you mean {near[0]}?' if near else ''}")
+            raise InventoryError(f"{path}: {host}: there is no {name}{meant(name, known)}")
         if any("{{" in text for text in _texts(value)):
             raise InventoryError(f"{path}: {host}: {name} is a template; a rehearsal needs its value")
         fits, words = OPTIONAL.get(str(name), _ANYTHING)

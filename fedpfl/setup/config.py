@@ -12,7 +12,7 @@ from typing import Any, Mapping
 
 from ..core import parts
 from ..core import settings as s
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, meant
 from ..core.layout import DTYPES
 from ..core.privacy import PrivacySettings, require_covered
 from ..core.settings import setting
@@ -242,9 +242,5 @@ def check_keys(values: Mapping[str, Any]) -> None:
     keys = known_keys()
     for key, value in values.items():
         if key not in keys:
-            # Imported here: only the error needs it.
-            from difflib import get_close_matches
-
-            near = get_close_matches(key, keys, 3)
-            hint = f"; did you mean {' or '.join(near)}?" if near else "; `fedpfl config` lists all keys"
+            hint = meant(key, keys) or "; `fedpfl config` lists all keys"
             raise ConfigError(key, value, "there is no such setting" + hint)

@@ -21,7 +21,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from ..core.device import DEVICE_ROOMS
+from ..core.device import DEVICE_PACKAGES
 from ..core.errors import ConfigError, FedpflError
 from ..core.payload import Payload
 from ..core.settings import Value
@@ -81,7 +81,7 @@ def code_hash(package: Path = Path(__file__).parents[1]) -> str:
         The package's folder; by default that of this process, as it is at the first call.
     """
     digest = hashlib.sha256()
-    files = [path for room in DEVICE_ROOMS for path in (package / room).rglob("*.py") if path.name[0] != "."]
+    files = [path for name in DEVICE_PACKAGES for path in (package / name).rglob("*.py") if path.name[0] != "."]
     for path in sorted(path for path in files if path.is_file()):
         source = path.read_bytes().replace(b"\r\n", b"\n")
         digest.update(f"{path.relative_to(package).as_posix()} {len(source)}\n".encode() + source)

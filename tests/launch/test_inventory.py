@@ -91,7 +91,7 @@ MISTAKES = [
     (("vars", "fedpfl_address"), "10.0.1.1", "fedpfl_address 10.0.1.1 is not in 10.0.0.0/24"),
     (("vars", "fedpfl_network"), "10.0.0.1/24", "fedpfl_network: 10.0.0.1/24 has host bits set"),
     (("vars", "fedpfl_bundle"), None, "fedpfl_bundle is missing"),
-    (("vars", "fedpfl_client"), [0], "there is no fedpfl_client; did you mean fedpfl_clients?"),
+    (("vars", "fedpfl_client"), [0], "there is no fedpfl_client; did you mean fedpfl_clients"),
     (("vars", "fedpfl_data"), "{{ home }}/data", "fedpfl_data is a template"),
     (("vars", "fedpfl_bundle"), ["~/bundle"], "laptop: fedpfl_bundle is missing"),
     (("vars", "fedpfl_network"), None, "laptop: fedpfl_network is missing"),

@@ -142,4 +142,4 @@ def test_the_device_s_rooms_are_listed_alike_everywhere():
     assert f'"fedpfl/{{{",".join(DEVICE_ROOMS)}}}/**/*.py" = "py38"' in (root / "pyproject.toml").read_text()
     *first, last = (f"`{room}`" for room in DEVICE_ROOMS)
     text = " ".join((root / "docs" / "architecture.md").read_text(encoding="utf-8").split())
-    assert f"The rooms {', '.join(first)} and {last} are all that a worker on a device needs" in text
+    assert f"A worker on a device needs only the packages {', '.join(first)} and {last}" in text

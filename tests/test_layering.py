@@ -13,7 +13,7 @@ from fedpfl.core.device import DEVICE_PACKAGES
 
 PACKAGE = Path(__file__).parents[1] / "fedpfl"
 
-# Lowest first; a room may import what stands before it, and files of its own.
+# Lowest first; a package may import what stands before it, and files of its own.
 LAYERS = [
     ["core", "flower_private"],
     ["data", "layers", "models", "mqtt"],

@@ -132,7 +132,7 @@ def _load(path: Path) -> object:
             raise InventoryError(f"{path}: longer than an inventory")
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InventoryError(f"{path}: {error.strerror}") from error
+        raise InventoryError(f"--inventory {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""

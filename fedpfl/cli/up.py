@@ -86,7 +86,9 @@ def up_command(
         from ..core.parts import require_installed
         from .plan import prepare
 
-        plan = prepare(app_dir, run_config, bench.clients if bench else num_supernodes, resume, DEFAULT_NODES)
+        own_data = bench is not None and len(bench.data) == bench.clients
+        clients = bench.clients if bench else num_supernodes
+        plan = prepare(app_dir, run_config, clients, resume, DEFAULT_NODES, own_data)
         if bench and (devices is not None or num_supernodes not in (None, bench.clients)):
             raise ConfigError("inventory", str(inventory), "says itself how many devices and clients there are")
         if bench and plan.config.data.num_clients != bench.clients:

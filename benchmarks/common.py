@@ -7,16 +7,19 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import venv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedpfl.core.errors import FedpflError
@@ -112,6 +115,50 @@ def _memory_bytes() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         return 0
+
+
+# -- other programs --------------------------------------------------------------------------------------------------
+
+
+def make_environment(place: Path, packages: Sequence[str]) -> str:
+    """Make a virtual environment for another program, unless it is there already.
+
+    Parameters
+    ----------
+    place : Path
+        Where the environment lies; whatever else is there is removed.
+    packages : sequence of str
+        What pip installs.
+
+    Returns
+    -------
+    str
+        Why that fails, in one line; empty if the environment is there.
+    """
+    mark, wanted = place / "installed.txt", f"{' '.join(packages)} with torch {version('torch')}"
+    if mark.is_file() and mark.read_text(encoding="utf-8") == wanted:
+        return ""
+    note(f"installing {' '.join(packages)} in {place}")
+    if place.exists():
+        shutil.rmtree(place)
+    venv.create(place, with_pip=True)
+    # Behind its own packages those that fedpfl uses: the same PyTorch, and not two more of several GB.
+    (libraries,) = place.glob("lib/python*/site-packages")
+    (libraries / "torch-of-fedpfl.pth").write_text(f"{Path(torch.__file__).parents[1]}\n", encoding="utf-8")
+    constraint = place / "constraint.txt"
+    constraint.write_text(f"torch=={version('torch')}\n", encoding="utf-8")
+    words = [place / "bin" / "python", "-m", "pip", "install", "--quiet", "--constraint", constraint, *packages]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        return reason(done.stderr)
+    mark.write_text(wanted, encoding="utf-8")
+    return ""
+
+
+def reason(text: str) -> str:
+    """Return the last line of what a program wrote that says anything."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("WARNING")]
+    return lines[-1][:300] if lines else "no reason given"
 
 
 # -- a run -----------------------------------------------------------------------------------------------------------

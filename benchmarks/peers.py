@@ -15,13 +15,11 @@ import argparse
 import json
 import os
 import re
-import shutil
 import socket
 import statistics
 import subprocess
 import tempfile
 import time
-import venv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -31,8 +29,7 @@ from typing import Any
 import light_clients as light
 import numpy as np
 import round as heavy
-import torch
-from common import BenchmarkError, Run, cores, count, footer, main, note, simulate, table
+from common import BenchmarkError, Run, cores, count, footer, main, make_environment, note, reason, simulate, table
 from straight import make_strategy, steps_of
 
 from fedpfl.data.federation import FederatedData
@@ -113,7 +110,7 @@ class Job:
 def measure(options: argparse.Namespace) -> None:
     """Measure each work by all, by turns."""
     peers = installed(options)
-    for name in options.work:
+    for name in options.work or JOBS:
         job, data = JOBS[name](options)
         with tempfile.TemporaryDirectory(prefix="fedpfl-benchmark-") as folder:
             write(Path(folder), job, data)
@@ -264,33 +261,15 @@ def installed(options: argparse.Namespace) -> list[Peer]:
         *(Peer("fluke", fluke, "fluke_run.py", 1, threads) for threads in sorted({1, options.processes})),
     ]
     reasons = {peer.environment: install(peer) for peer in peers if peer.package}
-    for environment, reason in reasons.items():
-        if reason:
-            print(f"{environment.name}: left out: {reason}\n")
+    for environment, why in reasons.items():
+        if why:
+            print(f"{environment.name}: left out: {why}\n")
     return [peer for peer in peers if reasons.get(peer.environment) == ""]
 
 
 def install(peer: Peer) -> str:
     """Make a peer's environment unless it is there; return why that fails, or an empty text."""
-    place, wanted = peer.environment, f"{peer.package} with torch {version('torch')}"
-    mark = place / "installed.txt"
-    if mark.is_file() and mark.read_text(encoding="utf-8") == wanted:
-        return ""
-    note(f"installing {peer.package} in {place}")
-    if place.exists():
-        shutil.rmtree(place)
-    venv.create(place, with_pip=True)
-    # Behind its own packages those that fedpfl uses: the same PyTorch, and not two more of several GB.
-    (packages,) = place.glob("lib/python*/site-packages")
-    (packages / "torch-of-fedpfl.pth").write_text(f"{Path(torch.__file__).parents[1]}\n", encoding="utf-8")
-    constraint = place / "constraint.txt"
-    constraint.write_text(f"torch=={version('torch')}\n", encoding="utf-8")
-    words = [place / "bin" / "python", "-m", "pip", "install", "--quiet", "--constraint", constraint, peer.package]
-    done = subprocess.run(words, capture_output=True, text=True)
-    if done.returncode:
-        return _reason(done.stderr)
-    mark.write_text(wanted, encoding="utf-8")
-    return ""
+    return make_environment(peer.environment, [peer.package])
 
 
 def run(peer: Peer, folder: Path) -> list[Found]:
@@ -317,7 +296,7 @@ def run(peer: Peer, folder: Path) -> list[Found]:
         out.seek(0)
         err.seek(0)
         if failed:
-            raise BenchmarkError(_reason(err.read()) if failed == "exit" else failed)
+            raise BenchmarkError(reason(err.read()) if failed == "exit" else failed)
         lines = [json.loads(line.removeprefix("round ")) for line in out if line.startswith("round ")]
     if len(lines) < 2:
         raise BenchmarkError("it told of no round")
@@ -341,11 +320,6 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> str:
                 process.kill()
             process.wait()
     return wrong or ("exit" if any(process.returncode for process in processes) else "")
-
-
-def _reason(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("WARNING")]
-    return lines[-1][:300] if lines else "no reason given"
 
 
 def _free_ports(number: int) -> list[int]:

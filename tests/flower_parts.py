@@ -65,6 +65,8 @@ class Flower:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(token),
             "RAY_USAGE_STATS_ENABLED": "0",
+            # Ray's own 15 lets clients wait for minutes where other programs keep the processor busy.
+            "RAY_worker_niceness": "0",
             **environment,
         }
 

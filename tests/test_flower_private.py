@@ -34,6 +34,7 @@ ELSEWHERE = {
         "flwr.supernode.fleet_http_connection.http_request_response",
     },
     "tests/cli/test_plan.py": {"flwr.cli.config_utils.load_and_validate", "flwr.common.config.parse_config_args"},
+    "tests/flower_parts.py": {"RAY_worker_niceness"},
     "tests/support.py": {"flwr.supercore.task_identity.TaskIdentity"},
 }
 

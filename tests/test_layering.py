@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fedpfl.core.device import DEVICE_ROOMS
+from fedpfl.core.device import DEVICE_PACKAGES
 
 PACKAGE = Path(__file__).parents[1] / "fedpfl"
 
-# Lowest first; a room may import what stands before it, and files of its own.
+# Lowest first; a package may import what stands before it, and files of its own.
 LAYERS = [
     ["core", "flower_private"],
     ["data", "layers", "models", "mqtt"],
@@ -70,13 +70,13 @@ def test_dependencies_point_downwards(path):
     for name, ours in imports(path):
         if ours and name != part:
             assert RANK[name] < RANK[part], f"{part} imports {name}"
-        if not ours and part in {*DEVICE_ROOMS, "mqtt"}:
+        if not ours and part in {*DEVICE_PACKAGES, "mqtt"}:
             assert name != "flwr", f"{part} imports flwr"
 
 
 def test_what_runs_on_devices_uses_nothing_newer_than_python_3_8():
     pytest.importorskip("vermin")
-    paths = [str(path) for path in sorted(PACKAGE.rglob("*.py")) if part_of(path) in DEVICE_ROOMS]
+    paths = [str(path) for path in sorted(PACKAGE.rglob("*.py")) if part_of(path) in DEVICE_PACKAGES]
     assert len(paths) > 60
     # Syntax, modules, functions and their arguments.
     code = "from vermin.main import main; main()"
@@ -89,7 +89,7 @@ def test_the_training_core_loads_without_flower():
     found = "{m.split('.')[0] for m in sys.modules}"
     # And what it loads is what a worker compares with the app's.
     parts = "{m.split('.')[1] for m in sys.modules if m.startswith('fedpfl.')}"
-    checks = f"assert not {found} & {{'flwr', 'ray'}}; assert {parts} == {set(DEVICE_ROOMS)}"
+    checks = f"assert not {found} & {{'flwr', 'ray'}}; assert {parts} == {set(DEVICE_PACKAGES)}"
     code = f"import sys, fedpfl.client.engine, fedpfl.methods.feddecomp, fedpfl.client.worker; {checks}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
@@ -137,9 +137,9 @@ def test_no_module_imports_itself_through_others():
     assert not {name: sorted(used & graph.keys()) for name, used in graph.items() if name in used_by_some}
 
 
-def test_the_device_s_rooms_are_listed_alike_everywhere():
+def test_the_device_s_packages_are_listed_alike_everywhere():
     root = PACKAGE.parent
-    assert f'"fedpfl/{{{",".join(DEVICE_ROOMS)}}}/**/*.py" = "py38"' in (root / "pyproject.toml").read_text()
-    *first, last = (f"`{room}`" for room in DEVICE_ROOMS)
+    assert f'"fedpfl/{{{",".join(DEVICE_PACKAGES)}}}/**/*.py" = "py38"' in (root / "pyproject.toml").read_text()
+    *first, last = (f"`{name}`" for name in DEVICE_PACKAGES)
     text = " ".join((root / "docs" / "architecture.md").read_text(encoding="utf-8").split())
-    assert f"The rooms {', '.join(first)} and {last} are all that a worker on a device needs" in text
+    assert f"A worker on a device needs only the packages {', '.join(first)} and {last};" in text

@@ -45,9 +45,7 @@ PasswordFile = Annotated[
 ]
 Ca = Annotated[
     Path | None,
-    typer.Option(
-        help="Certificate of the authority that signed the broker's; only on loopback is there a way without."
-    ),
+    typer.Option(help="Certificate of the authority that signed the broker's; optional on loopback only."),
 ]
 MaxChunk = Annotated[
     int,
@@ -172,9 +170,7 @@ def direct(
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where SuperNodes connect to (their --superlink).")
     ] = "127.0.0.1:9092",
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="Certificate shown to them; only on loopback is there a way without.")
-    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate shown to them; optional on loopback only.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
     superlink: SuperLink = "127.0.0.1:8000",
     superlink_ca: SuperLinkCa = None,

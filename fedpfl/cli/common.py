@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, meant
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -191,7 +191,7 @@ def percent(value: float | None) -> str:
 def require_one_of(key: str, value: str, known: Collection[str]) -> None:
     """Raise :class:`ConfigError` for a word that is none of those known."""
     if value not in known:
-        raise ConfigError(key, value, "must be one of " + ", ".join(known))
+        raise ConfigError(key, value, "must be one of " + ", ".join(known) + meant(value, known))
 
 
 def print_tables(tables: Iterable[Table], form: str) -> None:

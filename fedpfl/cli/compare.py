@@ -46,7 +46,8 @@ def compare_command(
     slurm: SlurmOptions = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run what is not yet done of methods on the same data, then print a line for each, the best first."""
+    """Run methods on the same data, skip finished runs, and print a line for each, the best first."""
+    from ..core.parts import is_reference
     from ..core.settings import parse
     from ..data import DataSettings, with_partitioner
     from ..data.settings import in_words
@@ -54,9 +55,11 @@ def compare_command(
     from ..methods import find
 
     check(form, select, name)
-    methods = list(dict.fromkeys(find(given).name for given in names))
+    # As papers write them, too: FedAvg. The names of modules and classes are left as they are.
+    written = (name if is_reference(name) else name.lower() for name in names)
+    methods = list(dict.fromkeys(find(name).name for name in written))
     if len(methods) < 2:
-        raise ConfigError("method", " ".join(names), "must be two methods or more")
+        raise ConfigError("METHOD...", " ".join(names), "a comparison needs two methods or more")
     given = with_clients({key: value for key, value in overrides(run_config).items() if key != "method"})
     sweep = Sweep(given, [f"method={','.join(methods)}"], (), 1, seeds, select)
     require_used(run_config, sweep.methods)

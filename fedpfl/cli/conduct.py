@@ -40,9 +40,7 @@ class RunFailedError(FedpflError):
 AppDir = Annotated[
     Path | None, typer.Argument(metavar="[APP_DIR]", help="Folder of the app; the working directory by default.")
 ]
-Resume = Annotated[
-    str | None, typer.Option(metavar="RUN", help="Go on with this run (name or folder), with its settings.")
-]
+Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Resume this run (name or folder) with its settings.")]
 Outcome = Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 

@@ -44,7 +44,7 @@ class Finding(NamedTuple):
 
 @app.command("doctor")
 def doctor(as_json: AsJson = False) -> None:
-    """Check this machine for what would stop a run; exit code 1 if there is a problem."""
+    """Check this machine for problems that would stop a run; exit code 1 if there is a problem."""
     from ..core.settings import PLACES
     from ..setup.config import Config
 

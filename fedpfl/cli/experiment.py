@@ -91,7 +91,7 @@ def run_command(
     slurm: SlurmOptions = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run what is not yet done of an experiment, then print its tables and, if it is whole, leave them in a folder."""
+    """Run an experiment, skip finished runs, and print its tables; once all are finished, write them to a folder."""
     measured = plan(name, scale, seeds, output_dir, run_config, row, column)
     cluster = cluster_of(executor, slurm, measured.store)
     states = conduct(measured.planned(), measured.store, cluster, jobs, discard_models, quiet)
@@ -142,7 +142,7 @@ def table_command(
     column: Columns = None,
     form: Annotated[str, typer.Option("--format", help="markdown, csv or latex.")] = "markdown",
 ) -> None:
-    """Print an experiment's tables, as far as it is."""
+    """Print the tables of an experiment's finished runs."""
     from ..results.tables import FORMATS
 
     require_one_of("format", form, FORMATS)
@@ -162,7 +162,7 @@ def page_command(
         list[str] | None, typer.Option(metavar="TEXT", help="A sentence for its head, such as the machine; repeatable.")
     ] = None,
 ) -> None:
-    """Write a page in Markdown about an experiment, as far as it is, with the command of every cell."""
+    """Write a page in Markdown about an experiment's finished runs, with the command of every cell."""
     from ..core.files import write_atomically
     from ..experiments.page import page
     from ..experiments.tables import rankings

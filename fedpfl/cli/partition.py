@@ -33,7 +33,7 @@ def partition_command(
         typer.Option(metavar="FOLDER", help="Write each client's samples to FOLDER/client-NUMBER.npz, for its device."),
     ] = None,
 ) -> None:
-    """Print how the data are divided, clients by classes, and write each client's samples for its device if asked."""
+    """Print each client's samples by class; with --export also write its samples for its device."""
     from ..core.parts import short
     from ..data import as_text, bubble_chart, default_clients, federated_data, partition_counts, with_partitioner
     from ..launch.plan import DEFAULT_CLIENTS

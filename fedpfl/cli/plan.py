@@ -17,6 +17,7 @@ def prepare(
     num_supernodes: int | None,
     resume: str | None,
     default_clients: int = DEFAULT_CLIENTS,
+    own_data: bool = False,
 ) -> Plan:
     """Check everything that can be checked before a run.
 
@@ -26,7 +27,7 @@ def prepare(
         The app's folder; None takes the working directory if it holds an app, else the installed package.
     texts : sequence of str
         What ``--run-config`` gives.
-    num_supernodes, resume, default_clients
+    num_supernodes, resume, default_clients, own_data
         See :func:`fedpfl.launch.plan.prepare`.
 
     Raises
@@ -40,6 +41,6 @@ def prepare(
         raise ConfigError("app", str(app), "is not the folder of a Flower app (pyproject.toml with [tool.flwr.app])")
     given = overrides(texts)
     here = None if defaults is None else folder
-    made = plan.prepare(here, defaults or {}, given, num_supernodes, resume, default_clients)
+    made = plan.prepare(here, defaults or {}, given, num_supernodes, resume, default_clients, own_data)
     require_used(texts, [made.config.method.name])
     return made

@@ -20,10 +20,11 @@ from . import app
 def register_command(
     keys: Annotated[list[Path], typer.Argument(metavar="KEY.pub...", help="Public keys of all nodes.")],
     record: Annotated[
-        Path, typer.Option(metavar="FILE", help="Where to note which node has which key (Flower's list does not say).")
+        Path, typer.Option(metavar="FILE", help="File that records which node has which key; Flower's list does not.")
     ],
     superlink: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its name in Flower's config.toml; the default there otherwise.")
+        str | None,
+        typer.Option(metavar="NAME", help="Its name in Flower's config.toml; by default the one named there."),
     ] = None,
 ) -> None:
     """Register nodes' keys with the SuperLink; recorded nodes whose key was replaced or left out are unregistered."""

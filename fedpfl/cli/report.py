@@ -33,7 +33,7 @@ def report(
     plots: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write the plots into this folder as well, one file each.")
     ] = None,
-    form: Annotated[str, typer.Option("--format", help="Of these files: svg or png.")] = "svg",
+    form: Annotated[str, typer.Option("--format", help="Format of the plots: svg or png.")] = "svg",
     experiment: Annotated[
         str,
         typer.Option(metavar="NAME", help="An experiment: its finished runs, and its tables against the paper."),
@@ -42,7 +42,7 @@ def report(
         str,
         typer.Option(metavar="NAME", help="The finished runs of a sweep or a comparison; `fedpfl show` names them."),
     ] = "",
-    scale: Annotated[str, typer.Option(help="Of the experiment: smoke, small or paper.")] = "smoke",
+    scale: Annotated[str, typer.Option(help="Scale of the experiment: smoke, small or paper.")] = "smoke",
     seeds: Seeds = None,
     output_dir: OutputDir = None,
     run_config: RunConfig = None,

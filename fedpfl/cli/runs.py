@@ -103,7 +103,7 @@ def new_clients(
     mode: Annotated[str, typer.Option(help="local-train, ensemble or fine-tune.")] = "local-train",
     as_json: AsJson = False,
 ) -> None:
-    """Test the clients that a simulation held out as new (setting new-clients), from what it left on this machine."""
+    """Evaluate the clients that a simulation held out (setting new-clients), on its final state on this machine."""
     from ..results.new_clients import MODES, try_new_clients
 
     if mode not in MODES:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..experiments.sweep import Sweep
 
 Select = Annotated[
-    str, typer.Option(help="test or validation: whose accuracy puts the lines in order (validation-fraction).")
+    str, typer.Option(help="Order the lines by the accuracy on test or validation samples (validation-fraction).")
 ]
 Form = Annotated[str, typer.Option("--format", help="markdown, csv or latex.")]
 
@@ -39,16 +39,17 @@ Form = Annotated[str, typer.Option("--format", help="markdown, csv or latex.")]
 def sweep_command(
     run_config: RunConfig = None,
     grid: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=A,B,…", help="Every value, with all of other grids; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="KEY=A,B,…", help="Values of a setting, combined with all other grids; repeatable."),
     ] = None,
     random: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=RANGE", help="log:LOW:HIGH, uniform:LOW:HIGH, int:LOW:HIGH, choice:A:B; repeatable."),
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="How often random settings are drawn.")] = 10,
+    samples: Annotated[int, typer.Option(min=1, help="Number of samples of the random settings.")] = 10,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 … N for each point.")] = 1,
     select: Select = "test",
-    name: Annotated[str, typer.Option(help="Folder of the tables; another sweep needs another.")] = "sweep",
+    name: Annotated[str, typer.Option(help="Folder of the tables; each sweep needs one of its own.")] = "sweep",
     jobs: Jobs = None,
     output_dir: OutputDir = None,
     form: Form = "markdown",
@@ -57,7 +58,7 @@ def sweep_command(
     slurm: SlurmOptions = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run what is not yet done of a sweep over settings or seeds, then print a line for each run, the best first."""
+    """Run a sweep over settings or seeds, skip finished runs, and print a line for each, the best first."""
     from ..experiments.sweep import Sweep
 
     check(form, select, name)

@@ -51,14 +51,15 @@ def up_command(
     ] = None,
     inventory: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Ansible inventory whose bench is played: devices, clients, data."),
+        typer.Option(metavar="FILE", help="Ansible inventory of a testbed to rehearse: devices, clients, data."),
     ] = None,
     board: Annotated[
-        str | None, typer.Option(help=f"What each device is limited to ({', '.join(BOARD_NAMES)}); needs root.")
+        str | None,
+        typer.Option(help=f"Limit each device to what this board has ({', '.join(BOARD_NAMES)}); needs root."),
     ] = None,
     network: Annotated[
         str | None,
-        typer.Option(metavar='"RATE DELAY"', help='What lies between a device and the server: "20mbit 15ms".'),
+        typer.Option(metavar='"RATE DELAY"', help='Speed and delay between a device and the server: "20mbit 15ms".'),
     ] = None,
     keys: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Certificates, node keys and passwords, made on first use.")
@@ -85,7 +86,9 @@ def up_command(
         from ..core.parts import require_installed
         from .plan import prepare
 
-        plan = prepare(app_dir, run_config, bench.clients if bench else num_supernodes, resume, DEFAULT_NODES)
+        own_data = bench is not None and len(bench.data) == bench.clients
+        clients = bench.clients if bench else num_supernodes
+        plan = prepare(app_dir, run_config, clients, resume, DEFAULT_NODES, own_data)
         if bench and (devices is not None or num_supernodes not in (None, bench.clients)):
             raise ConfigError("inventory", str(inventory), "says itself how many devices and clients there are")
         if bench and plan.config.data.num_clients != bench.clients:

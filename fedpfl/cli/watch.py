@@ -28,7 +28,7 @@ def watch_command(
     username: Annotated[str, typer.Option(help="Account at the broker.")] = "watch",
     password_file: PasswordFile = None,
     ca: Ca = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print each event as one JSON object, in lines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each event as a JSON object on a line.")] = False,
     seconds: Annotated[float | None, typer.Option(min=0.0, help="Stop after so many seconds.")] = None,
 ) -> None:
     """Show devices, the run and its rounds as the MQTT broker reports them, until Ctrl-C."""

@@ -21,12 +21,14 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from ..core.device import DEVICE_ROOMS
+from ..core.device import DEVICE_PACKAGES
 from ..core.errors import ConfigError, FedpflError
 from ..core.payload import Payload
 from ..core.settings import Value
 
 MAGIC = b"fedpfl1\n"
+# What all versions begin with; lengths follow in each.
+FAMILY = b"fedpfl"
 MAX_HEADER_BYTES = 4_000_000
 MAX_ARRAYS_BYTES = 2**30
 # Larger ones make no float.
@@ -43,6 +45,10 @@ Header = Dict[str, Any]
 
 class FrameError(FedpflError):
     """Bytes that are not a frame arrived, or a frame that is too large."""
+
+
+class VersionError(FrameError):
+    """A frame of another version of this protocol arrived; it was read to its end."""
 
 
 def socket_path() -> Path:
@@ -75,7 +81,7 @@ def code_hash(package: Path = Path(__file__).parents[1]) -> str:
         The package's folder; by default that of this process, as it is at the first call.
     """
     digest = hashlib.sha256()
-    files = [path for room in DEVICE_ROOMS for path in (package / room).rglob("*.py") if path.name[0] != "."]
+    files = [path for name in DEVICE_PACKAGES for path in (package / name).rglob("*.py") if path.name[0] != "."]
     for path in sorted(path for path in files if path.is_file()):
         source = path.read_bytes().replace(b"\r\n", b"\n")
         digest.update(f"{path.relative_to(package).as_posix()} {len(source)}\n".encode() + source)
@@ -158,13 +164,20 @@ def read(stream: BufferedIOBase) -> tuple[Header, Payload]:
         The stream ended before the frame did.
     FrameError
         What arrived is not a frame, or is too large.
+    VersionError
+        It is a frame of another version.
     """
     magic, header_bytes, arrays_bytes = _PREFIX.unpack(_exactly(stream, _PREFIX.size))
-    if magic != MAGIC:
-        raise FrameError("something that does not speak this protocol, or another version of it, is at the other end")
+    if not magic.startswith(FAMILY):
+        raise FrameError("something that does not speak this protocol is at the other end")
     _require_lengths(header_bytes, arrays_bytes)
-    header = _header(_exactly(stream, header_bytes))
-    arrays = _arrays(_exactly(stream, arrays_bytes))
+    text, content = _exactly(stream, header_bytes), _exactly(stream, arrays_bytes)
+    if magic != MAGIC:
+        raise VersionError(
+            f"app and worker are of different versions of fedpfl: one says {magic.decode('ascii', 'replace').strip()}, "
+            f"the other {MAGIC.decode().strip()}; install the app's version on this device and start the worker again"
+        )
+    header, arrays = _header(text), _arrays(content)
     return header, Payload(_scalars(header, "config"), _numbers(header), arrays)
 
 

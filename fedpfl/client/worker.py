@@ -52,6 +52,7 @@ def serve(path: Path) -> None:
         Another worker has the socket, or it cannot be made.
     """
     with listening(path) as listener:
+        end_at_signals(path)
         protocol.code_hash()  # of what is imported now, whatever becomes of the files
         # Requests may queue from here on: importing torch takes seconds.
         from .engine import handle
@@ -70,7 +71,12 @@ def serve(path: Path) -> None:
 
 
 def _serve_one(handle: Handler, stream: BufferedIOBase) -> None:
-    header, message = protocol.read(stream)
+    try:
+        header, message = protocol.read(stream)
+    except protocol.VersionError as error:
+        # It cannot read this answer either, but says so then: without one it would take this worker for dead.
+        protocol.write(stream, {"error": str(error)}, Payload())
+        raise
     run_config, node_config = protocol.values(header, "run-config"), protocol.values(header, "node-config")
     kind, started = str(header.get("kind")), time.perf_counter()
     what = f"{kind} of client {node_config.get('partition-id')}"
@@ -135,8 +141,28 @@ def listening(path: Path) -> Iterator[socket.socket]:
                 path.unlink()
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    sys.exit(0)
+def end_at_signals(path: Path | None = None) -> None:
+    """Let SIGTERM, SIGINT and SIGHUP end this process at once.
+
+    The process ends by ``os._exit``. An exception would be lost if the signal arrived in a destructor or in a callback
+    of the garbage collector, and the interpreter's own end may wait for threads of libraries. What clients keep is
+    written atomically, so nothing is lost.
+
+    Parameters
+    ----------
+    path : Path, optional
+        The socket that this process has, and that is removed.
+    """
+    owner = os.getpid()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if path is not None and os.getpid() == owner:  # and not a fork of it
+            with contextlib.suppress(OSError):
+                path.unlink()
+        os._exit(0)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, end)
 
 
 def main() -> None:
@@ -147,8 +173,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, _end)
+    end_at_signals()
     try:
         if arguments.socket:
             os.environ[protocol.SOCKET_VARIABLE] = arguments.socket

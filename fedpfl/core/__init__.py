@@ -1,1 +1,1 @@
-"""What every other room stands on: errors, files, settings, random numbers, and how arrays travel; without Flower."""
+"""What every other package builds on: errors, files, settings, random numbers, how arrays travel; without Flower."""

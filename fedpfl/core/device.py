@@ -1,6 +1,7 @@
 """Where the device ends: the one list of what a worker on a device needs of this package."""
 
-# These rooms import neither Flower nor any other room, and run under Python 3.8. A client's answer follows from them
-# alone, so that app and worker compare a hash of their source; of the rest, the command line above all, each may have
-# another version. pyproject.toml (ruff's target), docs/architecture.md and the tests are checked against this list.
-DEVICE_ROOMS = ("client", "core", "data", "layers", "methods", "models", "rules", "setup", "training")
+# These packages import neither Flower nor any other package of fedpfl, and run under Python 3.8. A client's answer
+# follows from them alone. So app and worker compare a hash of their source. Of the rest, the command line above all,
+# each may have another version. pyproject.toml (ruff's target), docs/architecture.md and the tests are checked
+# against this list.
+DEVICE_PACKAGES = ("client", "core", "data", "layers", "methods", "models", "rules", "setup", "training")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
+from typing import Iterable
 
 
 class FedpflError(Exception):
@@ -52,6 +53,15 @@ class NoPlainModel(FedpflError):
 
 class StateError(FedpflError):
     """A stored file (personal state, checkpoint, result) is missing or damaged."""
+
+
+def meant(word: object, known: Iterable[str]) -> str:
+    """Ask for the known words that are nearly ``word``: ``; did you mean fedavg?``, or nothing."""
+    # Imported here: only the error needs it.
+    from difflib import get_close_matches
+
+    near = get_close_matches(str(word).lower(), known, 3)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def in_one_line(error: Exception) -> str:

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Iterator, Mapping
 
-from .errors import ConfigError, FedpflError, in_one_line
+from .errors import ConfigError, FedpflError, in_one_line, meant
 
 # The setting → the group of entry points under which installed packages register theirs.
 GROUPS = {"model": "fedpfl.models", "dataset": "fedpfl.datasets", "method": "fedpfl.methods"}
@@ -100,7 +100,8 @@ def find(kind: str, text: str, known: Any = ()) -> Any:
         return _attribute(kind, text)
     registered = _entry_points(kind).get(text)
     if registered is None:
-        raise ConfigError(kind, text, f"must be one of {', '.join([*known, *named(kind)])}, or {FORM}")
+        words = [*known, *named(kind)]
+        raise ConfigError(kind, text, f"must be one of {', '.join(words)}, or {FORM}{meant(text, words)}")
     if text in known:
         raise ConfigError(kind, text, f"is a name of fedpfl, and of {registered.value} of an installed package, too")
     try:

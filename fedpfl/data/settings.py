@@ -60,8 +60,8 @@ class DataSettings:
     )
     text_step: int = setting(
         80,
-        "Characters from the start of a sample to that of the next, where running text is cut into samples of 80 "
-        "characters (shakespeare.json); 1 as LEAF cuts it, and samples for training and for testing overlap.",
+        "Characters between the starts of two samples, if running text is cut into samples of 80 characters "
+        "(shakespeare.json). LEAF uses 1, with which training and test samples overlap.",
         minimum=1,
     )
     label_column: str = setting("label", "Column of a table that has the label.")
@@ -72,7 +72,7 @@ class DataSettings:
         "split", "Column of a table that says train or test; a table need not have the default one."
     )
     ignore_columns: str = setting(
-        "", "Columns of a table that are no features, separated by commas, such as numbers of rows and remarks."
+        "", "Columns of a table that are not features, separated by commas, such as row numbers and remarks."
     )
     class_names: str = setting(
         "",
@@ -84,7 +84,7 @@ class DataSettings:
         "Column of a series that says to which window a row belongs; a table need not have the default one.",
     )
     window_length: int = setting(
-        0, "Rows of a window, where a series has no column that says so; 0: it must have one.", minimum=0
+        0, "Rows of a window, if a series has no window column; 0: it must have one.", minimum=0
     )
     window_step: int = setting(
         0,
@@ -101,7 +101,7 @@ class DataSettings:
     num_classes: int = setting(
         0,
         "Number of classes, for devices that hold their own data and may lack the highest ones, and for a file of "
-        "your own in which some have no samples; 0 means the data tell.",
+        "your own in which some have no samples; 0: the data say.",
         minimum=0,
     )
     partitioner: str = setting(

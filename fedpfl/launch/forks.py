@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from ..client.protocol import require_own_peer
-from ..client.worker import listening
+from ..client.worker import end_at_signals, listening
 from ..core.errors import FedpflError
 from ..core.files import write_atomically
 
@@ -81,8 +81,7 @@ def run(path: Path, command: Command) -> NoReturn:
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, _end)
+    end_at_signals()
     serve(path, command)
 
 
@@ -104,6 +103,7 @@ def serve(path: Path, command: Command) -> NoReturn:
         Another process has the socket, or the command cannot be loaded.
     """
     with listening(path) as listener:
+        end_at_signals(path)
         write_command(path, command)
         before = dict(os.environb)
         begin = command.load()
@@ -243,7 +243,3 @@ def _reap(number: int, frame: FrameType | None) -> None:
             pass
     except ChildProcessError:
         pass
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    sys.exit(0)

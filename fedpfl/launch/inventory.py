@@ -6,25 +6,57 @@ Addresses are checked as far as a rehearsal can, so that a mistake shows before 
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import FedpflError
-from ..mqtt.topics import checked_name
+from ..core.errors import FedpflError, meant
+from ..mqtt.topics import checked_name, is_name
 
+# Whether a value can be a variable's, and the words for one that cannot.
+_Must = tuple[Callable[[Any], bool], str]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_port(value: object) -> bool:
+    return str(value).isdecimal() and 0 < int(str(value)) < 65536
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) and is_name(name) for name in value)
+
+
+def _are_options(value: object) -> bool:
+    return isinstance(value, list) and all(type(option) in (str, int) for option in value)
+
+
+def _one_of(*words: object) -> _Must:
+    return (lambda value: value in words), f"must be {', '.join(map(str, words[:-1]))} or {words[-1]}"
+
+
+_ANYTHING: _Must = (lambda value: True, "")
+_TEXT: _Must = (_is_text, "must be a text")
+_PATH: _Must = (lambda value: isinstance(value, str), "must be a path or ''")
+_PORT: _Must = (_is_port, "must be a port, 1 to 65535")
+_OPTIONS: _Must = (_are_options, "must be a list of texts")
 # What an inventory must have, and what it may: the keys of deploy/ansible/roles/fedpfl/defaults/main.yml.
 REQUIRED = ("fedpfl_address", "fedpfl_network", "fedpfl_bundle")
-OPTIONAL = (
-    "fedpfl_keys", "fedpfl_command", "fedpfl_collected", "fedpfl_superlink_port", "fedpfl_broker_port",
-    "fedpfl_watchers", "fedpfl_server_python", "fedpfl_server_pip_options", "fedpfl_install", "fedpfl_target",
-    "fedpfl_install_options", "fedpfl_supernode_port", "fedpfl_client_data", "fedpfl_data", "fedpfl_partitions",
-    "fedpfl_time",
-)  # fmt: skip
+OPTIONAL: Mapping[str, _Must] = {
+    "fedpfl_keys": _TEXT, "fedpfl_command": _TEXT, "fedpfl_collected": _TEXT,
+    "fedpfl_superlink_port": _PORT, "fedpfl_broker_port": _PORT,
+    "fedpfl_watchers": (_are_names, "must be a list of names of letters, digits, '.', '_' and '-'"),
+    "fedpfl_server_python": _TEXT, "fedpfl_server_pip_options": _OPTIONS,
+    "fedpfl_install": _one_of("bundle", "existing"), "fedpfl_target": _one_of("nano", "orin", "pi", "auto"),
+    "fedpfl_install_options": _OPTIONS, "fedpfl_supernode_port": _PORT,
+    "fedpfl_client_data": (lambda value: isinstance(value, dict), "must be a mapping of clients' numbers to paths"),
+    "fedpfl_data": _PATH, "fedpfl_partitions": _PATH, "fedpfl_time": _one_of(True, False),
+}  # fmt: skip
 # Of each device.
 CLIENTS = "fedpfl_clients"
 MOST_BYTES = 1_000_000
@@ -100,7 +132,7 @@ def _load(path: Path) -> object:
             raise InventoryError(f"{path}: longer than an inventory")
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InventoryError(f"{path}: {error.strerror}") from error
+        raise InventoryError(f"--inventory {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
@@ -138,10 +170,12 @@ def _check_variables(path: Path, host: str, variables: Mapping[str, Any]) -> Non
         if not str(name).startswith("fedpfl_"):
             continue
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, 1)
-            raise InventoryError(f"{path}: {host}: there is no {name}{f'; did you mean {near[0]}?' if near else ''}")
+            raise InventoryError(f"{path}: {host}: there is no {name}{meant(name, known)}")
         if any("{{" in text for text in _texts(value)):
             raise InventoryError(f"{path}: {host}: {name} is a template; a rehearsal needs its value")
+        fits, words = OPTIONAL.get(str(name), _ANYTHING)
+        if not fits(value):
+            raise InventoryError(f"{path}: {host}: {name}: {words}, not {value!r:.60}")
     for name in REQUIRED:
         if not variables.get(name) or not isinstance(variables[name], str):
             raise InventoryError(f"{path}: {host}: {name} is missing")
@@ -210,7 +244,7 @@ def _data(
 ) -> Iterator[tuple[int, Path]]:
     """Yield the clients of a host that have data of their own, and where."""
     own: dict[int, Path] = {}
-    for key, place in _mapping(variables.get("fedpfl_client_data"), "fedpfl_client_data", path).items():
+    for key, place in variables.get("fedpfl_client_data", {}).items():
         if not str(key).isdecimal() or int(key) >= clients:
             raise InventoryError(f"{path}: fedpfl_client_data: there is no client {key}")
         own[int(key)] = Path(str(place)).expanduser()

@@ -15,6 +15,7 @@ from ..core.errors import ConfigError, FedpflError
 from ..core.settings import Value, absolute_places
 from ..data import default_clients as natural_clients
 from ..data import with_partitioner
+from ..data.partitioners import chosen_partitioner
 from ..data.registry import AUTO
 from ..methods import discover
 from ..models import require_known
@@ -63,6 +64,7 @@ def prepare(
     num_clients: int | None = None,
     resume: str | None = None,
     default_clients: int = DEFAULT_CLIENTS,
+    own_data: bool = False,
 ) -> Plan:
     """Check everything that can be checked before a run.
 
@@ -80,6 +82,8 @@ def prepare(
         Name or folder of the run to go on with.
     default_clients : int
         Number of clients where nothing says it.
+    own_data : bool
+        Whether each client has data of its own, so that there are none in common to look at.
 
     Raises
     ------
@@ -98,7 +102,8 @@ def prepare(
     config = Config.parse(values)
     require_known(config.run.model)
     if not config.run.resume:
-        values["partitioner"] = with_partitioner(config.data).partitioner
+        chosen = chosen_partitioner(config.data, False) if own_data else with_partitioner(config.data)
+        values["partitioner"] = chosen.partitioner
     given_number = _clients(config.data.num_clients, num_clients)
     values["num-clients"] = given_number or natural_clients(config.data) or default_clients
     values["run-name"] = config.run.run_name or _new_name(config)

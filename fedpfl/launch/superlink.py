@@ -35,7 +35,7 @@ from ..results.run import to_toml
 from . import guard
 
 SUPERLINK = "Flower's SuperLink"
-START_SECONDS = 60.0
+START_SECONDS = 300.0
 COMMAND_SECONDS = 120.0
 PORT_TRIES = 3
 

@@ -1,4 +1,4 @@
-"""Clustered federated learning: clients whose updates point apart part ways.
+"""Clustered federated learning: a cluster splits when its clients' updates point in different directions.
 
 Sattler, Müller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under Privacy
 Constraints, IEEE Transactions on Neural Networks and Learning Systems 32(8), 2021, Algorithms 1 and 2.

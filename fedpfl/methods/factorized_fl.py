@@ -54,16 +54,20 @@ class FactorizedFLSettings:
 
 
 class FactorizedFL(Method):
-    """W = u ⊗ v + µ: u is averaged over clients with a similar v; v and µ stay."""
+    """W = u ⊗ v + µ: u is averaged over clients with a similar v; v and µ stay.
+
+    S_i are the clients whose similarity reaches the threshold τ; at least ``min-aggregate`` nearest ones stay in it.
+    """
 
     name = "factorized-fl"
     paper = "Jeong and Hwang, Factorized-FL: Agnostic Personalized Federated Learning with Kernel Factorization …, 2022"
     shares = "u of every layer, biases, γ and β of BatchNorm; v of one layer is sent for comparison"
     equations = (
-        r"W_i = u_i \otimes v_i + \mu_i"
+        r"W_i = u_i \otimes v_i + \mu_i, \quad \min_{u, v, \mu} \; f_i + \lambda \|\mu\|_1"
         "\n"
-        r"u_i \leftarrow \sum_j \omega_{ij} u_j, \quad \omega_{ij} = \frac{\exp(\varepsilon "
-        r"s_{ij})}{\sum_k \exp(\varepsilon s_{ik})}, \quad s_{ij} = \cos(v_i, v_j)"
+        r"u_i \leftarrow \sum_{j \in S_i} \omega_{ij} u_j, \quad \omega_{ij} = "
+        r"\frac{\exp(\varepsilon s_{ij})}{\sum_{k \in S_i} \exp(\varepsilon s_{ik})}, "
+        r"\quad s_{ij} = \cos(v_i, v_j), \quad S_i = \{j : s_{ij} \geq \tau\}"
     )
     Settings = FactorizedFLSettings
     needs_all = "factorises whole weights"

@@ -3,8 +3,8 @@
 Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI
 2023, Algorithm 1.
 
-The paper learns the weights until they converge when a client learns them for the first time; here this is a number of
-epochs. A client mixes before it is tested, too, as in the authors' code, on a copy of its weights.
+When a client learns the weights for the first time, the paper trains them until they converge; here this takes a fixed
+number of epochs. As in the authors' code, a client also mixes before it is tested, on a copy of its weights.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Algorithms 1 (static) and 2 (dynamic). A channel that the factors common to all 
 
 Table 8's panel A masks "each group of parameters in the l-th layer when updating the local models", by random values.
 With ``fedfac-mask`` a client replaces the group by newly drawn initial values in each round before it trains, once
-there is a split; all of it then trains as ever, and clients are tested as ever, with what that has made of it. Whether
-the paper lets the masked values train, and when it draws them, it does not say.
+there is a split. Everything then trains as usual, and clients are tested with the trained values. The paper does not
+say whether the masked values train, nor when they are drawn.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class FedFac(FedSplit):
     name = "fedfac"
     shares = "everything but the client-specific channels of some layers, found by factor analysis"
     equations = (
-        r"x = A F + e, \quad \nu_k = \sum_j A_{kj}^2"
+        r"\mathcal{K} = A F + \epsilon, \quad \nu_j = \sum_{m \leq G} a_{jm}^2"
         "\n"
-        r"\text{channel } k \text{ is shared if } \nu_k \text{ is above its quantile } \tau"
+        r"\text{channel } j \text{ is shared if } \nu_j \text{ is at least the } \tau \text{ quantile of } \nu"
     )
     Settings = FedFacSettings
     server_sees_all = True

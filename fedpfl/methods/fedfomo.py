@@ -3,11 +3,11 @@
 Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First Order Model Optimization, ICLR 2021,
 Section 3.
 
-As in the authors' code, the models are compared with the one that the client began its last local training with, and
-the one that came out of that training is among them: what others found has to be worth something beside it. Where none
-is better than the old one, the client goes back to that. With ``fedfomo-baseline = "trained"`` the trained model is
-what the others are compared with, and the client always goes on from it. The models of whole groups of clients, which
-the authors' server offers besides, are left out.
+As in the authors' code, a client compares the models with the one that it began its last local training with. The model
+that it trained is among the candidates, so others' models compete with it. If no candidate is better than the old
+model, the client returns to the old one. With ``fedfomo-baseline = "trained"`` the candidates are compared with the
+trained model, and the client always continues from that. The authors' server also offers models of whole groups of
+clients; here it does not.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""FedProto: all that clients share is the mean features of each class.
+"""FedProto: clients share nothing but the mean features of each class.
 
 Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022,
 Equations 3 to 7 and Algorithm 1.
 
 Equation 6 divides each class's sum Σ |D_ij|/N_j·C_i(j), which is a mean already, by the number of clients that have the
-class. That would draw all features towards 0 and is taken for a slip.
+class. That would draw all features towards 0, so we take it for a slip.
 """
 
 from __future__ import annotations

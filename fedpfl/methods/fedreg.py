@@ -3,9 +3,9 @@
 Liu, Yang, Wang: FedReG: Recouping the Global Model in Personalized Federated Learning, Section 3 and Algorithms 1 to 3.
 
 Where the paper leaves it open: a head is the last linear layer; head_P starts as a copy of head_G; Q = t / C is rounded
-to the nearest whole number, at least 1; what is augmented is drawn with replacement; the rebalanced set is drawn once,
-since Algorithm 1 has it among the client's inputs. The optimiser starts afresh with each step, and so, with the order
-``interleaved``, in each epoch.
+to the nearest whole number, at least 1; samples to augment are drawn with replacement; the rebalanced set is drawn
+once, since it is an input of the client's Algorithm 1. The optimiser starts afresh with each step, so with the order
+``interleaved`` in each epoch.
 """
 
 from __future__ import annotations
@@ -71,7 +71,12 @@ class FedReG(Method):
     name = "fedreg"
     paper = "Liu et al., FedReG: Recouping the Global Model in Personalized Federated Learning"
     shares = "base and head_G; a second head stays"
-    equations = r"\hat{y}(x) = G(\theta(x)) + P_i(\theta(x)), \quad Q = \frac{t}{C}"
+    equations = (
+        r"\hat{y}(x) = G(\theta(x)) + P_i(\theta(x)), \quad Q_i = \frac{t}{C_i}, \quad n_i^r = \sum_c \min(n_{ic}, Q_i)"
+        "\n"
+        r"\theta \leftarrow \frac{\sum_i n_i \theta_i}{\sum_i n_i}, "
+        r"\quad G \leftarrow \frac{\sum_i n_i^r G_i}{\sum_i n_i^r}"
+    )
     needs_classes = "draws a set with equally many samples of each class"
     no_personal_head = "has a personal head already, and its other one learns what is common to all"
     Settings = FedReGSettings

@@ -1,4 +1,4 @@
-"""FedRoD: two heads on one base; the generic one learns as if classes were balanced, the personal one the rest.
+"""FedRoD: two heads on one base; the generic one learns as if classes were balanced, the personal one the actual mix.
 
 Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022, with linear
 personal heads. The balanced softmax is from Ren et al., Balanced Meta-Softmax for Long-Tailed Visual Recognition,
@@ -48,8 +48,7 @@ class FedRoD(Method):
     equations = (
         r"\min_{\theta, g} \; \mathrm{CE}(g(z) + \log n_{ic}, y), \quad z = \theta(x)"
         "\n"
-        r"\min_{p_i} \; \mathrm{CE}(g(z) + p_i(z), y) \quad \text{with } \theta \text{ and } g \text{ "
-        r"standing still}"
+        r"\min_{p_i} \; \mathrm{CE}(g(z) + p_i(z), y) \quad \text{with } \theta \text{ and } g \text{ frozen}"
     )
     needs_classes = "balances classes"
     no_personal_head = "has a personal head already, and its other one learns what is common to all"

@@ -47,6 +47,8 @@ class GPFL(Method):
     equations = (
         r"\min \; \mathrm{CE}(\phi_i(\mathrm{CoV}(f, p_i)), y) + \mathrm{CE}(\cos(\mathrm{CoV}(f, g), E), "
         r"y) + \lambda \|\mathrm{CoV}(f, g) - E_y\|"
+        "\n"
+        r"g = \frac{1}{C} \sum_c E_c, \quad p_i = \sum_c \frac{n_{ic}}{n_i} E_c"
     )
     needs_classes = "has an embedding of each class"
     no_personal_head = "keeps its head already, and shares class embeddings, for which a class means the same to all"

@@ -1,4 +1,4 @@
-"""kNN-Per: FedAvg's model, mixed with what a client's own samples of the most similar features say.
+"""kNN-Per: FedAvg's model, mixed with a vote of the client's own samples whose features are most similar.
 
 Marfoq, Neglia, Vidal, Kameni: Personalized Federated Learning through Local Memorization, ICML 2022, Section 3 and
 Algorithm 1.

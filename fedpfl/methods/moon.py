@@ -2,8 +2,8 @@
 
 Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021, Section 3 and Algorithm 1.
 
-The features are what the model's last layer gets. The paper puts a projection head of two layers before that one; here
-that is up to the model. The two models that features are compared with stand still and compute as in a test.
+The features are the input of the model's last layer. The paper puts a projection head of two layers before that layer;
+here that is up to the model. The two models that features are compared with are not trained and compute as in a test.
 """
 
 from __future__ import annotations

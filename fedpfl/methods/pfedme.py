@@ -1,7 +1,7 @@
-"""pFedMe: clients have models near the global one, which moves towards them: the gradient of their Moreau envelopes.
+"""pFedMe: clients have models near the global one, which follows the gradient of their Moreau envelopes.
 
 T. Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, Algorithm 1. As in the
-authors' code, θ starts a round from what the client received, and each batch from where the one before has left it.
+authors' code, θ starts a round from what the client received, and each batch continues from the θ of the one before.
 
 A batch of a round is one of the paper's R local rounds. The step η of w goes through the optimiser, with ``momentum``
 and ``weight-decay`` where they are not 0; the paper has neither, and the steps of θ have none. A client is tested with

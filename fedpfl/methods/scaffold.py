@@ -1,13 +1,15 @@
-"""SCAFFOLD: control variates take out of each client's gradients what leads away from the common optimum.
+"""SCAFFOLD: control variates correct each client's gradients, so that clients do not drift from the common optimum.
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML
 2020, Algorithm 1.
 
 Option II of the paper sets c_i to c_i − c + (x − y_i) / (K·η) after K steps. For plain SGD that is the mean of the K
-gradients, and this mean is what we keep: it holds with momentum and Adam, too. Momentum and ``weight-decay``, which the
-paper does not have, work on the corrected gradients. Option I wants few or small steps: far from where a round began,
-its correction is out of date, and clients diverge. Many steps with momentum, which makes the correction several times
-as large, can do the same to option II: ``momentum = 0`` is the paper's (``docs/results.md``).
+gradients, and this mean is what we keep: it holds with momentum and Adam, too. ``weight-decay``, which the paper does
+not have, works on the corrected gradients.
+
+Option I needs few or small steps: far from where a round began its correction is out of date, and clients diverge. With
+momentum option II diverges as well, because momentum makes each correction several times as large
+(``docs/results.md``). So clients train without momentum, as in the paper, unless ``scaffold-momentum`` is set.
 """
 
 from __future__ import annotations
@@ -38,6 +40,12 @@ class ScaffoldSettings:
         "Which gradient becomes a client's c_i: the mean over its steps (option II of the paper), or that at the model "
         "which it received, the mean over another epoch's batches (start, option I).",
         choices=("steps", "start"),
+    )
+    momentum: float = setting(
+        0.0,
+        "Momentum of a client's SGD steps, in place of `momentum`; the paper has none.",
+        minimum=0,
+        maximum=0.999999,
     )
 
 
@@ -101,17 +109,19 @@ class Scaffold(KeepsArrays):
         common, own = local.by_name(local.received("control")), self.kept(local.model)
         arrays = {name: common[name] - own[name] for name in own if name in common}
         local.notes["gradients"] = steps = Correction(arrays)
-        training = Phase(train=everything, epochs=self.training.local_epochs, penalty=steps)
+        momentum = self.settings.momentum if self.training.optimizer == "sgd" else None
+        training = Phase(train=everything, epochs=self.training.local_epochs, penalty=steps, momentum=momentum)
         if self.settings.control == "steps":
             return [training]
         local.notes["gradients"] = start = Correction(arrays)
         return [Phase(train=everything, epochs=1, penalty=start, learning_rate=0.0, move_statistics=False), training]
 
     def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
-        """Say so where the correction goes through momentum, which the paper's steps have not."""
-        if not self.training.momentum or self.training.optimizer != "sgd":
+        """Say so where the run's momentum is another one."""
+        own, common = self.settings.momentum, self.training.momentum
+        if own == common or self.training.optimizer != "sgd":
             return []
-        return [f"scaffold: with momentum = {self.training.momentum:g} it may leave the optimum; its paper has 0"]
+        return [f"scaffold: clients train with scaffold-momentum = {own:g}; momentum = {common:g} does not count"]
 
     @torch.no_grad()
     def conclude(self, local: LocalRound) -> Payload:

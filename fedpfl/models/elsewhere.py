@@ -7,7 +7,6 @@ else than a number for each class, or does not end in that layer is refused in o
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from fedpfl.core.errors import ConfigError
+from fedpfl.core.errors import ConfigError, meant
 
 from .registry import BaseHeadModel, Shape, shown, source
 
@@ -125,9 +124,7 @@ def _output(module: nn.Module, x: Tensor, name: str) -> Tensor:
 
 
 def _unknown(value: str, word: str, known: Sequence[str]) -> ConfigError:
-    near = difflib.get_close_matches(word, known, 3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    return ConfigError("model", value, f"{value.partition(':')[0]} has no model {word!r}{hint}")
+    return ConfigError("model", value, f"{value.partition(':')[0]} has no model {word!r}{meant(word, known)}")
 
 
 @source("torchvision", "torchvision:NAME for a classification model of torchvision")

@@ -47,6 +47,8 @@ PACKET_OVERHEAD = 1024
 # Payloads that were published and are not acknowledged: enough to hide a network's latency, few enough for memory.
 WINDOW = 8
 _PACKET_TOO_LARGE = 149
+# Payloads do not become smaller than this for a broker that refuses larger ones, or seems to.
+SMALLEST_PAYLOAD = 65_536
 
 
 class Link:
@@ -91,10 +93,12 @@ class Link:
         self._max_chunk = max_chunk
         self._persistent = persistent
         self._max_packet = max_chunk + PACKET_OVERHEAD
+        # What the broker was seen to refuse is halved: some have a limit that they do not announce.
+        self._max_taken = max_chunk
         self._online = threading.Event()
         self._stopping = stopping or threading.Event()
         self._refused: LinkError | None = None
-        self._was_online = self._complained = self._leaving = False
+        self._was_online = self._complained = self._leaving = self._too_large = False
         self._session = ""
         self._connected_at, self._brief = 0.0, 0
         self._window = threading.BoundedSemaphore(WINDOW)
@@ -169,7 +173,7 @@ class Link:
     @property
     def max_payload(self) -> int:
         """Longest payload that the broker accepts and that the user allows."""
-        return min(self._max_chunk, self._max_packet - PACKET_OVERHEAD)
+        return min(self._max_chunk, self._max_packet - PACKET_OVERHEAD, self._max_taken)
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
@@ -211,10 +215,13 @@ class Link:
         Raises
         ------
         LinkError
-            It has not by the deadline (of ``time.monotonic``), or refuses them.
+            It has not by the deadline (of ``time.monotonic``), or refuses them. If it does so for their length,
+            :attr:`max_payload` is smaller from then on.
         """
         sent: list[Future[ReasonCode]] = []
+        longest = 0
         for payload in payloads:
+            longest = max(longest, len(payload))
             # What is unacknowledged stays with paho, which sends it again after a break: waiting for room bounds it.
             if not self._window.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 raise LinkError(f"broker {self.where} does not take messages")
@@ -231,8 +238,10 @@ class Link:
                 reason = future.result(max(0.0, deadline - time.monotonic()))
             except FutureTimeoutError:
                 raise LinkError(f"broker {self.where} does not acknowledge messages") from None
+            if reason.value == _PACKET_TOO_LARGE:
+                self._max_taken = min(self._max_taken, max(SMALLEST_PAYLOAD, longest // 2))
             if reason.is_failure:
-                raise LinkError(f"broker {self.where} refuses messages to {topic}: {reason}")
+                raise LinkError(f"broker {self.where} refuses messages of {longest} bytes to {topic}: {reason}")
 
     def _publish(
         self,
@@ -303,6 +312,12 @@ class Link:
             return
         limit = getattr(properties, "MaximumPacketSize", None)
         self._max_packet = limit if limit is not None else self._max_chunk + PACKET_OVERHEAD
+        if self._too_large:
+            # Or paho would send it again and again. Only here does it allow this: it goes through them after this call.
+            self._too_large, self._brief = False, 0
+            reason = ReasonCode(PacketTypes.DISCONNECT, identifier=_PACKET_TOO_LARGE)
+            for message in client.drop_out_messages():
+                self._acknowledged(client, None, message.mid, reason, None)
         if not flags.session_present or not self._session:
             self._session = secrets.token_hex(8)
         if self._subscriptions:
@@ -332,11 +347,11 @@ class Link:
         self._brief = self._brief + 1 if brief else 0
         if self._brief == MANY_BRIEF:
             words = "broker %s closes one connection after the other: another process may be logged in as %s as well"
-            words += ", or the access list forbids this account something"
+            words += ", or the access list forbids this account something, or it takes no messages of this length"
             logger.error(words, self.where, self._account.username)
-        if flags.is_disconnect_packet_from_server and reason.value == _PACKET_TOO_LARGE:
-            for message in client.drop_out_messages():  # or paho would send it again and again
-                self._acknowledged(client, None, message.mid, reason, None)
+        # mosquitto 2.0.11 tells nobody of its message_size_limit, and hangs up without a reason on what is longer.
+        self._too_large |= flags.is_disconnect_packet_from_server and reason.value == _PACKET_TOO_LARGE
+        self._too_large |= self._brief == MANY_BRIEF
 
     def _subscribed(self, _client: paho.Client, _data: Any, _mid: int, reasons: list[ReasonCode], _p: Any) -> None:
         for topic, reason in zip(self._subscriptions, reasons, strict=False):

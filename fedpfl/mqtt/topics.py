@@ -36,6 +36,11 @@ WATCHED = (f"{ROOT}/node/+/presence", f"{ROOT}/node/+/telemetry", BRIDGE_PRESENC
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
+def is_name(text: str) -> bool:
+    """Say whether a text can name a device or an account."""
+    return _NAME.fullmatch(text) is not None
+
+
 def checked_name(option: str, name: str) -> str:
     """Return ``name`` if it can name a device or an account.
 
@@ -44,7 +49,7 @@ def checked_name(option: str, name: str) -> str:
     ConfigError
         It cannot; ``option`` is what the user called it.
     """
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise ConfigError(option, name, "must be 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit")
     return name
 

@@ -33,14 +33,14 @@ class ServerStepSettings:
 
     server_optimizer: str = setting(
         "none",
-        "What the server does with the mean, in methods whose rule is one: it takes the mean (none), or the way to the "
-        "mean is the gradient of momentum (FedAvgM), adam (FedAdam) or yogi (FedYogi).",
+        "What the server does with the mean, in methods whose rule is a mean: it takes the mean (none), or uses the "
+        "difference to it as the gradient of momentum (FedAvgM), adam (FedAdam) or yogi (FedYogi).",
         choices=tuple(READS),
     )
     server_learning_rate: float = setting(
         0.0,
-        "Its step η; 0: for momentum 1 − server-momentum, by which the steps that a round leads to sum up to the whole "
-        "way to its mean, and 0.01 for adam and yogi.",
+        "Its step η. 0 means 0.01 for adam and yogi, and for momentum 1 − server-momentum, with which a round's update "
+        "is applied once in total.",
         minimum=0,
     )
     server_momentum: float = setting(0.9, "Its momentum, β₁ of adam and yogi.", minimum=0, maximum=0.999999)

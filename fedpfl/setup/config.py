@@ -12,7 +12,7 @@ from typing import Any, Mapping
 
 from ..core import parts
 from ..core import settings as s
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, meant
 from ..core.layout import DTYPES
 from ..core.privacy import PrivacySettings, require_covered
 from ..core.settings import setting
@@ -65,7 +65,7 @@ class RunSettings:
     evaluate_every: int = setting(1, "Rounds between evaluations of all clients; 0: only after the last.", minimum=0)
     early_stop: int = setting(
         0,
-        "Rounds without a better mean accuracy on the samples for validation (validation-fraction) after which the run "
+        "Rounds without a better mean accuracy on the validation samples (validation-fraction) after which the run "
         "ends; 0: it never ends early.",
         minimum=0,
     )
@@ -88,10 +88,10 @@ class RunSettings:
     output_dir: str = setting("~/.fedpfl/runs", "Where run folders are made, on the server's machine.")
     state_dir: str = setting("~/.fedpfl/state", "Where a client keeps its personal arrays, on its own machine.")
     run_name: str = setting("", "Name of the run's folder; empty makes one from method, data set and time.")
-    resume: bool = setting(False, "Go on after the last finished round of the run called run-name.")
+    resume: bool = setting(False, "Continue the run called run-name after its last finished round.")
     wire_dtype: str = setting("float32", "Type in which arrays of floats travel.", choices=DTYPES)
     node_timeout: float = setting(
-        600.0, "Seconds to wait until all clients are connected, over Flower; those of `fedpfl run` are there.", above=0
+        600.0, "Seconds to wait over Flower until all clients are connected; `fedpfl run` has them at once.", above=0
     )
     round_timeout: float = setting(
         600.0,
@@ -242,9 +242,5 @@ def check_keys(values: Mapping[str, Any]) -> None:
     keys = known_keys()
     for key, value in values.items():
         if key not in keys:
-            # Imported here: only the error needs it.
-            from difflib import get_close_matches
-
-            near = get_close_matches(key, keys, 3)
-            hint = f"; did you mean {' or '.join(near)}?" if near else "; `fedpfl config` lists all keys"
+            hint = meant(key, keys) or "; `fedpfl config` lists all keys"
             raise ConfigError(key, value, "there is no such setting" + hint)

@@ -18,9 +18,9 @@ class TrainingSettings:
     batch_size: int = setting(10, "Samples B in a batch.", minimum=1)
     last_batch: str = setting(
         "keep",
-        "What is done with the samples of an epoch that fill no whole batch: left out of this epoch, where the client "
-        "has one whole batch at least (drop), a smaller batch of their own (keep), or all batches of an epoch are made "
-        "nearly equal, about B samples each (even). Every epoch draws its order anew.",
+        "What happens to the samples of an epoch that do not fill a batch: they are left out of this epoch, if the "
+        "client has at least one whole batch (drop), they become a smaller batch (keep), or all batches of the epoch "
+        "are made nearly equal, about B samples each (even). Every epoch draws its order anew.",
         choices=LAST_BATCH,
     )
     loss: str = setting(
@@ -32,8 +32,8 @@ class TrainingSettings:
     )
     batch_loss: str = setting(
         "mean",
-        "Loss of a batch: the mean over its samples, or their sum, whose gradient is as many times larger as there are "
-        "samples, beside weight-decay and a method's penalties. Recorded losses are means in any case.",
+        "Loss of a batch: the mean over its samples, or their sum. The sum's gradient is larger by the number of "
+        "samples, while weight-decay and a method's penalties stay the same. Recorded losses are always means.",
         choices=("mean", "sum"),
     )
     optimizer: str = setting("sgd", "Local optimiser, fresh in every phase.", choices=tuple(OPTIMIZERS))
@@ -42,8 +42,8 @@ class TrainingSettings:
     weight_decay: float = setting(0.0, "L2 penalty added to the gradient.", minimum=0)
     tune_epochs: int = setting(
         0,
-        "Epochs for which each client trains a copy of its model, all of it, before that is tested, with FedAvg also "
-        "known as FedAvg+; 0: none. What clients keep and send, exports and the global model are not tuned.",
+        "Epochs for which each client trains a copy of its whole model before that is tested (with FedAvg this is "
+        "called FedAvg+); 0: none. What clients keep and send, exports and the global model are not tuned.",
         minimum=0,
     )
     device: str = setting("cpu", "Where clients compute.", choices=("cpu", "cuda"))

@@ -6,6 +6,7 @@ node. Such a message is sent again, which is safe because a reply follows from t
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ PAUSE_PER_LOOK, LONGEST_PAUSE_PER_LOOK = 5.0, 0.3
 MESSAGE_UNAVAILABLE, REPLY_UNAVAILABLE, NODE_UNAVAILABLE, CLIENT_APP_CRASHED = 3, 4, 5, 8
 LOST = frozenset({MESSAGE_UNAVAILABLE, REPLY_UNAVAILABLE, NODE_UNAVAILABLE, CLIENT_APP_CRASHED})
 MOST_RESENDS = 2
+# A look takes milliseconds. One that takes so long met no SuperLink: Flower waits until it is back, which it may be
+# without what was on its way.
+AWAY_SECONDS = 5.0
 
 
 class Pace:
@@ -88,7 +92,8 @@ class Exchange:
     fail : callable
         Notes why there is no reply from a client.
     check_after : float
-        Seconds without a reply after which a client is asked whether it still works on the message.
+        Seconds without a reply after which a client is asked whether it still works on the message; it is asked at
+        once when the SuperLink was away.
     """
 
     def __init__(
@@ -108,6 +113,8 @@ class Exchange:
         self._probes: dict[str, int] = {}
         self._probed_at: dict[int, float] = {}
         self._suspects: set[int] = set()
+        # When the SuperLink was last back from being away.
+        self._back_at = -math.inf
         # Errors of nodes that went away during this exchange, and until when they may come back.
         self._away: dict[int, tuple[Message, float]] = {}
         self._present: set[int] = set()
@@ -119,7 +126,10 @@ class Exchange:
         order, arrived = sorted(self._sent_at), dict[int, Message]()
         deadline, pace = time.monotonic() + timeout, Pace()
         while self._sent_at and time.monotonic() < deadline:
+            looked_at = time.monotonic()
             found = self._pull()
+            if time.monotonic() - looked_at > AWAY_SECONDS:
+                self._back_at = time.monotonic()
             arrived.update(found)
             while order and order[0] not in self._sent_at:
                 client = order.pop(0)
@@ -203,10 +213,11 @@ class Exchange:
         """
         asked = set(self._probes.values())
         now = time.monotonic()
+        before = max(now - self._check_after, self._back_at)
         silent = [
             self._nodes[client]
             for client, sent_at in self._sent_at.items()
-            if max(sent_at, self._probed_at.get(client, sent_at)) < now - self._check_after
+            if max(sent_at, self._probed_at.get(client, sent_at)) < before
             and self._nodes[client].in_turn
             and client not in asked
             and self._resends.get(client, 0) < MOST_RESENDS

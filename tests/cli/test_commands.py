@@ -285,7 +285,7 @@ BAD = {
     "fraction-train=2": ("fraction-train = 2:", "at most 1"),
     "learning-rate=nan": ("learning-rate = nan", "> 0"),
     "resume=1": ("resume = 1", "true or false"),
-    'method="fedavgg"': ("method = 'fedavgg'", "must be one of "),
+    'method="fedavgg"': ("method = 'fedavgg'", "did you mean fedavg"),
     'dataset="none"': ("dataset = 'none'", "digits"),
     'run-name="a/b"': ("run-name = 'a/b'", "letters, digits"),
     "feddecomp-lora-epochs=99": ("feddecomp-lora-epochs = 99", "below local-epochs = 10"),

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -18,6 +19,7 @@ from old_python import old_python
 from support import FEW_SAMPLES, LocalGrid, federation, simulate
 from waiting import HANG_SECONDS, InThread, wait_until
 
+from fedpfl import __version__
 from fedpfl.client import forward as forwarding
 from fedpfl.client import protocol
 from fedpfl.client.engine import MOST_ENGINES, _engines, engine_for, handle
@@ -144,15 +146,28 @@ def test_the_client_s_own_errors_arrive_and_the_worker_lives_on(running, tmp_pat
     assert forward("query", Payload(), values, NODE).config["client"] == 1
 
 
-def test_an_app_of_other_code_is_refused(running, tmp_path, monkeypatch):
+@pytest.mark.parametrize("version", ["0.0.1", "99.0"])
+def test_an_app_of_older_or_newer_code_is_refused(running, tmp_path, monkeypatch, version):
     monkeypatch.setattr(protocol, "code_hash", lambda: "feed")
-    with pytest.raises(
-        FedpflError, match=r"worker has other code \(fedpfl \S+, [0-9a-f]{16}\) than the app \(.*, feed\)"
-    ):
+    monkeypatch.setattr(forwarding, "__version__", version)
+    words = rf"worker has other code \(fedpfl {re.escape(__version__)}, [0-9a-f]{{16}}\) than the app "
+    with pytest.raises(FedpflError, match=rf"{words}\(fedpfl {re.escape(version)}, feed\): install the app's code"):
         forward("query", Payload(), federation(tmp_path, 3), NODE)
 
 
+@pytest.mark.parametrize("magic", [b"fedpfl0\n", b"fedpfl2\n"])
+def test_an_app_that_speaks_another_version_of_the_protocol_is_refused(running, tmp_path, monkeypatch, magic):
+    spoken, seen = magic.decode().strip(), running.log().count("a request was dropped: app and worker")
+    monkeypatch.setattr(protocol, "MAGIC", magic)
+    # More than a socket holds: the worker must read it to its end before it answers.
+    message = Payload({}, {}, {"shared": np.zeros(2_000_000, np.float32)})
+    with pytest.raises(FedpflError, match=rf"different versions of fedpfl: one says fedpfl1, the other {spoken}"):
+        forward("train", message, federation(tmp_path, 3), NODE)
+    wait_until(lambda: running.log().count("a request was dropped: app and worker") == seen + 1)
+
+
 def test_bytes_that_are_no_request_disturb_nobody(running, tmp_path):
+    seen = running.log().count("a request was dropped")
     for content in (b"", b"GET / HTTP/1.1\r\n\r\n" * 9, protocol.MAGIC + b"\xff" * 12):
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(running.path))
@@ -160,7 +175,7 @@ def test_bytes_that_are_no_request_disturb_nobody(running, tmp_path):
             connection.shutdown(socket.SHUT_WR)
             assert connection.recv(1) == b""
     assert forward("query", Payload(), federation(tmp_path, 3), NODE).config["client"] == 1
-    assert running.log().count("a request was dropped") == 3
+    assert running.log().count("a request was dropped") == seen + 3
 
 
 def test_another_user_is_refused(running, tmp_path, monkeypatch):

@@ -87,3 +87,9 @@ def wait_for(condition, process: subprocess.Popen[str]) -> None:
     wait_until(
         condition, lambda: process.poll() is None, lambda: process.poll() and process.communicate(), seconds=SECONDS
     )
+
+
+def disturbed(how):
+    """Return the environment in which parts of a testbed suffer: see ``disturbed/sitecustomize.py``."""
+    path = [str(Path(__file__).parent / "disturbed"), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, path)), "FEDPFL_TEST_DISTURB": how}

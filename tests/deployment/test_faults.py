@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from deployment_parts import SECONDS, needs_mosquitto, wait_for
+from deployment_parts import SECONDS, disturbed, needs_mosquitto, wait_for
 from support import simulate
 
 pytestmark = [
@@ -72,12 +72,6 @@ def test_answers_do_not_reach_the_supernodes(home, undisturbed):
     for path in ("pull-messages", "push-messages"):
         wait_for(lambda path=path: f"the answer to /v1/fleet/{path} is lost" in home.log("SuperNode"), process)
     ends_like(undisturbed, home, process)
-
-
-def disturbed(how):
-    """Return the environment in which parts of a testbed suffer: see ``disturbed/sitecustomize.py``."""
-    path = [str(Path(__file__).parent / "disturbed"), os.environ.get("PYTHONPATH", "")]
-    return {"PYTHONPATH": os.pathsep.join(filter(None, path)), "FEDPFL_TEST_DISTURB": how}
 
 
 def start(home, undisturbed, transport, **environment):

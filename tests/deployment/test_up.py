@@ -11,8 +11,9 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
-from deployment_parts import SECONDS, SETTINGS, needs_mosquitto, wait_for
+from deployment_parts import SECONDS, SETTINGS, disturbed, needs_mosquitto, wait_for
 from support import exported
 
 from fedpfl.launch.credentials import prepare
@@ -81,6 +82,32 @@ def intruder_is_refused(home, process):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(intruder.pid, signal.SIGKILL)  # its SuperExec
     assert REFUSED in log.read_text()
+
+
+def test_supernodes_with_their_data_path_alone_take_part(home):
+    rng, sizes = np.random.default_rng(0), (40, 50, 60)
+    for client, size in enumerate(sizes):
+        x = rng.integers(0, 255, (size, 8, 8), dtype=np.uint8)
+        np.savez(home.path / f"own-{client}.npz", x=x, y=np.arange(size) % 3)
+    own = {client: str(home.path / f"own-{client}.npz") for client in range(3)}
+    (home.path / "bench.yml").write_text(BENCH.replace("bundle: none", f"bundle: none, fedpfl_client_data: {own}"))
+    settings = 'dataset="npz" num-classes=3 method="fedper" threads=1 num-server-rounds=2 run-name="paths"'
+    home.carry_out(
+        "up", "--inventory", str(home.path / "bench.yml"), "--transport", "http", "-c",
+        f'{settings} state-dir="{home.path / "state"}"', **disturbed("numbers"),
+    )  # fmt: skip
+    lines = [json.loads(line) for line in (home.runs / "paths" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["clients"] for line in lines] == [[0, 1, 2]] * 2
+    # Only a node that was given no number stores the one that the server gave it.
+    assert sorted(path.read_text() for path in (home.path / "state").rglob("number-*")) == ["0", "1", "2"]
+
+
+@pytest.mark.faults
+def test_a_device_with_other_code_is_refused_in_words(home):
+    process = home.start("up", "--json", "--num-supernodes", "1", "-c", SETTINGS, **disturbed("code"))
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 1, out + err
+    assert "this device's worker has other code" in json.loads(out)["error"]
 
 
 @pytest.mark.faults

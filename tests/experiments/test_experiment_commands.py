@@ -172,8 +172,8 @@ def test_methods_are_compared_by_one_command(fake: Fake, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["fedavg"], "method = 'fedavg': must be two methods or more"),
-        (["fedavg", "fedavg"], "must be two methods or more"),
+        (["fedavg"], "METHOD... = 'fedavg': a comparison needs two methods or more"),
+        (["fedavg", "FedAvg"], "a comparison needs two methods or more"),
         (["fedavg", "fedavgg"], "fedavgg"),
         (["fedavg", "fedper", "-c", "ditto-pull=1"], "is a setting of ditto, and the method is fedavg or fedper"),
         (["fedavg", "fedper", "--name", "a/b"], "must be the name of a folder"),

@@ -85,14 +85,33 @@ def change(path, value):
 A, B = (("children", "devices", "hosts", name) for name in "ab")
 
 
-@pytest.mark.parametrize(("path", "value", "words"), [
+MISTAKES = [
     (("vars", "fedpfl_address"), None, "laptop: fedpfl_address is missing"),
     (("vars", "fedpfl_address"), "10.0.0.300", "fedpfl_address: '10.0.0.300' does not appear to be an IPv4"),
     (("vars", "fedpfl_address"), "10.0.1.1", "fedpfl_address 10.0.1.1 is not in 10.0.0.0/24"),
     (("vars", "fedpfl_network"), "10.0.0.1/24", "fedpfl_network: 10.0.0.1/24 has host bits set"),
     (("vars", "fedpfl_bundle"), None, "fedpfl_bundle is missing"),
-    (("vars", "fedpfl_client"), [0], "there is no fedpfl_client; did you mean fedpfl_clients?"),
+    (("vars", "fedpfl_client"), [0], "there is no fedpfl_client; did you mean fedpfl_clients"),
     (("vars", "fedpfl_data"), "{{ home }}/data", "fedpfl_data is a template"),
+    (("vars", "fedpfl_bundle"), ["~/bundle"], "laptop: fedpfl_bundle is missing"),
+    (("vars", "fedpfl_network"), None, "laptop: fedpfl_network is missing"),
+    (("vars", "fedpfl_keys"), "", "laptop: fedpfl_keys: must be a text, not ''"),
+    (("vars", "fedpfl_command"), ["fedpfl"], "fedpfl_command: must be a text, not ['fedpfl']"),
+    (("vars", "fedpfl_collected"), 7, "fedpfl_collected: must be a text, not 7"),
+    (("vars", "fedpfl_superlink_port"), 80000, "fedpfl_superlink_port: must be a port, 1 to 65535, not 80000"),
+    (("vars", "fedpfl_broker_port"), "mqtts", "fedpfl_broker_port: must be a port, 1 to 65535, not 'mqtts'"),
+    (("vars", "fedpfl_supernode_port"), True, "fedpfl_supernode_port: must be a port, 1 to 65535, not True"),
+    (("vars", "fedpfl_watchers"), "watch", "fedpfl_watchers: must be a list of names"),
+    (("vars", "fedpfl_watchers"), ["watch", "a/b"], "fedpfl_watchers: must be a list of names"),
+    (("vars", "fedpfl_server_python"), 3.11, "fedpfl_server_python: must be a text, not 3.11"),
+    (("vars", "fedpfl_server_pip_options"), "--no-index", "fedpfl_server_pip_options: must be a list of texts"),
+    (("vars", "fedpfl_install"), "bundel", "fedpfl_install: must be bundle or existing, not 'bundel'"),
+    (("vars", "fedpfl_target"), "jetson", "fedpfl_target: must be nano, orin, pi or auto, not 'jetson'"),
+    (("vars", "fedpfl_install_options"), ["--swap", 1.5], "fedpfl_install_options: must be a list of texts"),
+    (("vars", "fedpfl_data"), ["~/data"], "fedpfl_data: must be a path or '', not ['~/data']"),
+    (("vars", "fedpfl_partitions"), 3, "fedpfl_partitions: must be a path or '', not 3"),
+    (("vars", "fedpfl_time"), "never", "fedpfl_time: must be True or False, not 'never'"),
+    (("vars", "fedpfl_client_data"), ["/x"], "fedpfl_client_data: must be a mapping of clients' numbers to paths"),
     (("vars", "fedpfl_client_data"), {7: "/x"}, "fedpfl_client_data: there is no client 7"),
     (("vars", "fedpfl_client_data"), {0: "x.npz"}, "a: the data of client 0, x.npz, need an absolute path"),
     (("vars", "fedpfl_client_data"), {0: "/nowhere/x.npz"}, "client 0, /nowhere/x.npz, are not on this machine"),
@@ -113,12 +132,19 @@ A, B = (("children", "devices", "hosts", name) for name in "ab")
     ((*A, "ansible_host"), "10.9.0.2", "a: ansible_host 10.9.0.2 is not in 10.0.0.0/24"),
     ((*A, "ansible_host"), "10.0.0", "a: ansible_host: '10.0.0' does not appear"),
     (("children", "devices", "hosts", "c d"), {"fedpfl_clients": [3]}, "must be 1 to 64 letters, digits"),
-])  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "value", "words"), MISTAKES)
 def test_a_mistake_is_one_line_that_says_where(tmp_path, path, value, words):
     with pytest.raises(FedpflError) as refused:
         read_inventory(write(tmp_path, change(path, value)(small())))
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_there_is_a_mistake_in_each_field():
+    assert {path[-1] for path, *_ in MISTAKES} >= {*REQUIRED, *OPTIONAL, "fedpfl_clients", "ansible_host"}
 
 
 @pytest.mark.parametrize(("text", "words"), [

@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from flower_parts import BIN, SECONDS, Flower
+from flower_parts import SECONDS, Flower
 from support import engine
 from typer.testing import CliRunner
 
@@ -146,7 +146,8 @@ class TestDevices:
         whole = models(run(app, tmp_path).path)
         pairs = " ".join(f"{key}={value}" for key, value in SETTINGS.items())
         settings = f'{pairs} output-dir="{tmp_path / "runs"}" state-dir="{tmp_path / "devices"}" run-name="up"'
-        command = [BIN / "fedpfl", "up", "--num-supernodes", str(CLIENTS), "--keep-log", "-c", settings]
+        program = [sys.executable, "-c", "from fedpfl.cli import main; main()"]
+        command = [*program, "up", "--num-supernodes", str(CLIENTS), "--keep-log", "-c", settings]
         done = subprocess.run(command, cwd=app, capture_output=True, text=True, timeout=SECONDS)
         assert done.returncode == 0, done.stdout + done.stderr
         assert models(tmp_path / "runs" / "up") == whole

@@ -7,6 +7,7 @@ import datetime
 import ipaddress
 import os
 import queue
+import re
 import shutil
 import signal
 import socket
@@ -106,11 +107,16 @@ class Process:
 
 
 class Broker(Process):
-    def __init__(self, folder, tls=False, max_chunk=2**20):
+    """A real one; ``limit`` takes the place of its line that limits the size of packets."""
+
+    def __init__(self, folder, tls=False, max_chunk=2**20, limit=None):
         self.port = free_port()
         self.certificates = certificates(folder / "certificates") if tls else None
         pair = BrokerTls(self.certificates / "server.pem", self.certificates / "server.key") if tls else None
         self.files = write_broker_files(folder / "broker", "127.0.0.1", self.port, DEVICES, pair, max_chunk=max_chunk)
+        if limit is not None:
+            config = self.files.config
+            config.write_text(re.sub(r"max_packet_size \d+", limit, config.read_text()))
         super().__init__([MOSQUITTO, "-c", self.files.config], folder / "broker.log", " running")
 
     def start(self):

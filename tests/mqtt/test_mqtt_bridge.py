@@ -1,6 +1,7 @@
 """The bridge as users start it: real mosquitto, both sides as processes, a plain HTTP server as the SuperLink."""
 
 import contextlib
+import itertools
 import random
 import re
 import signal
@@ -109,6 +110,26 @@ def test_sides_with_different_chunks_understand_each_other(tmp_path):
     try:
         with httpx.Client(base_url=f"http://{sides[1].address}", timeout=HANG_SECONDS) as client:
             assert client.post(PUSH, content=b"ab" * 20_000).content == b"ba" * 20_000
+    finally:
+        for part in (*sides, broker):
+            part.end()
+        superlink.close()
+
+
+@pytest.mark.parametrize("limit", ["max_packet_size 1000000", "message_size_limit 1000000"])
+def test_somebody_else_s_broker_with_a_limit_of_1_mb_gets_smaller_pieces(tmp_path, limit):
+    # The first limit is told to whoever connects; at the second one mosquitto 2.0.11 hangs up and gives no reason.
+    broker, superlink = Broker(tmp_path, limit=limit), SuperLink()
+    sides = [Side.server(broker, tmp_path, superlink), Side.device(broker, tmp_path, "nano-1")]
+    body = random.Random(4).randbytes(5_000_000)
+    try:
+        with httpx.Client(base_url=f"http://{sides[1].address}", timeout=HANG_SECONDS) as client:
+            answers = (client.post(PUSH, content=body) for _ in itertools.count())
+            assert wait_until(lambda: next(answers).content) == body[::-1]
+            hung_up = [side.text().count("lost broker") for side in sides]
+            assert client.post(PUSH, content=body).content == body[::-1]
+        assert [side.text().count("lost broker") for side in sides] == hung_up
+        assert [count > 0 for count in hung_up] == ["message" in limit] * 2
     finally:
         for part in (*sides, broker):
             part.end()

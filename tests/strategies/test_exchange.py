@@ -127,6 +127,23 @@ def test_a_slow_device_is_asked_once_and_left_alone(tmp_path, undisturbed, clock
     assert grid.probes() == 3
 
 
+def test_devices_are_asked_at_once_when_the_superlink_was_away(tmp_path, undisturbed, clock):
+    class Away(Forgetful):
+        away = 30.0
+
+        def pull_messages(self, message_ids):
+            # While client 1's message is lost, one look waits for a SuperLink that is started again.
+            if self.away and not self.losses:
+                clock.now, self.away = clock.now + self.away, 0.0
+            return super().pull_messages(message_ids)
+
+    folder, grid = run(tmp_path, Away, check_after=1000.0)
+    assert global_weights(folder) == undisturbed
+    assert grid.sent("train", 1) == 3
+    assert clock.now < 100.0
+    assert all("failed" not in line for line in folder.metrics())
+
+
 class Moving(Bench):
     """Client 1's node is gone when round 1 begins; node 101 + ``moved`` is the same client."""
 

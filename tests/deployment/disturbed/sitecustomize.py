@@ -2,7 +2,8 @@
 
 FEDPFL_TEST_DISTURB says which. ``messages``: in the bridge's processes, messages from the broker are lost, doubled and
 late. ``answers``: a SuperNode does not get one answer to each of two calls that the SuperLink has carried out, in which
-a message is handed over and a result is taken.
+a message is handed over and a result is taken. ``numbers``: a SuperNode does not get its client's number, only where
+its data are. ``code``: a device's worker has other code than the app.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import heapq
 import itertools
 import os
 import random
+import re
 import sys
 import threading
 import time
@@ -66,7 +68,21 @@ def _lose_answers() -> None:
     httpx.Client.send = lossy
 
 
-PARTS = {"messages": ("fedpfl.cli.bridge", _disturb_link), "answers": ("flower-supernode", _lose_answers)}
+def _lose_numbers() -> None:
+    at = sys.argv.index("--node-config") + 1
+    sys.argv[at] = re.sub(r"partition-id=\d+ num-partitions=\d+ data=", "data-path=", sys.argv[at])
+
+
+def _have_other_code() -> None:
+    from fedpfl.client import protocol
+
+    protocol.code_hash = lambda: "feed"
+
+
+PARTS = {
+    "messages": ("fedpfl.cli.bridge", _disturb_link), "answers": ("flower-supernode", _lose_answers),
+    "numbers": ("flower-supernode", _lose_numbers), "code": ("fedpfl.client.worker", _have_other_code),
+}  # fmt: skip
 
 program, disturb = PARTS[os.environ["FEDPFL_TEST_DISTURB"]]
 if any(program in word for word in sys.orig_argv):

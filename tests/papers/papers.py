@@ -27,7 +27,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[1]))  # for real_data, where this is no test
 
 import records
-from combinations import ROOT, Combination, combinations
+from combinations import ROOT, Combination, combinations, counted
 
 PAGE = ROOT / "docs" / "paper-sizes.md"
 BEGIN = "<!-- tables: written by tests/papers/papers.py -->\n"
@@ -124,7 +124,7 @@ def _ask(one: Combination, rounds: int) -> dict[str, Any]:
     reason = f"the process ended with {said.returncode}{': ' * bool(last)}{last}"
     return {
         "key": one.key, "version": records.VERSION, "when": time.strftime("%Y-%m-%d"), "machine": "", "rounds": rounds,
-        "settings": one.settings, "error": reason, "memory": 0, "seconds": 0.0,
+        "settings": counted(one.settings), "error": reason, "memory": 0, "seconds": 0.0,
     }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import made_data
 import numpy as np
-from combinations import NOWHERE, Combination
+from combinations import NOWHERE, Combination, counted
 
 import fedpfl
 from fedpfl.core.errors import FedpflError
@@ -149,7 +149,8 @@ def attempt(one: Combination, rounds: int = ROUNDS) -> dict[str, Any]:
     """
     record: dict[str, Any] = {
         "key": one.key, "version": VERSION, "when": time.strftime("%Y-%m-%d"), "machine": processor(),
-        "settings": one.settings, "rounds": rounds,
+        # Without this machine's places and whatever else does not tell combinations apart.
+        "settings": counted(one.settings), "rounds": rounds,
     }  # fmt: skip
     folder = Path(tempfile.mkdtemp(prefix="fedpfl-papers-"))
     begun = time.perf_counter()

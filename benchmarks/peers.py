@@ -260,16 +260,11 @@ def installed(options: argparse.Namespace) -> list[Peer]:
         Peer("pfl-research", pfl, "pfl_run.py", options.processes, 1),
         *(Peer("fluke", fluke, "fluke_run.py", 1, threads) for threads in sorted({1, options.processes})),
     ]
-    reasons = {peer.environment: install(peer) for peer in peers if peer.package}
+    reasons = {peer.environment: make_environment(peer.environment, [peer.package]) for peer in peers if peer.package}
     for environment, why in reasons.items():
         if why:
             print(f"{environment.name}: left out: {why}\n")
     return [peer for peer in peers if reasons.get(peer.environment) == ""]
-
-
-def install(peer: Peer) -> str:
-    """Make a peer's environment unless it is there; return why that fails, or an empty text."""
-    return make_environment(peer.environment, [peer.package])
 
 
 def run(peer: Peer, folder: Path) -> list[Found]:

@@ -34,11 +34,10 @@ class OneLineErrors(typer.core.TyperGroup):
         """Find the command; of one that is not there, say which is meant."""
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
-            from difflib import get_close_matches  # only the error needs it
+            from ..core.errors import meant  # only the error needs it
 
-            near = get_close_matches(name, self.list_commands(ctx), 3)
-            hint = f"did you mean {' or '.join(near)}?" if near else "`fedpfl --help` lists all"
-            raise click.UsageError(f"there is no command {name}; {hint}")
+            hint = meant(name, self.list_commands(ctx)) or "; `fedpfl --help` lists all"
+            raise click.UsageError(f"there is no command {name}{hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

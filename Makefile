@@ -79,8 +79,9 @@ test-flower-latest: install packages ## those tests that meet Flower, with the n
 test-experiments: install ## every experiment at smoke scale, in one process; a quarter of an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m experiments tests/experiments
 
-# PAPERS="feddecomp-table-1 fedreg-*" runs those files alone, PAPERS_HOURS=2 begins nothing new after two hours.
-test-papers: install ## the papers' settings at their own size, 3 rounds each; goes on where it was ended; days
+# PAPERS="feddecomp-table-1 fedreg-*" runs those files alone, PAPERS_HOURS=2 begins nothing new after two hours,
+# PAPERS_CELLS=1 runs every cell, not only one for each column (days).
+test-papers: install ## the papers' settings at their own size, 3 rounds each; goes on where it was ended; a day
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m papers tests/papers
 
 test-faults: install packages ## kill parts of a running testbed; half an hour

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -144,6 +144,35 @@ def combinations() -> list[Combination]:
     listed = sorted(found.values(), key=lambda one: (one.cost, one.key))
     _thin_out(listed)
     return listed
+
+
+def one_for_each_column(listed: Sequence[Combination]) -> list[Combination]:
+    """Return few combinations of which each file of configs/ and each column of an experiment has one, in their order.
+
+    A column is settings that a row's method trains with (data, division, network). Its combination is of the paper's
+    own method, where it has one. One that lies between others is replaced by these.
+    """
+    columns: dict[tuple[str, str], list[Combination]] = {}
+    for one in listed:
+        for place in one.places:
+            columns.setdefault((place.file, place.column), []).append(one)
+    taken: dict[str, Combination] = {}
+    # Columns with the least choice first, so that what they need serves the others, too.
+    for (file, _), ones in sorted(columns.items(), key=lambda item: (len(item[1]), item[0])):
+
+        def burden(one: Combination, name: str = Path(file).stem) -> tuple[bool, int, float]:
+            new = [end for end in ends(one, listed) if end.key not in taken]
+            return not name.startswith(one.settings["method"]), len(new), sum(end.cost for end in new)
+
+        taken.update((end.key, end) for end in ends(min(ones, key=burden), listed))
+    return [one for one in listed if one.key in taken]
+
+
+def ends(one: Combination, listed: Sequence[Combination]) -> list[Combination]:
+    """Return the combination, or, if it lies between others, these."""
+    if not one.between:
+        return [one]
+    return [end for other in listed if other.key in one.between for end in ends(other, listed)]
 
 
 def _runs() -> Iterator[tuple[Place, PlannedRun, int]]:

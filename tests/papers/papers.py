@@ -2,9 +2,10 @@
 
 ::
 
-    python tests/papers/papers.py list               # combinations, the cheapest first, and how far they are
-    python tests/papers/papers.py run                # all that have no record yet, one after the other
+    python tests/papers/papers.py list               # one for each file and column, the cheapest first
+    python tests/papers/papers.py run                # those that have no record yet, one after the other
     python tests/papers/papers.py run 'fedreg-*'     # of those, some (by key or by the file they are in)
+    python tests/papers/papers.py run --cells        # also all other cells of the experiments
     python tests/papers/papers.py table              # writes docs/paper-sizes.md
 
 ``make test-papers`` does the same with a test for each. Each trial is a process of its own.
@@ -27,7 +28,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[1]))  # for real_data, where this is no test
 
 import records
-from combinations import ROOT, Combination, combinations, counted
+from combinations import ROOT, Combination, combinations, counted, one_for_each_column
 
 PAGE = ROOT / "docs" / "paper-sizes.md"
 BEGIN = "<!-- tables: written by tests/papers/papers.py -->\n"
@@ -42,7 +43,8 @@ def main() -> None:
     for name in ("list", "run"):
         command = commands.add_parser(name)
         command.add_argument("which", nargs="*", help="keys or files, with * and ?; all without")
-        command.add_argument("--all", action="store_true", help="also those that lie between others")
+        command.add_argument("--cells", action="store_true", help="every cell, not only one for each column")
+        command.add_argument("--all", action="store_true", help="every cell, also those that lie between others")
         command.add_argument("--again", action="store_true", help="also those that have a record")
         command.add_argument("--hours", type=float, default=float("inf"), help="begin nothing new after so many")
     commands.add_parser("one", help="a trial in this process; for the other commands")
@@ -52,7 +54,7 @@ def main() -> None:
         return write_page()
     if given.command == "one":
         return _one()
-    listed = wanted(combinations(), given.which, given.all, given.again)
+    listed = wanted(combinations(), given.which, given.cells, given.all, given.again)
     if given.command == "list":
         known = records.read()
         for found in listed:
@@ -69,7 +71,11 @@ def main() -> None:
 
 
 def wanted(
-    listed: Sequence[Combination], which: Sequence[str] = (), everything: bool = False, again: bool = False
+    listed: Sequence[Combination],
+    which: Sequence[str] = (),
+    cells: bool = False,
+    everything: bool = False,
+    again: bool = False,
 ) -> list[Combination]:
     """Return the combinations that are to be run, in their order.
 
@@ -79,16 +85,17 @@ def wanted(
         All of them.
     which : sequence of str
         Patterns, of which one has to match the key or a file; none: all.
+    cells : bool
+        Every cell of the experiments, not only one for each column.
     everything : bool
-        Also those that lie between others.
+        Every cell, also those that lie between others.
     again : bool
         Also those that have a record.
     """
     known = {} if again else records.read()
-    return [
-        one for one in listed
-        if (everything or not one.between) and one.key not in known and (not which or _matches(one, which))
-    ]  # fmt: skip
+    if not everything:
+        listed = [one for one in listed if not one.between] if cells else one_for_each_column(listed)
+    return [one for one in listed if one.key not in known and (not which or _matches(one, which))]
 
 
 def _matches(one: Combination, which: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ import papers
 import pytest
 import records
 import trial
-from combinations import GRADED, NOWHERE, ROOT, Combination, Place, Whole, combinations
+from combinations import GRADED, NOWHERE, ROOT, Combination, Place, Whole, combinations, ends, one_for_each_column
 
 from fedpfl.data import table
 from fedpfl.experiments.store import plan
@@ -73,6 +73,22 @@ class TestTheList:
             (graded,) = differing & set(GRADED)
             low, high = sorted(float(end.settings[graded]) for end in ends)
             assert low < float(one.settings[graded]) < high
+
+    def test_one_for_each_column_serves_every_file_and_column(self, listed: list[Combination]) -> None:
+        few = one_for_each_column(listed)
+        assert len(few) < 0.2 * len(listed)
+        assert not any(one.between for one in few)
+        keys = {one.key for one in few}
+        columns = {(place.file, place.column) for one in listed for place in one.places}
+        served = {
+            (place.file, place.column)
+            for one in listed if {end.key for end in ends(one, listed)} <= keys
+            for place in one.places
+        }  # fmt: skip
+        assert served == columns
+        # Of a paper's table it is the paper's method that runs.
+        table = {one.settings["method"] for one in few for place in one.places if "feddecomp-table-1" in place.file}
+        assert table == {"feddecomp"}
 
     def test_every_combination_has_known_data(self, listed: list[Combination]) -> None:
         for one in listed:
@@ -183,16 +199,17 @@ class TestRecords:
         inner.between = ran.key, open_one.key
         listed = [ran, open_one, inner]
         records.keep(record(ran))
-        assert papers.wanted(listed) == [open_one]
-        assert papers.wanted(listed, again=True) == [ran, open_one]
+        assert papers.wanted(listed, cells=True) == [open_one]
+        assert papers.wanted(listed, cells=True, again=True) == [ran, open_one]
         assert papers.wanted(listed, everything=True) == [open_one, inner]
-        assert papers.wanted(listed, ["table"], again=True) == [ran, open_one]
-        assert papers.wanted(listed, ["feddecomp-*"]) == []
+        assert papers.wanted(listed, ["table"], cells=True, again=True) == [ran, open_one]
+        assert papers.wanted(listed, ["feddecomp-*"], cells=True) == []
 
     def test_the_tables_have_what_ran_and_what_it_would_cost(self) -> None:
         ran, bad, open_one = small(), small(momentum=0.5), small(momentum=0.6)
         known = {ran.key: record(ran), bad.key: record(bad, losses=[1.0, 2.0, 3.0])}
         page = records.tables([ran, bad, open_one], known)
+        assert page.startswith("1 of 1 files of `configs/` and columns of experiments have at least one combination")
         assert "3 combinations: 1 ran and learn, 1 ran and do not, 1 have not run yet, 0 lie between" in page
         assert f"- `{bad.key}` (experiments/table.toml: FedAvg / A): the loss does not fall" in page
         hours = 2 * 3 * records.hours(known[ran.key], ran.wholes[0][1])

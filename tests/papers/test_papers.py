@@ -1,4 +1,4 @@
-"""Every file of configs/ and every cell of experiments/ at the papers' own size: `make test-papers`."""
+"""Every file of configs/ and every column of experiments/ at the papers' own size: `make test-papers`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from combinations import Combination, combinations
 
 WHICH = os.environ.get("PAPERS", "").split()
+CELLS = bool(os.environ.get("PAPERS_CELLS"))
 HOURS = float(os.environ.get("PAPERS_HOURS") or "inf")
 BEGUN = time.monotonic()
 
@@ -17,7 +18,7 @@ BEGUN = time.monotonic()
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test for each combination; where they are not asked for, their hundreds of settings are not even read."""
     asked = "papers" in metafunc.config.option.markexpr.replace("not papers", "")
-    found = papers.wanted(combinations(), WHICH, again=True) if asked else []
+    found = papers.wanted(combinations(), WHICH, CELLS, again=True) if asked else []
     metafunc.parametrize("one", found, ids=lambda one: one.key)
 
 

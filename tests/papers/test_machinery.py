@@ -144,16 +144,23 @@ class TestMadeData:
 
 
 class TestChoice:
-    def test_clients_of_one_size_are_two(self) -> None:
-        assert trial.choose([(500, 100)] * 40, 100, "keep") == [0, 20]
+    def test_clients_of_one_size_are_the_two_with_the_most_mixed_classes(self) -> None:
+        variety = [0.1] * 40
+        variety[7], variety[30], variety[31] = 1.5, 1.4, 1.4
+        assert trial.choose([(500, 100)] * 40, variety, 100, "keep") == [7, 30]
+        assert trial.choose([(500, 100)], [0.0], 100, "keep") == [0]
+
+    def test_entropy_is_the_loss_of_guessing_by_frequency(self) -> None:
+        assert trial.entropy([3, 3, 3], 5) == 0
+        assert trial.entropy([0, 1, 2, 3], 5) == pytest.approx(math.log(4))
 
     def test_of_different_sizes_the_smallest_the_middle_one_and_one_with_a_batch_of_one(self) -> None:
         sizes = [(n, 200) for n in (900, 10, 500, 400, 101, 800, 700)]
-        assert trial.choose(sizes, 20, "drop") == [1, 2]
-        assert trial.choose(sizes, 20, "keep") == [1, 2, 4]
+        assert trial.choose(sizes, [1.0] * 7, 20, "drop") == [1, 2]
+        assert trial.choose(sizes, [1.0] * 7, 20, "keep") == [1, 2, 4]
 
     def test_more_where_they_have_few_test_samples(self) -> None:
-        chosen = trial.choose([(n, 30) for n in range(60, 100)], 20, "drop")
+        chosen = trial.choose([(n, 30) for n in range(60, 100)], [1.0] * 40, 20, "drop")
         assert len(chosen) == 5
         assert 0 in chosen
 

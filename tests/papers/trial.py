@@ -32,7 +32,7 @@ from fedpfl.transports.base import Fail
 from fedpfl.transports.local import LocalTransport
 
 # Of the program, of what is done here and of made data: records of another version are old.
-VERSION = f"{fedpfl.__version__}/1/{made_data.VERSION}"
+VERSION = f"{fedpfl.__version__}/2/{made_data.VERSION}"
 ROUNDS = 3
 # Test samples that the chosen clients should have in all, so that an accuracy says something, and most clients for it.
 ENOUGH_TESTS, MOST_CLIENTS = 150, 8
@@ -78,7 +78,8 @@ class Few(LocalTransport):
         super().__init__(config, workers=0)
         self.data: FederatedData = self._engine.data
         self.sizes = [self.data.sizes(client) for client in range(config.data.num_clients)]
-        self.chosen = choose(self.sizes, config.training.batch_size, config.training.last_batch)
+        variety = [entropy(self.data.labels(client), self.data.num_classes) for client in range(len(self.sizes))]
+        self.chosen = choose(self.sizes, variety, config.training.batch_size, config.training.last_batch)
         self.played: list[Played] = []
         self.failed: dict[int, str] = {}
         self._round = 0
@@ -108,13 +109,24 @@ class Few(LocalTransport):
             yield client, answer
 
 
-def choose(sizes: Sequence[tuple[int, int]], batch_size: int, last_batch: str) -> list[int]:
+def entropy(labels: Sequence[int] | np.ndarray, classes: int) -> float:
+    """Return the loss of always saying how frequent each class is among these labels."""
+    shares = np.bincount(labels, minlength=classes) / len(labels)
+    return float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum())
+
+
+def choose(sizes: Sequence[tuple[int, int]], variety: Sequence[float], batch_size: int, last_batch: str) -> list[int]:
     """Choose clients: of those of different sizes the smallest, those about the median, and one with an odd batch.
+
+    Of clients of one size the two with the most mixed classes are chosen. One that has nearly a single class is right
+    with its first step, and what two of these share swings from one class to the other.
 
     Parameters
     ----------
     sizes : sequence of (int, int)
         Training and test samples of each client.
+    variety : sequence of float
+        Entropy of each client's training labels.
     batch_size : int
         B: a client with one sample more than a multiple of it has a batch of one sample.
     last_batch : str
@@ -123,7 +135,7 @@ def choose(sizes: Sequence[tuple[int, int]], batch_size: int, last_batch: str) -
     order = sorted(range(len(sizes)), key=lambda client: (sizes[client][0], client))
     smallest, middle, largest = order[0], len(order) // 2, order[-1]
     if sizes[largest][0] <= SPREAD * sizes[smallest][0]:
-        chosen = [0, len(sizes) // 2] if len(sizes) > 1 else [0]
+        chosen = sorted(range(len(sizes)), key=lambda client: (-variety[client], client))[:2]
     else:
         chosen = list(dict.fromkeys([smallest, order[middle]]))
     lone = [i for i in order[: middle + 1] if sizes[i][0] > batch_size and sizes[i][0] % batch_size == 1]
@@ -210,7 +222,7 @@ def described(few: Few) -> dict[str, Any]:
     shares = [np.bincount(y, minlength=few.data.num_classes) / len(y) for y in labels]
     tests = [few.data.test(i).y.numpy() for i in ids]
     weights = np.array([len(y) for y in labels], float)
-    entropies = [float(-(p[p > 0] * np.log(p[p > 0])).sum()) for p in shares]
+    entropies = [entropy(y, few.data.num_classes) for y in labels]
     most = [float((y == p.argmax()).sum()) for y, p in zip(tests, shares, strict=True)]
     return {
         "clients": ids,

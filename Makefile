@@ -38,11 +38,12 @@ dist: install ## wheel and source package in dist/, and the bundle for Flower th
 	$(BIN)/hatchling build --directory dist
 	cd dist && $(abspath $(BIN))/flwr build --app ..
 
+# The command, and the package if it has another name.
 TOOLS := mosquitto shellcheck bats chromium
 
 packages: ## what tests use of Debian's or Ubuntu's packages, if it is missing and this is root
 	@missing=; for tool in $(TOOLS); do \
-		PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+		PATH="$$PATH:/usr/sbin" command -v $${tool%%=*} >/dev/null || missing="$$missing $${tool#*=}"; done; \
 	if [ -z "$$missing" ]; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		failed=; for tool in $$missing; do \
@@ -93,10 +94,12 @@ test-chaos: install packages ## a hundred small runs, in each something killed o
 	FEDPFL_CHAOS_RUNS=$(or $(RUNS),100) FEDPFL_CHAOS_FIRST=$(or $(FIRST),1) FEDPFL_CHAOS_REPORT=$(abspath build/chaos.jsonl) \
 		OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m chaos tests/deployment/test_chaos.py
 
-test-arm64: install ## jetson/install.sh for real, on an emulated Cortex-A57; needs root, a quarter of an hour
+test-arm64: TOOLS := qemu-aarch64-static=qemu-user-static debootstrap
+test-arm64: install packages ## jetson/install.sh for real, on an emulated Cortex-A57; needs root, a quarter of an hour
 	PYTHON=$(abspath $(BIN)/python) tests/jetson/arm64.sh
 
-test-playbook: install ## deploy/ansible applied to a laptop and two boards in namespaces; needs root, half an hour
+test-playbook: TOOLS := systemctl=systemd sshd=openssh-server sudo chronyd=chrony mosquitto dbus-daemon=dbus ip=iproute2
+test-playbook: install packages ## deploy/ansible applied to a laptop and two boards in namespaces; needs root, half an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -x -m playbook tests/deployment/test_playbook.py
 
 clean: ## remove the virtual environments

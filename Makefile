@@ -85,7 +85,7 @@ test-experiments: install ## every experiment at smoke scale, in one process; a 
 test-papers: install ## the papers' settings at their own size, 3 rounds each; goes on where it was ended; a day
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m papers tests/papers
 
-test-faults: install packages ## kill parts of a running testbed; half an hour
+test-faults: install packages ## kill parts of a running testbed; 25 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults
 
 # RUNS=20 FIRST=1 runs those seeds alone; what became of them: python tests/deployment/chaos.py build/chaos.jsonl
@@ -95,11 +95,11 @@ test-chaos: install packages ## a hundred small runs, in each something killed o
 		OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m chaos tests/deployment/test_chaos.py
 
 test-arm64: TOOLS := qemu-aarch64-static=qemu-user-static debootstrap
-test-arm64: install packages ## jetson/install.sh for real, on an emulated Cortex-A57; needs root, a quarter of an hour
+test-arm64: install packages ## jetson/install.sh for real, on an emulated Cortex-A57; needs root, five minutes
 	PYTHON=$(abspath $(BIN)/python) tests/jetson/arm64.sh
 
 test-playbook: TOOLS := systemctl=systemd sshd=openssh-server sudo chronyd=chrony mosquitto dbus-daemon=dbus ip=iproute2
-test-playbook: install packages ## deploy/ansible applied to a laptop and two boards in namespaces; needs root, half an hour
+test-playbook: install packages ## deploy/ansible applied to a laptop and two boards in namespaces; needs root, a quarter of an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -x -m playbook tests/deployment/test_playbook.py
 
 clean: ## remove the virtual environments

@@ -111,8 +111,12 @@ class Combination:
 
 
 def counted(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings by which combinations are told apart."""
-    return {key: value for key, value in settings.items() if key not in MEASURING}
+    """Return the settings by which combinations are told apart, the same ones for whoever's home has the data."""
+    home = f"{Path.home()}/"
+    return {
+        key: value.replace(home, "~/") if isinstance(value, str) else value
+        for key, value in settings.items() if key not in MEASURING
+    }  # fmt: skip
 
 
 def samples_of_a_client(settings: Mapping[str, Any]) -> float:

@@ -63,6 +63,15 @@ class TestTheList:
         assert small().key == small().key != small(momentum=0.5).key
         assert small().key == small(**{"num-server-rounds": 50, "fraction-train": 0.1}).key
 
+    def test_a_name_is_the_same_whoever_s_home_has_the_data(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        keys = set()
+        for home in ("/home/one", "/home/another"):
+            monkeypatch.setenv("HOME", home)
+            keys.add(
+                Combination({"method": "fedavg", "dataset": "npz", "model": "small-cnn", "data": f"{home}/a.npz"}).key
+            )
+        assert len(keys) == 1
+
     def test_what_is_left_out_lies_between_two_that_are_run(self, listed: list[Combination]) -> None:
         by_key = {one.key: one for one in listed}
         between = [one for one in listed if one.between]

@@ -150,16 +150,22 @@ def combinations() -> list[Combination]:
     return listed
 
 
+def by_column(listed: Iterable[Combination]) -> dict[tuple[str, str], list[Combination]]:
+    """Return the combinations of each file and column; a file of configs/ has one, without a name."""
+    columns: dict[tuple[str, str], list[Combination]] = {}
+    for one in listed:
+        for place in one.places:
+            columns.setdefault((place.file, place.column), []).append(one)
+    return columns
+
+
 def one_for_each_column(listed: Sequence[Combination]) -> list[Combination]:
     """Return few combinations of which each file of configs/ and each column of an experiment has one, in their order.
 
     A column is settings that a row's method trains with (data, division, network). Its combination is of the paper's
     own method, where it has one. One that lies between others is replaced by these.
     """
-    columns: dict[tuple[str, str], list[Combination]] = {}
-    for one in listed:
-        for place in one.places:
-            columns.setdefault((place.file, place.column), []).append(one)
+    columns = by_column(listed)
     taken: dict[str, Combination] = {}
     # Columns with the least choice first, so that what they need serves the others, too.
     for (file, _), ones in sorted(columns.items(), key=lambda item: (len(item[1]), item[0])):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from combinations import Combination, Whole, ends
+from combinations import Combination, Whole, by_column, ends
 from trial import VERSION
 
 WORKERS = 2  # processes for which a whole run's hours are worked out
@@ -121,13 +121,10 @@ def _counts(listed: Sequence[Combination], records: Mapping[str, Mapping[str, An
     machines = sorted({records[one.key]["machine"] for one in listed if one.key in records} - {""})
     days = sorted({records[one.key]["when"] for one in listed if one.key in records})
     when = f" {days[0]} to {days[-1]}, {'; '.join(machines)}." if days else ""
-    columns: dict[tuple[str, str], bool] = {}
-    for one in listed:
-        ran = all(end.key in records for end in ends(one, listed))
-        for place in one.places:
-            columns[place.file, place.column] = columns.get((place.file, place.column), False) or ran
+    columns = by_column(listed).values()
+    ran = sum(any(all(end.key in records for end in ends(one, listed)) for one in ones) for ones in columns)
     return (
-        f"{sum(columns.values())} of {len(columns)} files of `configs/` and columns of experiments have at least one "
+        f"{ran} of {len(columns)} files of `configs/` and columns of experiments have at least one "
         "combination that ran, or that lies between others that did.\n\n"
         f"{len(listed)} combinations: {states.count(DONE)} ran and learn, {states.count(BROKEN)} ran and do not, "
         f"{states.count(OPEN)} have not run yet, {states.count(BETWEEN)} lie between others.{when}"

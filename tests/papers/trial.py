@@ -78,8 +78,8 @@ class Few(LocalTransport):
         super().__init__(config, workers=0)
         self.data: FederatedData = self._engine.data
         self.sizes = [self.data.sizes(client) for client in range(config.data.num_clients)]
-        variety = [entropy(self.data.labels(client), self.data.num_classes) for client in range(len(self.sizes))]
-        self.chosen = choose(self.sizes, variety, config.training.batch_size, config.training.last_batch)
+        self.variety = [entropy(self.data.labels(client), self.data.num_classes) for client in range(len(self.sizes))]
+        self.chosen = choose(self.sizes, self.variety, config.training.batch_size, config.training.last_batch)
         self.played: list[Played] = []
         self.failed: dict[int, str] = {}
         self._round = 0
@@ -222,7 +222,6 @@ def described(few: Few) -> dict[str, Any]:
     shares = [np.bincount(y, minlength=few.data.num_classes) / len(y) for y in labels]
     tests = [few.data.test(i).y.numpy() for i in ids]
     weights = np.array([len(y) for y in labels], float)
-    entropies = [entropy(y, few.data.num_classes) for y in labels]
     most = [float((y == p.argmax()).sum()) for y, p in zip(tests, shares, strict=True)]
     return {
         "clients": ids,
@@ -233,7 +232,7 @@ def described(few: Few) -> dict[str, Any]:
         "chance": 1 / few.data.num_classes,
         "majority": sum(most) / sum(len(y) for y in tests),
         # Loss of always saying how frequent each class is among the client's training samples.
-        "entropy": float(np.average(entropies, weights=weights)),
+        "entropy": float(np.average([few.variety[i] for i in ids], weights=weights)),
     }
 
 

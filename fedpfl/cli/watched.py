@@ -32,6 +32,8 @@ WIND_DOWN_SECONDS = 8.0
 def carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet: bool, keep_log: bool) -> None:
     """Submit a run, show its progress, and stop Flower when it has ended.
 
+    Of a run that has finished only the models are written, again: it may have been killed while it did that.
+
     Parameters
     ----------
     link : SuperLink
@@ -51,6 +53,11 @@ def carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet: 
     from ..launch.progress import display
     from ..launch.superlink import reason_in
 
+    if plan.has_finished():
+        with display(plan.config.run.num_server_rounds, quiet) as shown:
+            shown.line(f"note: {plan.how_to_go_on()}")
+            export(plan, shown)
+        return
     run_id, status, details = None, "failed", ""
     with display(plan.config.run.num_server_rounds, quiet) as shown:
         shown.stage("starting Flower")

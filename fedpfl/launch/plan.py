@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import parts
-from ..core.errors import ConfigError, FedpflError
+from ..core.errors import ConfigError
 from ..core.settings import Value, absolute_places
 from ..data import default_clients as natural_clients
 from ..data import with_partitioner
@@ -51,10 +51,21 @@ class Plan:
         return self.config.flat()
 
     def has_finished(self) -> bool:
-        """Say whether the run has done all its rounds and written its results, so that there is no going on."""
-        last = max((line["round"] for line in self.folder.metrics()), default=0)
+        """Say whether the run has done all its rounds and written its results, so that there is nothing to train."""
+        last = self._last_round()
         done = last >= self.config.run.num_server_rounds or self.folder.stalled(self.config.run.early_stop)
         return done and (self.folder.path / "summary.md").is_file()
+
+    def how_to_go_on(self) -> str:
+        """Return why resuming a run that has finished trains nothing, and which setting changes that."""
+        name, last = self.config.run.run_name, self._last_round()
+        if last < self.config.run.num_server_rounds:
+            stopped = f"ended early after {last} rounds (early-stop = {self.config.run.early_stop})"
+            return f"{name} {stopped}; to go on: --run-config 'early-stop=0'"
+        return f"{name} has finished its {last} rounds; for more: --run-config 'num-server-rounds={2 * last}'"
+
+    def _last_round(self) -> int:
+        return max((line["round"] for line in self.folder.metrics()), default=0)
 
 
 def prepare(
@@ -113,7 +124,8 @@ def prepare(
     run = RunFolder.reopen(config) if config.run.resume else _fresh(config)
     plan = Plan(None if app is None else app.resolve(), config, run)
     if config.run.resume:
-        _check_resumable(plan)
+        with run.alone():  # nobody else goes on with it now; the server takes the lock again
+            pass
     return plan
 
 
@@ -152,19 +164,3 @@ def _fresh(config: Config) -> RunFolder:
         if not os.access(path, os.W_OK):
             raise ConfigError(key, str(path), "cannot be written")
     return RunFolder(root / config.run.run_name)
-
-
-def _check_resumable(plan: Plan) -> None:
-    with plan.folder.alone():  # the server takes the lock again
-        pass
-    if plan.has_finished():
-        last = plan.folder.metrics()[-1]["round"]
-        if last < plan.config.run.num_server_rounds:
-            raise FedpflError(
-                f"{plan.config.run.run_name} ended early after {last} rounds (early-stop = "
-                f"{plan.config.run.early_stop}); to go on: --run-config 'early-stop=0'"
-            )
-        raise FedpflError(
-            f"{plan.config.run.run_name} has finished its {last} rounds; "
-            f"ask for more: --run-config 'num-server-rounds={2 * last}'"
-        )

@@ -62,6 +62,8 @@ def simulate(
 def carry_out(plan: Plan, shown: Display, workers: int | None = None, clients_per_gpu: int = 1) -> None:
     """Simulate a run from its data to its personalised models, and show how it goes on.
 
+    Of a run that has finished only the models are written, again: it may have been killed while it did that.
+
     Parameters
     ----------
     plan : Plan
@@ -77,8 +79,11 @@ def carry_out(plan: Plan, shown: Display, workers: int | None = None, clients_pe
         See :func:`simulate`.
     """
     with shown, logged(shown):
-        shown.stage("reading the data")
-        simulate(plan.config, Told(shown), workers, clients_per_gpu, shown.printed)
+        if plan.has_finished():
+            shown.line(f"note: {plan.how_to_go_on()}")
+        else:
+            shown.stage("reading the data")
+            simulate(plan.config, Told(shown), workers, clients_per_gpu, shown.printed)
         export(plan, shown)
 
 

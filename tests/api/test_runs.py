@@ -156,6 +156,19 @@ def test_an_interrupted_run_leaves_nobody_and_goes_on(elsewhere, monkeypatch):
     assert torch.equal(run.model(0).head.weight, whole.model(0).head.weight)
 
 
+def test_a_run_that_was_killed_while_it_wrote_its_models_is_resumed(elsewhere, capsys):
+    run = fedpfl.run(method="fedper", model="mlp", output_dir="runs", run_name="one", workers=0, **FEW)
+    whole = {path.name: path.read_bytes() for path in (run.path / "personal").iterdir()}
+    assert len(whole) == 3
+    (run.path / "personal" / "client-00002.safetensors").unlink()
+    metrics = (run.path / "metrics.jsonl").read_bytes()
+    capsys.readouterr()
+    again = fedpfl.run(resume=run, quiet=True)
+    assert {path.name: path.read_bytes() for path in (again.path / "personal").iterdir()} == whole
+    assert (run.path / "metrics.jsonl").read_bytes() == metrics
+    assert "one has finished its 2 rounds; for more: --run-config 'num-server-rounds=4'" in capsys.readouterr().err
+
+
 def test_runs_are_compared_drawn_and_reported(elsewhere):
     pytest.importorskip("pandas")
     pytest.importorskip("matplotlib")

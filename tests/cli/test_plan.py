@@ -155,10 +155,13 @@ def test_resume_refuses_other_settings(unfinished):
         prepare(None, ["seed=1"], None, str(unfinished.path))
 
 
-def test_resume_of_a_finished_run_says_so(unfinished):
+def test_a_finished_run_says_how_to_go_on(unfinished):
+    assert not prepare(None, ["num-server-rounds=2"], None, str(unfinished.path)).has_finished()
     (unfinished.path / "summary.md").write_text("")
-    with pytest.raises(FedpflError, match="num-server-rounds=4"):
-        prepare(None, ["num-server-rounds=2"], None, str(unfinished.path))
+    plan = prepare(None, ["num-server-rounds=2"], None, str(unfinished.path))
+    assert plan.has_finished()
+    assert plan.how_to_go_on() == "old has finished its 2 rounds; for more: --run-config 'num-server-rounds=4'"
+    assert not prepare(None, ["num-server-rounds=3"], None, str(unfinished.path)).has_finished()
 
 
 def test_resume_of_a_run_that_is_alive_says_so(unfinished):

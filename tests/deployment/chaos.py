@@ -122,11 +122,12 @@ def strike(home, blows: tuple[Blow, ...]) -> list[str]:
 
 
 def table(lines: list[dict]) -> str:
-    """Return Markdown: a row for each part, and one for all runs."""
+    """Return Markdown: a row for each part that was hit, and one for all runs."""
     by_part = defaultdict(list)
     for line in lines:
         for blow in line["blows"]:
-            by_part[blow["part"]].append((blow, line))
+            if blow["part"] in line["hit"]:
+                by_part[blow["part"]].append((blow, line))
     rows = ["| killed or stopped | kills | stops | runs resumed | seconds lost: median (most) |"]
     rows.append("| --- | ---: | ---: | ---: | ---: |")
     for part in dict.fromkeys(part for parts in PARTS.values() for part in parts):
@@ -139,11 +140,12 @@ def table(lines: list[dict]) -> str:
     runs = {how: sum(line["transport"] == how for line in lines) for how in PARTS}
     same = sum(line["same_bits"] for line in lines)
     kinds = ", ".join(f"{count} {how}" for how, count in runs.items())
-    two = sum(len(line["blows"]) > 1 for line in lines)
+    hits = [len(line["hit"]) for line in lines]
+    two, none = sum(count > 1 for count in hits), hits.count(0)
     left_out = sum(bool(line["failed"]) for line in lines)
     rows.append(
-        f"\n{len(lines)} runs ({kinds}), {two} of them with two at once; {same} ended with the bits of the "
-        f"undisturbed run, {left_out} left a client out of a round."
+        f"\n{len(lines)} runs ({kinds}): in {two} of them two parts were hit, in {none} none, because the run had "
+        f"ended. {same} ended with the bits of the undisturbed run, {left_out} left a client out of a round."
     )
     return "\n".join(rows)
 

@@ -119,9 +119,12 @@ def test_seeds_cover_every_part_and_say_always_the_same():
 
 
 def test_a_table_has_a_row_for_each_part():
-    line = {"transport": "mqtt", "resumed": False, "failed": {}, "same_bits": True, "seconds_lost": 4.0}
     killed, stopped = {"part": "broker", "stopped": 0.0}, {"part": "worker", "stopped": 2.5}
-    text = chaos.table([{**line, "blows": [killed, stopped]}, {**line, "blows": [killed], "seconds_lost": 60.2}])
+    line = {"transport": "mqtt", "resumed": False, "failed": {}, "same_bits": True, "seconds_lost": 4.0}
+    both = {**line, "blows": [killed, stopped], "hit": ["broker", "worker"]}
+    one = {**line, "blows": [killed], "hit": ["broker"], "seconds_lost": 60.2}
+    text = chaos.table([both, one, {**line, "blows": [killed], "hit": []}])
     assert "| broker | 2 | 0 | 0 | 32 (60) |" in text
     assert "| worker | 0 | 1 | 0 | 4 (4) |" in text
-    assert "2 runs (0 http, 2 mqtt, 0 local), 1 of them with two at once; 2 ended with the bits" in text
+    assert "3 runs (0 http, 3 mqtt, 0 local): in 1 of them two parts were hit, in 1 none" in text
+    assert "3 ended with the bits" in text

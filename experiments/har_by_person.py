@@ -4,6 +4,10 @@ Neighbouring windows of UCI HAR overlap by half: with single windows drawn for t
 half seen in training, and a model of one person would look better than it is. This script puts windows that overlap
 into stretches again and leaves about a quarter of each person's windows of each activity for tests, in whole stretches.
 
+Each channel is then shifted and scaled to mean 0 and standard deviation 1 over all training windows. As recorded, the
+channels deviate by 0.1 to 0.4 and gravity is an offset; networks without normalisation then learn several times more
+slowly. On devices these two numbers for each of the nine channels would be fixed beforehand.
+
 It reads an npz file with ``x`` (windows × 9 × 128, of which the first half continues the second half of the window
 before), ``y`` and ``client``, and writes ``har.npz`` for ``dataset = "npz"`` and ``split = "given"``.
 """
@@ -62,6 +66,20 @@ def for_tests(y: np.ndarray, client: np.ndarray, stretch: np.ndarray, rng: np.ra
     return chosen
 
 
+def standardised(x: np.ndarray, training: np.ndarray) -> np.ndarray:
+    """Return windows whose channels have mean 0 and standard deviation 1 over those for training.
+
+    Parameters
+    ----------
+    x : ndarray of float, shape (windows, channels, time)
+    training : ndarray of bool, shape (windows,)
+        Which windows are for training.
+    """
+    mean = x[training].mean(axis=(0, 2), keepdims=True, dtype=np.float64)
+    deviation = x[training].std(axis=(0, 2), keepdims=True, dtype=np.float64)
+    return ((x - mean) / deviation).astype(np.float32)
+
+
 def made_up(rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Return windows of four people who never lived, for trials without the data: 3 channels, 3 activities."""
     people, activities, parts, windows, time = 4, 3, 4, 6, 64
@@ -92,6 +110,7 @@ def main() -> None:
         data = made_up(rng)
     x, y, client = data["x"], data["y"], data["client"]
     test = for_tests(y, client, stretches(x, client), rng)
+    x = standardised(x, ~test)
     arrays = {
         f"{name}_{part}": values[where]
         for name, values in (("x", x), ("y", y), ("client", client))

@@ -336,7 +336,7 @@ def load(path: Path) -> Experiment:
         if key not in values:
             raise ConfigError(key, None, f"{path.name} has to have it")
     rows, columns = values["rows"], values["columns"]
-    _check_parts(path.name, values)
+    _check_parts(path, values)
     if set(rows) & set(columns):
         raise ConfigError("rows", sorted(set(rows) & set(columns)), f"{path.name}: rows and columns need other names")
     for known in values["metrics"]:
@@ -388,8 +388,9 @@ def load(path: Path) -> Experiment:
     )
 
 
-def _check_parts(file: str, values: Mapping[str, Any]) -> None:
+def _check_parts(path: Path, values: Mapping[str, Any]) -> None:
     """Check the parts of a file that have names or a number of their own."""
+    file = path.name
     for key in ("metrics", "rows", "columns"):
         if not values[key]:
             raise ConfigError(key, values[key], f"{file}: needs at least one")
@@ -404,7 +405,7 @@ def _check_parts(file: str, values: Mapping[str, Any]) -> None:
         where = f"{file}: columns.{name}"
         _typed(where, {key: column[key] for key in column if key in _OF_COLUMN}, _OF_COLUMN)
         _each(f"{where}.clients", column.get("clients", []), int)
-        _each(f"{where}.generate", column.get("generate", []), str)
+        _check_script(f"{where}.generate", column.get("generate", []), path)
         _each(f"{where}.pool", column.get("pool", []), str)
         run = [other for other, given in values["columns"].items() if "pool" not in given]
         _known(f"{where}.pool", column.get("pool", []), dict.fromkeys(run))
@@ -428,7 +429,7 @@ def _scales(path: Path, values: Mapping[str, Any]) -> dict[str, Scale]:
         _each(f"{where}.analyses", given.get("analyses", {}), dict)
         _each(f"{where}.generate", given.get("generate", {}), list)
         for column, words in given.get("generate", {}).items():
-            _each(f"{where}.generate.{column}", words, str)
+            _check_script(f"{where}.generate.{column}", words, path)
         _known(f"{where}.analyses", given.get("analyses", {}), values.get("analyses", {}))
         _known(f"{where}.generate", given.get("generate", {}), values["columns"])
         if name != "paper" and not given.get("remarks", "").strip():
@@ -522,6 +523,13 @@ def _analyses(file: str, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if of not in (ALL, BY_COLUMN):
             raise ConfigError(name, of, f"{file}: analyses: needs of = {ALL!r} or {BY_COLUMN!r}")
     return dict(given)
+
+
+def _check_script(where: str, words: Sequence[Any], path: Path) -> None:
+    """Check a script that makes data, with its arguments; it lies beside the experiment's file."""
+    _each(where, words, str)
+    if words and not (script := path.resolve().parent / words[0]).is_file():
+        raise ConfigError(where, words[0], f"there is no such script: {script}")
 
 
 def _check_choose(where: str, choose: Mapping[str, Any]) -> None:

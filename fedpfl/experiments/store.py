@@ -157,8 +157,9 @@ class Store:
         return self.root.joinpath("tables", *names)
 
     def generated(self, generate: tuple[str, ...]) -> Path:
-        """Return the folder of what a script makes with these arguments."""
-        words = [Path(generate[0]).name, *generate[1:]]
+        """Return the folder of what a script makes with these arguments; a changed script gets another one."""
+        script = Path(generate[0])
+        words = [script.name, hashlib.sha256(script.read_bytes()).hexdigest(), *generate[1:]]
         return self.root / "generated" / hashlib.sha256(json.dumps(words).encode()).hexdigest()[:12]
 
     def rounds(self, run: PlannedRun) -> int:

@@ -80,6 +80,8 @@ def test_a_missing_value_of_the_paper_is_none(tmp_path: Path) -> None:
         ('"B" = { dirichlet-alpha = 1.0 }', '"B" = { base = 3 }', "columns.B: must be of type str"),
         ('"B" = { dirichlet-alpha = 1.0 }', '"B" = { clients = 3 }', "columns.B: must be of type list"),
         ('"B" = { dirichlet-alpha = 1.0 }', '"B" = { generate = [3] }', "columns.B.generate: must be of type str"),
+        ('"B" = { dirichlet-alpha = 1.0 }', '"B" = { generate = ["no.py"] }', "B.generate = 'no.py': there is no such"),
+        ('column."A" = { batch-size = 7 }', 'generate."A" = ["no.py"]', "smoke.generate.A = 'no.py': there is no such"),
         (METRICS, "metrics = []", "metrics = []: table.toml: needs at least one"),
         (METRICS, "metrics = [3]", "metrics: must be of type str"),
         (ROWS, "[rows]", "rows = {}: table.toml: needs at least one"),

@@ -330,11 +330,15 @@ class TestTables:
     def test_data_are_generated_for_each_seed(self, tmp_path: Path) -> None:
         generate = 'generate = ["make.py", "--p", "1"], data = "{generated}/data.npz", dataset = "npz"'
         path = write(tmp_path, FILE.replace("dirichlet-alpha = 0.1", generate))
+        (tmp_path / "make.py").write_text("# makes data")
         of = Measured(load(path), "smoke", Store(tmp_path / "out"), seeds=2)
         one, two = (of.runs["FedAvg", "A", seed] for seed in (1, 2))
         assert one.generate == (str(tmp_path / "make.py"), "--p", "1", "--seed", "1")
         assert one.settings["data"] == f"{of.store.generated(one.generate)}/data.npz"
         assert one.settings["data"] != two.settings["data"]
+        (tmp_path / "make.py").write_text("# makes other data")
+        changed = Measured(load(path), "smoke", of.store, seeds=2).runs["FedAvg", "A", 1]
+        assert changed.settings["data"] != one.settings["data"] and changed.name != one.name
 
     def test_no_cell_is_empty_in_any_format(self, tmp_path: Path) -> None:
         of = measured(tmp_path)

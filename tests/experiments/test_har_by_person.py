@@ -28,6 +28,8 @@ def check(data: dict[str, np.ndarray], windows: int) -> None:
     assert len(train) + len(test) == windows
     assert len(test) == pytest.approx(windows / 4, rel=0.05)
     assert not halves(train, 0) & halves(test, 1) and not halves(train, 1) & halves(test, 0)
+    np.testing.assert_allclose(train.mean(axis=(0, 2)), 0, atol=1e-3)
+    np.testing.assert_allclose(train.std(axis=(0, 2)), 1, atol=1e-3)
     for person in np.unique(data["client_train"]):
         own = {
             part: np.unique(data[f"y_{part}"][data[f"client_{part}"] == person]).tolist() for part in ("train", "test")

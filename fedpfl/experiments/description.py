@@ -54,7 +54,8 @@ settings is that folder. A column with ``pool = ["COLUMN", …]`` is not run: it
 metric is one, of the cells beside it. A row can have ``metric``, measured instead of the experiment's only one.
 With ``choose`` each cell is first run with every combination of the values and seed 1. The best of them, by its best
 round's accuracy on the samples that ``validation-fraction`` sets aside, is run with the other seeds, and its runs are
-the cell's. Of equally good ones it is the first. A row can have a ``choose`` of its own instead.
+the cell's. Of equally good ones it is the first. A row, a column or a scale can have a ``choose`` of its own.
+If several have one, it is the row's, else the scale's; an empty one of the scale says that nothing is chosen.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ _SCALE = {
     "remarks": str, "seeds": int, "rows": list, "columns": list, "settings": dict, "row": dict, "column": dict,
     "like": str, "generate": dict, "analyses": dict, "choose": dict,
 }  # fmt: skip
-_OF_COLUMN = {"base": str, "clients": list, "generate": list, "pool": list}
+_OF_COLUMN = {"base": str, "clients": list, "generate": list, "pool": list, "choose": dict}
 _NOT_COVERED = {"rows": list, "columns": list, "reason": str}
 _NO_NUMBER = {"metrics": list, **_NOT_COVERED}
 _LIKE = {"remarks": str, "settings": dict}
@@ -113,8 +114,8 @@ class Scale:
         Other scripts than the columns', by column.
     analyses : dict
         Other options of the analyses.
-    choose : dict of str to list
-        The values among which each cell's are chosen, by setting; none: nothing is chosen.
+    choose : dict of str to list, or None
+        The values among which each cell's are chosen, by setting, if the scale has its own; none: nothing is chosen.
     """
 
     seeds: int
@@ -126,7 +127,7 @@ class Scale:
     column: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     generate: Mapping[str, Sequence[str]] = field(default_factory=dict)
     analyses: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    choose: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    choose: Mapping[str, Sequence[Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -224,6 +225,7 @@ class Experiment:
     ranking: Ranking | None
     _folder: Path
     _settings: Mapping[str, Any]
+    _choose: Mapping[str, Sequence[Any]]
     _base: Mapping[str, Any]
     _bases: Mapping[str, Mapping[str, Any]]
     _cells: Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -288,20 +290,22 @@ class Experiment:
         """Return what is measured in a row, in the table of a metric."""
         return str(self.rows[row].get("metric", metric))
 
-    def choices(self, scale: str, row: str, given: Collection[str] = ()) -> list[dict[str, Any]]:
-        """Return the combinations of values among which those of a row's cells are chosen; none: nothing is chosen.
+    def choices(self, scale: str, row: str, column: str, given: Collection[str] = ()) -> list[dict[str, Any]]:
+        """Return the combinations of values among which those of a cell are chosen; none: nothing is chosen.
 
         Parameters
         ----------
         scale : str
-            One of ``SCALES``.
-        row : str
-            The row; one without a ``choose`` of its own has that of the scale.
+            One of ``SCALES``; nothing is chosen if it has an empty ``choose``.
+        row, column : str
+            The cell. Of row, scale, column and file the first that has a ``choose`` gives it.
         given : collection of str
             Settings that are given otherwise.
         """
-        choose = self.rows[row].get("choose") if self.scale(scale).choose else {}
-        candidates = self.scale(scale).choose if choose is None else choose
+        of_scale = self.scale(scale).choose
+        if of_scale is None:
+            of_scale = self.columns[column].get("choose", self._choose)
+        candidates = self.rows[row].get("choose", of_scale) if of_scale else {}
         values = {key: of for key, of in candidates.items() if key not in given}
         return [dict(zip(values, one, strict=True)) for one in product(*values.values())] if values else []
 
@@ -382,6 +386,7 @@ def load(path: Path) -> Experiment:
         ranking=_ranking(path.name, values.get("ranking"), rows, values["metrics"]),
         _folder=path.resolve().parent,
         _settings=values.get("settings", {}),
+        _choose=values.get("choose", {}),
         _base=_base(path, values.get("base")),
         _bases={name: _base(path, column["base"]) for name, column in columns.items() if "base" in column},
         _cells=values.get("cells", {}),
@@ -391,6 +396,7 @@ def load(path: Path) -> Experiment:
 def _check_parts(path: Path, values: Mapping[str, Any]) -> None:
     """Check the parts of a file that have names or a number of their own."""
     file = path.name
+    _check_choose(file, values.get("choose", {}))
     for key in ("metrics", "rows", "columns"):
         if not values[key]:
             raise ConfigError(key, values[key], f"{file}: needs at least one")
@@ -405,6 +411,7 @@ def _check_parts(path: Path, values: Mapping[str, Any]) -> None:
         where = f"{file}: columns.{name}"
         _typed(where, {key: column[key] for key in column if key in _OF_COLUMN}, _OF_COLUMN)
         _each(f"{where}.clients", column.get("clients", []), int)
+        _check_choose(where, column.get("choose", {}))
         _check_script(f"{where}.generate", column.get("generate", []), path)
         _each(f"{where}.pool", column.get("pool", []), str)
         run = [other for other, given in values["columns"].items() if "pool" not in given]
@@ -419,8 +426,7 @@ def _scales(path: Path, values: Mapping[str, Any]) -> dict[str, Scale]:
             raise ConfigError("scale", name, f"{file}: must be one of " + ", ".join(SCALES[:-1]))
         _typed(where, given, _SCALE)
         given = _like(path, given)
-        choose = given.get("choose", values.get("choose", {}))
-        _check_choose(where, choose)
+        _check_choose(where, given.get("choose", {}))
         for axis in ("row", "column"):
             _each(f"{where}.{axis}s", given.get(f"{axis}s", []), str)
             _each(f"{where}.{axis}", given.get(axis, {}), dict)
@@ -444,7 +450,7 @@ def _scales(path: Path, values: Mapping[str, Any]) -> dict[str, Scale]:
             column=given.get("column", {}),
             generate=given.get("generate", {}),
             analyses=given.get("analyses", {}),
-            choose=choose,
+            choose=given.get("choose"),
         )
     for name in SCALES:
         if name not in found:

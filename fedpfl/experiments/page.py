@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +13,8 @@ from ..analysis.figure import file_name
 from ..results.tables import Table
 from .store import State
 from .tables import Measured, RankingOf
+
+_WIDTH = 120  # of a line, in characters
 
 
 def page(
@@ -45,6 +48,9 @@ def page(
         "All runs, as far as they are not yet done, then this page:",
         _block([command(measured, name, "run"), f"{command(measured, name, 'page')} --output FILE.md"]),
     ]
+    rankings = [shown for shown in tables if isinstance(shown, RankingOf)]
+    if rankings:
+        parts += ["## How it was measured", *map(_filled, rankings[0].protocol)]
     for shown in tables:
         if isinstance(shown, Table):
             parts.append(shown.markdown().rstrip())
@@ -69,10 +75,11 @@ def command(measured: Measured, name: str, verb: str, row: str = "", column: str
 
 def _section(measured: Measured, ranking: RankingOf, picture: str | None) -> list[str]:
     rows = [[f"[{row[0]}](#{_anchor(measured, str(row[0]), ranking.column)})", *row[1:]] for row in ranking.table.rows]
-    table = replace(ranking.table, rows=rows)
+    table = replace(ranking.table, rows=rows, note="")
     lines = table.markdown().rstrip().split("\n")[2:]  # the title stands above
+    said = [_filled(f"- {remark}", "  ") for remark in ranking.remarks]
     drawn = [f"![{ranking.table.title}]({picture})"] if picture else []
-    return [f"## {ranking.column}", "\n".join(lines), *drawn]
+    return [f"## {ranking.column}", "\n".join(lines), *(["\n".join(said)] if said else []), *drawn]
 
 
 def _commands(measured: Measured, name: str, columns: Sequence[str]) -> str:
@@ -89,6 +96,10 @@ def _commands(measured: Measured, name: str, columns: Sequence[str]) -> str:
 def _anchor(measured: Measured, row: str, column: str) -> str:
     # Rows go by number: names may differ in letters alone that links cannot have.
     return f"{file_name(column)}-{list(measured.experiment.rows).index(row) + 1}"
+
+
+def _filled(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
 
 
 def _block(lines: Sequence[str]) -> str:

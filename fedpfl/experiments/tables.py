@@ -88,7 +88,7 @@ class Measured:
     def _trials(self) -> dict[tuple[str, str], list[tuple[dict[str, Any], PlannedRun]]]:
         found = {}
         for (row, column), cell in self.cells.items():
-            if choices := self.experiment.choices(self.scale, row, self.more):
+            if choices := self.experiment.choices(self.scale, row, column, self.more):
                 found[row, column] = [(choice, self._plan(_with(cell, choice), self.seeds[0])) for choice in choices]
         for tried in found.values():
             for choice, run in tried:
@@ -290,11 +290,17 @@ class RankingOf(NamedTuple):
         A line for each row, the best first, with what was chosen for it and its distance from the baseline.
     figure : Points or None
         The first metric over another one; None where no run has both.
+    protocol : tuple of str
+        How all columns were measured: the first part of the table's note.
+    remarks : tuple of str
+        What is to be said of this column alone: the rest of it.
     """
 
     column: str
     table: Table
     figure: Points | None
+    protocol: tuple[str, ...]
+    remarks: tuple[str, ...]
 
 
 def rankings(measured: Measured) -> list[RankingOf]:
@@ -325,10 +331,13 @@ def _ranking(measured: Measured, ranking: Ranking, column: str) -> RankingOf:
     heads += ["chosen"] if measured.trials else []
     if compared:
         heads.insert(2, f"over {ranking.baseline}")
-    note = _note_of_ranking(measured, ranking, column, below if compared else None)
+    said = (f"Scale {measured.scale}: {at.remarks}", experiment.remarks, *_repeated(measured))
+    protocol = tuple(part for part in said if part)
+    remarks = tuple(_remarks(measured, ranking, column, below if compared else None))
     rows = [cells for _, cells in lines]
     title = f"{experiment.title}: {column} ({measured.scale} scale)"
-    return RankingOf(column, Table(title, heads, rows, note=note), _drawn(measured, ranking, column, title))
+    table = Table(title, heads, rows, note=" ".join([*protocol, *remarks]))
+    return RankingOf(column, table, _drawn(measured, ranking, column, title), protocol, remarks)
 
 
 def _over(measured: Measured, metric: str, row: str, baseline: str, column: str) -> Spread | None:
@@ -353,23 +362,20 @@ def _drawn(measured: Measured, ranking: Ranking, column: str, title: str) -> Poi
     return Points(title, x_label, y_label, series, log_x=all(xs[0] > 0 for xs, _ in series.values()))
 
 
-def _note_of_ranking(measured: Measured, ranking: Ranking, column: str, below: Sequence[str] | None) -> str:
+def _remarks(measured: Measured, ranking: Ranking, column: str, below: Sequence[str] | None) -> Iterator[str]:
+    """Yield what is to be said of a column's ranking; ``below`` are the rows below the baseline, if it is there."""
     experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
-    parts = [f"Scale {measured.scale}: {at.remarks}", experiment.remarks, *_repeated(measured)]
-    if below is not None:
-        known = [
-            row for row in at.rows if row != ranking.baseline and measured.values(experiment.metrics[0], row, column)
-        ]
-        if below:
-            parts.append(f"Below {ranking.baseline} on these data: {', '.join(below)}.")
-        elif known:
-            parts.append(f"None of the others is below {ranking.baseline} on these data.")
-    parts += _candidates(measured, column)
-    parts += _thin(measured, experiment.metrics[0], column)
+    if below:
+        yield f"Below {ranking.baseline} on these data: {', '.join(below)}."
+    elif below is not None:
+        others = [row for row in at.rows if row != ranking.baseline]
+        if any(measured.values(experiment.metrics[0], row, column) for row in others):
+            yield f"None of the others is below {ranking.baseline} on these data."
+    yield from _candidates(measured, column)
+    yield from _thin(measured, experiment.metrics[0], column)
     for metric in experiment.metrics:
-        parts += _without(measured, metric, column)
-    parts += [f"Failed: {_sentence(failure)}" for failure in measured.failures() if f", {column}, " in failure]
-    return " ".join(part for part in parts if part)
+        yield from _without(measured, metric, column)
+    yield from (f"Failed: {_sentence(failure)}" for failure in measured.failures() if f", {column}, " in failure)
 
 
 def _candidates(measured: Measured, column: str) -> Iterator[str]:

@@ -56,4 +56,5 @@ def test_the_leaderboard_has_a_method_once_with_its_defaults_and_the_choice_of_i
     experiment = load(FOLDER / "leaderboard.toml")
     rows = [row["method"] for row in experiment.rows.values()]
     assert len(rows) == len({*rows} & set(methods()))
-    assert all(len(experiment.choices(scale, row)) == 3 for scale in ("small", "paper") for row in experiment.rows)
+    for scale in ("small", "paper"):
+        assert all(len(experiment.choices(scale, cell.row, cell.column)) == 3 for cell in experiment.cells(scale))

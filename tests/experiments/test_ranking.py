@@ -152,6 +152,18 @@ def test_accuracy_is_drawn_over_bytes(board: Path) -> None:
     assert not figures(measured(board, more={"learning-rate": 0.9, "dirichlet-alpha": 0.4}))
 
 
+def test_whose_values_count(board: Path) -> None:
+    own = FILE.replace('"B b" = { ', '"B b" = { choose = { batch-size = [5] }, ')
+    board.write_text(own)
+    of = load(board)
+    assert of.choices("smoke", "FedAvg", "A") == [{"learning-rate": 0.1}, {"learning-rate": 0.2}]
+    assert of.choices("smoke", "FedAvg", "B b") == [{"batch-size": 5}]
+    assert len(of.choices("smoke", "FedProx", "B b")) == 3, "the row's before the column's"
+    assert of.choices("small", "FedProx", "B b") == [], "this scale chooses nothing"
+    board.write_text(own.replace("choose = {}", "choose = { learning-rate = [0.3] }"))
+    assert load(board).choices("small", "FedAvg", "B b") == [{"learning-rate": 0.3}], "the scale's before the column's"
+
+
 def test_some_rows_and_columns(board: Path) -> None:
     only = load(board).only(["FedAvg"], ["B b"])
     assert [(cell.row, cell.column) for cell in only.cells("smoke")] == [("FedAvg", "B b")]
@@ -169,6 +181,8 @@ def test_some_rows_and_columns(board: Path) -> None:
         ("learning-rate = [0.1, 0.2]", "learning-rate = 0.1", "choose: must be of type list"),
         ("learning-rate = [0.1, 0.2]", "learning-rate = []", "choose: needs at least one value"),
         ("fedprox-mu = [0.5, 0.7, 0.9]", "fedprox-mu = []", "rows.FedProx.choose: needs at least one value"),
+        ("alpha = 0.1 }", "alpha = 0.1, choose = { seed = [] } }", "columns.A.choose: needs at least one value"),
+        ("choose = {}", "choose = { seed = [] }", "scale.small.choose: needs at least one value"),
         ('baseline = "Local"', 'baseline = "Nobody"', "ranking.baseline: must be one of FedAvg"),
         ('over = "megabytes"', 'over = "seconds"', "ranking.over: must be one of personalised-chosen"),
         ('over = "megabytes"', "", "over = None: board.toml: ranking has to have it"),
@@ -208,7 +222,8 @@ def test_one_command_runs_it_and_one_makes_the_page(
     page = (tmp_path / "docs/board.md").read_text()
     assert "# A board\n" in page and "Machine: an abacus." in page
     assert "| [FedProx](#a-3) | 61.50 ± 0.71 |" in page
-    assert "Below Local on these data: FedAvg." in page
+    assert "\n- Below Local on these data: FedAvg.\n" in page
+    assert page.count("Mean ± standard deviation over seeds 1, 2.") == 1, "what holds for all columns is said once"
     for picture in re.findall(r"!\[[^]]*\]\(([^)]*)\)", page):
         assert "<svg" in (tmp_path / "docs" / picture).read_text()
     assert page.count("![") == 2

@@ -464,13 +464,14 @@ def _repeated(measured: Measured) -> Iterator[str]:
 
 def _thin(measured: Measured, metric: str, only: str | None = None) -> Iterator[str]:
     """Name the cells, of all columns or of one, that have numbers of some seeds alone."""
-    thin = [
-        f"{row}, {column} ({len(values)})"
-        for row, column in measured.cells
-        if only in (None, column) and 0 < len(values := measured.values(metric, row, column)) < len(measured.seeds)
-    ]
-    if thin:
-        yield f"Fewer seeds than that: {'; '.join(thin)}."
+    thin: dict[int, list[str]] = {}
+    for row, column in measured.cells:
+        count = len(measured.values(metric, row, column))
+        if only in (None, column) and 0 < count < len(measured.seeds):
+            thin.setdefault(count, []).append(f"{row}, {column}" if only is None else row)
+    between = "; " if only is None else ", "
+    for count, cells in sorted(thin.items()):
+        yield f"Only {count} {'seed' if count == 1 else 'seeds'}: {between.join(cells)}."
 
 
 def _without(measured: Measured, metric: str, only: str | None = None) -> Iterator[str]:

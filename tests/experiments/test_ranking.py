@@ -95,6 +95,17 @@ def test_nothing_is_chosen_while_a_trial_is_open(board: Path) -> None:
     assert rankings(after)[0].table.rows[1][1] == "not run yet"
 
 
+def test_rows_with_numbers_of_some_seeds_alone_are_named(board: Path) -> None:
+    of = measured(board)
+    Grid(of.planned(), of.store, Fake()).run(Silent())
+    chosen = measured(board)
+    later = [run for run in chosen.planned() if run.settings["seed"] == 2 and run.settings["method"] == "local"]
+    Grid(later, of.store, Fake()).run(Silent())
+    after = measured(board)
+    assert [remark for remark in rankings(after)[0].remarks if "seed:" in remark] == ["Only 1 seed: FedAvg, FedProx."]
+    assert not any("seed:" in remark for ranking in rankings(play(board, Fake())) for remark in ranking.remarks)
+
+
 def test_a_value_that_fails_is_not_chosen_and_a_cell_of_which_all_do_has_failed(board: Path) -> None:
     of = play(board, Fake(fail={"fedavg 0.2": "diverged", "local": "no memory"}))
     assert of.chosen["FedAvg", "A"] == {"learning-rate": 0.1}

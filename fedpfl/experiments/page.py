@@ -90,7 +90,9 @@ def _commands(measured: Measured, name: str, columns: Sequence[str]) -> str:
         f"`{command(measured, name, 'run', row, column)}`"
         for row, column in cells
     ]
-    return "\n".join(["<details><summary>The command of each row</summary>", "", *lines, "", "</details>"])
+    # The attribute lets MkDocs read the list as Markdown; GitHub does so without.
+    head = '<details markdown="1"><summary>The command of each row</summary>'
+    return "\n".join([head, "", *lines, "", "</details>"])
 
 
 def _anchor(measured: Measured, row: str, column: str) -> str:

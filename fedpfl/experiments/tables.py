@@ -327,7 +327,7 @@ def _ranking(measured: Measured, ranking: Ranking, column: str) -> RankingOf:
                 below.append(row)
         lines.append((numbers[0].mean if isinstance(numbers[0], Spread) else -math.inf, cells))
     lines.sort(key=lambda line: -line[0])
-    heads = ["", *(f"{m.short or m.heading}{', %' * m.share}" for m in map(metrics.find, experiment.metrics))]
+    heads = ["", *(_short(metrics.find(metric)) for metric in experiment.metrics)]
     heads += ["chosen"] if measured.trials else []
     if compared:
         heads.insert(2, f"over {ranking.baseline}")
@@ -337,7 +337,12 @@ def _ranking(measured: Measured, ranking: Ranking, column: str) -> RankingOf:
     rows = [cells for _, cells in lines]
     title = f"{experiment.title}: {column} ({measured.scale} scale)"
     table = Table(title, heads, rows, note=" ".join([*protocol, *remarks]))
-    return RankingOf(column, table, _drawn(measured, ranking, column, title), protocol, remarks)
+    figure = _drawn(measured, ranking, column, title, [str(cells[0]) for cells in rows])
+    return RankingOf(column, table, figure, protocol, remarks)
+
+
+def _short(metric: metrics.Metric) -> str:
+    return f"{metric.short or metric.heading}{', %' * metric.share}"
 
 
 def _over(measured: Measured, metric: str, row: str, baseline: str, column: str) -> Spread | None:
@@ -350,15 +355,17 @@ def _over(measured: Measured, metric: str, row: str, baseline: str, column: str)
     return Spread.of(differences) if differences else None
 
 
-def _drawn(measured: Measured, ranking: Ranking, column: str, title: str) -> Points | None:
-    experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
+def _drawn(measured: Measured, ranking: Ranking, column: str, title: str, best_first: Sequence[str]) -> Points | None:
+    """Draw the first metric over another one. The legend has the table's order, which is also that of the points."""
+    experiment = measured.experiment
     names = (ranking.over, experiment.metrics[0])
-    found = {row: [_cell(measured, name, metrics.find(name), row, column) for name in names] for row in at.rows}
+    found = {row: [_cell(measured, name, metrics.find(name), row, column) for name in names] for row in best_first}
     series = {row: ([x.mean], [y.mean]) for row, (x, y) in found.items() if isinstance(x, Spread)
               and isinstance(y, Spread)}  # fmt: skip
     if not series:
         return None
-    x_label, y_label = (_heading(experiment, metrics.find(name))[0] for name in names)
+    x_label, _ = _heading(experiment, metrics.find(ranking.over))
+    y_label = _short(metrics.find(experiment.metrics[0]))  # as above the table; the whole is longer than the axis
     return Points(title, x_label, y_label, series, log_x=all(xs[0] > 0 for xs, _ in series.values()))
 
 

@@ -159,6 +159,8 @@ def test_accuracy_is_drawn_over_bytes(board: Path) -> None:
     drawn = figures(play(board, Fake(accuracy=ACCURACY)))
     assert [(type(figure), figure.log_x) for figure in drawn] == [(Points, True)] * 2
     assert drawn[0].x_label == "traffic both ways, evaluations included, MB"
+    assert drawn[0].y_label == "mean over clients, %"
+    assert list(drawn[0].series) == ["FedProx", "Local", "FedAvg"], "as in the table, the best first"
     assert drawn[0].series["FedAvg"] == ([pytest.approx(4000)], [pytest.approx(41.5)])
     assert not figures(measured(board, more={"learning-rate": 0.9, "dirichlet-alpha": 0.4}))
 

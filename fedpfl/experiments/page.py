@@ -41,6 +41,8 @@ def page(
     """
     experiment, states = measured.experiment, list(measured.states().values())
     done = f"{states.count(State.FINISHED)} of {len(states) + measured.undecided} runs are finished"
+    if failed := states.count(State.FAILED):
+        done += f", {failed} failed"
     parts = [
         f"# {experiment.title}",
         f"{experiment.paper}.",

@@ -233,7 +233,8 @@ def test_one_command_runs_it_and_one_makes_the_page(
     made = fedpfl("experiment", "page", board, "-o", tmp_path / "docs/board.md", "--tell", "Machine: an abacus.")
     assert made.exit_code == 0, made.output
     page = (tmp_path / "docs/board.md").read_text()
-    assert "# A board\n" in page and "Machine: an abacus." in page
+    assert "# A board\n" in page
+    assert "; 18 of 20 runs are finished, 2 failed. Machine: an abacus." in page
     assert "| [FedProx](#a-3) | 61.50 ± 0.71 |" in page
     assert "\n- Below Local on these data: FedAvg.\n" in page
     assert page.count("Mean ± standard deviation over seeds 1, 2.") == 1, "what holds for all columns is said once"

@@ -336,7 +336,7 @@ def _ranking(measured: Measured, ranking: Ranking, column: str) -> RankingOf:
     remarks = tuple(_remarks(measured, ranking, column, below if compared else None))
     rows = [cells for _, cells in lines]
     title = f"{experiment.title}: {column} ({measured.scale} scale)"
-    table = Table(title, heads, rows, note=" ".join([*protocol, *remarks]))
+    table = Table(title, heads, rows, digits=1, note=" ".join([*protocol, *remarks]))  # many columns, few seeds
     figure = _drawn(measured, ranking, column, title, [str(cells[0]) for cells in rows])
     return RankingOf(column, table, figure, protocol, remarks)
 

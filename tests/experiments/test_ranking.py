@@ -223,7 +223,7 @@ def test_one_command_runs_it_and_one_makes_the_page(
     assert re.search(r"board +│ +20 +│ +0 +│ +0 +│ +0 +│ +20", fedpfl("experiment", "status", board).stdout)
     done = fedpfl("experiment", "run", board, "-q")
     assert done.exit_code == 0, done.output
-    assert "| FedProx | 61.50 ± 0.71 | 10.00 ± 0.00 | 4000.00 ± 0.00 | fedprox-mu 0.5 |" in done.stdout
+    assert "| FedProx | 61.5 ± 0.7 | 10.0 ± 0.0 | 4000.0 ± 0.0 | fedprox-mu 0.5 |" in done.stdout
     assert len(fake.started) == 20
     left = tmp_path / ".fedpfl/experiments/tables/board/smoke"
     assert {path.name for path in left.glob("table*")} == {"table.md", "table.csv", "table-2.csv"}
@@ -235,7 +235,7 @@ def test_one_command_runs_it_and_one_makes_the_page(
     page = (tmp_path / "docs/board.md").read_text()
     assert "# A board\n" in page
     assert "; 18 of 20 runs are finished, 2 failed. Machine: an abacus." in page
-    assert "| [FedProx](#a-3) | 61.50 ± 0.71 |" in page
+    assert "| [FedProx](#a-3) | 61.5 ± 0.7 |" in page
     assert "\n- Below Local on these data: FedAvg.\n" in page
     assert page.count("Mean ± standard deviation over seeds 1, 2.") == 1, "what holds for all columns is said once"
     for picture in re.findall(r"!\[[^]]*\]\(([^)]*)\)", page):
@@ -264,7 +264,7 @@ def test_the_command_of_a_part_alone_makes_what_the_whole_has(
     whole = fedpfl("experiment", "run", board, "--output-dir", "whole", "-q")
     assert (own.exit_code, whole.exit_code) == (0, 0)
     (line,) = (line for line in own.stdout.splitlines() if line.startswith("| FedAvg"))
-    assert line == "| FedAvg | 41.50 ± 0.71 | 4000.00 ± 0.00 | learning-rate 0.2 |"
+    assert line == "| FedAvg | 41.5 ± 0.7 | 4000.0 ± 0.0 | learning-rate 0.2 |"
     assert {path.name for path in (tmp_path / "own/runs").iterdir()} < {
         path.name for path in (tmp_path / "whole/runs").iterdir()
     }

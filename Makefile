@@ -19,6 +19,9 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(if $(filter cpu,$(TORCH)),$(BIN)/python -m pip install --quiet torch torchvision --index-url $(TORCH_CPU_INDEX))
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@$(BIN)/python -c 'import torchvision' || \
+		{ echo 'torch and torchvision do not fit together (see above): where one came from another package index,' \
+			'remove $(VENV) and install both from the same'; exit 1; }
 	touch $@
 
 simulate: install ## the default experiment: FedDecomp on scikit-learn's digits, 10 clients

@@ -84,7 +84,7 @@ test-experiments: install ## every experiment at smoke scale, in one process; a 
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m experiments tests/experiments
 
 # PAPERS="feddecomp-table-1 fedreg-*" runs those files alone, PAPERS_HOURS=2 begins nothing new after two hours,
-# PAPERS_CELLS=1 runs every cell, not only one for each column (days).
+# PAPERS_CELLS=1 runs every cell, not only one for each column (days), PAPERS_PRECISION=bf16 trains with bfloat16.
 test-papers: install ## the papers' settings at their own size, 3 rounds each; goes on where it was ended; a day
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m papers tests/papers
 

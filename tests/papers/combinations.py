@@ -15,6 +15,8 @@ from fedpfl.data import table
 from fedpfl.experiments.description import load
 from fedpfl.experiments.store import INDIFFERENT, PlannedRun, Store, plan
 from fedpfl.experiments.tables import Measured
+from fedpfl.setup.assembly import assemble
+from fedpfl.setup.config import Config
 
 ROOT = Path(__file__).resolve().parents[2]
 # Where scripts of experiments would put their data; stands for it in settings.
@@ -119,6 +121,18 @@ def counted(settings: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def without_idle_head(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings without ``personal-head`` where the method keeps its classifier on the client anyway."""
+    if not settings["personal-head"]:
+        return dict(settings)
+    (info,) = (info for info in table() if info.name == settings["dataset"])
+    changed = {**settings, "personal-head": False}
+    config = Config.parse(changed)
+    height, width, channels = map(int, info.shape.split("×"))
+    _, sharing = assemble(config, (channels, height, width), int(info.classes))
+    return dict(settings) if any(map(config.method.in_classifier, sharing.shared)) else changed
+
+
 def samples_of_a_client(settings: Mapping[str, Any]) -> float:
     """Return about how many samples the mean client has for training."""
     if settings["partitioner"] == "dirichlet-client":
@@ -135,7 +149,7 @@ def combinations() -> list[Combination]:
     """Return all combinations, the cheapest first."""
     found: dict[str, Combination] = {}
     for place, run, seeds in _runs():
-        one = Combination(dict(run.settings), generate=run.generate)
+        one = Combination(without_idle_head(run.settings), generate=run.generate)
         one = found.setdefault(one.key, one)
         one.places.append(place)
         s = run.settings
@@ -197,7 +211,10 @@ def _runs() -> Iterator[tuple[Place, PlannedRun, int]]:
 
 
 def _thin_out(listed: Iterable[Combination]) -> None:
-    """Note of each combination that lies between others between which it does."""
+    """Note of each combination that lies between others between which it does.
+
+    Those of configs/ are never left out: these files are run as they are.
+    """
     listed = list(listed)
     for graded in GRADED:
         # In turn, so that of a table of two such numbers the four corners stay.
@@ -212,7 +229,8 @@ def _thin_out(listed: Iterable[Combination]) -> None:
             ordered = sorted(group, key=lambda one: _number(one.settings[graded]) or 0.0)
             ends = ordered[0].key, ordered[-1].key
             for one in ordered[1:-1]:
-                one.between = ends
+                if not any(place.file.startswith("configs/") for place in one.places):
+                    one.between = ends
 
 
 def _number(value: Any) -> float | None:

@@ -34,6 +34,7 @@ PAGE = ROOT / "docs" / "paper-sizes.md"
 BEGIN = "<!-- tables: written by tests/papers/papers.py -->\n"
 # More rounds for those that learn, but not yet more than the labels say.
 ROUNDS, MORE_ROUNDS = 3, 9
+PRECISIONS = ("float32", "bf16")  # of training steps; the second for networks that would take hours with the first
 
 
 def main() -> None:
@@ -47,6 +48,7 @@ def main() -> None:
         command.add_argument("--all", action="store_true", help="every cell, also those that lie between others")
         command.add_argument("--again", action="store_true", help="also those that have a record")
         command.add_argument("--hours", type=float, default=float("inf"), help="begin nothing new after so many")
+        command.add_argument("--precision", choices=PRECISIONS, default=PRECISIONS[0], help="that of training steps")
     commands.add_parser("one", help="a trial in this process; for the other commands")
     commands.add_parser("table", help=f"write the tables into {PAGE.name}")
     given = parser.parse_args()
@@ -64,7 +66,7 @@ def main() -> None:
     for found in listed:
         if time.monotonic() - begun > given.hours * 3600:
             break
-        said = carry_out(found)
+        said = carry_out(found, given.precision)
         failed += bool(said)
         print(said or f"{found.key}: learns", flush=True)
     sys.exit(bool(failed))
@@ -104,11 +106,11 @@ def _matches(one: Combination, which: Sequence[str]) -> bool:
     return any(fnmatch(name, pattern) for name in names for pattern in which)
 
 
-def carry_out(one: Combination) -> str:
+def carry_out(one: Combination, precision: str = PRECISIONS[0]) -> str:
     """Run a combination in a process of its own and keep its record; return in a line what is wrong, or nothing."""
-    record = _ask(one, ROUNDS)
+    record = _ask(one, ROUNDS, precision)
     if "error" not in record and records.only_guesses(record):
-        record = _ask(one, MORE_ROUNDS)
+        record = _ask(one, MORE_ROUNDS, precision)
     records.keep(record)
     return complaint(one, record)
 
@@ -119,8 +121,8 @@ def complaint(one: Combination, record: Mapping[str, Any]) -> str:
     return f"{one.places[0]} ({one.key}): {'; '.join(found)}" if found else ""
 
 
-def _ask(one: Combination, rounds: int) -> dict[str, Any]:
-    asked = {"settings": one.settings, "generate": one.generate, "rounds": rounds}
+def _ask(one: Combination, rounds: int, precision: str) -> dict[str, Any]:
+    asked = {"settings": one.settings, "generate": one.generate, "rounds": rounds, "precision": precision}
     said = subprocess.run(
         [sys.executable, __file__, "one"], input=json.dumps(asked), capture_output=True, text=True, cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -131,7 +133,7 @@ def _ask(one: Combination, rounds: int) -> dict[str, Any]:
     reason = f"the process ended with {said.returncode}{': ' * bool(last)}{last}"
     return {
         "key": one.key, "version": records.VERSION, "when": time.strftime("%Y-%m-%d"), "machine": "", "rounds": rounds,
-        "settings": counted(one.settings), "error": reason, "memory": 0, "seconds": 0.0,
+        "precision": precision, "settings": counted(one.settings), "error": reason, "memory": 0, "seconds": 0.0,
     }  # fmt: skip
 
 
@@ -142,7 +144,7 @@ def _one() -> None:
     asked = json.load(sys.stdin)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     one = Combination(asked["settings"], generate=tuple(asked["generate"]))
-    print(json.dumps(trial.attempt(one, asked["rounds"])))
+    print(json.dumps(trial.attempt(one, asked["rounds"], asked["precision"])))
 
 
 def write_page() -> None:

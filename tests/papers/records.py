@@ -180,10 +180,11 @@ def _cells(one: Combination, record: Mapping[str, Any]) -> list[str]:
     if "error" in record or not record["losses"]:
         said = "; ".join(wrong(record))
         return [*start, str(s["num-clients"]), division(s), place, "", "", "", "", "", _megabytes(record), said]
+    trained = f"{division(s)}{', bf16' if record.get('precision') == 'bf16' else ''}"
     longest = max((hours(record, whole) for _, whole in one.wholes), default=0.0)
     mean = at_size([n for n, _ in record["samples"]], record["train_seconds"], record["mean_samples"][0])
     return [
-        *start, f"{len(record['clients'])} of {s['num-clients']}", division(s), place, _row(record["losses"], 2),
+        *start, f"{len(record['clients'])} of {s['num-clients']}", trained, place, _row(record["losses"], 2),
         f"{record['trained'][-1]:.2f}, {record['personalised'][-1]:.2f}",
         f"{record['chance']:.2f}, {record['majority']:.2f}", f"{mean:.1f}", _hours(longest), _megabytes(record),
         "; ".join(wrong(record)),

@@ -83,6 +83,24 @@ class TestTheList:
             low, high = sorted(float(end.settings[graded]) for end in ends)
             assert low < float(one.settings[graded]) < high
 
+    def test_files_of_configs_are_run_themselves(self, listed: list[Combination]) -> None:
+        keys = {one.key for one in one_for_each_column(listed)}
+        of_configs = [one for one in listed if any(place.file.startswith("configs/") for place in one.places)]
+        assert len(of_configs) == len([*(ROOT / "configs").glob("*.toml")])
+        assert all(one.key in keys for one in of_configs)
+
+    def test_keeping_a_classifier_that_is_kept_anyway_makes_no_other_combination(
+        self, listed: list[Combination]
+    ) -> None:
+        def places(file: str) -> set[tuple[str, str]]:
+            (one,) = (one for one in listed if Place(f"configs/{file}") in one.places)
+            return {(place.row, place.column) for place in one.places}
+
+        assert ("Factorized-FL α", "CIFAR-10, permuted non-IID") in places("factorized-fl-cifar10.toml")
+        table = [one for one in listed if any("factorized-fl-table-1-labels" in place.file for place in one.places)]
+        kept = {one.settings["method"] for one in table if one.settings["personal-head"]}
+        assert {"fedavg", "factorized-fl"} & kept == {"fedavg"}
+
     def test_one_for_each_column_serves_every_file_and_column(self, listed: list[Combination]) -> None:
         few = one_for_each_column(listed)
         assert len(few) < 0.2 * len(listed)
@@ -231,6 +249,12 @@ class TestRecords:
         hours = 2 * 3 * records.hours(known[ran.key], ran.wholes[0][1])
         assert f"| `experiments/table.toml` | 3 | 1 | 1 | 1 | 0 | more than {hours:.1f} h |" in page
         assert "| 2.00 → 1.00 → 0.50 | 0.80, 0.70 | 0.10, 0.30 | 3.0 |" in page
+        assert "bf16" not in page
+
+    def test_the_tables_say_which_trials_trained_with_bfloat16(self) -> None:
+        one = small()
+        page = records.tables([one], {one.key: record(one, precision="bf16")})
+        assert "B 10, E 2, bf16 |" in page
 
 
 class TestTrial:
@@ -241,7 +265,16 @@ class TestTrial:
         assert found["clients"] == sorted(found["clients"])
         assert len(found["clients"]) < 6
         assert len(found["losses"]) == len(found["trained"]) == 3
+        assert found["precision"] == "float32"
         assert records.hours(found, one.wholes[0][1]) > 0
+
+    def test_with_bfloat16_it_is_another_run_of_the_same_name(self) -> None:
+        one = small()
+        exact, coarse = trial.attempt(one), trial.attempt(one, precision="bf16")
+        assert coarse["key"] == exact["key"]
+        assert coarse["precision"] == "bf16"
+        assert coarse["losses"] != exact["losses"]
+        assert coarse["losses"][-1] < coarse["losses"][0]
 
     def test_one_that_diverges_names_file_column_and_client(self) -> None:
         said = papers.carry_out(small(**{"learning-rate": 1e6, "momentum": 0.0}))

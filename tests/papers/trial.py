@@ -149,7 +149,7 @@ def choose(sizes: Sequence[tuple[int, int]], variety: Sequence[float], batch_siz
     return sorted(chosen)
 
 
-def attempt(one: Combination, rounds: int = ROUNDS) -> dict[str, Any]:
+def attempt(one: Combination, rounds: int = ROUNDS, precision: str = "float32") -> dict[str, Any]:
     """Run a combination and return its record.
 
     Parameters
@@ -158,11 +158,13 @@ def attempt(one: Combination, rounds: int = ROUNDS) -> dict[str, Any]:
         What to run.
     rounds : int
         How many.
+    precision : str
+        The setting ``precision``: the number type of a training step.
     """
     record: dict[str, Any] = {
         "key": one.key, "version": VERSION, "when": time.strftime("%Y-%m-%d"), "machine": processor(),
         # Without this machine's places and whatever else does not tell combinations apart.
-        "settings": counted(one.settings), "rounds": rounds,
+        "settings": counted(one.settings), "rounds": rounds, "precision": precision,
     }  # fmt: skip
     folder = Path(tempfile.mkdtemp(prefix="fedpfl-papers-"))
     begun = time.perf_counter()
@@ -170,7 +172,7 @@ def attempt(one: Combination, rounds: int = ROUNDS) -> dict[str, Any]:
         settings, record["real"] = on_this_machine(one, folder)
         settings.update({
             "num-server-rounds": rounds, "fraction-train": 1.0, "evaluate-every": 1, "evaluate-trained": True,
-            "new-clients": 0.0, "run-name": "run",
+            "new-clients": 0.0, "run-name": "run", "precision": precision,
             "output-dir": str(folder / "runs"), "state-dir": str(folder / "state"),
         })  # fmt: skip
         config = Config.parse(settings)

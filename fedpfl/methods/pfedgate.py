@@ -42,9 +42,9 @@ class PFedGate(Method):
     itself, the gate's input goes through switchable normalisation, and gates are compared in tenths. Other than there,
     gates begin open (`opened`): 0.5 on every layer leaves next to nothing of a deep model's outputs and gradients.
 
-    Digits, default settings, after 5 rounds: 92.5, 97.5 and 95.1 % with seeds 1, 2 and 3, where `local` has 91.6, 92.9
-    and 91.8 (`fedpfl run -c 'method="pfedgate" seed=1'`, 2 virtual cores of an AMD EPYC, seed 3 of an Intel Xeon); with
-    gates of 0.95 at first 90.5 with seed 1.
+    Digits, default settings, after 5 rounds: 93.2, 96.8 and 95.5 % with seeds 1, 2 and 3, where `local` has 91.1, 92.4
+    and 92.0 (`fedpfl run -c 'method="pfedgate" seed=1'`, 2 cores of an AMD EPYC); with gates of 0.95 at first 91.0 with
+    seed 1.
     """
 
     name = "pfedgate"

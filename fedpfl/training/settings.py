@@ -17,7 +17,7 @@ class TrainingSettings:
     local_epochs: int = setting(10, "Epochs E over the client's data in a round.", minimum=1)
     batch_size: int = setting(10, "Samples B in a batch.", minimum=1)
     last_batch: str = setting(
-        "keep",
+        "drop",
         "What happens to the samples of an epoch that do not fill a batch: they are left out of this epoch, if the "
         "client has at least one whole batch (drop), they become a smaller batch (keep), or all batches of the epoch "
         "are made nearly equal, about B samples each (even). Every epoch draws its order anew.",

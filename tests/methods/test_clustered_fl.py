@@ -27,7 +27,7 @@ def test_clients_with_contradicting_labels_part(tmp_path):
     np.savez(tmp_path / "data.npz", x=x, y=np.where(client % 2, 1 - y, y), client=client)
     run = simulate(
         tmp_path, 4, method="clustered-fl", clustered_fl_epsilon1=1.0, clustered_fl_epsilon2=0.2, dataset="npz",
-        clustered_fl_first_split=1,
+        clustered_fl_first_split=1, last_batch="keep",
         data=str(tmp_path / "data.npz"), partitioner="natural", model="mlp", num_server_rounds=4, learning_rate=0.05,
     )  # fmt: skip
     assert [line["details"]["clusters"] for line in run.metrics()][-1] >= 2

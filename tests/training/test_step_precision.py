@@ -17,7 +17,7 @@ from fedpfl.training.phase import Phase, cross_entropy
 from fedpfl.training.settings import TrainingSettings
 from fedpfl.training.speed import compare_precisions
 
-BF16 = TrainingSettings(batch_size=4, learning_rate=0.1, momentum=0.9, precision="bf16")
+BF16 = TrainingSettings(batch_size=4, last_batch="keep", learning_rate=0.1, momentum=0.9, precision="bf16")
 
 
 def everything(name):

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpfl.training.batches import LAST_BATCH, batch_sizes
+from fedpfl.training.settings import TrainingSettings
 
 samples, sizes = st.integers(1, 5000), st.integers(1, 600)
 
@@ -42,3 +43,4 @@ def test_the_case_on_which_batch_norm_diverges():
     assert batch_sizes(501, 100, "drop") == [100] * 5
     assert batch_sizes(501, 100, "keep") == [100] * 5 + [1]
     assert batch_sizes(501, 100, "even") == [101, 100, 100, 100, 100]
+    assert 1 not in batch_sizes(501, 100, TrainingSettings().last_batch)

@@ -7,7 +7,8 @@ For each seed some samples of a data set are divided: every class is cut among t
 Dir(α), in the test set in the same ones as in the training set. The clients are written as an npz file whose arrays
 ``client_train`` and ``client_test`` name them, and as PFLlib's folder. Then both train the same network with the same
 settings. Both test all clients after every round, with what the server has just sent them; the table has the share
-of all test samples that is classified correctly, in the best round.
+of all test samples that is classified correctly, in the best round. With ``--same-start`` both also start from the same
+numbers, PFLlib's.
 
 Every outcome is a file in ``build/pfllib``. What is there is not run again: the same command goes on after Ctrl-C.
 """
@@ -30,10 +31,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from common import BenchmarkError, count, data_dir, machine, main, make_environment, note, reason, simulate, table
 
 from fedpfl.data.datasets.reading import load
 from fedpfl.data.settings import DataSettings
+from fedpfl.models import build
 from fedpfl.results.run import to_toml
 
 SOURCE = "https://github.com/TsingZ0/PFLlib"
@@ -64,14 +67,15 @@ class Work:
     learning_rate: float
     pull: float
 
-    def settings(self, method: str, seed: int, clients: Path) -> dict[str, Any]:
-        """Return fedpfl's settings."""
+    def settings(self, method: str, seed: int, clients: Path, start: Path | None) -> dict[str, Any]:
+        """Return fedpfl's settings; ``start`` is the file of weights to start from."""
         own = {"ditto": {"ditto-pull": self.pull, "ditto-p-epochs": self.epochs}}
         return {
             "method": method, "dataset": "npz", "data": str(clients), "split": "given", "num-clients": 0,
             "min-samples": self.smallest, "model": "fedavg-cnn", "num-server-rounds": self.rounds,
             "local-epochs": self.epochs, "batch-size": self.batch_size, "last-batch": "drop",
             "learning-rate": self.learning_rate, "momentum": 0.0, "seed": seed, **own.get(method, {}),
+            **({"initial-weights": str(start)} if start else {}),
         }  # fmt: skip
 
     def options(self, method: str) -> list[str]:
@@ -99,32 +103,39 @@ def measure(options: argparse.Namespace) -> None:
     (folder / "work.json").write_text(json.dumps({**asdict(work), "commit": commit}, indent=1), encoding="utf-8")
     deadline = time.monotonic() + 60 * options.minutes
     seeds, methods = options.seeds or [1], options.method or list(ALGORITHMS)
+    suffix = "-same-start" if options.same_start else ""
+    own = f"fedpfl{suffix}"
     for seed in seeds:
         clients = divide(work, seed, folder, options)
+        start = starting_weights(clients, seed) if options.same_start else None
         for method in methods:
-            for program in ("fedpfl", "pfllib"):
+            for program in (own, "pfllib"):
                 file = folder / f"{program}-{method}-{seed}.json"
                 if file.exists() or time.monotonic() > deadline:
                     continue
                 note(f"{program}: {method}, seed {seed}")
                 begun = time.monotonic()
-                if program == "fedpfl":
-                    found = fedpfl(work.settings(method, seed, clients), folder / f"{method}-{seed}.toml")
-                else:
+                if program == "pfllib":
                     found = pfllib(system, work.options(method), seed, clients.parent, work.rounds)
+                else:
+                    settings = work.settings(method, seed, clients, start)
+                    found = fedpfl(settings, folder / f"{method}-{seed}{suffix}.toml")
                 text = json.dumps({"accuracies": found, "seconds": round(time.monotonic() - begun, 1)})
                 file.write_text(text, encoding="utf-8")
-    print(outcome(work, folder, seeds, methods))
-    print(f"\nPFLlib: commit {commit}\nMachine: {machine()}\nfedpfl's settings: {folder}/METHOD-SEED.toml")
+    print(outcome(work, folder, own, seeds, methods))
+    print(f"\nPFLlib: commit {commit}\nMachine: {machine()}\nfedpfl's settings: {folder}/METHOD-SEED{suffix}.toml")
     print(f"PFLlib's options: {' '.join(work.options(methods[0]))}")
 
 
-def outcome(work: Work, folder: Path, seeds: Sequence[int], methods: Sequence[str]) -> str:
-    """Return the table: the best round of each method and seed by both, and the differences."""
+def outcome(work: Work, folder: Path, own: str, seeds: Sequence[int], methods: Sequence[str]) -> str:
+    """Return the table: the best round of each method and seed by both, and the differences.
+
+    ``own`` is what the files of fedpfl's outcomes begin with.
+    """
     rows = []
     for method in methods:
-        best: dict[str, list[float]] = {"fedpfl": [], "pfllib": []}
-        seconds: dict[str, list[float]] = {"fedpfl": [], "pfllib": []}
+        best: dict[str, list[float]] = {own: [], "pfllib": []}
+        seconds: dict[str, list[float]] = {own: [], "pfllib": []}
         done = []
         for seed in seeds:
             files = {program: folder / f"{program}-{method}-{seed}.json" for program in best}
@@ -137,11 +148,11 @@ def outcome(work: Work, folder: Path, seeds: Sequence[int], methods: Sequence[st
         if not done:
             rows.append([f"`{method}`", *["–"] * 6])
             continue
-        gaps = [own - theirs for own, theirs in zip(best["fedpfl"], best["pfllib"], strict=True)]
+        gaps = [mine - theirs for mine, theirs in zip(best[own], best["pfllib"], strict=True)]
         rows.append([
-            f"`{method}`", *(f"{statistics.fmean(best[p]):.2f}" for p in ("pfllib", "fedpfl")),
+            f"`{method}`", *(f"{statistics.fmean(best[p]):.2f}" for p in ("pfllib", own)),
             f"{statistics.fmean(gaps):+.2f}", ", ".join(f"{gap:+.2f}" for gap in gaps), ", ".join(map(str, done)),
-            " / ".join(f"{statistics.fmean(seconds[p]):.0f}" for p in ("pfllib", "fedpfl")),
+            " / ".join(f"{statistics.fmean(seconds[p]):.0f}" for p in ("pfllib", own)),
         ])  # fmt: skip
     header = ["method", "PFLlib", "fedpfl", "difference", "of each seed", "seeds", "s a run, PFLlib / fedpfl"]
     title = f"{work.dataset}, Dir({work.alpha:g}), {work.clients} clients, best of {work.rounds} rounds"
@@ -193,6 +204,20 @@ def owned(
         if sizes[0].min() >= work.smallest and sizes[1].min() > 0:
             return owners
     raise BenchmarkError(f"{DRAWS} draws left a client with less than {work.smallest} samples")
+
+
+def starting_weights(clients: Path, seed: int) -> Path:
+    """Write the network that PFLlib starts with, under fedpfl's names.
+
+    Both draw the same layers in the same order from PyTorch's generator, which PFLlib seeds just before.
+    """
+    with np.load(clients) as arrays:
+        height, width, channels = (*arrays["x_train"].shape[1:], 1)[:3]
+        classes = int(arrays["y_train"].max()) + 1
+    file = clients.with_name("start.pt")
+    torch.manual_seed(seed)
+    torch.save(build("fedavg-cnn", (channels, height, width), classes).state_dict(), file)
+    return file
 
 
 # -- the two programs ------------------------------------------------------------------------------------------------
@@ -270,6 +295,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--epochs", type=count, default=1, help="local epochs (%(default)s)")
     parser.add_argument("--batch-size", type=count, default=10, help="B; a smaller last one is left out (%(default)s)")
     parser.add_argument("--learning-rate", type=float, default=0.005, help="η of plain SGD (%(default)s)")
+    parser.add_argument("--same-start", action="store_true", help="fedpfl starts with PFLlib's network (its own)")
     parser.add_argument("--pull", type=float, default=1.0, help="Ditto's λ (%(default)s)")
     parser.add_argument("--pfllib", default=SOURCE, help="its repository, or a folder that has it (%(default)s)")
     parser.add_argument("--commit", default=COMMIT, help="what is fetched (%(default)s)")

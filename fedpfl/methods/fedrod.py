@@ -5,8 +5,8 @@ personal heads. The balanced softmax is from Ren et al., Balanced Meta-Softmax f
 NeurIPS 2020. A head is one layer here, because the sum of two linear layers is one: a client's model can be exported as
 a plain model.
 
-The personal head starts at zero: until it has trained, a client predicts as the global model does. Other
-implementations start it as a copy of the generic head.
+The personal head starts as a copy of the generic one, as in other implementations. Started at zero instead, a client
+predicts as the global model does until it has trained, but ends lower (docs/results.md, Beside PFLlib).
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ class FedRoDSettings:
     balanced: bool = setting(
         True, "Whether the generic head learns by balanced softmax; without it, base and generic head are FedAvg's."
     )
+    personal_start: str = setting(
+        "generic",
+        "How the personal head starts: as a copy of the generic one, or at zero.",
+        choices=("generic", "zero"),
+    )
 
 
 class FedRoD(Method):
@@ -57,8 +62,9 @@ class FedRoD(Method):
     def build(self, model: nn.Module) -> nn.Module:
         """Add the personal head."""
         head = copy.deepcopy(cut(model).head)
-        for parameter in head.parameters():
-            nn.init.zeros_(parameter)
+        if self.settings.personal_start == "zero":
+            for parameter in head.parameters():
+                nn.init.zeros_(parameter)
         model.add_module(PERSONAL_HEAD, head)
         return model
 

@@ -152,10 +152,15 @@ class TestFedRoD:
         x = torch.randn(5, 1, 8, 8)
         torch.testing.assert_close(plain(x), chosen.personalised(model.eval())(x))
 
-    def test_before_any_training_a_client_predicts_as_the_global_model(self, chosen):
+    @pytest.mark.parametrize(("start", "times"), [("generic", 2), ("zero", 1)])
+    def test_the_personal_head_starts_as_the_generic_one_or_at_zero(self, start, times):
+        chosen = method("fedrod", **{"fedrod-personal-start": start})
         fresh = chosen.build(models.build("small-cnn", (1, 8, 8), 4)).eval()
         x = torch.randn(5, 1, 8, 8)
-        assert torch.equal(chosen.personalised(fresh)(x), chosen.global_model(fresh)(x))
+        assert torch.equal(chosen.personalised(fresh)(x), times * chosen.global_model(fresh)(x))
+        # Not the same parameters: what the personal head learns must not reach the generic one.
+        nn.init.ones_(fresh.personal_head.weight)
+        assert not torch.equal(fresh.head.weight, fresh.personal_head.weight)
 
 
 def test_ditto_exports_the_personal_model():

@@ -389,10 +389,11 @@ def test_lg_fedavg(play):
     task.check_shared(head)
 
 
-def test_fedrod(play):
-    task = play("fedrod")
+@pytest.mark.parametrize("start", ["generic", "zero"])
+def test_fedrod(play, start):
+    task = play("fedrod", fedrod_personal_start=start)
     w = task.start
-    p = [{k: np.zeros_like(w[k]) for k in HEAD} for _ in range(3)]
+    p = [{k: w[k] if start == "generic" else np.zeros_like(w[k]) for k in HEAD} for _ in range(3)]
 
     def both(w, p, x):
         return logits({**w, **{k: w[k] + p[k] for k in HEAD}}, x)

@@ -155,7 +155,8 @@ def outcome(work: Work, folder: Path, own: str, seeds: Sequence[int], methods: S
             " / ".join(f"{statistics.fmean(seconds[p]):.0f}" for p in ("pfllib", own)),
         ])  # fmt: skip
     header = ["method", "PFLlib", "fedpfl", "difference", "of each seed", "seeds", "s a run, PFLlib / fedpfl"]
-    title = f"{work.dataset}, Dir({work.alpha:g}), {work.clients} clients, best of {work.rounds} rounds"
+    start = "" if own == "fedpfl" else ", the same start"
+    title = f"{work.dataset}, Dir({work.alpha:g}), {work.clients} clients, best of {work.rounds} rounds{start}"
     return f"**{title}**\n\n{table(header, rows)}"
 
 
@@ -212,7 +213,7 @@ def starting_weights(clients: Path, seed: int) -> Path:
     Both draw the same layers in the same order from PyTorch's generator, which PFLlib seeds just before.
     """
     with np.load(clients) as arrays:
-        height, width, channels = (*arrays["x_train"].shape[1:], 1)[:3]
+        _, height, width, channels = arrays["x_train"].shape
         classes = int(arrays["y_train"].max()) + 1
     file = clients.with_name("start.pt")
     torch.manual_seed(seed)
@@ -295,7 +296,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--epochs", type=count, default=1, help="local epochs (%(default)s)")
     parser.add_argument("--batch-size", type=count, default=10, help="B; a smaller last one is left out (%(default)s)")
     parser.add_argument("--learning-rate", type=float, default=0.005, help="η of plain SGD (%(default)s)")
-    parser.add_argument("--same-start", action="store_true", help="fedpfl starts with PFLlib's network (its own)")
+    parser.add_argument("--same-start", action="store_true", help="both start with PFLlib's network")
     parser.add_argument("--pull", type=float, default=1.0, help="Ditto's λ (%(default)s)")
     parser.add_argument("--pfllib", default=SOURCE, help="its repository, or a folder that has it (%(default)s)")
     parser.add_argument("--commit", default=COMMIT, help="what is fetched (%(default)s)")

@@ -104,12 +104,11 @@ def measure(options: argparse.Namespace) -> None:
     deadline = time.monotonic() + 60 * options.minutes
     seeds, methods = options.seeds or [1], options.method or list(ALGORITHMS)
     suffix = "-same-start" if options.same_start else ""
-    own = f"fedpfl{suffix}"
     for seed in seeds:
         clients = divide(work, seed, folder, options)
         start = starting_weights(clients, seed) if options.same_start else None
         for method in methods:
-            for program in (own, "pfllib"):
+            for program in (f"fedpfl{suffix}", "pfllib"):
                 file = folder / f"{program}-{method}-{seed}.json"
                 if file.exists() or time.monotonic() > deadline:
                     continue
@@ -122,17 +121,17 @@ def measure(options: argparse.Namespace) -> None:
                     found = fedpfl(settings, folder / f"{method}-{seed}{suffix}.toml")
                 text = json.dumps({"accuracies": found, "seconds": round(time.monotonic() - begun, 1)})
                 file.write_text(text, encoding="utf-8")
-    print(outcome(work, folder, own, seeds, methods))
+    print(outcome(work, folder, suffix, seeds, methods))
     print(f"\nPFLlib: commit {commit}\nMachine: {machine()}\nfedpfl's settings: {folder}/METHOD-SEED{suffix}.toml")
     print(f"PFLlib's options: {' '.join(work.options(methods[0]))}")
 
 
-def outcome(work: Work, folder: Path, own: str, seeds: Sequence[int], methods: Sequence[str]) -> str:
+def outcome(work: Work, folder: Path, suffix: str, seeds: Sequence[int], methods: Sequence[str]) -> str:
     """Return the table: the best round of each method and seed by both, and the differences.
 
-    ``own`` is what the files of fedpfl's outcomes begin with.
+    ``suffix`` stands behind fedpfl's name in the files of its outcomes: empty, or for the same start.
     """
-    rows = []
+    own, rows = f"fedpfl{suffix}", []
     for method in methods:
         best: dict[str, list[float]] = {own: [], "pfllib": []}
         seconds: dict[str, list[float]] = {own: [], "pfllib": []}
@@ -155,7 +154,7 @@ def outcome(work: Work, folder: Path, own: str, seeds: Sequence[int], methods: S
             " / ".join(f"{statistics.fmean(seconds[p]):.0f}" for p in ("pfllib", own)),
         ])  # fmt: skip
     header = ["method", "PFLlib", "fedpfl", "difference", "of each seed", "seeds", "s a run, PFLlib / fedpfl"]
-    start = "" if own == "fedpfl" else ", the same start"
+    start = ", the same start" if suffix else ""
     title = f"{work.dataset}, Dir({work.alpha:g}), {work.clients} clients, best of {work.rounds} rounds{start}"
     return f"**{title}**\n\n{table(header, rows)}"
 

@@ -5,8 +5,8 @@ personal heads. The balanced softmax is from Ren et al., Balanced Meta-Softmax f
 NeurIPS 2020. A head is one layer here, because the sum of two linear layers is one: a client's model can be exported as
 a plain model.
 
-The personal head starts as a copy of the generic one, as in other implementations. Started at zero instead, a client
-predicts as the global model does until it has trained, but ends lower (docs/results.md, Beside PFLlib).
+The personal head starts as a copy of the generic one, as in other implementations. With a start at zero a client
+predicts as the global model does until it has trained, but it ended lower in all comparisons (docs/results.md).
 """
 
 from __future__ import annotations

@@ -22,7 +22,10 @@ def _answer(kind: str, message: Message, context: Context) -> Message:
 
     try:
         require_absolute(context.run_config)
-        reply = _reply(kind, from_content(message.content), context)
+        payload = from_content(message.content)
+        if kind == "query":
+            payload.config["in-turn"] = not _simulated()
+        reply = _reply(kind, payload, context)
         if kind == "query":
             reply.config["in-turn"] = not _simulated()
     except FedpflError as error:

@@ -39,7 +39,7 @@ from fedpfl.transports.local import LocalTransport
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
 # Nodes in this process are all there from the beginning.
-flower.SETTLED_SECONDS = 0.0
+flower.SETTLED_SECONDS = flower.GRACE_SECONDS = 0.0
 
 
 class Clock:

@@ -72,6 +72,9 @@ class Engine:
         self.sharing.accept({})
         # All clients must divide common data alike; data of a device's own are not divided.
         division: dict[str, Value] = {} if self.own else {"division": self.data.checksum}
+        if message.config.get("in-turn") is True:  # a device, not one of a simulation's many clients
+            key = str(message.config.get("state-key", ""))
+            division["identity"] = ClientState(self.config.run.state_dir, key, client).secret()
         if self.data.remarks:
             division["remarks"] = "\n".join(self.data.remarks)
         return Payload(

@@ -8,6 +8,7 @@ round's file and the new one are kept.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from ..core.errors import StateError
-from ..core.files import write_atomically
+from ..core.files import make_password, write_atomically
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _FILE = re.compile(r"round-(\d{6,})\.safetensors")
@@ -103,6 +104,12 @@ class ClientState:
         for number in self.rounds():
             if number < min(server_round, started_from):
                 self._path(number).unlink()
+
+    def secret(self) -> str:
+        """Return what shows the server that this is the same node as before: made once a run, 64 hexadecimal digits."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        password = make_password(self.folder / "secret")
+        return hashlib.sha256(f"{self._key}/{password}".encode()).hexdigest()
 
     def rounds(self) -> list[int]:
         """Return the rounds after which arrays are stored, in order."""

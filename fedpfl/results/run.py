@@ -50,7 +50,8 @@ _CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
 # What a resumed run may change: how long it runs, how long it waits, where things lie, and with how many threads.
 FREE_ON_RESUME = frozenset({
     "resume", "run-name", "num-server-rounds", "node-timeout", "round-timeout", "check-after",
-    "min-replies", "output-dir", "state-dir", "data-dir", "data", "threads", "early-stop", "tracker", "tracker-project",
+    "min-replies", "min-clients", "max-client-samples",
+    "output-dir", "state-dir", "data-dir", "data", "threads", "early-stop", "tracker", "tracker-project",
 })  # fmt: skip
 
 
@@ -163,12 +164,16 @@ class RunFolder:
         remarks: Sequence[str] = (),
         vocabulary: int = 0,
         division: int | None = None,
+        identities: Mapping[str, str] | None = None,
     ) -> None:
         """Write what the model was built for, so that it can be built again without the data; and the remarks on it.
 
         ``division`` is the checksum of how common data are divided, None where a client has data of its own.
+        ``identities`` has a hash of the secret of each client's node, by client.
         """
-        described = {"vocabulary": vocabulary, "division": division, "remarks": list(remarks)}
+        described = {
+            "vocabulary": vocabulary, "division": division, "remarks": list(remarks), "identities": identities or {},
+        }  # fmt: skip
         self._write_task({**self.task(), **_task(input_shape, classes), **described})
 
     def require_task(self, input_shape: tuple[int, ...], classes: Sequence[int], division: int | None = None) -> None:

@@ -122,7 +122,7 @@ def make_rule(config: Config, clients: Iterable[Client], sharing: Sharing) -> Ru
     federation = Federation(
         clients=listed,
         layout=sharing.layout,
-        held_out=frozenset(new_clients(run.seed, run.new_clients, len(listed))),
+        held_out=frozenset(new_clients(run.seed, run.new_clients, len(listed))) | {c.id for c in listed if c.absent},
         seed=run.seed,
         wire_dtype=run.wire_dtype,
         noisy=config.privacy.on,

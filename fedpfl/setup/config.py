@@ -105,6 +105,19 @@ class RunSettings:
         "again.",
         above=0,
     )
+    min_clients: int = setting(
+        0,
+        "Over Flower, clients that have to be there at the start. Nodes whose answers cannot be right are left out by "
+        "name. 0: more than half, and a node that is missing or silent ends the start after node-timeout. Another "
+        "number: after node-timeout the run starts without those that are missing, too.",
+        minimum=0,
+    )
+    max_client_samples: int = setting(
+        1_000_000,
+        "Most samples that a client may have. A client that claims more is left out; the number bounds its weight in "
+        "means, and what others compute from it.",
+        minimum=1,
+    )
     min_replies: int = setting(1, "Fewest clients that have to train in a round; with fewer the run ends.", minimum=1)
 
     tracker: str = setting(
@@ -114,6 +127,10 @@ class RunSettings:
         choices=("none", "wandb", "mlflow"),
     )
     tracker_project: str = setting("fedpfl", "Project in Weights & Biases, or experiment in MLflow.")
+
+    def enough_clients(self, expected: int) -> int:
+        """Return how many of the expected clients have to take part."""
+        return min(self.min_clients, expected) or expected // 2 + 1
 
     def evaluates_in(self, server_round: int) -> bool:
         """Say whether the clients are tested after a round."""

@@ -125,9 +125,13 @@ def test_what_cannot_be_numbered_is_one_line_before_round_1(tmp_path):
         FedpflError, match="is client 0 already; two nodes of a device that use the same data need a part"
     ):
         run_federation(PathsAlone(2, values, node_config={0: nodes[0], 1: nodes[0]}), values)
-    values = own(tmp_path / "c", 1)
-    with pytest.raises(ConfigError, match="num-clients = 1: this federation has 2 nodes"):
-        run_federation(PathsAlone(2, values, node_config=nodes), values)
+
+
+def test_more_nodes_than_clients_cost_only_themselves(tmp_path, caplog):
+    values = own(tmp_path, 1)
+    folder = run_federation(PathsAlone(2, values, node_config=own_data(tmp_path, 2)), values)
+    assert folder.task()["clients"] == 1
+    assert "node 101 cannot take part: num-clients = 1: all numbers of clients are taken" in caplog.text
 
 
 def test_a_node_believes_no_number_that_cannot_be(tmp_path):

@@ -76,7 +76,7 @@ class Policy:
         """Raise :class:`PolicyError` for a run that the policy refuses."""
         from ..setup.config import Config  # imports torch; a worker listens before that
 
-        # First: to check the settings imports the user's own method.
+        # First, because checking the settings imports the user's own method.
         self._check_code(run_config)
         config = Config.parse(run_config)
         self._check_method(config)
@@ -109,7 +109,9 @@ class Policy:
             if text not in self.parts:
                 raise _refused(kind, text, "it is not in parts")
             folder = parts.folder_of(text)
-            if folder is None or folder.resolve() in {Path(sysconfig.get_path(name)).resolve() for name in _INSTALLED}:
+            if folder is None:  # or a package without an __init__.py, which would be imported all the same
+                raise _refused(kind, text, "there is no file of this module")
+            if folder.resolve() in {Path(sysconfig.get_path(name)).resolve() for name in _INSTALLED}:
                 continue
             # The server's app brings this code.
             theirs = protocol.folder_hash(folder)

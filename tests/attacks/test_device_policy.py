@@ -184,6 +184,19 @@ def test_an_app_s_own_part_needs_its_name_and_the_hash_of_its_code(values, allow
         ask(values, method=mine)
 
 
+def test_a_package_whose_code_has_no_hash_is_refused(values, allow, app):
+    (app / "policy_package").mkdir()
+    (app / "policy_parts.py").rename(app / "policy_package" / "inner.py")
+    mine = "policy_package.inner:Mine"  # Python imports it without an __init__.py, too
+    allow(parts=[mine])
+    with refuses(f"method = '{mine}': there is no file of this module"):
+        ask(values, method=mine)
+    (app / "policy_package" / "__init__.py").touch()
+    with refuses(f"the code of {mine} = '{protocol.folder_hash(app)}'"):
+        ask(values, method=mine)
+    assert not (app / "policy_package" / "imported").exists()
+
+
 @pytest.mark.parametrize("kind", ["model", "dataset"])
 def test_no_function_of_an_installed_module_is_called_unless_it_is_named(values, allow, tmp_path, kind):
     kept = tmp_path / "kept"

@@ -75,7 +75,7 @@ pip download --dest "$new/wheels" --no-deps --require-hashes --requirement "$her
     --platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64
 echo "fedpfl's wheel"
 pip wheel --no-deps --wheel-dir "$new" "$here/.."
-cp "$here"/{install.sh,uninstall.sh,training_step.py,requirements-nano.txt} "$new"
+cp "$here"/{install.sh,uninstall.sh,training_step.py,requirements-nano.txt,policy.toml} "$new"
 [[ -z $archive ]] || cp "$archive" "$new"
 sums=$(cd "$new" && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum)
 printf '%s\n' "$sums" > "$new/SHA256SUMS"

@@ -29,6 +29,7 @@ from ..setup.config import Config
 from ..training.device import require_device
 from ..training.loop import Score, evaluate, run_phase
 from ..training.phase import Forward, Phase
+from . import policy
 from .number import clients_of, own_data_path, stored_number, unnumbered
 from .state import ClientState
 
@@ -309,9 +310,10 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
     Raises
     ------
     FedpflError
-        A setting, the data, the stored state or the message is not as it should be.
+        A setting, the data, the stored state or the message is not as it should be, or the device's policy refuses it.
     """
     path = own_data_path(node_config)
+    policy.check(run_config, path)
     if path and not {"partition-id", "num-partitions"} & node_config.keys():
         nodes, given = clients_of(run_config), stored_number(message, run_config, path)
         if given is None and kind == "query":

@@ -20,6 +20,7 @@ from safetensors.numpy import load_file, save
 
 from ..core.errors import StateError
 from ..core.files import make_password, write_atomically
+from .policy import require_room
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _FILE = re.compile(r"round-(\d{6,})\.safetensors")
@@ -99,8 +100,10 @@ class ClientState:
         """
         if not arrays:
             return
+        content = save(dict(arrays))
+        require_room(len(content))
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(self._path(server_round), save(dict(arrays)), private=True)
+        write_atomically(self._path(server_round), content, private=True)
         for number in self.rounds():
             if number < min(server_round, started_from):
                 self._path(number).unlink()

@@ -55,6 +55,7 @@ OPTIONAL: Mapping[str, _Must] = {
     "fedpfl_install": _one_of("bundle", "existing"), "fedpfl_target": _one_of("nano", "orin", "pi", "auto"),
     "fedpfl_install_options": _OPTIONS, "fedpfl_supernode_port": _PORT,
     "fedpfl_client_data": (lambda value: isinstance(value, dict), "must be a mapping of clients' numbers to paths"),
+    "fedpfl_policy": (lambda value: isinstance(value, dict), "must be a mapping of the policy's keys to values"),
     "fedpfl_data": _PATH, "fedpfl_partitions": _PATH, "fedpfl_time": _one_of(True, False),
 }  # fmt: skip
 # Of each device.

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,11 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
     """Every variable in the units has a value in the templates, for a client with data of its own too."""
     play = [{
         "hosts": "nano-2", "gather_facts": False, "connection": "local", "roles": ["fedpfl"],
-        "vars": {"fedpfl_client_data": {4: "/srv/my data.npz"}, "item": 4, "device_position": 1},
+        "vars": {
+            "fedpfl_client_data": {4: "/srv/my data.npz", 9: "/srv/another device's.npz"}, "item": 4,
+            "device_position": 1, "fedpfl_policy": {"personal-arrays": True, "methods": ["fedavg", "fedper"]},
+        },
+        "vars_files": [f"{FOLDER}/roles/device/vars/main.yml"],
         "tasks": [
             {
                 "ansible.builtin.template": {
@@ -76,7 +81,10 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
                 },
                 "vars": {"ansible_python_interpreter": sys.executable},
             }
-            for role, name in (("device", "device.env"), ("device", "supernode.env"), ("broker", "server.env"))
+            for role, name in (
+                ("device", "device.env"), ("device", "supernode.env"), ("device", "policy.toml"),
+                ("broker", "server.env"),
+            )
         ],
     }]  # fmt: skip
     (tmp_path / "play.yml").write_text(json.dumps(play))
@@ -89,6 +97,11 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
     }  # fmt: skip
     assert values["device.env"]["DEVICE"] == "nano-2"
     assert shlex.split(values["supernode.env"]["NODE_CONFIG"])[2] == "data=/srv/my data.npz"
+    policy = tomllib.loads((tmp_path / "policy.toml").read_text())
+    shipped = tomllib.loads((ROOT / "jetson" / "policy.toml").read_text())
+    folders = [*shipped["data-folders"], "/srv/my data.npz"]
+    changed = {"data-folders": folders, "personal-arrays": True, "methods": ["fedavg", "fedper"]}
+    assert policy == {**shipped, **changed}
     known = set().union(*values.values())
     for unit in (ROOT / "deploy" / "systemd").glob("*.service"):
         assert set(re.findall(r"\$\{(\w+)\}", unit.read_text())) <= known, unit.name

@@ -80,7 +80,7 @@ def make_bundle(folder: Path, source: Path) -> None:
     })  # fmt: skip
     digest = hashlib.sha256(packages.read_bytes()).hexdigest()
     (folder / "requirements-nano.txt").write_text(f"fedpfl-test-packages==1.0 --hash=sha256:{digest}\n")
-    for name in ("install.sh", "uninstall.sh", "training_step.py"):
+    for name in ("install.sh", "uninstall.sh", "training_step.py", "policy.toml"):
         shutil.copy(ROOT / "jetson" / name, folder)
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*build, "--wheel-dir", str(folder), str(source)], check=True)

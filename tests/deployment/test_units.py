@@ -67,7 +67,8 @@ def test_the_page_copies_and_starts_each_unit_and_makes_the_files_that_they_name
     copied, started = (
         "".join(line for line in page if line.startswith(word)) for word in ("install -m", "systemctl en")
     )
-    commands = "".join(line for line in page if line.startswith(("install", "as_fedpfl", "echo", "printf", "    ")))
+    begin = ("install", "[ -e", "as_fedpfl", "echo", "printf", "    ")
+    commands = "".join(line for line in page if line.startswith(begin))
     made = {f"/etc/fedpfl/keys/{name}": name for name in ("ca.pem", "server.pem", "server.key", "superexec.secret")}
     made |= {
         "/etc/fedpfl/local/server.pem": "keys /etc/fedpfl/local",

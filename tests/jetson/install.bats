@@ -29,7 +29,7 @@ setup() { setup_board; }
     install_fedpfl --check --user fedpfl --swap 64 --power-mode 0 --zram
     status_is 0
     [[ $(everything) == "$before" ]]
-    for step in 'make the system user fedpfl' 'unpack cpython-3.11' 'install the packages' 'install fedpfl' \
+    for step in 'make the system user fedpfl' 'write the policy' 'unpack cpython-3.11' 'install the packages' 'install fedpfl' \
         'make a swap file of 64 MiB' 'enter it into /etc/fstab' 'turn nvzramconfig on' 'set power mode 0'; do
         says "would    $step"
     done
@@ -48,6 +48,32 @@ setup() { setup_board; }
     says '"changed": false'
     [[ $(calls) == 'runuser fedpfl HOME=/state' ]]  # the training step
     [[ $(everything | grep -v ' ./calls') == "$before" ]]
+}
+
+@test "the policy is written where there is none, and never overwritten" {
+    policy=$BOARD/system/etc/fedpfl/policy.toml
+    install_fedpfl --user fedpfl
+    status_is 0
+    says "write the policy $policy"
+    cmp "$policy" "$REPOSITORY/jetson/policy.toml"
+    [[ $(/usr/bin/stat -c %a "$policy") == 644 ]]
+    echo 'methods = ["fedavg"]' > "$policy"
+    install_fedpfl --user fedpfl
+    status_is 0
+    says 'everything is there already'
+    [[ $(cat "$policy") == 'methods = ["fedavg"]' ]]
+}
+
+@test "without services the policy lies in the prefix, or where --policy says" {
+    install_fedpfl
+    status_is 0
+    cmp "$PREFIX/policy.toml" "$REPOSITORY/jetson/policy.toml"
+    install_fedpfl --policy "$BOARD/mine/policy.toml"
+    status_is 0
+    cmp "$BOARD/mine/policy.toml" "$REPOSITORY/jetson/policy.toml"
+    install_fedpfl --policy policy.toml
+    status_is 2
+    says '--policy policy.toml: must be an absolute path'
 }
 
 @test "a new wheel renews fedpfl alone, a new lock everything" {

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= default
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help install dist docs simulate test test-cluster test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
+.PHONY: help install dist docs simulate test test-attacks test-cluster test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,10 @@ packages: ## what tests use of Debian's or Ubuntu's packages, if it is missing a
 
 test: lint packages ## lint, then the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# Those of a few seconds are part of `make test`, too.
+test-attacks: install packages ## false clients, damaged files, greedy devices; minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m '' tests/attacks
 
 test-cluster: install ## `flwr run .` on a Ray cluster of two nodes, here on one machine; two minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster tests/test_cluster.py

@@ -48,7 +48,9 @@ class Claim(NamedTuple):
 DESCRIPTION: Mapping[str, Claim] = {
     "client": Claim(int, 0, MAX_CLIENTS - 1, "num-clients; the node that has this number already"),
     "num-clients": Claim(int, 1, MAX_CLIENTS, "num-clients of the server, else that of most nodes"),
-    "num-classes": Claim(int, 0, MAX_CLASSES, "all clients: see CLASSES_OVER_MEDIAN"),
+    "num-classes": Claim(
+        int, 0, MAX_CLASSES, "100 times the median of all clients, where it is above 1,000; its layout"
+    ),
     "vocabulary": Claim(int, 0, 1_000_000, "that of most clients"),
     "division": Claim(int, 0, 2**32 - 1, "that of most clients"),
     "train-samples": Claim(int, 0, 2**53, "max-client-samples"),
@@ -71,12 +73,12 @@ REPLY: Mapping[str, Claim] = {
     "trained-samples": Claim(int, 0, 2**53, "the client's test samples"),
     "personalised-samples": Claim(int, 0, 2**53, "the client's test samples"),
     "global-samples": Claim(int, 0, 2**53, "the client's test samples"),
-    "validation-samples": Claim(int, 0, 2**53, "max-client-samples"),
+    "validation-samples": Claim(int, 0, 2**53, ""),
     "-samples": Claim(int, 0, 2**53, "the client's training samples, by the rule that uses it"),
     "-correct": Claim(int, 0, 2**53, "the samples of the same test"),
     "-loss-sum": Claim(float, 0, LARGEST, ""),
     "-loss": Claim(float, 0, LARGEST, ""),
-    "-seconds": Claim(float, 0, 1e9, ""),
+    "-seconds": Claim(float, 0, 10**9, ""),
     "": Claim(float, -LARGEST, LARGEST, ""),
 }
 _METRIC = re.compile(r"[A-Za-z0-9][\w./@%-]{0,63}", re.ASCII)

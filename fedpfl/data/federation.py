@@ -116,7 +116,7 @@ class FederatedData:
         data = load_once(settings)
         settings = replace(settings, split=data.split or settings.split)
         settings = chosen_partitioner(settings, data.client_train is not None)
-        shares = partition(data, settings, num_clients, seed)
+        shares = partition(data, settings, num_clients, settings.partition_seed or seed)
         self._set_up(data, shares, range(num_clients), settings, seed, cache_bytes)
         for client in range(num_clients):
             self._tasks[client] = task_of(settings, client, num_clients)
@@ -161,7 +161,7 @@ class FederatedData:
             raise DataError(f"{place}: has {data.num_classes} classes, the federation has {num_classes}")
         n = len(data.y_train)
         if data.y_test is None:
-            share, size = cut_share(np.arange(n), settings, seed, client), n
+            share, size = cut_share(np.arange(n), settings, settings.partition_seed or seed, client), n
         else:
             share, size = Share(np.arange(n), np.arange(n, n + len(data.y_test))), n
         if size < settings.min_samples:

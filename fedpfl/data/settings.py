@@ -10,8 +10,8 @@ from .registry import AUTO, dataset_names, partitioner_names
 
 # Settings that only some partitioners, or one kind of split, look at. "auto" may be any of the first two.
 _OF_PARTITIONERS = {
-    "dirichlet-alpha": (AUTO, "dirichlet", "dirichlet-client"),
-    "classes-per-client": ("pathological",),
+    "dirichlet-alpha": (AUTO, "dirichlet", "dirichlet-client", "pfllib-dirichlet"),
+    "classes-per-client": ("pathological", "pfllib-pathological"),
     "train-samples": ("dirichlet-client",),
     "test-samples": ("dirichlet-client",),
 }
@@ -110,11 +110,14 @@ class DataSettings:
         "dirichlet.",
         choices=lambda: (AUTO, *partitioner_names()),
     )
+    partition_seed: int = setting(
+        0, "Seed of the division, so that runs with several seeds have the same clients; 0: the run's.", minimum=0
+    )
     dirichlet_alpha: float = setting(
         0.3, "Concentration α of the Dirichlet partitioners: the smaller, the more the clients differ.", above=0
     )
     classes_per_client: int = setting(
-        2, 'Number of distinct classes of every client, for partitioner = "pathological".', minimum=1
+        2, "Number of distinct classes of every client, for the pathological partitioners.", minimum=1
     )
     train_samples: int = setting(
         500, 'Training samples of every client, for partitioner = "dirichlet-client".', minimum=1

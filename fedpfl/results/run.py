@@ -50,7 +50,8 @@ _CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
 # What a resumed run may change: how long it runs, how long it waits, where things lie, and with how many threads.
 FREE_ON_RESUME = frozenset({
     "resume", "run-name", "num-server-rounds", "node-timeout", "round-timeout", "check-after",
-    "min-replies", "output-dir", "state-dir", "data-dir", "data", "threads", "early-stop", "tracker", "tracker-project",
+    "min-replies", "output-dir", "state-dir", "data-dir", "data", "division-file", "threads", "early-stop", "tracker",
+    "tracker-project",
 })  # fmt: skip
 
 

@@ -391,7 +391,7 @@ def _remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[st
     if data.unnamed and data.missing and not settings.num_classes:
         lacking = ", ".join(map(str, data.missing[:MOST_NAMED])) + (", …" if len(data.missing) > MOST_NAMED else "")
         said.append(f"{data.name}: no sample has label {lacking}: the models tell {data.num_classes} classes apart")
-    if settings.partitioner == "natural" and data.client_train is not None:
+    if settings.partitioner == "natural" and data.client_train is not None and not settings.division_file:
         there = natural_clients(data.client_train, data.client_test, settings)
         if num_clients < there:
             said.append(f"{data.name}: {num_clients} of {there} natural clients take part (num-clients)")

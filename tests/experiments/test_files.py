@@ -13,6 +13,7 @@ from fedpfl.experiments.description import SCALES, load
 from fedpfl.experiments.store import Store
 from fedpfl.experiments.tables import Measured
 from fedpfl.methods import methods
+from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
@@ -75,3 +76,14 @@ def test_the_loop_of_the_testbed_s_page_runs_table_6() -> None:
         looped = Config.parse({**base, **tomllib.loads("\n".join(lines)), "method": method}).flat()
         planned = Config.parse(cell.settings).flat()
         assert {key for key, value in looped.items() if planned[key] != value} == {"round-timeout"}
+
+
+@pytest.mark.parametrize(("name", "traffic"), [("labels", 7.4 / 20.39), ("domains", 15.98 / 40.78)])
+def test_pfedpara_sends_the_share_of_the_model_that_the_paper_prints(name: str, traffic: float) -> None:
+    cells = load(FOLDER / f"factorized-fl-table-1-{name}.toml").cells("paper")
+    sent = {}
+    for method in ("fedavg", "pfedpara"):
+        config = Config.parse(next(cell.settings for cell in cells if cell.settings["method"] == method))
+        _, sharing = assemble(config, (3, 32, 32), 10)
+        sent[method] = sharing.layout.size
+    assert sent["pfedpara"] / sent["fedavg"] == pytest.approx(traffic, abs=0.001)

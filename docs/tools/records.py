@@ -35,6 +35,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 RECORDS = DOCS / "records"
 EVERY = 5
+# A run with fewer rounds says what a round costs and nothing else.
+LEAST_ROUNDS = 20
 PACKAGES = ("torch", "numpy", "flwr")
 # What numbers do not depend on, and what names a place on the machine.
 _LEFT_OUT = {"output-dir", "state-dir", "data-dir", "run-name", "resume", "threads", "seed", "data"}
@@ -133,13 +135,15 @@ def published(records: Path, words: Sequence[str]) -> str:
     experiment = load(ROOT / "experiments" / f"{name}.toml")
     place, values = list(experiment.columns).index(column), experiment.paper_values["weighted-best"]
     found = {of["row"]: of for of in read(name, records) if of["column"] == column}
-    at = sorted({number for of in found.values() for number in (50, 100, 200, 300) if of["rounds"] >= number})
+    counts = {row: of for row, of in found.items() if of["rounds"] >= LEAST_ROUNDS}
+    at = sorted({number for of in counts.values() for number in (50, 100, 200, 300) if of["rounds"] >= number})
     head = ["", "published", "here", "difference", *(f"round {number}" for number in at), "rounds", "best", "s a round"]
     rows, pairs = [], {}
     for row in experiment.rows:
-        theirs, of = values[row][place], found.get(row)
+        theirs, of = values[row][place], counts.get(row)
+        price = f"{found[row]['cpu_seconds'] / found[row]['rounds']:.0f}" if row in found else ""
         if of is None:
-            rows.append([row, str(theirs or "–"), "not run", *[""] * (len(head) - 3)])
+            rows.append([row, str(theirs or "–"), "not run", *[""] * (len(head) - 4), price])
             continue
         best = of["best"]["weighted"]
         if theirs:
@@ -148,7 +152,7 @@ def published(records: Path, words: Sequence[str]) -> str:
         rows.append([
             row, str(theirs or "–"), f"{best:.2f}", f"{best - pairs[row][0]:+.2f}" if theirs else "",
             *(f"{curve[number]:.2f}" if number in curve else "" for number in at), str(of["rounds"]),
-            str(of["best"]["round"]), f"{of['cpu_seconds'] / of['rounds']:.0f}",
+            str(of["best"]["round"]), price,
         ])  # fmt: skip
     return f"{markdown(head, rows)}\n\n{agreement(pairs)}"
 

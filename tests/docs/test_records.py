@@ -64,11 +64,13 @@ def some(tmp_path) -> Path:
     """Return a folder of records of which one can be changed."""
     made = {
         row: {
-            "row": row, "column": "Dir(0.1)", "rounds": 50, "cpu_seconds": 100.0, "command": f"run {row}",
+            "row": row, "column": "Dir(0.1)", "rounds": rounds, "cpu_seconds": 100.0, "command": f"run {row}",
             "commit": "c" * 40, "processor": "P", "versions": {"torch": "2"}, "best": {"weighted": best, "round": 45},
             "curves": {"round": [45, 50], "weighted": [best, best - 1]},
         }
-        for row, best in (("FedAvg", 85.0), ("FedPer", 97.0), ("FedRep", 96.0), ("MOON", 80.0))
+        for row, best, rounds in (
+            ("FedAvg", 85.0, 50), ("FedPer", 97.0, 50), ("FedRep", 96.0, 50), ("MOON", 80.0, 50), ("GPFL", 10.0, 2)
+        )
     }  # fmt: skip
     for row, record in made.items():
         records.write(f"pfllib-fashion-mnist/{row}", record, tmp_path)
@@ -79,6 +81,7 @@ def test_a_table_has_published_and_own_values(some):
     lines = records.published(some, ["pfllib-fashion-mnist", "Dir(0.1)"]).splitlines()
     assert "| FedAvg | 85.85 ± 0.19 | 85.00 | -0.85 | 84.00 | 50 | 45 | 2 |" in lines
     assert "| MOON | – | 80.00 |  | 79.00 | 50 | 45 | 2 |" in lines
+    assert "| GPFL | 97.81 ± 0.09 | not run |  |  |  |  | 50 |" in lines
     assert "| Ditto | 97.47 ± 0.04 | not run |  |  |  |  |  |" in lines
     assert lines[-1] == (
         "2 of the 3 rows that have run are within 0.5 points of the published value (one model for all: 1.5). "

@@ -46,7 +46,7 @@ INDIFFERENT = frozenset({
 # Settings that are younger than runs that are stored: at their defaults they do not count, so that names stay.
 YOUNGER = frozenset({
     "label-column", "client-column", "split-column", "ignore-columns", "class-names", "window-column", "window-length",
-    "window-step",
+    "window-step", "partition-seed", "division-file",
 })  # fmt: skip
 
 

@@ -51,7 +51,8 @@ _CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
 FREE_ON_RESUME = frozenset({
     "resume", "run-name", "num-server-rounds", "node-timeout", "round-timeout", "check-after",
     "min-replies", "min-clients", "max-client-samples",
-    "output-dir", "state-dir", "data-dir", "data", "threads", "early-stop", "tracker", "tracker-project",
+    "output-dir", "state-dir", "data-dir", "data", "division-file", "threads", "early-stop",
+    "tracker", "tracker-project",
 })  # fmt: skip
 
 

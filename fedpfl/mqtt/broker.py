@@ -19,13 +19,13 @@ from pathlib import Path
 from ..core.errors import ConfigError
 from ..core.files import make_password, write_atomically
 from . import topics
-from .account import is_loopback
+from .account import require_tls
 from .frames import DEFAULT_CHUNK
 from .link import PACKET_OVERHEAD, WINDOW
 
 SERVER_ACCOUNT = "server"
 WATCH_ACCOUNT = "watch"
-# For whoever starts mosquitto: glibc would clear the memory of every large message anew (up to 32 MiB are kept).
+# The environment of mosquitto: glibc would clear the memory of every large message again (up to 32 MiB are kept).
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "33554432"}
 # As mosquitto_passwd does it ($7$: PBKDF2 with SHA-512), which would want the password on its command line. The
 # passwords are 32 random bytes, so that nothing is gained by more iterations.
@@ -100,8 +100,7 @@ def write_broker_files(
         topics.checked_name("device", name)
         if accounts.count(name) > 1:
             raise ConfigError("device", name, "is the name of another account")
-    if tls is None and not is_loopback(host):
-        raise ConfigError("host", host, "needs TLS, because it is not on this machine alone")
+    require_tls("listen", host, host, tls, "--tls-cert and --tls-key are missing")
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     passwords = (passwords or folder / "passwords").absolute()

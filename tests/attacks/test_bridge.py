@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+import select
 import socket
 import struct
 import subprocess
@@ -15,7 +16,17 @@ import tracemalloc
 
 import httpx
 import pytest
-from mqtt.mqtt_parts import PULL, PUSH, Process, SuperLink, fedpfl_bridge, free_port
+from mqtt.mqtt_parts import (
+    MOSQUITTO,
+    PULL,
+    PUSH,
+    Broker,
+    Process,
+    SuperLink,
+    fedpfl_bridge,
+    free_port,
+    publish,
+)  # fmt: skip
 from waiting import HANG_SECONDS, wait_until
 
 from fedpfl.mqtt import frames, topics
@@ -192,3 +203,16 @@ def test_bad_requests_cost_the_same_however_many_are_known(server):
 def test_no_plain_text_beyond_loopback(command, line):
     done = subprocess.run(fedpfl_bridge(*command), capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr.splitlines()) == (2, [f"error: {line}"])
+
+
+@pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed (Debian: apt-get install mosquitto)")
+def test_connections_that_never_log_in_to_the_broker_are_bounded(tmp_path):
+    broker = Broker(tmp_path)
+    with contextlib.ExitStack() as silent:
+        device, places = broker.client("nano-1"), ("127.0.0.1", broker.port)
+        connections = [silent.enter_context(socket.create_connection(places, HANG_SECONDS)) for _ in range(300)]
+        wait_until(lambda: len(select.select(connections, [], [], 0)[0]) > 20, seconds=60)  # the broker hung up
+        assert publish(device, "fedpfl/request/nano-1", b"").value <= 16  # none of the failures
+        device.disconnect()
+        device.loop_stop()
+    assert broker.end() == 0

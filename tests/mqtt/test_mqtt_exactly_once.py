@@ -112,7 +112,7 @@ class FakeSuperLink:
     def connect(self):
         yield self
 
-    def call(self, request):
+    def call(self, request, room=lambda length: True):
         if self.down:
             raise UpstreamError("refused")
         with self.lock:

@@ -9,9 +9,10 @@ import httpx
 import pytest
 from waiting import HANG_SECONDS, InThread, wait_until
 
-from fedpfl.mqtt import device as device_side
-from fedpfl.mqtt.device import LocalServer
+from fedpfl.mqtt import local
 from fedpfl.mqtt.exchange import Request, Response
+from fedpfl.mqtt.limits import Budget
+from fedpfl.mqtt.local import LocalServer
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
 
@@ -154,7 +155,8 @@ def test_bodies_wait_for_room(bridge, server, client):
         assert len(working) == 1
         working.pop()
 
-    server.room, bridge.work = device_side._Bytes(10), work
+    server.room, bridge.work = Budget(2 * local.STEP_BYTES), work
     server.room._changed = Watched()
-    posts = [InThread(client.post, PULL, content=b"12345678") for _ in range(2)]
-    assert [post.result().content for post in posts] == [b"12345678"] * 2
+    body = bytes(2 * local.STEP_BYTES)  # of which the first step needs no room
+    posts = [InThread(client.post, PUSH, content=body) for _ in range(2)]
+    assert [post.result().content for post in posts] == [body] * 2

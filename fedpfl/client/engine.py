@@ -107,7 +107,9 @@ class Engine:
             key = noise_key(self.config.privacy, state.folder, local.seed, local.client)
             # What the client keeps is as it was trained.
             shared, besides = self.private(local, shared, extra.arrays, key)
-            extra = Payload(extra.config, extra.metrics, besides)
+            # No noise is added to numbers and texts: of the method's, only those leave that the rule needs.
+            needed = {name: extra.metrics[name] for name in method.aggregation.rule.reads if name in extra.metrics}
+            extra = Payload(metrics=needed, arrays=besides)
         sent = {**extra.arrays, **self._for_evaluation(local.round)}
         reply = Payload(
             metrics={

@@ -47,6 +47,10 @@ class TrainingDiverged(FedpflError):
     """Local training ended in values that are not finite."""
 
 
+class UnusedParameter(FedpflError):
+    """A parameter is to be trained on a loss that does not depend on it."""
+
+
 class NoPlainModel(FedpflError):
     """The method predicts with something that no single plain model can be."""
 
@@ -84,6 +88,33 @@ def reasons(failed: Mapping[int, str], who: str, limit: int = 3) -> str:
 def _numbered(numbers: Sequence[int], who: str) -> str:
     first = ", ".join(map(str, sorted(numbers)[:5]))
     return f"{who}{'s' * (len(numbers) > 1)} {first}{f' and {len(numbers) - 5} more' * (len(numbers) > 5)}"
+
+
+def require_hooks(kind: str, made: type, base: type) -> None:
+    """Raise :class:`ConfigError` if a class has an attribute that looks like a misspelt one of its base.
+
+    Attributes are let through that begin with an underscore, that another base has, and that resemble an attribute
+    which the class has, too.
+
+    Parameters
+    ----------
+    kind : str
+        What the class is, for the error: ``method``.
+    made : type
+        The class, a subclass of ``base``.
+    base : type
+        Its public attributes are the hooks.
+    """
+    from difflib import get_close_matches
+
+    hooks = {name.replace("_", "").lower(): name for name in vars(base) if not name.startswith("_")}
+    for name in vars(made):
+        if name.startswith("_") or any(hasattr(other, name) for other in made.__mro__[1:]):
+            continue
+        near = get_close_matches(name.replace("_", "").lower(), hooks, 1, cutoff=0.8)
+        if near and hooks[near[0]] not in vars(made):
+            hint = f"did you mean {hooks[near[0]]!r}? A helper's name begins with _"
+            raise ConfigError(kind, made.__name__, f"has {name!r}, which nothing calls; {hint}")
 
 
 def in_one_line(error: Exception) -> str:

@@ -48,7 +48,9 @@ class Extra:
         NumPy type in which the array travels as it is, for example ``uint8`` for a mask. Without it the array is of
         floats, travels in ``wire-dtype`` and arrives as float32.
     required : bool
-        Whether a reply that lacks the array is refused. A rule has to look for itself where it may be missing.
+        Whether a reply without the array is refused before the rule sees it. If it is false, ``conclude`` may leave
+        the array out, and the rule looks for it in ``reply.arrays``. The server may always leave an array out, whatever
+        this says: a method asks ``local.has_received``.
     private_from : str
         What differential privacy bounds the array from, unless it is a copy: ``zeros``, or ``received``, the array of
         this name that the server sent with the message (zeros where it sent none).

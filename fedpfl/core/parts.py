@@ -318,6 +318,8 @@ def module(kind: str, text: str) -> ModuleType:
         for new in set(sys.modules) - before:
             if _lies_here(sys.modules[new]):
                 del sys.modules[new]  # so that the next attempt sees the file as it is then
+        if isinstance(error, FedpflError):
+            raise
         missing = isinstance(error, ModuleNotFoundError) and error.name is not None
         if missing and (name == error.name or name.startswith(f"{error.name}.")):  # type: ignore[attr-defined]
             where = f" in {_place.folder}, and none that is installed" if _place.folder else ""

@@ -16,7 +16,7 @@ from .. import models
 from ..client.state import ClientState
 from ..core.errors import ConfigError, NoPlainModel, StateError
 from ..core.files import write_atomically
-from ..core.sharing import UNUSED_BUFFER, Sharing
+from ..core.sharing import UNUSED_BUFFER, Sharing, tied
 from ..setup.assembly import assemble, plain_model
 from ..setup.config import Config
 from .run import RunFolder
@@ -87,7 +87,8 @@ def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> 
             sharing.set_personal(state.load(number) if number else initial)
         exported = config.method.export(model)
         complete = _complete(plain, exported)
-        yield client, {name: array.detach().cpu().contiguous() for name, array in complete.items()}
+        # Copies: safetensors writes no tensors that share memory, as tied weights do.
+        yield client, {name: array.detach().cpu().contiguous().clone() for name, array in complete.items()}
 
 
 def trained_model(folder: RunFolder, client: int | None = None) -> nn.Module:
@@ -124,7 +125,8 @@ def _shared_model(folder: RunFolder, config: Config, plain: nn.Module) -> dict[s
     except (SafetensorError, OSError) as error:
         raise StateError(f"{path}: cannot be read ({error})") from error
     counts = {name: torch.zeros_like(array) for name, array in wanted.items() if name.endswith(UNUSED_BUFFER)}
-    found = {name: array for name, array in {**counts, **shared}.items() if name in wanted}
+    also = {name: shared[first] for first, *others in tied(plain) if first in shared for name in others}
+    found = {name: array for name, array in {**counts, **also, **shared}.items() if name in wanted}
     fits = all(found[name].shape == array.shape for name, array in wanted.items() if name in found)
     if found.keys() != wanted.keys() or not fits:
         raise NoPlainModel(f"{config.method.name} leaves no model that all clients share; ask for a client's")

@@ -26,7 +26,7 @@ from ..data.federation import federated_data
 from ..methods.base import LocalRound
 from ..setup.assembly import make_rule
 from ..setup.config import Config
-from ..training.loop import EVALUATION_BATCH, evaluate, run_phase
+from ..training.loop import EVALUATION_BATCH, run_phase
 from ..training.phase import Penalty, Phase
 from .run import RunFolder
 
@@ -148,6 +148,7 @@ class Simulation:
 
     def train(self, phases: Sequence[Phase], local: LocalRound, purpose: str, weight_decay: float) -> None:
         """Run phases."""
+        self.engine.seed(local, purpose)
         settings = replace(self.engine.config.training, weight_decay=weight_decay)
         for place, phase in enumerate(phases):
             rng = generator(local.seed, purpose, local.client, local.round, place)
@@ -158,7 +159,8 @@ class Simulation:
         method = self.engine.config.method
         self.train(method.adaptation(local), local, "adaptation", self.engine.config.training.weight_decay)
         local.model.eval()
-        return evaluate(method.personalised(local.model), self.engine.test_samples(local.client)).correct
+        samples = self.engine.test_samples(local.client)
+        return self.engine.score(method.personalised(local.model), local, samples).correct
 
 
 class OnlyPersonal:

@@ -72,6 +72,7 @@ class MeanOfRebalanced(MeanByPart):
 
     name = "mean-of-rebalanced"
     no_server_step = ""
+    reads = ("effective-samples",)
 
     def __init__(self, federation: Federation, shared: np.ndarray, threshold: str, **options: Any) -> None:
         super().__init__(federation, shared, **options)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..core.errors import require_hooks
 from ..core.federation import Client, Federation
 from ..core.layout import rounded
 from ..core.payload import Payload
@@ -46,6 +47,9 @@ class Rule(ABC):
     remembers : tuple of str
         Attributes, arrays all of them, that the next round depends on: they are stored with the run and come back when
         it is resumed, free to be written to. A class names its own; those of its bases are added.
+    reads : tuple of str
+        Numbers of a method's own (``conclude``) that the rule computes with. With differential privacy they are the
+        only ones of those that leave a client, and no noise covers them.
     clients : dict of int to Client
         All clients, in order of their ids.
     participants : list of Client
@@ -70,9 +74,11 @@ class Rule(ABC):
     only_a_sum: ClassVar[bool] = False
     no_server_step: ClassVar[str] = "makes something else than a mean"
     remembers: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        require_hooks("rule", cls, Rule)
         cls.only_a_sum = vars(cls).get("only_a_sum", False)
         named = (name for base in reversed(cls.__mro__) for name in vars(base).get("remembers", ()))
         cls.remembers = tuple(dict.fromkeys(named))

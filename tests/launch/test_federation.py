@@ -16,9 +16,11 @@ from safetensors.numpy import load_file
 from support import FEW_SAMPLES, Clock, Killed, LocalGrid, arrays, federation, quick, simulate
 from waiting import HANG_SECONDS
 
+from fedpfl.core import parts
 from fedpfl.core.errors import ConfigError, FedpflError, LayoutError, StateError
-from fedpfl.core.extras import SERVER
-from fedpfl.methods import methods
+from fedpfl.core.extras import SERVER, Extra
+from fedpfl.core.payload import Payload
+from fedpfl.methods import Method, methods
 from fedpfl.results.line import in_words
 from fedpfl.results.summary import outcome
 from fedpfl.server.federation import run_federation
@@ -119,7 +121,28 @@ def test_the_order_of_arrival_changes_no_bit(tmp_path, method):
 
 @pytest.mark.parametrize("method", [name for name, method in methods().items() if not method.server_sees_all])
 def test_nothing_personal_leaves_a_client(tmp_path, method):
-    values = federation(tmp_path, 3, method=method, num_server_rounds=2, **quick(method), **FEW_SAMPLES)
+    require_nothing_personal(tmp_path, method, quick(method))
+
+
+class SendsNow(Method):
+    """Sends an array in round 1, and another one never."""
+
+    name, paper, shares = "sends-now-and-then", "none", "everything"
+    extras = (Extra("first", SERVER, "a 1", (1,), required=False), Extra("never", SERVER, "none", (1,), required=False))
+
+    def conclude(self, local):
+        return Payload(arrays={"first": np.ones(1, np.float32)} if local.round == 1 else {})
+
+
+def test_an_array_that_is_not_required_may_be_missing(tmp_path):
+    with parts.given("method", SendsNow) as method:
+        sent = require_nothing_personal(tmp_path, method, {})
+    assert [names - {"shared"} for names in sent] == 3 * [{"first"}] + 3 * [set()]
+
+
+def require_nothing_personal(tmp_path, method, settings):
+    """Run a federation and look at all that its clients send; return the names of the arrays of each trained reply."""
+    values = federation(tmp_path, 3, method=method, num_server_rounds=2, **settings, **FEW_SAMPLES)
     grid = LocalGrid(3, values)
     folder = run_federation(grid, values)
     config, task = Config.parse(values), folder.task()
@@ -143,12 +166,16 @@ def test_nothing_personal_leaves_a_client(tmp_path, method):
             piece, start = (np.ascontiguousarray(a).reshape(-1)[at : at + 4] for a in (array, initial[name]))
             if np.all(piece != 0) and np.all(piece != start):
                 assert piece.tobytes() not in sent
+    trained = []
     for kind, _, _, reply in grid.log:
         assert reply is not None
         vector = {"shared", "shared-kept"} if sharing.layout.sparse else {"shared"}
-        expected = {*vector, *besides} if kind == "train" else set()
-        assert set(reply.array_records.get("arrays", {})) == expected
+        required = {extra.name for extra in config.method.extras if extra.goes(SERVER) and extra.required}
+        names = set(reply.array_records.get("arrays", {}))
+        assert vector | required <= names <= vector | {*besides} if kind == "train" else not names
+        trained += [names] if kind == "train" else []
         assert all(isinstance(value, (int, float)) for value in reply.metric_records["metrics"].values())
+    return trained
 
 
 @pytest.mark.parametrize("method", list(methods()))

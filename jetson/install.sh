@@ -18,6 +18,8 @@ May be run again at any time: what is there already stays as it is.
 
   --check               change nothing; say what would be done and what is in the way
   --offline FOLDER      take everything from a bundle made by wheelhouse.sh; without it packages come from PyPI
+  --allowed-signers FILE
+                        refuse a bundle that none of these keys has signed (wheelhouse.sh --sign); needs OpenSSH 8.2
   --target BOARD        nano (Jetson Nano, JetPack 4.6), orin (Orin Nano, JetPack 6), pi (Raspberry Pi OS, 64 bit) or
                         auto (the default: what the device tree says)
   --prefix FOLDER       where to install (default /opt/fedpfl)
@@ -87,7 +89,7 @@ trap '[[ $? == 0 ]] || $explained || fail "could not $doing; the lines above say
 
 # -- options --
 
-bundle='' target=auto prefix=/opt/fedpfl user='' state=/var/lib/fedpfl python='' wheel='' lock='' time_server=''
+bundle='' signers='' target=auto prefix=/opt/fedpfl user='' state=/var/lib/fedpfl python='' wheel='' lock='' time_server=''
 policy='' swap='' zram=false power_mode='' any_machine=false
 
 whole_number() {  # OPTION VALUE
@@ -100,10 +102,11 @@ while (($#)); do
         --zram) zram=true ;;
         --any-machine) any_machine=true ;;
         --help | -h) usage; exit 0 ;;
-        --offline | --target | --prefix | --user | --state | --policy | --python | --wheel | --lock | --time-server | --swap | --power-mode)
+        --offline | --allowed-signers | --target | --prefix | --user | --state | --policy | --python | --wheel | --lock | --time-server | --swap | --power-mode)
             [[ -n ${2:-} ]] || wrong_usage "$1 needs a value"
             case $1 in
                 --offline) bundle=$2 ;;
+                --allowed-signers) signers=$2 ;;
                 --target) target=$2 ;;
                 --prefix) prefix=$2 ;;
                 --user) user=$2 ;;
@@ -127,6 +130,7 @@ done
 [[ $state == /?* ]] || wrong_usage "--state $state: must be an absolute path"
 [[ -z $policy || $policy == /?* ]] || wrong_usage "--policy $policy: must be an absolute path"
 [[ -z $user || $user =~ ^[a-z_][a-z0-9_-]{0,31}$ ]] || wrong_usage "--user $user: must be a name in lower case"
+[[ -z $signers || -n $bundle ]] || wrong_usage '--allowed-signers needs --offline'
 [[ $swap != 0 ]] || wrong_usage "--swap 0: must be at least 1 (MiB)"
 
 if [[ -z $policy && -n $user ]]; then policy=$root/etc/fedpfl/policy.toml; fi
@@ -305,6 +309,12 @@ check_sources() {
         if ! bundle=$(cd "$bundle" 2> /dev/null && pwd) || [[ ! -f $bundle/SHA256SUMS ]]; then
             problem 'bundle: the folder of --offline has no SHA256SUMS; make it with wheelhouse.sh'
             bundle=''
+        elif [[ -n $signers ]]; then
+            if found=$("$here/verify.sh" "$bundle" "$signers" 2>&1); then
+                good "bundle: ${found#ok: }"
+            else
+                problem "bundle: ${found#error: }"
+            fi
         elif ! found=$(cd "$bundle" && sha256sum --check --strict --quiet SHA256SUMS 2>&1); then
             problem "bundle: damaged: $(head -n 1 <<< "$found")"
         else
@@ -412,7 +422,8 @@ project_digest() {
 
 install_project() {
     # The packages are the lock's: fedpfl's own list has what a simulation needs as well.
-    pip install --no-deps --force-reinstall --no-cache-dir "${wheel:-$here/..}"
+    # A checkout is built with the lock's hatchling: an isolated build would fetch one without a hash.
+    pip install --no-deps --no-index --no-build-isolation --force-reinstall --no-cache-dir "${wheel:-$here/..}"
     project_digest > "$venv/.fedpfl"
 }
 

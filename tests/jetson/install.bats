@@ -11,7 +11,7 @@ setup() { setup_board; }
     says 'fedpfl-install: {"verdict": "ok", "changed": true, "target": "nano", "loss": 2.302013,'
     [[ -x $PREFIX/python/bin/python3.11 && -x $PREFIX/venv/bin/python ]]
     calls | grep -q -- "install --require-hashes --only-binary :all: --no-cache-dir --no-index --find-links $BOARD/bundle/wheels"
-    calls | grep -q -- "install --no-deps --force-reinstall --no-cache-dir $BOARD/bundle/fedpfl-0.1.0-py3-none-any.whl"
+    calls | grep -q -- "install --no-deps --no-index --no-build-isolation --force-reinstall --no-cache-dir $BOARD/bundle/fedpfl-0.1.0-py3-none-any.whl"
 }
 
 @test "the machine-readable line is JSON" {
@@ -165,6 +165,28 @@ refuses() {  # WORDS OPTION…: nothing changed
     install_fedpfl --python "$BOARD/bin/python3.11"
     status_is 0
     refuses 'no SHA256SUMS' --offline "$BOARD/system"
+}
+
+@test "refused: with --allowed-signers a bundle that nobody, or somebody else, has signed" {
+    for name in mine other; do ssh-keygen -q -t ed25519 -N '' -C '' -f "$BOARD/$name"; done
+    echo "me $(cat "$BOARD/mine.pub")" > "$BOARD/signers"
+    refuses 'is not signed: it has no SHA256SUMS.sig' --allowed-signers "$BOARD/signers"
+    ssh-keygen -q -Y sign -n fedpfl -f "$BOARD/other" "$BOARD/bundle/SHA256SUMS"
+    refuses "is not signed by a key of $BOARD/signers" --allowed-signers "$BOARD/signers"
+    rm "$BOARD/bundle/SHA256SUMS.sig"
+    ssh-keygen -q -Y sign -n fedpfl -f "$BOARD/mine" "$BOARD/bundle/SHA256SUMS"
+    install_fedpfl --allowed-signers "$BOARD/signers"
+    status_is 0
+    says '2 files, signed by me'
+    echo damaged >> "$BOARD/bundle/fedpfl-0.1.0-py3-none-any.whl"
+    seal
+    refuses 'does not fit' --allowed-signers "$BOARD/signers"
+}
+
+@test "refused: --allowed-signers without a bundle" {
+    run "$REPOSITORY/jetson/install.sh" --allowed-signers "$BOARD/signers"
+    status_is 2
+    says '--allowed-signers needs --offline'
 }
 
 @test "refused: what needs root without it, a folder of something else" {

@@ -105,6 +105,8 @@ MISTAKES = [
     (("vars", "fedpfl_watchers"), ["watch", "a/b"], "fedpfl_watchers: must be a list of names"),
     (("vars", "fedpfl_server_python"), 3.11, "fedpfl_server_python: must be a text, not 3.11"),
     (("vars", "fedpfl_server_pip_options"), "--no-index", "fedpfl_server_pip_options: must be a list of texts"),
+    (("vars", "fedpfl_server_lock"), "", "fedpfl_server_lock: must be a text, not ''"),
+    (("vars", "fedpfl_allowed_signers"), ["a"], "fedpfl_allowed_signers: must be a path or '', not ['a']"),
     (("vars", "fedpfl_install"), "bundel", "fedpfl_install: must be bundle or existing, not 'bundel'"),
     (("vars", "fedpfl_target"), "jetson", "fedpfl_target: must be nano, orin, pi or auto, not 'jetson'"),
     (("vars", "fedpfl_install_options"), ["--swap", 1.5], "fedpfl_install_options: must be a list of texts"),

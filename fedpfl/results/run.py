@@ -51,6 +51,7 @@ _CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
 FREE_ON_RESUME = frozenset({
     "resume", "run-name", "num-server-rounds", "node-timeout", "round-timeout", "check-after",
     "min-replies", "output-dir", "state-dir", "data-dir", "data", "threads", "early-stop", "tracker", "tracker-project",
+    "update-norm-limit",
 })  # fmt: skip
 
 

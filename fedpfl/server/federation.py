@@ -28,6 +28,7 @@ from ..setup.config import Config, scored, untuned, unused
 from ..strategies import Companion, PersonalisedStrategy
 from ..strategies.diagnostics import Diagnostics
 from ..strategies.mean_model import MeanModel
+from ..strategies.norm_limit import NormLimit
 from ..strategies.privacy import ServerPrivacy
 from ..training.losses import MSE
 from ..transports import Transport
@@ -100,7 +101,8 @@ def _run(
         clients = len(descriptions) - len(new_clients(config.run.seed, config.run.new_clients, len(descriptions)))
         remarks = [
             *config.method.remarks(model, clients, config.run.num_server_rounds),
-            *config.server.remarks(sharing.layout.size), *untuned(config), *scored(config),
+            *config.server.remarks(sharing.layout.size),
+            *config.robust.remarks(config.run.asked(clients), sharing.layout.size), *untuned(config), *scored(config),
             *unused(run_config, config.method.name), *_remarks(descriptions),
         ]  # fmt: skip
         folder.describe(shape, classes, remarks, vocabulary, division)
@@ -112,7 +114,9 @@ def _run(
             logger.log(WARNING, "fedpfl: %s", remark)
     rule = make_rule(config, _clients(descriptions, sharing), sharing)
     state_key = folder.task()["state_key"]
-    companions: list[Companion] = []
+    extras, counted = extras_of(config, model, sharing), config.training.loss != MSE
+    limit = NormLimit(config.robust.update_norm_limit, extras, config.privacy, config.run.wire_dtype)
+    companions: list[Companion] = [limit]
     if config.privacy.on:
         companions.append(_privacy(config, rule, state_key))
     personal = mean_model_layout(config, model, sharing)
@@ -121,7 +125,6 @@ def _run(
     if config.run.diagnostics:
         companions.append(Diagnostics())
     companions.append(_Recorder(folder, watch, config.run.num_server_rounds, config.run.early_stop, tracked))
-    extras, counted = extras_of(config, model, sharing), config.training.loss != MSE
     strategy = PersonalisedStrategy(rule, config.run, state_key, extras, companions, counted)
     first_round = 1
     if config.run.resume:

@@ -52,7 +52,7 @@ FREE_ON_RESUME = frozenset({
     "resume", "run-name", "num-server-rounds", "node-timeout", "round-timeout", "check-after",
     "min-replies", "min-clients", "max-client-samples",
     "output-dir", "state-dir", "data-dir", "data", "division-file", "threads", "early-stop",
-    "tracker", "tracker-project",
+    "tracker", "tracker-project", "update-norm-limit",
 })  # fmt: skip
 
 

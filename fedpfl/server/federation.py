@@ -28,6 +28,7 @@ from ..setup.config import Config, scored, untuned, unused
 from ..strategies import Companion, PersonalisedStrategy
 from ..strategies.diagnostics import Diagnostics
 from ..strategies.mean_model import MeanModel
+from ..strategies.norm_limit import NormLimit
 from ..strategies.privacy import ServerPrivacy
 from ..training.losses import MSE
 from ..transports import Transport
@@ -116,7 +117,8 @@ def _run(
         clients = total - len(new_clients(config.run.seed, config.run.new_clients, total))
         remarks = [
             *config.method.remarks(model, clients, config.run.num_server_rounds),
-            *config.server.remarks(sharing.layout.size), *untuned(config), *scored(config),
+            *config.server.remarks(sharing.layout.size),
+            *config.robust.remarks(config.run.asked(clients), sharing.layout.size), *untuned(config), *scored(config),
             *unused(run_config, config.method.name), *_remarks(descriptions), *_absent(descriptions, total),
         ]  # fmt: skip
         folder.describe(shape, classes, remarks, vocabulary, division, identities)
@@ -128,7 +130,9 @@ def _run(
             logger.log(WARNING, "fedpfl: %s", remark)
     rule = make_rule(config, _clients(descriptions, total), sharing)
     state_key = folder.task()["state_key"]
-    companions: list[Companion] = []
+    extras, training = extras_of(config, model, sharing), config.training
+    limit = NormLimit(config.robust.update_norm_limit, extras, config.privacy, config.run.wire_dtype)
+    companions: list[Companion] = [limit]
     if config.privacy.on:
         companions.append(_privacy(config, rule, state_key))
     personal = mean_model_layout(config, model, sharing)
@@ -137,7 +141,6 @@ def _run(
     if config.run.diagnostics:
         companions.append(Diagnostics())
     companions.append(_Recorder(folder, watch, config.run.num_server_rounds, config.run.early_stop, tracked))
-    extras, training = extras_of(config, model, sharing), config.training
     strategy = PersonalisedStrategy(
         rule, config.run, state_key, extras, companions, training.loss != MSE, not training.kind.classes
     )

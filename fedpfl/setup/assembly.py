@@ -152,6 +152,8 @@ def make_rule(config: Config, clients: Iterable[Client], sharing: Sharing) -> Ru
         noisy=config.privacy.on,
     )
     rule = aggregation.rule(federation, sharing.get_shared(), **aggregation.options, **sharing.rule_options)
+    rule.robust = config.robust
+    config.robust.require_enough(run.asked(len(rule.participants)))
     if config.server.on:
         rule.server_step = ServerStep(config.server, rule.layout)
     return rule

@@ -112,7 +112,7 @@ class PersonalisedStrategy(Strategy):
     ) -> list[Request]:
         """List the requests to the clients of this round, longest work first."""
         chosen = self.choose(server_round)
-        self.rule.begin_round(server_round)
+        self.rule.begin_round(server_round, chosen)
         for companion in self.companions:
             companion.begin(self.rule, self.round, chosen)
         longest_first = sorted(chosen, key=lambda client: -client.train_samples)
@@ -234,9 +234,9 @@ class PersonalisedStrategy(Strategy):
     def choose(self, server_round: int) -> list[Client]:
         """Draw the clients that train in a round: ``fraction-train`` of the participants, at least one."""
         clients = self.rule.participants
-        count = max(1, round(self.settings.fraction_train * len(clients)))
         rng = generator(self.settings.seed, "clients", server_round)
-        return [clients[i] for i in sorted(rng.choice(len(clients), count, replace=False))]
+        chosen = rng.choice(len(clients), self.settings.asked(len(clients)), replace=False)
+        return [clients[i] for i in sorted(chosen)]
 
     def _requests(self, clients: Iterable[Client], server_round: int, kind: str) -> list[Request]:
         packed: OrderedDict[tuple[int, ...], tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = OrderedDict()

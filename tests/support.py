@@ -190,6 +190,12 @@ def arrays(folder: RunFolder, tmp_path: Path) -> dict[str, np.ndarray]:
     return found
 
 
+def edit_settings(run: Path, change: Callable[[str], str]) -> None:
+    """Change a run's stored settings, and delete the line of their checksum, as a user does who means the change."""
+    path = run / "config.toml"
+    path.write_text(change(path.read_text().partition("\n")[2]))
+
+
 def engine(num_nodes: int, values: dict[str, Any]) -> LocalTransport:
     """Return the local engine that plays all clients in this process."""
     return LocalTransport(Config.parse({**values, "num-clients": num_nodes}), workers=0)

@@ -38,7 +38,7 @@ def rebalanced(runs: Sequence[RunFolder], options: NoOptions) -> Result:
 
 
 def _one(run: RunFolder, values: dict[str, Any]) -> tuple[Table, list[Figure]]:
-    config, clients = Config.parse(values), int(run.task()["clients"])
+    config, clients = Config.parse(values), int(run.described()["clients"])
     counts = partition_counts(federated_data(config.data, clients, config.run.seed))
     absent = set(new_clients(config.run.seed, config.run.new_clients, clients))
     threshold = THRESHOLDS[values[THRESHOLD]]([int(row.sum()) for i, row in enumerate(counts) if i not in absent])

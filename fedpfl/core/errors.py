@@ -59,6 +59,26 @@ class StateError(FedpflError):
     """A stored file (personal state, checkpoint, result) is missing or damaged."""
 
 
+class DamagedFile(StateError):
+    """A stored file does not hold what was written to it.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    more : str
+        What else there is to know.
+    """
+
+    def __init__(self, path: Path, more: str = "") -> None:
+        super().__init__(f"{path}: is damaged or was changed: it does not hold what was written{more and f' ({more})'}")
+        self.path = path
+        self.more = more
+
+    def __reduce__(self) -> tuple[type[DamagedFile], tuple[Path, str]]:
+        return (DamagedFile, (self.path, self.more))
+
+
 def meant(word: object, known: Iterable[str]) -> str:
     """Ask for the known words that are nearly ``word``: ``; did you mean fedavg?``, or nothing."""
     # Imported here: only the error needs it.

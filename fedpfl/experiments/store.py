@@ -28,8 +28,9 @@ from typing import Any
 
 from ..core import parts
 from ..core.errors import ConfigError, StateError
-from ..core.files import write_atomically
+from ..core.files import private_folder, write_atomically
 from ..core.settings import absolute_places, items
+from ..core.stored import read_json
 from ..data.settings import DataSettings
 from ..results.run import RunFolder, to_toml
 from ..setup.config import Config, check_keys
@@ -196,10 +197,10 @@ class Store:
         outcome = self.outcome(run)
         return "" if outcome.get("status") == "interrupted" else str(outcome.get("error") or "")
 
-    def outcome(self, run: PlannedRun) -> dict[str, Any]:
+    def outcome(self, run: PlannedRun) -> Mapping[str, Any]:
         """Return what was noted of the last try of a run; empty if nothing was."""
         path = self.beside(run) / "outcome.json"
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+        return read_json(path) if path.is_file() else {}
 
     def prepare(self, run: PlannedRun) -> Path:
         """Write the file of settings a run is started with, and make its folder ready for a try.
@@ -209,7 +210,7 @@ class Store:
         leaves it, stays as it is: this try will fail and say so.
         """
         folder, beside = self.folder(run), self.beside(run)
-        beside.mkdir(parents=True, exist_ok=True)
+        private_folder(beside)
         with suppress(StateError), folder.alone() if folder.path.is_dir() else nullcontext():
             self._make_ready(run)
         places = {"output-dir": str(folder.path.parent), "state-dir": str(self.root / "state")}

@@ -109,7 +109,7 @@ class Simulation:
         StateError
             A file of the run is missing or damaged.
         """
-        config, task = Config.parse(folder.config()), folder.task()
+        config, task = Config.parse(folder.config()), folder.described()
         last, stored = folder.checkpoint()
         clients = int(task["clients"])
         engine = Engine(config, federated_data(config.data, clients, config.run.seed), clients)

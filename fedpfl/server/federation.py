@@ -91,6 +91,7 @@ def _run(
     tracked: Tracked,
 ) -> None:
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
+    finished, state = _resumed(folder, config) if config.run.resume else (0, None)
     task, identities = folder.task(), dict[str, str]()
     if isinstance(grid, Transport):
         transport = grid
@@ -144,17 +145,24 @@ def _run(
     strategy = PersonalisedStrategy(
         rule, config.run, state_key, extras, companions, training.loss != MSE, not training.kind.classes
     )
-    first_round = 1
-    if config.run.resume:
-        finished, state = folder.checkpoint()
+    if state is not None:
         strategy.load_state(state)
         folder.forget_after(finished)
-        first_round = finished + 1
         folder.go_on(config)
     # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
     if not folder.stalled(config.run.early_stop):
-        strategy.start(transport, first_round=first_round)
+        strategy.start(transport, first_round=finished + 1)
     folder.finish(rule, summary(folder))
+
+
+def _resumed(folder: RunFolder, config: Config) -> tuple[int, Mapping[str, np.ndarray]]:
+    """Return the round after which a run goes on, and the state after it."""
+    if not folder.has_checksums:
+        logger.log(WARNING, "fedpfl: %s was begun without checksums: its files are not checked", folder.path)
+    finished, state, remarks = folder.last_intact(config.run.state_dir)
+    for remark in remarks:
+        logger.log(WARNING, "fedpfl: %s", remark)
+    return finished, state
 
 
 class _Recorder(Companion):

@@ -288,6 +288,9 @@ def test_damaged_files_of_a_run_are_one_line(stored_run):
         done = fedpfl("show", "first")
         assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
         assert name in done.stderr
+    listed = fedpfl("show")
+    assert listed.exit_code == 0
+    assert "config.toml: is damaged" in listed.stderr
 
 
 BAD = {

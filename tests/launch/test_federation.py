@@ -311,7 +311,7 @@ def test_lost_personal_state_is_an_error_not_a_fresh_start(tmp_path):
     for path in (tmp_path / "state").rglob("client-00001/*"):
         path.unlink()
     run = simulate(tmp_path, 2, method="local", num_server_rounds=2, resume=True)
-    assert "personal arrays cannot be read" in run.metrics()[1]["failed"]["1"]
+    assert "round-000001.safetensors: cannot be read" in run.metrics()[1]["failed"]["1"]
 
 
 def test_a_failing_client_is_recorded_and_the_others_go_on(tmp_path):

@@ -25,7 +25,6 @@ from .link import KEEPALIVE_SECONDS, PACKET_OVERHEAD, WINDOW
 
 SERVER_ACCOUNT = "server"
 WATCH_ACCOUNT = "watch"
-OTHER_CONNECTIONS = 256
 # The environment of mosquitto: glibc would clear the memory of every large message again (up to 32 MiB are kept).
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "33554432"}
 # As mosquitto_passwd does it ($7$: PBKDF2 with SHA-512), which would want the password on its command line. The
@@ -113,7 +112,7 @@ def write_broker_files(
     contents = {
         "accounts": "".join(f"{line}\n" for line in hashes),
         "access": access_list(devices, watchers),
-        "mosquitto.conf": "".join(f"{line}\n" for line in _settings(folder, host, port, tls, max_chunk, len(accounts))),
+        "mosquitto.conf": "".join(f"{line}\n" for line in _settings(folder, host, port, tls, max_chunk)),
     }
     changed = tuple(name for name, text in contents.items() if _write(folder / name, text.encode()))
     return BrokerFiles(folder / "mosquitto.conf", files, changed)
@@ -132,7 +131,7 @@ def access_list(devices: Iterable[str], watchers: Iterable[str] = (WATCH_ACCOUNT
     return "\n".join("\n".join([f"user {name}", *(f"topic {r}" for r in rules), ""]) for name, rules in rights.items())
 
 
-def _settings(folder: Path, host: str, port: int, tls: BrokerTls | None, max_chunk: int, accounts: int) -> list[str]:
+def _settings(folder: Path, host: str, port: int, tls: BrokerTls | None, max_chunk: int) -> list[str]:
     lines = [
         f"listener {port} {host}",
         "allow_anonymous false",
@@ -140,8 +139,8 @@ def _settings(folder: Path, host: str, port: int, tls: BrokerTls | None, max_chu
         f"acl_file {folder / 'access'}",
         # The name of the account is that of the session, so that no other account can take it over.
         "use_username_as_clientid true",
-        # Each account has one connection; the others are for those that have not logged in yet.
-        f"max_connections {OTHER_CONNECTIONS + accounts}",
+        # Each account has one connection. mosquitto has no setting for those that do not log in; they end after 90 s.
+        "max_connections 512",
         f"max_keepalive {4 * KEEPALIVE_SECONDS}",
         # Sessions, and what is queued in them, outlive the broker.
         "persistence true",

@@ -241,7 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(head.encode("latin-1"))
         self.wfile.write(response.body)
         if 200 <= response.status < 300:
-            self.server.know(self.account)
+            self.server.accept(self.guest, self.account)
 
 
 class LocalServer(ThreadingHTTPServer):
@@ -353,9 +353,10 @@ class LocalServer(ThreadingHTTPServer):
             guest.known = account in self._known
             return guest.known
 
-    def know(self, account: str) -> None:
-        """Note that the SuperLink has accepted an account."""
+    def accept(self, guest: _Guest, account: str) -> None:
+        """Note that the SuperLink has accepted an account's request."""
         with self._lock:
+            guest.known = True
             self._known[account] = None
             self._known.move_to_end(account)
             if len(self._known) > MAX_KNOWN:

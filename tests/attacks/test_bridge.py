@@ -210,7 +210,7 @@ def test_connections_that_never_log_in_to_the_broker_are_bounded(tmp_path):
     broker = Broker(tmp_path)
     with contextlib.ExitStack() as silent:
         device, places = broker.client("nano-1"), ("127.0.0.1", broker.port)
-        connections = [silent.enter_context(socket.create_connection(places, HANG_SECONDS)) for _ in range(300)]
+        connections = [silent.enter_context(socket.create_connection(places, HANG_SECONDS)) for _ in range(550)]
         wait_until(lambda: len(select.select(connections, [], [], 0)[0]) > 20, seconds=60)  # the broker hung up
         assert publish(device, "fedpfl/request/nano-1", b"").value <= 16  # none of the failures
         device.disconnect()

@@ -130,7 +130,7 @@ def table(make: Maker) -> Maker:
 
 @table
 def published(records: Path, words: Sequence[str]) -> str:
-    """Return a column of an experiment beside the published values: ``EXPERIMENT COLUMN``."""
+    """Return a column of an experiment next to the published values: ``EXPERIMENT COLUMN``."""
     name, column = words
     experiment = load(ROOT / "experiments" / f"{name}.toml")
     place, values = list(experiment.columns).index(column), experiment.paper_values["weighted-best"]

@@ -108,8 +108,22 @@ def grid(name: str, scale: str, output: Path, commit: str) -> Record:
         for row, column in measured.cells:
             found = [round(factor * value, 4) for value in measured.values(metric, row, column)]
             values.setdefault(metric, {}).setdefault(row, {})[column] = found
-    command = f"fedpfl experiment run {name} --scale {scale}"
-    return {"command": command, "commit": commit, "seeds": len(measured.seeds), "values": values, **machine()}
+    return {
+        "command": f"fedpfl experiment run {name} --scale {scale}", "commit": commit, "seeds": len(measured.seeds),
+        "values": values, "curves": {curve: _curves(measured, curve) for curve in experiment.curves}, **machine(),
+    }  # fmt: skip
+
+
+def _curves(measured: Measured, curve: str) -> dict[str, dict[str, list[list[float]]]]:
+    """Return a curve of each seed's run, by row and column; rounds without a value are left out."""
+    _, value = metrics.find_curve(curve)
+    found: dict[str, dict[str, list[list[float]]]] = {}
+    for row, column in measured.cells:
+        runs = [folder for folder in measured.finished(column) if folder.row == row]
+        values = [[value(line, ()) for line in folder.metrics()] for folder in runs]
+        known = [[round(number, 4) for number in numbers if number is not None] for numbers in values]
+        found.setdefault(row, {})[column] = known
+    return found
 
 
 def machine() -> Record:
@@ -219,6 +233,20 @@ def grids(records: Path, words: Sequence[str]) -> str:
     columns = list(dict.fromkeys(column for cells in found.values() for column in cells))
     rows = [[row, *(_spread(cells.get(column, [])) for column in columns)] for row, cells in found.items()]
     return markdown(["", *columns], rows)
+
+
+@table
+def curves(records: Path, words: Sequence[str]) -> str:
+    """Return the least, the mean and the last value of a curve, over all seeds: ``EXPERIMENT SCALE CURVE``."""
+    name, scale, curve = words
+    found = json.loads((records / "grids" / f"{name}-{scale}.json").read_text(encoding="utf-8"))["curves"][curve]
+    rows = []
+    for row, cells in found.items():
+        for column, runs in cells.items():
+            numbers = [number for run in runs for number in run]
+            shown = [min(numbers), fmean(numbers), fmean(run[-1] for run in runs)] if numbers else []
+            rows.append([f"{row}, {column}", *([f"{number:.2f}" for number in shown] or ["not run", "", ""])])
+    return markdown(["", "least of all rounds", "mean of all rounds", "last round"], rows)
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -65,11 +65,11 @@ def test_the_record_of_an_experiment_has_its_rows_and_columns(path):
     text = text_of(path)
     record = json.loads(text)
     assert len(text) < 20_000
-    assert {"command", "commit", "processor", "versions", "seeds", "values"} == set(record)
+    assert {"command", "commit", "processor", "versions", "seeds", "values", "curves"} == set(record)
     name, scale = shlex.split(record["command"])[3::2]
     assert path.stem == f"{name}-{scale}"
     cells = {(cell.row, cell.column) for cell in load(ROOT / "experiments" / f"{name}.toml").cells(scale)}
-    for rows in record["values"].values():
+    for rows in [*record["values"].values(), *record["curves"].values()]:
         assert {(row, column) for row, columns in rows.items() for column in columns} == cells
 
 
@@ -138,6 +138,9 @@ def test_a_record_of_a_run(tmp_path):
 
 def test_a_table_of_an_experiment_s_runs(tmp_path):
     values = {"m": {"A": {"x": [1.0, 2.0, 3.0], "y": [4.0]}, "B": {"x": []}}}
-    records.write("grids/e-small", {"values": values}, tmp_path)
+    runs = {"c": {"A": {"x": [[0.5, 1.0], [0.75, 0.75]], "y": []}}}
+    records.write("grids/e-small", {"values": values, "curves": runs}, tmp_path)
     lines = records.grids(tmp_path, ["e", "small", "m"]).splitlines()
     assert lines == ["|  | x | y |", "| --- | ---: | ---: |", "| A | 2.00 ± 1.00 | 4.00 |", "| B | not run | not run |"]
+    lines = records.curves(tmp_path, ["e", "small", "c"]).splitlines()[2:]
+    assert lines == ["| A, x | 0.50 | 0.75 | 0.88 |", "| A, y | not run |  |  |"]

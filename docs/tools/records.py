@@ -1,7 +1,8 @@
 """Records of runs, and the tables that pages make of them: no number in a page is written by hand.
 
 ``docs/records/GROUP/NAME.json`` is a run in a few kB: its settings, its accuracies at every fifth round, its processor
-and versions. A page has, on separate lines,
+and versions. ``docs/records/grids/EXPERIMENT-SCALE.json`` has what the runs of an experiment measured, by row, column
+and seed. A page has, on separate lines,
 
     <!-- table published pfllib-fashion-mnist "Dir(0.1)" -->
     <!-- end -->
@@ -11,6 +12,7 @@ single number. ``python docs/tools/records.py``, which ``make docs`` runs, write
 ``tests/docs/test_records.py`` fails where a page differs from its records.
 
     python docs/tools/records.py add RUN NAME --row FedAvg --column 'Dir(0.1)' --command 'fedpfl …' --commit HASH
+    python docs/tools/records.py grid fedfac-figure-6 --scale paper --output-dir FOLDER --commit HASH
 """
 
 from __future__ import annotations
@@ -23,11 +25,15 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from fedpfl.analysis.fairness import worst_tenth
 from fedpfl.core.files import write_atomically
+from fedpfl.experiments import metrics
 from fedpfl.experiments.description import load
+from fedpfl.experiments.store import Store
+from fedpfl.experiments.tables import Measured
 from fedpfl.results.run import RunFolder
 from fedpfl.setup.config import Config
 
@@ -78,9 +84,52 @@ def record(folder: RunFolder, about: Mapping[str, Any]) -> Record:
         "best": {name: values[best] for name, values in curves.items()},
         "curves": {name: [values[at] for at in shown] for name, values in curves.items()},
         "megabytes": round(sum(line["bytes_up"] + line["bytes_down"] for line in lines) / 1e6, 1),
-        "processor": _processor(),
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        **machine(),
     }
+
+
+def grid(name: str, scale: str, output: Path, commit: str) -> Record:
+    """Return the record of an experiment's finished runs.
+
+    Parameters
+    ----------
+    name, scale : str
+        The experiment, and a scale of it.
+    output : Path
+        The folder of its runs, ``--output-dir`` of ``fedpfl experiment run``.
+    commit : str
+        The commit of the code that ran.
+    """
+    experiment = load(ROOT / "experiments" / f"{name}.toml")
+    measured = Measured(experiment, scale, Store(output))
+    values: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for metric in experiment.metrics:
+        factor = 100 if metrics.find(metric).share else 1
+        for row, column in measured.cells:
+            found = [round(factor * value, 4) for value in measured.values(metric, row, column)]
+            values.setdefault(metric, {}).setdefault(row, {})[column] = found
+    return {
+        "command": f"fedpfl experiment run {name} --scale {scale}", "commit": commit, "seeds": len(measured.seeds),
+        "values": values, "curves": {curve: _curves(measured, curve) for curve in experiment.curves}, **machine(),
+    }  # fmt: skip
+
+
+def _curves(measured: Measured, curve: str) -> dict[str, dict[str, list[list[float]]]]:
+    """Return a curve of each seed's run, by row and column; rounds without a value are left out."""
+    _, value = metrics.find_curve(curve)
+    found: dict[str, dict[str, list[list[float]]]] = {}
+    for row, column in measured.cells:
+        runs = [folder for folder in measured.finished(column) if folder.row == row]
+        values = [[value(line, ()) for line in folder.metrics()] for folder in runs]
+        known = [[round(number, 4) for number in numbers if number is not None] for numbers in values]
+        found.setdefault(row, {})[column] = known
+    return found
+
+
+def machine() -> Record:
+    """Return the processor, and the versions of what computes."""
+    packages = {name: version(name) for name in PACKAGES}
+    return {"processor": _processor(), "versions": {"python": platform.python_version(), **packages}}
 
 
 CURVES: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
@@ -130,7 +179,7 @@ def table(make: Maker) -> Maker:
 
 @table
 def published(records: Path, words: Sequence[str]) -> str:
-    """Return a column of an experiment beside the published values: ``EXPERIMENT COLUMN``."""
+    """Return a column of an experiment next to the published values: ``EXPERIMENT COLUMN``."""
     name, column = words
     experiment = load(ROOT / "experiments" / f"{name}.toml")
     place, values = list(experiment.columns).index(column), experiment.paper_values["weighted-best"]
@@ -174,6 +223,36 @@ def agreement(pairs: Mapping[str, tuple[float, float]]) -> str:
 
 
 ONE_MODEL = ("FedAvg", "FedProx")
+
+
+@table
+def grids(records: Path, words: Sequence[str]) -> str:
+    """Return a metric of an experiment, mean ± deviation over the seeds: ``EXPERIMENT SCALE METRIC``."""
+    name, scale, metric = words
+    found = json.loads((records / "grids" / f"{name}-{scale}.json").read_text(encoding="utf-8"))["values"][metric]
+    columns = list(dict.fromkeys(column for cells in found.values() for column in cells))
+    rows = [[row, *(_spread(cells.get(column, [])) for column in columns)] for row, cells in found.items()]
+    return markdown(["", *columns], rows)
+
+
+@table
+def curves(records: Path, words: Sequence[str]) -> str:
+    """Return the least, the mean and the last value of a curve, over all seeds: ``EXPERIMENT SCALE CURVE``."""
+    name, scale, curve = words
+    found = json.loads((records / "grids" / f"{name}-{scale}.json").read_text(encoding="utf-8"))["curves"][curve]
+    rows = []
+    for row, cells in found.items():
+        for column, runs in cells.items():
+            numbers = [number for run in runs for number in run]
+            shown = [min(numbers), fmean(numbers), fmean(run[-1] for run in runs)] if numbers else []
+            rows.append([f"{row}, {column}", *([f"{number:.2f}" for number in shown] or ["not run", "", ""])])
+    return markdown(["", "least of all rounds", "mean of all rounds", "last round"], rows)
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "not run"
+    return f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 
 @table
@@ -226,7 +305,16 @@ def main() -> None:
     for key in ("row", "column", "command", "commit"):
         add.add_argument(f"--{key}", required=True)
     add.add_argument("--cpu-seconds", type=float, required=True, help="of processor time that it took")
+    whole = commands.add_parser("grid", help="write the record of an experiment's runs")
+    whole.add_argument("name", help="the experiment")
+    whole.add_argument("--scale", required=True)
+    whole.add_argument("--output-dir", type=Path, required=True, help="the folder of its runs")
+    whole.add_argument("--commit", required=True)
     options = parser.parse_args()
+    if options.verb == "grid":
+        found = grid(options.name, options.scale, options.output_dir, options.commit)
+        print(f"wrote {write(f'grids/{options.name}-{options.scale}', found).relative_to(ROOT)}")
+        return
     if options.verb == "add":
         about = {key: getattr(options, key) for key in ("row", "column", "command", "commit", "cpu_seconds")}
         print(f"wrote {write(options.name, record(RunFolder(options.run), about)).relative_to(ROOT)}")

@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "tools"))
 import records  # noqa: E402
 
-FILES = sorted(records.RECORDS.rglob("*.json"))
+GRIDS = sorted(records.RECORDS.glob("grids/*.json"))
+FILES = sorted(set(records.RECORDS.rglob("*.json")) - set(GRIDS))
 PAGES = records.pages()
 
 
@@ -57,6 +58,19 @@ def test_the_command_of_a_record_runs_these_settings(path):
     defaults = Config.parse({"method": expected["method"]}).flat()
     recorded = {**defaults, **record["settings"], "seed": record["seed"]}
     assert {key: value for key, value in recorded.items() if value != expected[key]} == {}
+
+
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+def test_the_record_of_an_experiment_has_its_rows_and_columns(path):
+    text = text_of(path)
+    record = json.loads(text)
+    assert len(text) < 20_000
+    assert {"command", "commit", "processor", "versions", "seeds", "values", "curves"} == set(record)
+    name, scale = shlex.split(record["command"])[3::2]
+    assert path.stem == f"{name}-{scale}"
+    cells = {(cell.row, cell.column) for cell in load(ROOT / "experiments" / f"{name}.toml").cells(scale)}
+    for rows in [*record["values"].values(), *record["curves"].values()]:
+        assert {(row, column) for row, columns in rows.items() for column in columns} == cells
 
 
 @pytest.fixture
@@ -120,3 +134,13 @@ def test_a_record_of_a_run(tmp_path):
     assert records.read("group", tmp_path) == [found]
     assert '"round": [5, 10, 11, 12],' in text_of(path)
     shutil.rmtree(folder.path)
+
+
+def test_a_table_of_an_experiment_s_runs(tmp_path):
+    values = {"m": {"A": {"x": [1.0, 2.0, 3.0], "y": [4.0]}, "B": {"x": []}}}
+    runs = {"c": {"A": {"x": [[0.5, 1.0], [0.75, 0.75]], "y": []}}}
+    records.write("grids/e-small", {"values": values, "curves": runs}, tmp_path)
+    lines = records.grids(tmp_path, ["e", "small", "m"]).splitlines()
+    assert lines == ["|  | x | y |", "| --- | ---: | ---: |", "| A | 2.00 ± 1.00 | 4.00 |", "| B | not run | not run |"]
+    lines = records.curves(tmp_path, ["e", "small", "c"]).splitlines()[2:]
+    assert lines == ["| A, x | 0.50 | 0.75 | 0.88 |", "| A, y | not run |  |  |"]

@@ -12,9 +12,9 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from .. import __version__
 from ..core.files import private_folder, write_atomically
 from ..results.run import RunFolder
+from ..version import __version__
 
 
 def kept(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..core.errors import ConfigError
-from . import app
+from .app import app
 from .common import RunConfig, overrides, require_used
 from .experiment import DiscardModels, ExecutorName, Jobs, OutputDir, Quiet, SlurmOptions, cluster_of, store
 from .sweep import Form, Select, check, play, with_clients

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import ConfigError
-from . import app
+from .app import app
 from .common import (
     RunConfig,
     can_draw,

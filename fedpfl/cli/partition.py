@@ -11,7 +11,7 @@ import typer
 
 from ..core.errors import ConfigError, FedpflError
 from ..core.files import write_atomically
-from . import app
+from .app import app
 from .common import RunConfig, app_settings, look_here, overrides
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ConfigError, StateError
-from . import app
+from .app import app
 from .common import AsJson, RunName, complete_runs, output_dir, percent, print_json, run_folder, stdout
 from .experiment import store
 

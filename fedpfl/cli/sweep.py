@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import ConfigError
-from . import app
+from .app import app
 from .common import RunConfig, look_here, overrides, require_one_of, require_used
 from .experiment import (
     DiscardModels,

@@ -22,10 +22,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Iterator
 
-from .. import __version__
 from ..core import parts
 from ..core.errors import FedpflError
 from ..core.payload import Payload
+from ..version import __version__
 from . import policy, protocol
 
 if TYPE_CHECKING:

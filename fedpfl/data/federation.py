@@ -14,7 +14,7 @@ import numpy as np
 from ..core import parts
 from ..core.errors import ConfigError, DataError
 from .dataset import Dataset
-from .datasets import load_once, owners, read_own
+from .datasets import entry, load_once, owners, read_own
 from .division_file import division_arrays, read_division
 from .partitioners import (
     Share,
@@ -26,7 +26,7 @@ from .partitioners import (
     partition,
     task_of,
 )
-from .registry import AUTO, entry
+from .registry import AUTO
 from .settings import DataSettings
 
 if TYPE_CHECKING:

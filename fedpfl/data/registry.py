@@ -72,48 +72,9 @@ def dataset_names() -> list[str]:
     return [*ours, *(name for name in parts.named("dataset") if name not in _DATASETS)]
 
 
-def entry(name: str) -> tuple[DatasetInfo, Loader]:
-    """Return what is registered under a name of :func:`dataset_names`, or the user's own data set that it refers to.
-
-    Raises
-    ------
-    ConfigError
-        There is none.
-    """
-    if name in _DATASETS and name not in parts.named("dataset"):
-        return _DATASETS[name]
-    found = parts.find("dataset", name, _DATASETS)
-    about = (getattr(found, "__doc__", None) or "").strip().partition("\n")[0]
-    words = {"size": "any", "classes": "any", "shape": "any", "source": name}
-    return DatasetInfo(parts.short(name), about, **words, download=False, owned=True, own=True), OwnLoader(name, found)
-
-
-class OwnLoader:
-    """Makes a data set by what a user has given; equal only to one of the very same object.
-
-    Parameters
-    ----------
-    name : str
-        The value of the setting ``dataset``.
-    source : object
-        A function that returns a data set, or a data set.
-    """
-
-    def __init__(self, name: str, source: Any) -> None:
-        self.name, self.source = name, source
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, OwnLoader) and self.source is other.source
-
-    def __hash__(self) -> int:
-        return id(self.source)
-
-    def __call__(self, settings: Any) -> Any:
-        """Make the data set; see :mod:`fedpfl.data.yours`."""
-        # Which knows what a data set is, and not only what it is called.
-        from .yours import made
-
-        return made(self, settings)
+def built_in() -> dict[str, tuple[DatasetInfo, Loader]]:
+    """Return what is registered, by name."""
+    return _DATASETS
 
 
 def table() -> list[DatasetInfo]:

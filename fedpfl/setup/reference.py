@@ -12,13 +12,13 @@ import re
 from pathlib import Path
 from typing import Any, Mapping
 
-from .. import __version__
 from ..core.claims import DESCRIPTION, REPLY, TEXTS
 from ..core.errors import FedpflError
 from ..core.extras import describe
 from ..core.settings import key_of
 from ..methods import Method, methods
 from ..training.settings import TrainingSettings
+from ..version import __version__
 from .config import sections
 
 BEGIN = "# -- settings: written by `fedpfl config --update`, which reads them from the code --"
@@ -104,7 +104,7 @@ def bounds_table() -> str:
 def update(root: Path) -> list[Path]:
     """Rewrite the block in ``pyproject.toml`` and the two pages in ``docs``.
 
-    And the version, whose one place is ``fedpfl/__init__.py``: Flower wants it written out in ``pyproject.toml``.
+    And the version, whose one place is ``fedpfl/version.py``: Flower wants it written out in ``pyproject.toml``.
     An app of a user's own, which is without the package's code, has the block alone, and keeps its own values there.
 
     Returns

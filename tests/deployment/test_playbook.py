@@ -315,7 +315,7 @@ def test_an_update_goes_one_device_at_a_time_and_loses_no_state(bench, tmp_path)
     newer = tmp_path / "newer"
     shutil.copytree(ROOT, newer, ignore=shutil.ignore_patterns(".*", "build", "tests", "__pycache__"))
     version = f"{__version__}.post1"
-    for path in ("fedpfl/__init__.py", "pyproject.toml"):
+    for path in ("fedpfl/version.py", "pyproject.toml"):
         text = (newer / path).read_text()
         changed_text, places = re.subn(rf'(version(?:__)?) = "{re.escape(__version__)}"', rf'\1 = "{version}"', text)
         assert places == 1

@@ -234,7 +234,7 @@ def _toml() -> Any:
 
 def _read_places(config: Config, own_data: str) -> Iterator[tuple[str, str]]:
     """Yield (key, path) of all that a run reads on this device."""
-    from ..data.registry import entry
+    from ..data.datasets import entry
 
     if own_data:
         yield "data-path", own_data

@@ -4,9 +4,9 @@
 FROM python:3.11-slim@sha256:9c900dea9e8fb7e16277c179b555cc72d29a352dbc33cff48ad5a0412fd5bfc7
 
 # The server's packages: a board's lock (jetson/) is for aarch64 and has no scikit-learn for the default data set.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG EXTRA_INDEX=https://pypi.org/simple
 COPY deploy/requirements-server.txt /opt/fedpfl/requirements.txt
-RUN pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" --require-hashes --only-binary :all: \
+RUN pip install --no-cache-dir --extra-index-url "$EXTRA_INDEX" --require-hashes --only-binary :all: \
     --requirement /opt/fedpfl/requirements.txt
 
 COPY . /opt/fedpfl/source

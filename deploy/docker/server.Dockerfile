@@ -3,10 +3,10 @@
 #   docker build --file deploy/docker/server.Dockerfile --tag fedpfl-server .        # in the checkout
 FROM python:3.11-slim@sha256:9c900dea9e8fb7e16277c179b555cc72d29a352dbc33cff48ad5a0412fd5bfc7
 
-# The lock decides which files are taken. Without the CUDA libraries: docs/install.md.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# The lock decides which files are taken, whatever an index offers. Without the CUDA libraries: docs/install.md.
+ARG EXTRA_INDEX=https://pypi.org/simple
 COPY deploy/requirements-server.txt /opt/fedpfl/requirements.txt
-RUN pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" --require-hashes --only-binary :all: \
+RUN pip install --no-cache-dir --extra-index-url "$EXTRA_INDEX" --require-hashes --only-binary :all: \
     --requirement /opt/fedpfl/requirements.txt
 
 # The checkout is the app as well: `flwr run /opt/fedpfl/app`.

@@ -279,6 +279,8 @@ def test_secrets_are_where_they_belong_and_nowhere_else(bench):
         assert sorted(others.split()) == ["/etc/fedpfl/local/ca.key", "/etc/fedpfl/local/superexec.secret"]
         password = board.path("/etc/fedpfl/keys/broker.password").read_text()
         assert password == bench.laptop.path(f"{machines.HOME}/.fedpfl/testbed-keys/passwords/{name}").read_text()
+    for machine in bench.all:
+        assert_tells_no_secret(bench, machine.do("ps", "-e", "-ww", "-o", "args"))
 
 
 def test_a_second_run_changes_nothing(bench):

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= default
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help install dist docs simulate test test-cluster test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
+.PHONY: help install dist docs simulate test test-cluster test-experiments test-papers test-faults test-chaos test-attacks test-flower-latest test-arm64 test-playbook lint packages clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ test-arm64: install packages ## jetson/install.sh for real, on an emulated Corte
 test-playbook: TOOLS := systemctl=systemd sshd=openssh-server sudo chronyd=chrony mosquitto dbus-daemon=dbus ip=iproute2
 test-playbook: install packages ## deploy/ansible applied to a laptop and two boards in namespaces; needs root, a quarter of an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -x -m playbook tests/deployment/test_playbook.py
+
+test-attacks: install ## false clients, damaged files, greedy devices; minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m attacks tests/attacks
 
 clean: ## remove the virtual environments
 	rm -rf $(VENV) $(LATEST)

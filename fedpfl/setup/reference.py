@@ -129,12 +129,13 @@ def update(root: Path) -> list[Path]:
         root / "docs" / "configuration.md": settings_page(),
         root / "docs" / "methods.md": methods_page(),
     }
-    security = root / "docs" / "security.md"
-    bounds = re.compile(re.escape(BOUNDS_BEGIN) + ".*?" + re.escape(BOUNDS_END), re.DOTALL)
-    wanted[security] = bounds.sub(lambda _: bounds_table(), security.read_text(encoding="utf-8"))
     citation = root / "CITATION.cff"
     if citation.is_file():
         wanted[citation] = CITED_VERSION.sub(__version__, citation.read_text(encoding="utf-8"))
+    security = root / "docs" / "security.md"
+    if security.is_file():
+        bounds = re.compile(re.escape(BOUNDS_BEGIN) + ".*?" + re.escape(BOUNDS_END), re.DOTALL)
+        wanted[security] = bounds.sub(lambda _: bounds_table(), security.read_text(encoding="utf-8"))
     return _write(wanted)
 
 

@@ -30,6 +30,6 @@ def distance(vector: np.ndarray, start: np.ndarray | None = None) -> float:
 
 
 def fresh_norm(layout: Layout, selected: Callable[[str], bool]) -> float:
-    """Return the norm that the selected arrays have if their values are drawn with a variance of 1 / fan-in."""
+    """Return the norm of the selected arrays if their values had a standard deviation of ½ / √fan-in."""
     shapes = [shape for name, shape in layout.entries if selected(name)]
-    return math.sqrt(sum(shape[0] if len(shape) > 1 else math.prod(shape) for shape in shapes))
+    return math.sqrt(sum(shape[0] if len(shape) > 1 else math.prod(shape) for shape in shapes)) / 2

@@ -28,19 +28,24 @@ ROUNDS = 5
 # are as large as the data.
 FIRST_STATISTIC, FIRST_EXTRA, LATER = 1e9, 1e3, 1.0
 
-PARAMETERS, STATISTICS = "", "running statistics"
+PARAMETERS, STATISTICS = "shared", "running statistics"  # names that no extra has
 STATE = "norms/"
 
 
 class NormLimit(Companion):
     """Refuses replies with an array whose norm is above factor × what is usual.
 
-    Usual for an update of the parameters, the difference from what was sent, is the largest of: the norm of what was
-    sent; that of freshly drawn weights; :data:`SPREAD` times the median of the last rounds. For updates of running
-    statistics, and for other arrays themselves, it is the last of these or a root mean square, of which the first round
-    allows a large one. An array as long as the shared vector may also be as long as that.
+    Usual is the largest of some norms:
 
-    The lower median of each round's accepted norms counts, of the last :data:`ROUNDS` rounds the median.
+    * for an update of the shared parameters, their difference from what was sent: the norm of what was sent, that of
+      freshly drawn weights, and :data:`SPREAD` times the median of the last rounds;
+    * for an extra that is declared as long as the shared vector: the same norms, but the median of its own;
+    * for an update of running statistics: the norm of those that were sent and a root mean square together, and the
+      median;
+    * for any other extra: a root mean square, and the median.
+
+    Root mean squares are larger in a first round, of which nothing is known. The lower median of each round's accepted
+    norms counts, of the last :data:`ROUNDS` rounds the median.
 
     Parameters
     ----------
@@ -84,7 +89,7 @@ class NormLimit(Companion):
         self._measured = {}
         for name, norm, limit in self._norms(rule, client, shared, reply):
             if not norm <= limit:
-                what = f"its array {name!r} has" if name else "its update of the shared arrays has"
+                what = "its update of the shared arrays has" if name == PARAMETERS else f"its array {name!r} has"
                 why = f"update-norm-limit = {self.factor:g}" if limit < LARGEST else "whatever update-norm-limit is"
                 raise LayoutError(f"{what} the norm {norm:.4g}, at most {limit:.4g} is accepted ({why})")
             self._measured[name] = norm

@@ -54,16 +54,16 @@ def play(limit, made, number, vectors, **arrays):
 def test_the_first_limit_follows_from_what_was_sent_and_from_fresh_weights():
     limit, made = limit_of([10, 0, 0, 0])
     assert play(limit, made, 1, {0: [50, 0, 0, 0], 1: [50.1, 0, 0, 0]}).keys() == {1}
-    # Two rows of two values have a norm of √2 where they are fresh; others have 1 for each value.
+    # Fresh: ½·√2 of two rows, ½·√4 of four values that are no rows.
     limit, made = limit_of(layout=Layout.of([("w", (2, 2))]))
-    assert play(limit, made, 1, {0: [5.65, 0, 0, 0], 1: [5.66, 0, 0, 0]}).keys() == {1}
+    assert play(limit, made, 1, {0: [2.82, 0, 0, 0], 1: [2.83, 0, 0, 0]}).keys() == {1}
     limit, made = limit_of()
-    assert play(limit, made, 1, {0: [8, 0, 0, 0], 1: [8.1, 0, 0, 0]}).keys() == {1}
+    assert play(limit, made, 1, {0: [4, 0, 0, 0], 1: [4.1, 0, 0, 0]}).keys() == {1}
 
 
 def test_a_refusal_tells_the_norm_and_the_limit():
     limit, made = limit_of()
-    words = "its update of the shared arrays has the norm 9, at most 8 is accepted (update-norm-limit = 4)"
+    words = "its update of the shared arrays has the norm 9, at most 4 is accepted (update-norm-limit = 4)"
     assert play(limit, made, 1, {2: [9, 0, 0, 0]}) == {2: words}
 
 
@@ -82,8 +82,8 @@ def test_later_limits_follow_from_the_medians_of_accepted_norms_in_the_last_roun
 def test_one_of_two_clients_does_not_raise_the_limit():
     limit, made = limit_of()
     for number in range(1, 5):
-        assert not play(limit, made, number, {0: [0.1, 0, 0, 0], 1: [8, 0, 0, 0]})
-    assert play(limit, made, 5, {1: [8.1, 0, 0, 0]}).keys() == {1}
+        assert not play(limit, made, number, {0: [0.1, 0, 0, 0], 1: [4, 0, 0, 0]})
+    assert play(limit, made, 5, {1: [4.1, 0, 0, 0]}).keys() == {1}
 
 
 def test_running_statistics_may_be_as_large_as_the_data_and_variances_not_negative():
@@ -102,11 +102,11 @@ def test_running_statistics_may_be_as_large_as_the_data_and_variances_not_negati
 def test_arrays_besides_have_limits_of_their_own_unless_the_rule_checks_them():
     limit, made = limit_of([1, 0, 0, 0])
     sent = {i: [1, 0, 0, 0] for i in range(4)}
-    names = {"control": [7.9, 8.1, 0, 0], "features": [7999, 0, 8001, 0], "counts": [1e9, 1e9, 1e9, 1e9]}
+    names = {"control": [3.9, 4.1, 0, 0], "features": [7999, 0, 8001, 0], "counts": [1e9, 1e9, 1e9, 1e9]}
     arrays = {name: {i: [norm, 0, 0, 0] for i, norm in enumerate(norms)} for name, norms in names.items()}
     refused = play(limit, made, 1, sent, **arrays)
     assert refused.keys() == {1, 2}
-    assert refused[1].startswith("its array 'control' has the norm 8.1, at most 8 is accepted")
+    assert refused[1].startswith("its array 'control' has the norm 4.1, at most 4 is accepted")
     assert refused[2].startswith("its array 'features' has the norm 8001, at most 8000 is accepted")
     limit, made = limit_of([1, 0, 0, 0])
     assert not play(limit, made, 1, sent, features={i: [1, 0, 0, 0] for i in range(4)})
@@ -153,12 +153,12 @@ def test_each_client_s_own_start_counts():
 def test_a_resumed_run_has_the_same_limits():
     limit, made = limit_of([1, 0, 0, 0])
     features = {i: [1, 0, 0, 0] for i in range(2)}
-    play(limit, made, 1, {0: [1, 5, 0, 0], 1: [1, 5, 0, 0]}, features=features)
+    play(limit, made, 1, {0: [1, 3, 0, 0], 1: [1, 3, 0, 0]}, features=features)
     state = limit.state()
-    assert {*state} == {"norms/", "norms/features"}
+    assert {*state} == {"norms/shared", "norms/features"}
     other, _ = limit_of()
     other.load_state({**state, "shared": made.shared})
-    last = {0: [1, 100, 0, 0], 1: [1, 100.1, 0, 0], 2: [1, 0, 0, 0]}
+    last = {0: [1, 60, 0, 0], 1: [1, 60.1, 0, 0], 2: [1, 0, 0, 0]}
     large = {0: [20, 0, 0, 0], 1: [0, 0, 0, 0], 2: [20.1, 0, 0, 0]}
     assert play(other, made, 2, last, features=large) == play(limit, made, 2, last, features=large) != {}
     limit.load_state({})  # of a run that is older than the limit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -17,7 +16,7 @@ from typing import IO, Any, NamedTuple, Protocol
 
 from ..core import parts
 from ..core.errors import ConfigError
-from ..core.files import Rounds, private_folder
+from ..core.files import Rounds, locked, private_folder
 from .store import PlannedRun, State, Store
 
 LOOK_SECONDS = 0.3
@@ -149,11 +148,9 @@ class Grid:
     def _begin(self, run: PlannedRun, share: Share, waiting: deque[PlannedRun], watcher: Watcher) -> _Going | None:
         beside = self._store.beside(run)
         private_folder(beside)
-        lock = (beside / "lock").open("w")
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = locked(beside / "lock", wait=False)
         except BlockingIOError:  # another grid runs it just now
-            lock.close()
             waiting.append(run)
             return None
         if self._store.state(run) is State.FINISHED:  # by that other grid
@@ -181,7 +178,7 @@ class Grid:
 
 
 class _Going:
-    def __init__(self, run: PlannedRun, job: Job, lock: IO[str], rounds: Rounds) -> None:
+    def __init__(self, run: PlannedRun, job: Job, lock: IO[bytes], rounds: Rounds) -> None:
         self.run, self.job, self.lock, self.rounds = run, job, lock, rounds
 
 

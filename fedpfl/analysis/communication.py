@@ -91,7 +91,7 @@ def traffic(run: RunFolder) -> Traffic:
     StateError
         A file of the run is missing or damaged.
     """
-    config, task, lines = Config.parse(run.config()), run.task(), run.metrics()
+    config, task, lines = Config.parse(run.config()), run.described(), run.metrics()
     shape, vocabulary = tuple(task["input_shape"]), task.get("vocabulary", 0)
     _, sharing = assemble(config, shape, task["num_classes"], vocabulary=vocabulary)
     plain = models.merged(plain_model(config, shape, task["num_classes"], vocabulary))

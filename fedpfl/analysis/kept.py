@@ -12,7 +12,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from ..core.files import write_atomically
+from ..core.files import private_folder, write_atomically
 from ..results.run import RunFolder
 from ..version import __version__
 
@@ -48,6 +48,6 @@ def kept(
     found = compute()
     content = io.BytesIO()
     np.savez_compressed(content, allow_pickle=False, **found)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     write_atomically(path, content.getvalue())
     return found

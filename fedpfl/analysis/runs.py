@@ -18,7 +18,7 @@ from .figure import Bars
 from .registry import NotRecorded
 
 # Settings in which repetitions of a run may differ: none of them is a choice that an experiment compares.
-_OF_NO_MATTER = (FREE_ON_RESUME - {"num-server-rounds", "data", "early-stop"}) | {
+_OF_NO_MATTER = (FREE_ON_RESUME - {"num-server-rounds", "data", "division-file", "early-stop"}) | {
     "seed",
     "num-clients",
     "diagnostics",

@@ -329,9 +329,9 @@ def conduct(
 
 def write(tables: list[Table], folder: Path) -> None:
     """Leave tables as ``table.md``, ``table.csv`` and, if there are more, ``table-2.csv`` …."""
-    from ..core.files import write_atomically
+    from ..core.files import private_folder, write_atomically
 
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     for old in folder.glob("table*.csv"):
         old.unlink()
     head = f"Made on {time.strftime('%Y-%m-%d')}.\n\n"

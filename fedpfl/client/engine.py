@@ -29,6 +29,7 @@ from ..setup.config import Config
 from ..training.device import require_device
 from ..training.loop import Score, evaluate, run_phase
 from ..training.phase import Forward, Phase
+from . import policy
 from .number import clients_of, own_data_path, stored_number, unnumbered
 from .state import ClientState
 
@@ -72,6 +73,9 @@ class Engine:
         self.sharing.accept({})
         # All clients must divide common data alike; data of a device's own are not divided.
         division: dict[str, Value] = {} if self.own else {"division": self.data.checksum}
+        if message.config.get("in-turn") is True:  # a device, not one of a simulation's many clients
+            key = str(message.config.get("state-key", ""))
+            division["identity"] = ClientState(self.config.run.state_dir, key, client).secret()
         if self.data.remarks:
             division["remarks"] = "\n".join(self.data.remarks)
         return Payload(
@@ -316,9 +320,10 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
     Raises
     ------
     FedpflError
-        A setting, the data, the stored state or the message is not as it should be.
+        A setting, the data, the stored state or the message is not as it should be, or the device's policy refuses it.
     """
     path = own_data_path(node_config)
+    policy.check(run_config, path)
     if path and not {"partition-id", "num-partitions"} & node_config.keys():
         nodes, given = clients_of(run_config), stored_number(message, run_config, path)
         if given is None and kind == "query":

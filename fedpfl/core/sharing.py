@@ -322,7 +322,12 @@ def _stored(arrays: Mapping[str, np.ndarray], name: str, shapes: Sequence[Shape]
 
 def is_parameter(layout: Layout) -> np.ndarray:
     """Return which values of a flat vector are trained parameters, not running statistics: bool, (layout.size,)."""
-    return layout.mask(lambda name: not name.split(PART)[0].endswith(RUNNING_STATISTICS))
+    return layout.mask(lambda name: not is_running_statistic(name))
+
+
+def is_running_statistic(name: str) -> bool:
+    """Return whether an array of a layout is BatchNorm's running mean or variance, or a part of one."""
+    return name.split(PART)[0].endswith(RUNNING_STATISTICS)
 
 
 def tied(model: nn.Module) -> list[list[str]]:

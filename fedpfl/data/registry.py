@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, NamedTuple, Sequence
 
-import numpy as np
-
 from ..core import parts
 
 
@@ -86,8 +84,9 @@ def table() -> list[DatasetInfo]:
 
 # Chooses among the partitioners by the data.
 AUTO = "auto"
-# (samples to divide, number of clients, settings, seed) → the positions of each client's samples.
-Partitioner = Callable[[Any, int, Any, int], List[np.ndarray]]
+# (samples to divide, number of clients, settings, seed) → the positions of each client's samples, or its training and
+# its test samples.
+Partitioner = Callable[[Any, int, Any, int], List[Any]]
 # (client, number of clients) → the classes that are this client's task, in the order in which it numbers them.
 Tasks = Callable[[int, int], Sequence[int]]
 
@@ -97,13 +96,16 @@ class PartitionerEntry(NamedTuple):
 
     deal: Partitioner
     draws: bool
+    cuts: bool
     tasks: Tasks | None
 
 
 _PARTITIONERS: dict[str, PartitionerEntry] = {}
 
 
-def partitioner(name: str, *, draws: bool = False, tasks: Tasks | None = None) -> Callable[[Partitioner], Partitioner]:
+def partitioner(
+    name: str, *, draws: bool = False, cuts: bool = False, tasks: Tasks | None = None
+) -> Callable[[Partitioner], Partitioner]:
     """Register a partitioner.
 
     Parameters
@@ -113,13 +115,15 @@ def partitioner(name: str, *, draws: bool = False, tasks: Tasks | None = None) -
     draws : bool
         The partitioner draws training and test samples by itself: it is called once with the training and once with
         the test samples instead of once with all.
+    cuts : bool
+        The partitioner cuts each client's samples into training and test samples by itself and returns both.
     tasks : callable, optional
         Says which classes each client has to tell apart, where these are not all classes of the data set. The client's
         labels are then their places in that list.
     """
 
     def register(deal: Partitioner) -> Partitioner:
-        _PARTITIONERS[name] = PartitionerEntry(deal, draws, tasks)
+        _PARTITIONERS[name] = PartitionerEntry(deal, draws, cuts, tasks)
         return deal
 
     return register

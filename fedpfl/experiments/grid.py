@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple, Protocol
 
 from ..core import parts
 from ..core.errors import ConfigError
-from ..core.files import Rounds
+from ..core.files import Rounds, private_folder
 from .store import PlannedRun, State, Store
 
 LOOK_SECONDS = 0.3
@@ -118,7 +118,7 @@ class Grid:
             The folder of the runs cannot be written.
         """
         try:
-            self._store.root.mkdir(parents=True, exist_ok=True)
+            private_folder(self._store.root)
         except OSError as error:
             raise ConfigError("output-dir", str(self._store.root), f"cannot be written ({error.strerror})") from error
         waiting = deque(run for run in self.runs if self._store.state(run) is not State.FINISHED)
@@ -148,7 +148,7 @@ class Grid:
 
     def _begin(self, run: PlannedRun, share: Share, waiting: deque[PlannedRun], watcher: Watcher) -> _Going | None:
         beside = self._store.beside(run)
-        beside.mkdir(parents=True, exist_ok=True)
+        private_folder(beside)
         lock = (beside / "lock").open("w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from ..analysis.fairness import worst_tenth
 from ..core.errors import ConfigError
+from ..core.stored import read_json
 from ..results.run import RunFolder
 
 WINDOW = 10
@@ -120,7 +120,7 @@ def measure(name: str, folder: RunFolder, beside: Path, clients: Collection[int]
     """
     mode = mode_of(name)
     if mode is not None:
-        return float(json.loads((beside / f"{NEW_CLIENTS}-{mode}.json").read_text(encoding="utf-8"))["weighted"])
+        return float(read_json(beside / f"{NEW_CLIENTS}-{mode}.json")["weighted"])
     return find(name).value(folder.metrics(), clients)
 
 

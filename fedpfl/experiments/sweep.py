@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ConfigError
-from ..core.files import write_atomically
+from ..core.files import private_folder, write_atomically
 from ..core.rng import generator
 from ..methods import find
 from ..results.run import RunFolder
@@ -126,7 +126,7 @@ class Sweep:
 
     def own(self, folder: Path) -> None:
         """Note in the folder of the tables which runs they are of."""
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         write_atomically(folder / RUNS, "".join(f"{run.name}\n" for run in self.runs).encode())
 
     def _of_runs(self, store: Store, title: str) -> Table:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core import parts
 from ..core.errors import ConfigError
+from ..core.files import private_folder
 from ..core.settings import Value, absolute_places
 from ..data import default_clients as natural_clients
 from ..data import with_partitioner
@@ -54,7 +55,8 @@ class Plan:
         """Say whether the run has done all its rounds and written its results, so that there is nothing to train."""
         last = self._last_round()
         done = last >= self.config.run.num_server_rounds or self.folder.stalled(self.config.run.early_stop)
-        return done and (self.folder.path / "summary.md").is_file()
+        # What is damaged is made again by going on with the run.
+        return done and (self.folder.path / "summary.md").is_file() and self.folder.is_intact(self.config.run.state_dir)
 
     def how_to_go_on(self) -> str:
         """Return why resuming a run that has finished trains nothing, and which setting changes that."""
@@ -158,7 +160,7 @@ def _fresh(config: Config) -> RunFolder:
         raise ConfigError("run-name", config.run.run_name, allowed)
     for key, path in (("output-dir", root), ("state-dir", Path(config.run.state_dir))):
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            private_folder(path)
         except OSError as error:
             raise ConfigError(key, str(path), f"cannot be written ({error.strerror})") from error
         if not os.access(path, os.W_OK):

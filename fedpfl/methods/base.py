@@ -189,6 +189,8 @@ class Method:
     refuses : dict of str to str
         Settings that the method cannot have, each with the reason, after the method's name in a sentence:
         ``personal-head``, ``trainable`` (other than ``all``) and ``loss`` (other than ``cross-entropy``).
+    server_sees_all : bool
+        Whether the server has to see arrays that are personal, to decide which ones are.
     """
 
     name: ClassVar[str]
@@ -197,6 +199,7 @@ class Method:
     equations: ClassVar[str] = ""
     aliases: ClassVar[tuple[str, ...]] = ()
     refuses: ClassVar[Mapping[str, str]] = {}
+    server_sees_all: ClassVar[bool] = False
     Settings: ClassVar[type[Any]] = NoSettings
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

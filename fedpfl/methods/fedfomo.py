@@ -70,7 +70,7 @@ class FedFomo(Method):
     )
     extras = (
         Extra("models", CLIENT, "models of other clients, a row each", (ANY, SHARED)),
-        Extra("weights", SERVER, "ω, the weight that the client gave to each of them", (ANY,)),
+        Extra("weights", SERVER, "ω, the weight that the client gave to each of them", (ANY,), checked=True),
     )
     Settings = FedFomoSettings
 

@@ -109,7 +109,7 @@ class Simulation:
         StateError
             A file of the run is missing or damaged.
         """
-        config, task = Config.parse(folder.config()), folder.task()
+        config, task = Config.parse(folder.config()), folder.described()
         last, stored = folder.checkpoint()
         clients = int(task["clients"])
         engine = Engine(config, federated_data(config.data, clients, config.run.seed), clients)
@@ -189,7 +189,11 @@ def _local_train(left: Simulation, new: Sequence[int]) -> dict[int, float]:
         local = left.load(client, "train")
         own = left.engine.sharing.personal_elements()
         decay = left.engine.config.training.weight_decay
-        phases = [_of_personal(phase, own, decay) for phase in left.engine.config.method.schedule(local)]
+        phases = list(left.engine.config.method.schedule(local))
+        if own.keys() & dict(local.model.named_parameters()).keys():
+            phases = [_of_personal(phase, own, decay) for phase in phases]
+        elif own:  # running statistics alone, which move under parameters that stand still
+            phases = [replace(phase, learning_rate=0.0, groups=(), penalty=None, project=None) for phase in phases]
         left.train(phases, local, "batches", weight_decay=0.0)
         trained = left.engine.sharing.get_personal()
         left.engine.sharing.set_shared(left.rule.shared)  # running statistics have moved

@@ -146,12 +146,14 @@ def make_rule(config: Config, clients: Iterable[Client], sharing: Sharing) -> Ru
     federation = Federation(
         clients=listed,
         layout=sharing.layout,
-        held_out=frozenset(new_clients(run.seed, run.new_clients, len(listed))),
+        held_out=frozenset(new_clients(run.seed, run.new_clients, len(listed))) | {c.id for c in listed if c.absent},
         seed=run.seed,
         wire_dtype=run.wire_dtype,
         noisy=config.privacy.on,
     )
     rule = aggregation.rule(federation, sharing.get_shared(), **aggregation.options, **sharing.rule_options)
+    rule.robust = config.robust
+    config.robust.require_enough(run.asked(len(rule.participants)))
     if config.server.on:
         rule.server_step = ServerStep(config.server, rule.layout)
     return rule

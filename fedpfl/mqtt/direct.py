@@ -16,7 +16,7 @@ from .server import ServerBridge
 from .upstream import Upstream
 
 NAME = "direct"
-# A SuperNode has up to four connections and, beside the one that is held, up to four requests at a time.
+# A SuperNode has up to four connections: one with a held request, the others with up to four requests at a time.
 MAX_CONNECTIONS = 256
 MAX_RUNNING = 256
 # Bytes of bodies that the HTTP server takes without the one that may exceed it; all of them fit between the two sides.

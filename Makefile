@@ -94,7 +94,7 @@ test-cluster: install ## `flwr run .` on a Ray cluster of two nodes, here on one
 FLOWER_TESTS := tests/test_app.py tests/test_cluster.py tests/test_flower_private.py tests/test_layering.py \
 	tests/test_messages.py tests/cli/test_plan.py tests/cli/test_watched.py tests/client tests/deployment/test_credentials.py \
 	tests/deployment/test_faults.py tests/deployment/test_testbed.py tests/deployment/test_up.py tests/launch tests/mqtt \
-	tests/strategies/test_exchange.py
+	tests/flower/test_exchange.py
 LATEST := build/flower-latest
 
 # The newest flwr alone in a virtual environment of its own, which finds everything else in the other one.

@@ -1,5 +1,5 @@
 """What Flower loads on a client; the code is in the package, so that no other folder's file can take its place."""
 
-from fedpfl.client_app import app
+from fedpfl.flower.client_app import app
 
 __all__ = ["app"]

@@ -1,5 +1,5 @@
 """What Flower loads on the server; the code is in the package, so that no other folder's file can take its place."""
 
-from fedpfl.server_app import app
+from fedpfl.flower.server_app import app
 
 __all__ = ["app"]

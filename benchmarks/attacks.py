@@ -27,9 +27,9 @@ from torch import nn
 import fedpfl
 from fedpfl.core.payload import Payload
 from fedpfl.data.federation import Samples
+from fedpfl.engine.rounds import RoundFailed
 from fedpfl.methods import find
 from fedpfl.methods.base import LocalRound
-from fedpfl.strategies import RoundFailed
 from fedpfl.training.phase import Phase
 
 CLIENTS, CLASSES, ROUNDS = 10, 10, 16

@@ -42,10 +42,10 @@ from torch import Tensor, nn
 from fedpfl.core.federation import Client
 from fedpfl.core.rng import generator
 from fedpfl.data.federation import FederatedData
+from fedpfl.engine.notes import ArrayNote
+from fedpfl.engine.player import keep_freed_memory, receive_array, send_arrays
+from fedpfl.engine.pool import enlarge
 from fedpfl.setup.config import Config
-from fedpfl.transports.notes import ArrayNote
-from fedpfl.transports.player import keep_freed_memory, receive_array, send_arrays
-from fedpfl.transports.pool import enlarge
 
 # Of the straight loop; the time of a core for an exchange beyond work and copies; memory with 1,000 clients.
 GOAL_RATIO, GOAL_EXCHANGE_MS, GOAL_GIB = 1.5, 0.4, 1.2

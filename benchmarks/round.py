@@ -37,8 +37,8 @@ from torch import Tensor, nn
 from fedpfl.core.federation import Client
 from fedpfl.core.rng import generator
 from fedpfl.data.federation import FederatedData
+from fedpfl.engine.rounds import RoundLoop
 from fedpfl.setup.config import Config
-from fedpfl.strategies import PersonalisedStrategy
 
 # Looking through all processes takes time from the training that is measured.
 SAMPLE_SECONDS = 5.0
@@ -167,7 +167,7 @@ class BareLoop:
         """End the processes."""
         self._processes.__exit__(*error)
 
-    def train(self, strategy: PersonalisedStrategy, rounds: list[list[Client]]) -> tuple[list[float], Tensor]:
+    def train(self, strategy: RoundLoop, rounds: list[list[Client]]) -> tuple[list[float], Tensor]:
         """Train all rounds from the strategy's initial weights; return the seconds of each and the final weights."""
         self._start.copy_(torch.from_numpy(strategy.rule.shared))
         seconds = []

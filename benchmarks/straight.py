@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from fedpfl.core.federation import Client
 from fedpfl.data.federation import FederatedData
+from fedpfl.engine.rounds import RoundLoop
 from fedpfl.setup.assembly import assemble, make_rule
 from fedpfl.setup.config import Config
-from fedpfl.strategies import PersonalisedStrategy
 
 
 class Processes:
@@ -88,11 +88,11 @@ class Processes:
             answers -= 1
 
 
-def make_strategy(config: Config, data: FederatedData) -> PersonalisedStrategy:
+def make_strategy(config: Config, data: FederatedData) -> RoundLoop:
     """Return the strategy of the run, which chooses the clients and holds the initial weights."""
     _, sharing = assemble(config, data.input_shape, data.num_classes)
     clients = [Client(i, *data.sizes(i)) for i in range(data.num_clients)]
-    return PersonalisedStrategy(make_rule(config, clients, sharing), config.run, "benchmark")
+    return RoundLoop(make_rule(config, clients, sharing), config.run, "benchmark")
 
 
 def steps_of(client: Client, config: Config) -> int:

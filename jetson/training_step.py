@@ -26,7 +26,7 @@ def main() -> None:
 
     import fedpfl.cli.bridge
     import fedpfl.client.worker
-    import fedpfl.client_app
+    import fedpfl.flower.client_app
     import fedpfl.launch.forkserver
     from fedpfl.client.engine import handle
     from fedpfl.core.payload import Payload

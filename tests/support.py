@@ -1,4 +1,4 @@
-"""An in-process federation: the real server, strategies and client engine with Flower's runtime left out."""
+"""An in-process federation: the real server, transport and client engine with Flower's runtime left out."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.data import Samples
-from fedpfl.messages import from_content, to_content
+from fedpfl.engine import federation as engine_federation
+from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.transport import Transport
+from fedpfl.flower import nodes
+from fedpfl.flower.messages import from_content, to_content
+from fedpfl.flower.transport import run_over_flower
 from fedpfl.methods.base import LocalRound
 from fedpfl.models.registry import BaseHeadModel
 from fedpfl.results.export import export_personal
 from fedpfl.results.run import RunFolder
 from fedpfl.rules import Rule
-from fedpfl.server.federation import run_federation
 from fedpfl.setup.config import Config
 from fedpfl.training.loop import run_phase
-from fedpfl.transports import flower
-from fedpfl.transports.local import LocalTransport
 
 # Flower sets these when it starts a process; a message cannot be made without.
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
 # Nodes in this process are all there from the beginning.
-flower.SETTLED_SECONDS = flower.GRACE_SECONDS = 0.0
+nodes.SETTLED_SECONDS = nodes.GRACE_SECONDS = 0.0
 
 
 class Clock:
@@ -61,7 +63,7 @@ class Clock:
     def of_the_server(cls, monkeypatch: pytest.MonkeyPatch) -> Clock:
         """Return one by which servers go for the time of a test."""
         clock = cls()
-        for module in ("transports.flower", "strategies.rounds", "transports.exchange"):
+        for module in ("engine.rounds", "flower.exchange", "flower.nodes", "flower.pace"):
             monkeypatch.setattr(f"fedpfl.{module}.time", clock)
         return clock
 
@@ -149,7 +151,14 @@ class LocalGrid(Grid):
         return [self.replies.pop(m) for m in found]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        raise AssertionError("the strategies have their own loop")
+        raise AssertionError("the engine has its own loop")
+
+
+def run_federation(way: Grid | Transport, values: dict[str, Any]) -> RunFolder:
+    """Run a federation over a Grid, or by another transport."""
+    if isinstance(way, Grid):
+        return run_over_flower(way, values)
+    return engine_federation.run_federation(way, Config.parse(values))
 
 
 QUICK = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedpfl import flower_private
-from fedpfl.transports import exchange
+from fedpfl.flower import exchange
 
 ROOT = Path(__file__).parents[1]
 # Flower's documented interface (its reference of the Python API), in the modules' __all__.

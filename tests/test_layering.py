@@ -23,11 +23,9 @@ LAYERS = [
     ["methods"],
     ["setup"],
     ["client"],
-    ["messages", "results"],
-    ["transports"],
-    ["strategies"],
-    ["server"],
-    ["client_app", "server_app"],
+    ["results"],
+    ["engine"],
+    ["flower"],
     ["launch"],
     ["analysis"],
     ["experiments"],
@@ -71,7 +69,7 @@ def test_dependencies_point_downwards(module):
         ours = other.split(".")[0] == PACKAGE.name
         if ours and part_of(other) != part:
             assert RANK[part_of(other)] < RANK[part], f"{module} imports {other}"
-        if not ours and part in {*DEVICE_PACKAGES, "mqtt"}:
+        if not ours and part in {*DEVICE_PACKAGES, "mqtt", "results", "engine"}:
             assert other.split(".")[0] != "flwr", f"{module} imports flwr"
 
 
@@ -111,7 +109,7 @@ def test_the_training_core_loads_without_flower():
 
 
 def test_flower_loads_the_apps_without_torch():
-    code = "import sys, fedpfl.client_app, fedpfl.server_app; assert 'torch' not in sys.modules"
+    code = "import sys, fedpfl.flower.client_app, fedpfl.flower.server_app; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 

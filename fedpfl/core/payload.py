@@ -1,4 +1,4 @@
-"""What one message carries, in plain types: the engine and the strategies know nothing of Flower's records."""
+"""What one message carries, in plain types: only ``flower/`` knows Flower's records."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ from ..data import default_clients as natural_clients
 from ..data import with_partitioner
 from ..data.partitioners import chosen_partitioner
 from ..data.registry import AUTO
+from ..engine.listeners.trackers import require_tracker
 from ..methods import discover
 from ..models import require_known
 from ..results.run import RunFolder, find_run
-from ..results.trackers import require_tracker
 from ..setup.config import Config, RunSettings, check_keys
 from ..training.device import require_device
 

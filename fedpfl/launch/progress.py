@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from logging import WARNING, Handler, LogRecord, getLogger
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
+from ..engine.listener import Listener
 from ..results.line import in_words
+from ..results.record import Round
+from ..results.run import RunFolder
+from ..rules import Rule
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-class Display(Protocol):
-    """Shows stages and rounds; a context manager."""
+class Display(Listener):
+    """Shows a run on standard error: stages, rounds and lines of text. A context manager."""
 
-    def __enter__(self) -> Display:
-        """Begin."""
+    def __enter__(self) -> Self:
+        """Begin to show."""
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -28,32 +35,33 @@ class Display(Protocol):
         """Clean up the screen."""
 
     def stage(self, words: str) -> None:
-        """Say what the run is doing before its first round and after its last."""
+        """Show what the run is doing before its first round and after its last."""
 
-    def round(self, line: dict[str, Any]) -> None:
+    def round(self, line: Mapping[str, Any]) -> None:
         """Show a finished round, given its line of ``metrics.jsonl``."""
 
     def line(self, words: str) -> None:
         """Show a line of text, such as a warning, also where no progress is shown."""
-
-    def printed(self, client: int, text: str) -> None:
-        """Show what a client has printed."""
-
-
-class _Spoken:
-    """Lines on standard error, in whole ones."""
-
-    def line(self, words: str) -> None:
-        """Print a line."""
         print(words, file=sys.stderr, flush=True)
 
     def printed(self, client: int, text: str) -> None:
-        """Print each line with the client's number before it."""
+        """Show each line that a client has printed, with the client's number before it."""
         for words in text.splitlines():
             self.line(f"client {client}: {words}")
 
+    def run_started(self, folder: RunFolder, remarks: Sequence[str]) -> None:
+        """Show the remarks."""
+        for remark in remarks:
+            self.line(f"note: {remark}")
+        self.stage("first round")
 
-class Lines(_Spoken):
+    def round_ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
+        """Show the round."""
+        self.round(done.line)
+        return False
+
+
+class Lines(Display):
     """Plain lines with the seconds since the start.
 
     Parameters
@@ -67,21 +75,12 @@ class Lines(_Spoken):
     def __init__(self, total: int, quiet: bool = False) -> None:
         self._total, self._quiet, self._started = total, quiet, time.monotonic()
 
-    def __enter__(self) -> Lines:
-        """Begin."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave everything as it is."""
-
     def stage(self, words: str) -> None:
         """Print a stage."""
         if not self._quiet:
             print(f"[{time.monotonic() - self._started:6.1f} s] {words}", file=sys.stderr, flush=True)
 
-    def round(self, line: dict[str, Any]) -> None:
+    def round(self, line: Mapping[str, Any]) -> None:
         """Print a round."""
         self.stage(f"round {line['round']}/{self._total}: {in_words(line)}")
 
@@ -103,7 +102,7 @@ class _Drawn:
         self._progress.stop()
 
 
-class Bar(_Drawn, _Spoken):
+class Bar(_Drawn, Display):
     """A progress bar, below the lines of what is said meanwhile.
 
     Parameters
@@ -134,7 +133,7 @@ class Bar(_Drawn, _Spoken):
         """Print a line above the bar, as it is."""
         self._progress.console.print(words, markup=False, highlight=False, soft_wrap=True)
 
-    def round(self, line: dict[str, Any]) -> None:
+    def round(self, line: Mapping[str, Any]) -> None:
         """Move the bar."""
         self._moved += line["bytes_up"] + line["bytes_down"]
         result = in_words(line, self._moved)
@@ -243,23 +242,6 @@ class GridBar(_Drawn, GridLines):
 def grid_display(quiet: bool) -> GridLines:
     """Choose the display of a grid that fits where standard error goes."""
     return GridBar() if sys.stderr.isatty() and not quiet else GridLines(quiet)
-
-
-class Told:
-    """Passes on to a display what a run tells its :class:`~fedpfl.server.federation.Watch`."""
-
-    def __init__(self, shown: Display) -> None:
-        self._shown = shown
-
-    def described(self, remarks: Sequence[str]) -> None:
-        """Show the remarks."""
-        for remark in remarks:
-            self._shown.line(f"note: {remark}")
-        self._shown.stage("first round")
-
-    def round(self, line: dict[str, Any]) -> None:
-        """Show a round."""
-        self._shown.round(line)
 
 
 class _Warnings(Handler):

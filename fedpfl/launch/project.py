@@ -48,7 +48,7 @@ clientapp = "client_app:app"
 _APP = '''\
 """What Flower loads on {side}; all of it is fedpfl's, which finds this app's parts beside this file."""
 
-from fedpfl.{name}_app import app
+from fedpfl.flower.{name}_app import app
 
 __all__ = ["app"]
 '''

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from ..core.errors import NoPlainModel
+from ..engine.federation import run_federation
+from ..engine.listener import Listener
+from ..engine.local import LocalTransport
 from ..results.export import export_personal
 from ..results.run import RunFolder
-from ..server.federation import Watch, run_federation
 from ..setup.config import Config
-from ..transports.local import LocalTransport
 from .plan import Plan
-from .progress import Display, Told, logged
+from .progress import Display, logged
 
 
 def simulate(
     config: Config,
-    watch: Watch | None = None,
+    listeners: Sequence[Listener] = (),
     workers: int | None = None,
     clients_per_gpu: int = 1,
     printed: Callable[[int, str], None] | None = None,
@@ -30,8 +31,8 @@ def simulate(
     ----------
     config : Config
         The run's settings, with run-name and num-clients.
-    watch : Watch, optional
-        Is told of the clients and of each round.
+    listeners : sequence of Listener
+        Follow the run.
     workers : int, optional
         Processes that play the clients; 0: this process does. By default as many as there are cores.
     clients_per_gpu : int
@@ -54,7 +55,7 @@ def simulate(
     traces = Path(config.run.output_dir).expanduser() / config.run.run_name / "tracebacks"
     try:
         with LocalTransport(config, workers, clients_per_gpu, printed or _drop, traces) as transport:
-            return run_federation(transport, config.flat(), watch)
+            return run_federation(transport, config, listeners)
     finally:
         torch.set_num_threads(threads)
 
@@ -83,7 +84,7 @@ def carry_out(plan: Plan, shown: Display, workers: int | None = None, clients_pe
             shown.line(f"note: {plan.how_to_go_on()}")
         else:
             shown.stage("reading the data")
-            simulate(plan.config, Told(shown), workers, clients_per_gpu, shown.printed)
+            simulate(plan.config, [shown], workers, clients_per_gpu, shown.printed)
         export(plan, shown)
 
 

@@ -262,7 +262,7 @@ def copy_app(app: Path | None, to: Path) -> None:
         (to / "pyproject.toml").write_text(project, encoding="utf-8")
         for side in ("server", "client"):
             # Flower looks for the name in the text.
-            text = f'from fedpfl.{side}_app import app\n\n__all__ = ["app"]\n'
+            text = f'from fedpfl.flower.{side}_app import app\n\n__all__ = ["app"]\n'
             (to / f"{side}_app.py").write_text(text, encoding="utf-8")
         return
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -26,11 +27,13 @@ class Round:
     bytes_evaluation_only : int
         Not among those: what travels for ``evaluate-global`` alone, both ways.
     details : dict of str to float
-        What the rule and its companions measured, for ``metrics.jsonl``.
+        What the rule and the listeners measured, for ``metrics.jsonl``.
     arrays : dict of str to ndarray
         What the rule wants kept of this round, each in a file of its own.
     privacy : dict of str to float
         What differential privacy has cost so far, see :meth:`ServerPrivacy.spent`; empty without it.
+    line : dict
+        The round's line of ``metrics.jsonl``; empty until it is recorded.
     """
 
     number: int
@@ -45,3 +48,4 @@ class Round:
     details: dict[str, float] = field(default_factory=dict)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     privacy: dict[str, float] = field(default_factory=dict)
+    line: dict[str, Any] = field(default_factory=dict)

@@ -178,6 +178,13 @@ class RunFolder:
         }  # fmt: skip
         self._write_task({**self.task(), **_task(input_shape, classes), **described})
 
+    def add_identities(self, identities: Mapping[str, str]) -> None:
+        """Store the nodes of clients that were absent before."""
+        task = self.task()
+        known = {**identities, **task.get("identities", {})}
+        if known != task.get("identities", {}):
+            self._write_task({**task, "identities": known})
+
     def require_task(self, input_shape: tuple[int, ...], classes: Sequence[int], division: int | None = None) -> None:
         """Raise :class:`ConfigError` if a run that goes on has another task, or other data in common, than before."""
         before = self.task()

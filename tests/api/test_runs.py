@@ -133,7 +133,7 @@ def test_what_is_wrong_is_one_line_before_anything_is_run(elsewhere, given, word
 
 
 def test_an_interrupted_run_leaves_nobody_and_goes_on(elsewhere, monkeypatch):
-    import fedpfl.server.federation as server
+    import fedpfl.engine.federation as server
 
     record = server._Recorder.ended
 

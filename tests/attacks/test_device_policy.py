@@ -18,7 +18,6 @@ from support import LocalGrid, arrays, federation, simulate
 from waiting import HANG_SECONDS
 from worker_parts import workers
 
-from fedpfl import client_app
 from fedpfl.client import policy, protocol
 from fedpfl.client.engine import handle
 from fedpfl.client.forward import forward
@@ -26,8 +25,9 @@ from fedpfl.client.policy import PolicyError
 from fedpfl.core import parts
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.payload import Payload
-from fedpfl.messages import to_content
-from fedpfl.server.federation import run_federation
+from support import run_federation
+from fedpfl.flower import client_app
+from fedpfl.flower.messages import to_content
 
 SHIPPED = Path(__file__).parents[2] / "jetson" / "policy.toml"
 NODE = {"partition-id": 1, "num-partitions": 3}

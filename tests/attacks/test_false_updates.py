@@ -10,11 +10,11 @@ import pytest
 from support import FEW_SAMPLES, LocalGrid, arrays, federation, quick, simulate
 
 from fedpfl.core.errors import FedpflError
+from fedpfl.engine.rounds import RoundFailed
+from support import run_federation
 from fedpfl.methods import methods
 from fedpfl.results.run import RunFolder
-from fedpfl.server.federation import run_federation
 from fedpfl.setup.config import Config
-from fedpfl.strategies import RoundFailed
 
 LARGE = np.float32(0.99) * np.finfo(np.float32).max
 CLIENTS = 7

@@ -13,9 +13,9 @@ from fedpfl.data.dataset import Dataset
 from fedpfl.data.partitioners import partition
 from fedpfl.data.rebalance import THRESHOLDS, most_rebalanced, quota, rebalance
 from fedpfl.data.settings import DataSettings
+from support import run_federation
 from fedpfl.methods import fedreg
 from fedpfl.methods.fedreg import FedReGSettings
-from fedpfl.server.federation import run_federation
 
 CLAIM = 999_999
 DEFAULT = FedReGSettings().max_growth

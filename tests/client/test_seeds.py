@@ -9,10 +9,10 @@ from support import FEW_SAMPLES, federation, simulate
 from fedpfl import Method
 from fedpfl.core import parts
 from fedpfl.core.payload import Payload
+from support import run_federation
+from fedpfl.engine.local import LocalTransport
 from fedpfl.results.new_clients import Simulation
-from fedpfl.server.federation import run_federation
 from fedpfl.setup.config import Config
-from fedpfl.transports.local import LocalTransport
 
 SETTINGS = {
     "num_clients": 3, "num_server_rounds": 2, "local_epochs": 1, "validation_fraction": 0.2, "evaluate_trained": True,

@@ -16,11 +16,11 @@ from fedpfl.core.errors import ConfigError, FedpflError, LayoutError
 from fedpfl.core.extras import ANY, BOTH, CLIENT, RECEIVED, SERVER, SHARED, Extra, Extras, describe
 from fedpfl.core.payload import Payload
 from fedpfl.core.privacy import private_reply
-from fedpfl.messages import from_content
+from support import run_federation
+from fedpfl.flower.messages import from_content
 from fedpfl.methods import Method, methods
 from fedpfl.methods.base import Aggregation
 from fedpfl.rules.mean import Mean
-from fedpfl.server.federation import run_federation
 from fedpfl.setup.assembly import assemble, extras_of
 from fedpfl.setup.config import Config
 

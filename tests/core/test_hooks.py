@@ -6,11 +6,11 @@ import pytest
 
 import fedpfl
 from fedpfl.core.errors import ConfigError
+from fedpfl.engine.listener import Listener
 from fedpfl.methods.kept import KeepsArrays
 from fedpfl.rules.mean import Mean
-from fedpfl.strategies.companion import Companion
 
-BASES = {"method": fedpfl.Method, "rule": Mean, "companion": Companion}
+BASES = {"method": fedpfl.Method, "rule": Mean, "listener": Listener}
 
 
 def nothing(self, *args):
@@ -24,7 +24,7 @@ def nothing(self, *args):
         ("method", "globalModel", "global_model"), ("method", "is_share", "is_shared"),
         ("method", "aggregate", "aggregation"), ("method", "adaption", "adaptation"), ("method", "setings", "Settings"),
         ("rule", "attachment", "attachments"), ("rule", "out_going", "outgoing"), ("rule", "remember", "remembers"),
-        ("companion", "recieve", "receive"), ("companion", "combine", "combined"),
+        ("listener", "recieve", "receive"), ("listener", "combine", "combined"),
     ],
 )  # fmt: skip
 def test_it_is_named_with_the_hook_that_was_meant(kind, name, meant):

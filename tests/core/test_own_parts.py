@@ -17,11 +17,11 @@ from fedpfl import models
 from fedpfl.core import parts
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.data import Dataset, DataSettings, federated_data
+from support import run_federation
+from fedpfl.engine.local import LocalTransport
 from fedpfl.methods import Method, find, methods
 from fedpfl.results.run import RunFolder
-from fedpfl.server.federation import run_federation
 from fedpfl.setup.config import Config, check_keys
-from fedpfl.transports.local import LocalTransport
 
 PARTS = """
     from dataclasses import dataclass

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from fedpfl.engine.privacy import ServerPrivacy, epsilon
 from scipy import stats
 from support import FEW_SAMPLES, LocalGrid, federation, play, rule, simulate
 from typer.testing import CliRunner
@@ -22,7 +23,8 @@ from fedpfl.core.federation import Client
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.privacy import KEY_FILE, PrivacySettings, clipped, gaussian, noise_key, private_reply, private_update
-from fedpfl.messages import from_content
+from support import run_federation
+from fedpfl.flower.messages import from_content
 from fedpfl.methods import methods
 from fedpfl.results.record import Round
 from fedpfl.results.run import RunFolder
@@ -31,10 +33,8 @@ from fedpfl.rules import Rule
 from fedpfl.rules.channel_mean import PartialMean
 from fedpfl.rules.factor_split import FactorSplit
 from fedpfl.rules.mean import Mean
-from fedpfl.server.federation import run_federation
 from fedpfl.setup.assembly import assemble, make_rule
 from fedpfl.setup.config import Config
-from fedpfl.strategies.privacy import ServerPrivacy, epsilon
 
 KEY = b"k" * 32
 DP = {"dp_noise_multiplier": 0.5, "dp_clip_norm": 0.05}

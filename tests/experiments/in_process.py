@@ -11,10 +11,10 @@ from typing import Any
 from support import engine
 
 from fedpfl.core.errors import FedpflError
+from support import run_federation
 from fedpfl.experiments.grid import Share
 from fedpfl.experiments.store import PlannedRun, Store
 from fedpfl.results.new_clients import try_new_clients
-from fedpfl.server.federation import run_federation
 
 
 class InProcess:

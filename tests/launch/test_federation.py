@@ -20,12 +20,12 @@ from fedpfl.core import parts
 from fedpfl.core.errors import ConfigError, FedpflError, LayoutError, StateError
 from fedpfl.core.extras import SERVER, Extra
 from fedpfl.core.payload import Payload
+from support import run_federation
 from fedpfl.layers.memory import in_twin
 from fedpfl.methods import Method, fedala, fedfomo, methods
 from fedpfl.methods.trained import KeepsTrained
 from fedpfl.results.line import in_words
 from fedpfl.results.summary import outcome
-from fedpfl.server.federation import run_federation
 from fedpfl.setup.assembly import assemble, extras_of
 from fedpfl.setup.config import Config
 
@@ -85,7 +85,7 @@ KILLED = """
 import os, pathlib, signal, sys
 import torch  # before the patch
 from support import LocalGrid, federation
-from fedpfl.server.federation import run_federation
+from support import run_federation
 trained, replace = [], pathlib.Path.replace
 def intercept(kind, client, payload):
     trained.extend([payload.config["round"]] if kind == "train" else [])

@@ -12,7 +12,7 @@ from fedpfl.client.engine import handle
 from fedpfl.client.number import own_data_path
 from fedpfl.core.errors import ConfigError, FedpflError, StateError
 from fedpfl.core.payload import Payload
-from fedpfl.server.federation import run_federation
+from support import run_federation
 
 
 class PathsAlone(LocalGrid):

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 from fedpfl.cli import app as cli
 from fedpfl.core import parts
 from fedpfl.core.errors import ConfigError, FedpflError
+from support import run_federation
 from fedpfl.launch.plan import prepare
 from fedpfl.launch.project import files, make
 from fedpfl.launch.superlink import copy_app
 from fedpfl.methods import discover
 from fedpfl.results.export import export_personal
-from fedpfl.server.federation import run_federation
 from fedpfl.setup import reference
 
 slow = [

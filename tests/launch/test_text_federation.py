@@ -12,9 +12,9 @@ from support import LocalGrid, federation, quick, simulate
 
 from fedpfl import models
 from fedpfl.core.errors import FedpflError
+from support import run_federation
 from fedpfl.methods import methods
 from fedpfl.results.export import export_personal
-from fedpfl.server.federation import run_federation
 
 # Methods that compute with the input itself.
 REFUSE = {"pfedgate": "method = 'pfedgate': its gate computes with the input, and tokens are no quantities"}

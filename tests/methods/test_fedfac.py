@@ -12,10 +12,10 @@ from fedpfl import models
 from fedpfl.core.errors import ConfigError, LayoutError
 from fedpfl.core.federation import Client
 from fedpfl.core.layout import Layout
+from support import run_federation
 from fedpfl.layers.channels import hidden_layers, norm_of
 from fedpfl.results.export import export_personal
 from fedpfl.results.new_clients import Simulation
-from fedpfl.server.federation import run_federation
 from fedpfl.setup.assembly import assemble, make_rule
 from fedpfl.setup.config import Config
 

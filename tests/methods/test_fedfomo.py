@@ -11,9 +11,9 @@ from support import LocalGrid, federation, head, linear_round, simulate, softmax
 from fedpfl.core.errors import ConfigError, LayoutError
 from fedpfl.core.extras import Extras
 from fedpfl.core.payload import Payload
-from fedpfl.messages import from_content
+from support import run_federation
+from fedpfl.flower.messages import from_content
 from fedpfl.methods.fedfomo import FedFomo, FedFomoSettings
-from fedpfl.server.federation import run_federation
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 from fedpfl.training.settings import TrainingSettings

@@ -16,11 +16,11 @@ from fedpfl.client.engine import handle
 from fedpfl.core.errors import ConfigError, LayoutError
 from fedpfl.core.frozen import frozen, frozen_hash
 from fedpfl.core.payload import Payload
+from support import run_federation
 from fedpfl.methods import methods
 from fedpfl.models.adapters import in_adapter
 from fedpfl.results.export import export_personal
 from fedpfl.results.new_clients import Simulation
-from fedpfl.server.federation import run_federation
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 

@@ -11,10 +11,10 @@ from support import LocalGrid, federation, simulate
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.layout import Layout
-from fedpfl.messages import from_content
+from support import run_federation
+from fedpfl.flower.messages import from_content
 from fedpfl.methods import methods
 from fedpfl.results.new_clients import Simulation, try_new_clients
-from fedpfl.server.federation import run_federation
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 

@@ -11,9 +11,9 @@ from torch import nn
 from fedpfl import models
 from fedpfl.core.layout import Layout
 from fedpfl.data.federation import Samples
-from fedpfl.messages import from_content
+from support import run_federation
+from fedpfl.flower.messages import from_content
 from fedpfl.results.new_clients import Simulation
-from fedpfl.server.federation import run_federation
 from fedpfl.setup.config import Config
 from fedpfl.training.loop import run_phase
 from fedpfl.training.phase import Correction, Phase

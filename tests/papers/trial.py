@@ -25,11 +25,10 @@ from fedpfl.core.errors import FedpflError
 from fedpfl.core.federation import Client
 from fedpfl.core.payload import Payload
 from fedpfl.data import FederatedData
-from fedpfl.server.federation import run_federation
+from support import run_federation
+from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.transport import Fail, Request
 from fedpfl.setup.config import Config
-from fedpfl.transports import Request
-from fedpfl.transports.base import Fail
-from fedpfl.transports.local import LocalTransport
 
 # Of the program, of what is done here and of made data: records of another version are old.
 VERSION = f"{fedpfl.__version__}/2/{made_data.VERSION}"

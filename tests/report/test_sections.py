@@ -10,9 +10,9 @@ from fedpfl.analysis.figure import Distributions, Division, Heatmap, Lines
 from fedpfl.core.errors import DataError, StateError
 from fedpfl.core.payload import Payload
 from fedpfl.data import DataSettings, federated_data, load, no_downloads
+from fedpfl.engine.federation import _division
 from fedpfl.report import sections
 from fedpfl.results.run import RunFolder
-from fedpfl.server.federation import _division
 
 
 def by_title(runs):

@@ -17,11 +17,11 @@ from fedpfl.client.engine import Engine
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.core.federation import new_clients
 from fedpfl.data.federation import federated_data
+from support import run_federation
 from fedpfl.layers.memory import in_twin
 from fedpfl.methods import methods
 from fedpfl.results.export import export_personal
 from fedpfl.results.new_clients import MODES, Simulation, _of_personal, try_new_clients
-from fedpfl.server.federation import run_federation
 from fedpfl.setup.config import Config
 from fedpfl.training.phase import Phase
 

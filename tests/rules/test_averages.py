@@ -11,6 +11,7 @@ from support import FEW_SAMPLES, Killed, LocalGrid, arrays, federation, play, qu
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.layout import Layout
+from support import run_federation
 from fedpfl.methods import methods
 from fedpfl.methods.feddyn import FedDynMean
 from fedpfl.methods.scaffold import ControlledMean
@@ -27,7 +28,6 @@ from fedpfl.rules.by_part import MeanByPart
 from fedpfl.rules.clusters import Clusters
 from fedpfl.rules.mean import Mean
 from fedpfl.rules.norms import distance
-from fedpfl.server.federation import run_federation
 from fedpfl.setup.config import Config
 
 KINDS = ["clip", "median", "trimmed-mean", "krum"]

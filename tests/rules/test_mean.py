@@ -6,9 +6,9 @@ import pytest
 from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
+from fedpfl.engine.rounds import RoundLoop
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.config import RunSettings
-from fedpfl.strategies import PersonalisedStrategy
 
 LAYOUT = Layout.of([("w", (3,))])
 CLIENTS = [Client(i, n, 5) for i, n in enumerate((1, 2, 5))]
@@ -73,7 +73,7 @@ def test_the_mean_of_equal_vectors_is_that_vector_to_the_bit():
 def test_clients_are_drawn_by_seed_and_round(fraction, count):
     def drawn(seed, server_round):
         settings = RunSettings(fraction_train=fraction, seed=seed)
-        strategy = PersonalisedStrategy(Mean(FEDERATION, np.zeros(3, np.float32)), settings, "key")
+        strategy = RoundLoop(Mean(FEDERATION, np.zeros(3, np.float32)), settings, "key")
         return [c.id for c in strategy.choose(server_round)]
 
     assert all(len(drawn(1, r)) == count for r in range(1, 20))

@@ -9,12 +9,12 @@ from support import FEW_SAMPLES, Killed, LocalGrid, federation, play, rule, simu
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.layout import Layout
+from support import run_federation
 from fedpfl.methods import methods
 from fedpfl.rules import Rule
 from fedpfl.rules.by_part import MeanByPart
 from fedpfl.rules.mean import Mean
 from fedpfl.rules.server_step import ServerStep, ServerStepSettings
-from fedpfl.server.federation import run_federation
 from fedpfl.setup.config import Config
 
 FEW = {"num_server_rounds": 3, "local_epochs": 1, "fraction_train": 0.67, "model": "resnet8", **FEW_SAMPLES}

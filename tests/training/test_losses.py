@@ -11,10 +11,10 @@ from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.core.federation import Client
 from fedpfl.data.datasets import read_npz
 from fedpfl.data.federation import Samples
+from fedpfl.engine.replies import problems
 from fedpfl.methods import methods
 from fedpfl.results.export import export_personal
 from fedpfl.setup.config import Config
-from fedpfl.strategies.replies import problems
 from fedpfl.training.loop import evaluate
 
 ALLOWED = [name for name, method in methods().items() if "loss" not in method.refuses]

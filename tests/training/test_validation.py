@@ -9,9 +9,9 @@ from support import LocalGrid, federation, simulate
 from fedpfl.client.engine import engine_for
 from fedpfl.core.errors import ConfigError
 from fedpfl.data import DataSettings, FederatedData
+from support import run_federation
 from fedpfl.results.run import RunFolder
 from fedpfl.results.summary import summary
-from fedpfl.server.federation import run_federation
 from fedpfl.setup.config import Config
 
 QUICK = {"method": "fedavg", "local_epochs": 1, "num_server_rounds": 2, "validation_fraction": 0.2}

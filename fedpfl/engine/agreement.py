@@ -1,0 +1,218 @@
+"""What the clients learn together: those whose task differs from that of most others are left out by name."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from logging import WARNING, getLogger
+
+from torch import nn
+
+from ..core.claims import CLASSES_OVER_MEDIAN, FEW_CLASSES
+from ..core.errors import FedpflError, LayoutError, printable, reasons
+from ..core.federation import Client
+from ..core.layout import Layout
+from ..core.payload import Payload
+from ..core.sharing import Sharing
+from ..setup.assembly import assemble
+from ..setup.config import Config
+
+logger = getLogger("flwr")
+
+Descriptions = dict[int, Payload]
+
+OTHER_DATA = "its data do not fit the others'"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The task that clients have in common.
+
+    Attributes
+    ----------
+    model : nn.Module
+        What every client starts from, with the most classes that a client has.
+    sharing : Sharing
+        Which of its arrays travel.
+    descriptions : dict of int to Payload
+        How the clients that take part describe themselves.
+    input_shape : tuple of int
+        Of one sample.
+    classes : list of int
+        Each client's number of classes; an absent client counts as one with as many as most others have.
+    vocabulary : int
+        Different tokens of texts, else 0.
+    """
+
+    model: nn.Module
+    sharing: Sharing
+    descriptions: Descriptions
+    input_shape: tuple[int, ...]
+    classes: list[int]
+    vocabulary: int
+
+    @property
+    def division(self) -> int | None:
+        """The checksum of the division of common data; None if a client has data of its own."""
+        divisions = {description.config.get("division") for description in self.descriptions.values()}
+        return None if None in divisions else int(str(divisions.pop()))
+
+    @property
+    def clients(self) -> list[Client]:
+        """The clients with their numbers of samples, and those that are absent."""
+        metrics = {client: description.metrics for client, description in self.descriptions.items()}
+        sizes = {i: (int(m["train-samples"]), int(m["test-samples"])) for i, m in metrics.items()}
+        return [Client(i, *sizes.get(i, (0, 0)), absent=i not in sizes) for i in range(len(self.classes))]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What clients remark on common data, each remark once, and which clients are absent."""
+        texts = (str(description.config.get("remarks", "")).splitlines() for description in self.descriptions.values())
+        found = list(dict.fromkeys(line for lines in texts for line in lines))
+        absent = [str(client.id) for client in self.clients if client.absent]
+        if absent:
+            found.append(f"clients {', '.join(absent)} of {len(self.classes)} do not take part in this run")
+        return found
+
+
+def agree(config: Config, descriptions: Mapping[int, Payload]) -> Agreement:
+    """Build the model of most clients' task; leave out the clients that have another task or model.
+
+    Parameters
+    ----------
+    config : Config
+        The run's settings.
+    descriptions : mapping of int to Payload
+        How each client describes itself, within the bounds of :mod:`fedpfl.core.claims`.
+
+    Raises
+    ------
+    FedpflError
+        Too few clients agree (``min-clients``).
+    ConfigError
+        The method or the model does not fit the data.
+    """
+    total = int(next(iter(descriptions.values())).config["num-clients"])
+    least = config.run.enough_clients(total)
+    found = leave_out_others(descriptions, least)
+    shape, classes, vocabulary = _task(found, total)
+    model, sharing = assemble(config, shape, max(classes), vocabulary=vocabulary)
+    if len(set(classes)) > 1:
+        most, found = max(classes), leave_out_false_classes(found, sharing.layout, least)
+        shape, classes, vocabulary = _task(found, total)
+        if max(classes) != most:
+            model, sharing = assemble(config, shape, max(classes), vocabulary=vocabulary)
+    found = leave_out_other_models(found, sharing.layout, least)
+    return Agreement(model, sharing, found, shape, classes, vocabulary)
+
+
+def leave_out_others(descriptions: Mapping[int, Payload], least: int) -> Descriptions:
+    """Return the descriptions of the clients that have the task of most others, in client order.
+
+    The task is input shape, vocabulary of texts, the division of common data, and the layout of the shared arrays. The
+    number of classes may differ between clients whose layouts are the same, where what depends on it is personal.
+
+    Parameters
+    ----------
+    descriptions : mapping of int to Payload
+        How each client describes itself; its values are within :mod:`fedpfl.core.claims`.
+    least : int
+        How many clients have to agree.
+
+    Raises
+    ------
+    FedpflError
+        Fewer agree.
+    """
+    kept = dict(sorted(descriptions.items()))
+    kept = _without(kept, _others(kept, _inputs, OTHER_DATA), least)
+    common = {client: description for client, description in kept.items() if "division" in description.config}
+    why = "divides the data differently (another version of NumPy or of the data set?)"
+    kept = _without(kept, _others(common, _division, why), least)
+    median = statistics.median(int(description.config["num-classes"]) for description in kept.values())
+    many = {
+        client: f"num-classes = {count}: more than {CLASSES_OVER_MEDIAN} times the median of all clients, {median:g}"
+        for client, description in kept.items()
+        if (count := int(description.config["num-classes"])) > max(FEW_CLASSES, CLASSES_OVER_MEDIAN * median)
+    }
+    kept = _without(kept, many, least)
+    if len({description.config["layout"] for description in kept.values()}) > 1:
+        kept = _without(kept, _others(kept, _classes, OTHER_DATA), least)
+    return kept
+
+
+def leave_out_false_classes(descriptions: Mapping[int, Payload], layout: Layout, least: int) -> Descriptions:
+    """Return the descriptions without those whose number of classes contradicts the layout that they give.
+
+    Parameters
+    ----------
+    layout : Layout
+        The shared arrays of a model for the largest number of classes.
+    """
+    if layout.to_text() in {description.config["layout"] for description in descriptions.values()}:
+        return dict(descriptions)
+    why = "its number of classes contradicts its layout"
+    return _without(descriptions, _others(dict(descriptions), _classes, why), least)
+
+
+def leave_out_other_models(descriptions: Mapping[int, Payload], layout: Layout, least: int) -> Descriptions:
+    """Return the descriptions of the clients whose shared arrays are those of the server's model.
+
+    Raises
+    ------
+    LayoutError
+        Fewer than ``least`` have that model.
+    """
+    text = layout.to_text()
+    other = {}
+    for client, description in descriptions.items():
+        try:
+            if description.config["layout"] != text:
+                layout.require(Layout.from_text(str(description.config["layout"])))
+        except LayoutError as error:
+            other[client] = f"has another model: {printable(str(error), 500)}"
+    try:
+        return _without(descriptions, other, least)
+    except FedpflError as error:
+        raise LayoutError(str(error)) from error
+
+
+def _others(descriptions: Descriptions, what: Callable[[Payload], Hashable], differs: str) -> dict[int, str]:
+    """Return the clients that differ in something from most others, and how."""
+    found = {client: what(description) for client, description in descriptions.items()}
+    most = Counter(found.values()).most_common(1)[0][0] if found else None
+    return {client: f"{differs}: {said}, most have {most}" for client, said in found.items() if said != most}
+
+
+def _without(descriptions: Mapping[int, Payload], left_out: Mapping[int, str], least: int) -> Descriptions:
+    """Leave clients out by name; raise ``FedpflError`` if too few remain."""
+    remaining = {client: payload for client, payload in descriptions.items() if client not in left_out}
+    if left_out and len(remaining) < least:
+        raise FedpflError(reasons(left_out, "client"))
+    for client, reason in left_out.items():
+        logger.log(WARNING, "fedpfl: client %d cannot take part: %s", client, reason)
+    return remaining
+
+
+def _task(descriptions: Descriptions, total: int) -> tuple[tuple[int, ...], list[int], int]:
+    """Return input shape, the classes of all clients in order, and the number of different tokens of texts (else 0)."""
+    one = next(iter(descriptions.values())).config
+    classes = {client: int(description.config["num-classes"]) for client, description in descriptions.items()}
+    usual = Counter(classes.values()).most_common(1)[0][0]
+    shape = tuple(int(n) for n in str(one["input-shape"]).split("x"))
+    return shape, [classes.get(client, usual) for client in range(total)], int(one.get("vocabulary", 0))
+
+
+def _inputs(description: Payload) -> str:
+    tokens = int(description.config.get("vocabulary", 0))
+    return f"{description.config['input-shape']}{f' of {tokens} tokens' * bool(tokens)}"
+
+
+def _classes(description: Payload) -> str:
+    return f"{_inputs(description)} with {description.config['num-classes']} classes"
+
+
+def _division(description: Payload) -> Hashable:
+    return description.config.get("division")

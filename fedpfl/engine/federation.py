@@ -1,0 +1,164 @@
+"""A run on the server: find the clients, agree on the task, run the rounds, write the results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from logging import INFO, WARNING, getLogger
+from pathlib import Path
+
+import numpy as np
+
+from ..core.errors import ConfigError, FedpflError
+from ..core.extras import SERVER
+from ..core.federation import new_clients
+from ..results.run import RunFolder
+from ..results.summary import summary
+from ..rules import Rule
+from ..setup.assembly import extras_of, make_rule, mean_model_layout
+from ..setup.config import Config, scored, untuned
+from ..training.losses import MSE
+from .agreement import Agreement, agree
+from .listener import Listener
+from .listeners.diagnostics import Diagnostics
+from .listeners.mean_model import MeanModel
+from .listeners.norm_limit import NormLimit
+from .listeners.privacy import ServerPrivacy
+from .listeners.recorder import Recorder
+from .listeners.trackers import trackers
+from .rounds import RoundLoop
+from .transport import Transport
+
+logger = getLogger("flwr")
+
+
+def run_federation(
+    transport: Transport, config: Config, listeners: Sequence[Listener] = (), remarks: Sequence[str] = ()
+) -> RunFolder:
+    """Run a federation from the first message to the summary.
+
+    Parameters
+    ----------
+    transport : Transport
+        The way to the clients.
+    config : Config
+        The run's settings.
+    listeners : sequence of Listener
+        Follow the run, after the package's own.
+    remarks : sequence of str
+        What a user should know before round 1, besides what the settings and the clients tell.
+
+    Returns
+    -------
+    RunFolder
+        The folder of the results.
+
+    Raises
+    ------
+    FedpflError
+        A setting is wrong, the clients do not fit together, or a round failed.
+    """
+    folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
+    with folder.alone():
+        reason, following = "the run was interrupted", list[Listener]()
+        try:
+            following += [*trackers(config, folder), *listeners]
+            _run(transport, config, folder, following, remarks)
+            reason = ""
+        except Exception as error:  # of any kind: the folder tells that the run failed, and the error goes on
+            reason = str(error) if isinstance(error, (FedpflError, OSError)) else f"{type(error).__name__}: {error}"
+            folder.fail(reason)
+            raise
+        finally:
+            for listener in following:
+                listener.run_ended(reason)
+    return folder
+
+
+def _run(
+    transport: Transport, config: Config, folder: RunFolder, following: Sequence[Listener], remarks: Sequence[str]
+) -> None:
+    logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
+    finished, state = _resumed(folder, config) if config.run.resume else (0, None)
+    task = folder.task()
+    agreed = agree(config, transport.find_clients(config, task["state_key"], task.get("identities")))
+    if config.run.resume:
+        folder.require_task(agreed.input_shape, agreed.classes, agreed.division)
+        folder.add_identities(transport.identities())
+    else:
+        remarks = [*_remarks(config, agreed), *remarks, *agreed.remarks]
+        identities = transport.identities()
+        folder.describe(agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division, identities)
+    rule = make_rule(config, agreed.clients, agreed.sharing)
+    listeners = [*_listeners(config, folder, agreed, rule), *following]
+    for listener in listeners:
+        listener.run_started(folder, folder.task().get("remarks", []))
+    kind = config.training.kind
+    loop = RoundLoop(
+        rule, config.run, task["state_key"], extras_of(config, agreed.model, agreed.sharing), listeners,
+        counted=config.training.loss != MSE, several=not kind.classes,
+    )  # fmt: skip
+    if state is not None:
+        loop.load_state(state)
+        folder.forget_after(finished)
+        folder.go_on(config)
+    # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
+    if not folder.stalled(config.run.early_stop):
+        loop.run(transport, first_round=finished + 1)
+    folder.finish(rule, summary(folder))
+
+
+def _resumed(folder: RunFolder, config: Config) -> tuple[int, Mapping[str, np.ndarray]]:
+    """Return the round after which a run goes on, and the state after it."""
+    if not folder.has_checksums:
+        logger.log(WARNING, "fedpfl: %s was begun without checksums: its files are not checked", folder.path)
+    finished, state, remarks = folder.last_intact(config.run.state_dir)
+    for remark in remarks:
+        logger.log(WARNING, "fedpfl: %s", remark)
+    return finished, state
+
+
+def _remarks(config: Config, agreed: Agreement) -> list[str]:
+    """Return what a user should know of the settings before round 1."""
+    total, shared = len(agreed.classes), agreed.sharing.layout.size
+    clients = total - len(new_clients(config.run.seed, config.run.new_clients, total))
+    return [
+        *config.method.remarks(agreed.model, clients, config.run.num_server_rounds),
+        *config.server.remarks(shared),
+        *config.robust.remarks(config.run.asked(clients), shared),
+        *untuned(config),
+        *scored(config),
+    ]
+
+
+def _listeners(config: Config, folder: RunFolder, agreed: Agreement, rule: Rule) -> list[Listener]:
+    """Return the package's own listeners, in the order in which they are called."""
+    extras = extras_of(config, agreed.model, agreed.sharing)
+    found: list[Listener] = [NormLimit(config.robust.update_norm_limit, extras, config.privacy, config.run.wire_dtype)]
+    if config.privacy.on:
+        found.append(_privacy(config, rule, folder.task()["state_key"]))
+    personal = mean_model_layout(config, agreed.model, agreed.sharing)
+    if personal.size:
+        _require_mean_model(config, rule, agreed.classes)
+        found.append(MeanModel(personal, config.run.evaluates_in))
+    if config.run.diagnostics:
+        found.append(Diagnostics())
+    return [*found, Recorder(folder, config.run.early_stop)]
+
+
+def _privacy(config: Config, rule: Rule, state_key: str) -> ServerPrivacy:
+    """Set up differential privacy; refuse a rule that computes more of clients' arrays than a sum with noise."""
+    if config.privacy.dp_where == "server" and not rule.only_a_sum:
+        allowed = f"the server's rule of {config.method.name} is more than a mean of updates; use client"
+        raise ConfigError("dp-where", "server", allowed)
+    folder = Path(config.run.state_dir).expanduser() / state_key / "server"
+    sends_more = any(extra.goes(SERVER) for extra in config.method.extras)
+    return ServerPrivacy(config.privacy, rule.clients, config.run.seed, folder, config.run.wire_dtype, sends_more)
+
+
+def _require_mean_model(config: Config, rule: Rule, classes: Sequence[int]) -> None:
+    """Refuse ``evaluate-global`` where clients' models have no mean."""
+    if not rule.one_model:
+        allowed = f"{config.method.name} has no mean: each client gets other arrays"
+        raise ConfigError("evaluate-global", True, allowed)
+    if len(set(classes)) > 1:
+        raise ConfigError("evaluate-global", True, "clients with different numbers of classes have no mean model")

@@ -1,0 +1,92 @@
+"""The listener: the one interface for everything about a run that is not the algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import require_hooks
+from ..core.federation import Client
+from ..core.payload import Payload
+from ..results.record import Round
+from ..results.run import RunFolder
+from ..rules import Rule
+
+
+class Listener:
+    """Follows a run on the server: records, displays, measures, limits, or ends it.
+
+    Each hook does nothing unless it is overridden. The order in a run, with the rule's own calls in brackets:
+
+    1. :meth:`run_started`;
+    2. [``begin``], :meth:`round_started`;
+    3. for each message to train [``outgoing``, ``attachments``], :meth:`attach`;
+    4. for each reply, in client order [``check``], :meth:`receive`, [``add``], :meth:`added`;
+    5. [``finish``], :meth:`combined`;
+    6. for each message to test, in rounds with tests, as in 3;
+    7. :meth:`round_ended`; then 2 again, or
+    8. :meth:`run_ended`.
+
+    3 and 4 overlap: a message may be made after another client's reply was added. Listeners are called in the order in
+    which they were given. The package's own are first, so that ``done.line`` has the record of the round in
+    :meth:`round_ended`.
+
+    Examples
+    --------
+    >>> from fedpfl import Listener
+    >>> class Best(Listener):
+    ...     accuracy = 0.0
+    ...
+    ...     def round_ended(self, rule, done, state):
+    ...         self.accuracy = max(self.accuracy, done.line["personalised"]["accuracy"])
+    ...         return self.accuracy > 0.99
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        require_hooks("listener", cls, Listener)
+
+    def run_started(self, folder: RunFolder, remarks: Sequence[str]) -> None:
+        """Prepare for the rounds; the clients are known, and ``remarks`` is what a user should know of them."""
+
+    def round_started(self, rule: Rule, done: Round, clients: Sequence[Client]) -> None:
+        """Prepare for a round in which these clients are asked to train."""
+
+    def attach(self, rule: Rule, client: Client, kind: str) -> Mapping[str, np.ndarray]:
+        """Return more arrays for a message of this kind (``train`` or ``evaluate``) to a client.
+
+        The method's or :mod:`fedpfl.setup.assembly`'s extras declare them.
+        """
+        return {}
+
+    def receive(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> np.ndarray:
+        """Return a client's shared vector as the rule should take it: float32 or float64, of the layout's size.
+
+        Raises
+        ------
+        LayoutError
+            The reply is refused; it counts as a failure of this client.
+        """
+        return shared
+
+    def added(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> None:
+        """Use a reply that the rule has just taken."""
+
+    def combined(self, rule: Rule, done: Round) -> None:
+        """Use what the rule has made of all replies."""
+
+    def round_ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
+        """Use the finished round and all that the next one depends on; return True to end the run."""
+        return False
+
+    def run_ended(self, reason: str) -> None:
+        """Clean up; ``reason`` says why the run failed, and is empty if it ended well."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what a resumed run needs, under names that no other listener uses."""
+        return {}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Restore what :meth:`state` returned, found among the arrays of others."""

@@ -1,0 +1,1 @@
+"""Listeners of the package: one file each."""

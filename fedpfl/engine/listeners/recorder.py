@@ -1,0 +1,32 @@
+"""Records rounds in the run's folder, and ends a run that no longer improves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...results.record import Round
+from ...results.run import RunFolder
+from ...rules import Rule
+from ..listener import Listener
+
+
+class Recorder(Listener):
+    """Appends each round to ``metrics.jsonl`` and writes the checkpoint.
+
+    Parameters
+    ----------
+    folder : RunFolder
+        The run's folder.
+    patience : int
+        Rounds without a better validation accuracy after which the run ends (``early-stop``); 0: it never does.
+    """
+
+    def __init__(self, folder: RunFolder, patience: int) -> None:
+        self.folder, self.patience = folder, patience
+
+    def round_ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
+        """Record the round."""
+        done.line = self.folder.record(done, state)
+        return self.folder.stalled(self.patience)

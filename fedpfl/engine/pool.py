@@ -1,0 +1,236 @@
+"""The worker processes of the local engine: started, asked, and replaced when they die."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import multiprocessing
+import pickle
+import selectors
+import signal
+import sys
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import NamedTuple
+
+import numpy as np
+
+from ..client.engine import Engine
+from ..core.payload import Payload
+from .notes import ArrayNote
+from .player import Answered, Asked, Failed, Printed, Shelf, receive_array, send_arrays, serve
+from .slots import Slot, Slots
+
+# Linux gives a pipe 64 KiB unless asked for more: a reply then leaves a worker in one go, and it works on at once.
+PIPE_BYTES = 1 << 20
+# A header of this size fits into any pipe, so that sending it never waits for the other end.
+SMALL_HEADER = 32 * 1024
+# A worker gets its next request while it works on the one before where these follow each other so quickly.
+QUICK_SECONDS = 0.05
+END_SECONDS = 2.0
+
+
+class Died(NamedTuple):
+    """A worker process has ended while it played a client, or before it came to it.
+
+    Attributes
+    ----------
+    client : int
+        Whom it played.
+    how : str
+        How it ended, in words; empty for a client that was only next.
+    """
+
+    client: int
+    how: str
+
+
+@dataclass
+class _Worker:
+    """The server's end of a worker process."""
+
+    process: BaseProcess
+    requests: Connection
+    replies: Connection
+    slots: Slots
+    shelf: Shelf = field(default_factory=Shelf)
+    # Clients whose requests it has, the first of which it plays, and where each may leave its reply.
+    asked: deque[tuple[int, Slot | None]] = field(default_factory=deque)
+    fresh: bool = False
+    since: float = 0.0
+    quick: bool = False
+
+    def close(self) -> None:
+        self.requests.close()
+        self.replies.close()
+        self.slots.close()
+
+
+class Pool:
+    """Worker processes, all of which can play every client.
+
+    Parameters
+    ----------
+    workers : int
+        How many.
+    make : callable, int → Engine
+        Makes the engine of the worker with a number from 0, in its process. With ``spawn`` it must be picklable.
+    fork : bool
+        Whether workers are forked from this process, and so have what it has loaded; otherwise they are started anew.
+    printed : callable, (int, str) → None
+        Gets what a client has printed.
+    """
+
+    def __init__(
+        self, workers: int, make: Callable[[int], Callable[[], Engine]], fork: bool, printed: Callable[[int, str], None]
+    ) -> None:
+        self._context = multiprocessing.get_context("fork" if fork else "spawn")
+        self._make, self._printed = make, printed
+        self._ends, self._lifeline = self._context.Pipe(duplex=False)
+        self._workers: list[_Worker] = []
+        self._selector = selectors.DefaultSelector()
+        for number in range(workers):
+            self._workers.append(self._start(number))
+
+    def free(self) -> int | None:
+        """Return the number of a worker that can take a request now, None if all have enough to do."""
+        idle = (number for number, worker in enumerate(self._workers) if not worker.asked)
+        ahead = (number for number, worker in enumerate(self._workers) if worker.quick and len(worker.asked) == 1)
+        return next(idle, next(ahead, None))
+
+    def busy(self) -> bool:
+        """Say whether a client is being played."""
+        return any(worker.asked for worker in self._workers)
+
+    def forget(self) -> None:
+        """Let the workers drop the arrays that they hold: what comes next may be other numbers in the same arrays."""
+        for worker in self._workers:
+            worker.shelf.clear()
+            worker.fresh = True
+
+    def ask(self, number: int, client: int, kind: str, message: Payload) -> bool:
+        """Hand a request to a worker; return False where that would have to wait until the worker is idle."""
+        worker = self._workers[number]
+        # A shelf keeps its arrays alive, so that none of another identity can have theirs.
+        listed = [
+            ArrayNote(name, id(array), array.dtype.str, array.shape, id(array) not in worker.shelf)
+            for name, array in message.arrays.items()
+        ]
+        slot = worker.slots.lend()
+        asked = Asked(worker.fresh, client, kind, message.config, listed, slot)
+        header = pickle.dumps(asked, pickle.HIGHEST_PROTOCOL)
+        if worker.asked and (len(header) > SMALL_HEADER or any(note.follows for note in listed)):
+            worker.slots.give_back(slot)
+            return False
+        worker.fresh = False
+        worker.shelf.take(listed, lambda note: message.arrays[note.name])
+        if not worker.asked:
+            worker.since = time.perf_counter()
+        worker.asked.append((client, slot))
+        with contextlib.suppress(OSError):  # it has died: the next look tells
+            worker.requests.send_bytes(header)
+            send_arrays(worker.requests, [message.arrays[note.name] for note in listed if note.follows])
+        return True
+
+    def look(self) -> Iterator[tuple[int, Payload] | Failed | Died]:
+        """Wait until something happens; yield clients with their replies, without one, or with a worker that died."""
+        for ready, _ in self._selector.select():
+            number: int = ready.data
+            worker = self._workers[number]
+            try:
+                found = worker.replies.recv()
+                if isinstance(found, Printed):
+                    self._printed(found.client, found.text)
+                    continue
+                arrays = self._arrays(worker, found) if isinstance(found, Answered) else {}
+            except (EOFError, OSError):
+                yield from self._replace(number)
+                continue
+            _, slot = worker.asked.popleft()
+            if not (isinstance(found, Answered) and found.in_slot):
+                worker.slots.give_back(slot)
+                if isinstance(found, Answered):
+                    worker.slots.fit(found.arrays)
+            now = time.perf_counter()
+            worker.quick, worker.since = now - worker.since < QUICK_SECONDS, now
+            if isinstance(found, Answered):
+                yield found.client, Payload(dict(found.config), dict(found.metrics), arrays)
+            else:
+                yield found
+
+    def close(self) -> None:
+        """End all workers, whatever they do."""
+        self._lifeline.close()
+        self._selector.close()
+        for worker in self._workers:
+            worker.close()
+        deadline = time.monotonic() + END_SECONDS
+        for worker in self._workers:
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+            if worker.process.exitcode is None:
+                worker.process.kill()
+                worker.process.join()
+        self._workers = []
+        self._ends.close()
+
+    def _arrays(self, worker: _Worker, found: Answered) -> dict[str, np.ndarray]:
+        slot = worker.asked[0][1]
+        if found.in_slot and slot is not None:
+            return worker.slots.arrays(slot, found.arrays)
+        return {note.name: receive_array(worker.replies, note) for note in found.arrays}
+
+    def _start(self, number: int) -> _Worker:
+        requests, to_worker = self._context.Pipe(duplex=False)
+        from_worker, replies = self._context.Pipe(duplex=False)
+        for end in (to_worker, replies):
+            enlarge(end)
+        inherited: list[Connection | Slots] = [to_worker, from_worker, self._lifeline]
+        inherited += [end for other in self._workers for end in (other.requests, other.replies, other.slots)]
+        fork = self._context.get_start_method() == "fork"
+        given = inherited if fork else []
+        slots = Slots(fork)
+        process = self._context.Process(  # type: ignore[attr-defined]
+            target=serve, args=(self._make(number), requests, replies, self._ends, given, slots),
+            name=f"fedpfl worker {number}", daemon=True,
+        )  # fmt: skip
+        with warnings.catch_warnings():
+            # Python warns of threads at a fork, of which NumPy alone has some; the child uses none of theirs.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        requests.close()
+        replies.close()
+        self._selector.register(from_worker, selectors.EVENT_READ, number)
+        return _Worker(process, to_worker, from_worker, slots)
+
+    def _replace(self, number: int) -> Iterator[Died]:
+        """Start another worker in the place of one that died; yield whom it played, and who waited behind it."""
+        worker = self._workers[number]
+        self._selector.unregister(worker.replies)
+        worker.close()
+        worker.process.join(END_SECONDS)
+        if worker.process.exitcode is None:
+            worker.process.kill()
+            worker.process.join()
+        asked = list(worker.asked)
+        self._workers[number] = self._start(number)
+        for place, (client, _) in enumerate(asked):
+            yield Died(client, "" if place else _how(worker.process.exitcode))
+
+
+def enlarge(end: Connection) -> None:
+    """Ask the system for a pipe that holds a model of some size."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # the system's limit for this user is reached: it works as well, slower
+            fcntl.fcntl(end.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+
+def _how(code: int | None) -> str:
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        return f"was ended by {name}" + (", as the system does when memory runs out" * (name == "SIGKILL"))
+    return f"ended with exit code {code}"

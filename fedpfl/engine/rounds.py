@@ -1,0 +1,263 @@
+"""The loop over rounds: draw clients, send requests, check replies, hand them to the rule.
+
+How clients are reached is a transport's business. Replies go to the rule in client order, each as soon as its turn
+comes: a sum in a fixed order has the same bits, however the replies arrive. Each round ends with a state from which a
+run can go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from logging import INFO, WARNING, getLogger
+
+import numpy as np
+
+from ..core.claims import require_metrics
+from ..core.errors import ConfigError, FedpflError, LayoutError, printable, reasons
+from ..core.extras import CLIENT, SERVER, Extras
+from ..core.federation import Client
+from ..core.layout import Layout
+from ..core.payload import EVALUATION_ONLY, Payload
+from ..core.rng import generator
+from ..core.settings import Value
+from ..results.record import Round
+from ..rules import Rule
+from ..setup.config import RunSettings
+from .listener import Listener
+from .replies import REQUIRED, leave_out, problems
+from .transport import EVALUATE, TRAIN, Request, Transport, array_bytes, count_bytes
+
+logger = getLogger("flwr")
+
+# In rounds with tests, training waits no longer than leaves the tests this share of round-timeout.
+LEAST_FOR_TESTS = 0.25
+# Packed vectors that are kept because several clients get them: the latest.
+KEPT_PACKED = 16
+
+# What a request carries, by the identities of the arrays that it was made of.
+Packed = OrderedDict[tuple[int, ...], tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]
+
+
+class RoundFailed(FedpflError):
+    """Too few clients answered in a round."""
+
+
+class RoundLoop:
+    """Runs the rounds.
+
+    Parameters
+    ----------
+    rule : Rule
+        Combines the replies of a round; its :attr:`~fedpfl.rules.rule.Rule.shared` is what clients start from.
+    settings : RunSettings
+        Rounds, share of clients, seed, time limits.
+    state_key : str
+        Key under which clients keep their personal state.
+    extras : Extras, optional
+        The arrays that travel besides the shared vector.
+    listeners : sequence of Listener
+        Called in this order.
+    counted : bool
+        Whether tests count correct predictions; otherwise they give a score.
+    several : bool
+        Whether a sample has several values that tests count.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        settings: RunSettings,
+        state_key: str,
+        extras: Extras | None = None,
+        listeners: Sequence[Listener] = (),
+        counted: bool = True,
+        several: bool = False,
+    ) -> None:
+        self.rule = rule
+        self.settings = settings
+        self.state_key = state_key
+        self.extras = extras or Extras()
+        self.listeners = list(listeners)
+        self.counted, self.several = counted, several
+        self.round = Round(0)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return everything that the next round depends on, by name."""
+        found = self.rule.state()
+        for listener in self.listeners:
+            found.update(listener.state())
+        return found
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Restore what :meth:`state` returned; raise ``LayoutError`` if it is another model's."""
+        self.rule.load_state(state)
+        for listener in self.listeners:
+            listener.load_state(state)
+
+    def run(self, transport: Transport, first_round: int = 1) -> None:
+        """Run the rounds from ``first_round`` to the last, or until a listener ends the run.
+
+        Raises
+        ------
+        RoundFailed
+            Fewer than ``min-replies`` clients trained in a round.
+        """
+        asked = len(self.choose(first_round))
+        if self.settings.min_replies > asked:
+            raise ConfigError("min-replies", self.settings.min_replies, f"{asked} clients are asked in a round")
+        layout = self.rule.layout
+        logger.log(INFO, "\t├──> %s over %d clients", type(self.rule).__name__, len(self.rule.clients))
+        logger.log(INFO, "\t└──> %d shared values in %d arrays", layout.size, len(layout.entries))
+        for number in range(first_round, self.settings.num_server_rounds + 1):
+            if self.run_round(transport, number):
+                break
+
+    def run_round(self, transport: Transport, number: int) -> bool:
+        """Train and test in one round; return whether a listener ends the run."""
+        timeout = self.settings.round_timeout
+        self.round = Round(number)
+        begun = time.perf_counter()
+        transport.begin_round()
+        requests = self.train_requests(number)
+        limit = timeout * (1 - LEAST_FOR_TESTS) if self.settings.evaluates_in(number) else timeout
+        self.combine(number, transport.replies(requests, limit, self._fail))
+        trained = time.perf_counter()
+        # The time that sending took is not taken from the tests.
+        rest = max(timeout - (trained - begun), timeout * LEAST_FOR_TESTS)
+        self.collect_scores(transport.replies(self.test_requests(number), rest, self._fail))
+        self.round.seconds_train = trained - begun
+        self.round.seconds_evaluate = time.perf_counter() - trained
+        for client, reason in self.round.failed.items():
+            logger.log(WARNING, "round %d: client %d: %s", number, client, reason)
+        state = self.state() if self.listeners else {}
+        # Every listener sees the round, whichever of them ends the run.
+        ends = [listener.round_ended(self.rule, self.round, state) for listener in self.listeners]
+        return any(ends)
+
+    def choose(self, number: int) -> list[Client]:
+        """Draw the clients that train in a round: ``fraction-train`` of the participants, at least one."""
+        clients = self.rule.participants
+        rng = generator(self.settings.seed, "clients", number)
+        chosen = rng.choice(len(clients), self.settings.asked(len(clients)), replace=False)
+        return [clients[i] for i in sorted(chosen)]
+
+    def train_requests(self, number: int) -> list[Request]:
+        """Begin a round; return the requests to its clients, the longest work first."""
+        chosen = self.choose(number)
+        self.rule.begin_round(number, chosen)
+        for listener in self.listeners:
+            listener.round_started(self.rule, self.round, chosen)
+        return self._requests(sorted(chosen, key=lambda client: -client.train_samples), number, TRAIN)
+
+    def combine(self, number: int, replies: Iterable[tuple[Client, Payload]]) -> None:
+        """Combine a round's replies, which come with their clients and in client order."""
+        rule = self.rule
+        layout = rule.layout.to_text()
+        for client, reply in self._checked(replies, TRAIN):
+            # Checked before it is added, so that a bad reply leaves nothing behind in the sums.
+            try:
+                if reply.config.get("layout") != layout:
+                    rule.layout.require(Layout.from_text(str(reply.config.get("layout", ""))))
+                shared = rule.layout.unpack(reply.arrays)
+                reply = replace(reply, arrays=self.extras.read(reply.arrays, SERVER))
+                if not np.isfinite(shared).all():
+                    raise LayoutError("its arrays hold values that are not finite (the training diverged)")
+                rule.check(client, shared, reply)
+                for listener in self.listeners:
+                    shared = listener.receive(rule, client, shared, reply)
+            except LayoutError as error:
+                # Names of arrays in it come from the client, too.
+                self._fail(client, printable(str(error)))
+                continue
+            rule.add(client, shared, reply)
+            for listener in self.listeners:
+                listener.added(rule, client, shared, reply)
+            self.round.trained[client.id] = dict(reply.metrics)
+        # Not earlier: a transport makes messages while replies come in, and all of them see the same numbers.
+        rule.personal_round.update(dict.fromkeys(self.round.trained, number))
+        trained, wanted = len(self.round.trained), self.settings.min_replies
+        if trained < wanted:
+            found = f"{trained} of at least {wanted} clients" if trained else "no client"
+            raise RoundFailed(f"round {number}: {found} trained; {reasons(self.round.failed, 'client')}")
+        rule.finish_round()
+        self.round.details.update(rule.numbers)
+        self.round.arrays.update(rule.arrays)
+        for listener in self.listeners:
+            listener.combined(rule, self.round)
+
+    def test_requests(self, number: int) -> list[Request]:
+        """Return the requests to all participants in a round with tests, else none."""
+        due = self.settings.evaluates_in(number)
+        clients = sorted(self.rule.participants, key=lambda client: -client.test_samples) if due else []
+        return self._requests(clients, number, EVALUATE)
+
+    def collect_scores(self, replies: Iterable[tuple[Client, Payload]]) -> None:
+        """Note the scores of the clients that were tested."""
+        for client, reply in self._checked(replies, EVALUATE):
+            self.round.evaluated[client.id] = dict(reply.metrics)
+
+    def _requests(self, clients: Iterable[Client], number: int, kind: str) -> list[Request]:
+        packed: Packed = OrderedDict()
+        layout = self.rule.layout.to_text()
+        return [
+            Request(client, kind, partial(self._payload, client, number, kind, layout, packed)) for client in clients
+        ]
+
+    def _payload(self, client: Client, number: int, kind: str, layout: str, packed: Packed) -> Payload:
+        extra = self.rule.attachments(client, kind)
+        arrays = {**extra.arrays, "shared": self.rule.outgoing(client)}
+        for listener in self.listeners:
+            arrays.update(listener.attach(self.rule, client, kind))
+        # Clients that get the same arrays get the same packed ones: made once, and sent once where they share a way.
+        same = tuple(id(array) for array in arrays.values())
+        if same not in packed:
+            others = {name: array for name, array in arrays.items() if name != "shared"}
+            shared = self.rule.layout.pack(arrays["shared"], self.settings.wire_dtype)
+            packed[same] = arrays, {**self.extras.pack(others, CLIENT), **shared}
+            if len(packed) > KEPT_PACKED:
+                packed.popitem(last=False)
+        config: dict[str, Value] = {
+            **extra.config,
+            "round": number,
+            "personal-round": self.rule.personal_round[client.id],
+            "state-key": self.state_key,
+            "layout": layout,
+        }
+        payload = Payload(config, {}, packed[same][1])
+        self.round.bytes_down += self._count(payload)
+        return payload
+
+    def _checked(self, replies: Iterable[tuple[Client, Payload]], kind: str) -> Iterator[tuple[Client, Payload]]:
+        """Yield the replies whose numbers can be computed with; note the others as failed."""
+        for client, reply in replies:
+            self.round.bytes_up += self._count(reply)
+            try:
+                require_metrics(reply.metrics)
+            except LayoutError as error:
+                self._fail(client, str(error))
+                continue
+            required = REQUIRED[kind]
+            wrong = problems(reply.metrics, required, client, self.counted, self.several)
+            fatal = next((text for key, text in wrong.items() if key in required), None)
+            if fatal is not None:
+                self._fail(client, f"its reply says {fatal}")
+                continue
+            if wrong:  # the global model may fail on one client's data: the client's other numbers count
+                for text in wrong.values():
+                    logger.log(WARNING, "round %d: client %d: %s; left out", self.round.number, client.id, text)
+                leave_out(reply.metrics, wrong)
+            yield client, reply
+
+    def _count(self, payload: Payload) -> int:
+        apart = 0
+        if EVALUATION_ONLY in payload.arrays:
+            apart = len(EVALUATION_ONLY) + array_bytes(payload.arrays[EVALUATION_ONLY])
+        self.round.bytes_evaluation_only += apart
+        return count_bytes(payload) - apart
+
+    def _fail(self, client: Client, reason: str) -> None:
+        self.round.failed[client.id] = reason

@@ -1,0 +1,119 @@
+"""What a transport is: it carries requests to clients and brings their replies back, in client order."""
+
+from __future__ import annotations
+
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ..core.federation import Client
+from ..core.payload import Payload
+from ..core.settings import Value
+from ..setup.config import Config
+
+# The kinds of messages in a round.
+TRAIN, EVALUATE = "train", "evaluate"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One message to a client, made when it is sent.
+
+    Attributes
+    ----------
+    client : Client
+        Who gets it.
+    kind : str
+        ``train`` or ``evaluate``.
+    make : callable, () → Payload
+        Makes the content. The transport may call it again, for a client that lost the message. Requests of which the
+        arrays are the same objects may share one copy on the way.
+    """
+
+    client: Client
+    kind: str
+    make: Callable[[], Payload]
+
+
+# Called with a client and the reason why there is no reply from it.
+Fail = Callable[[Client, str], None]
+
+
+class Transport(ABC):
+    """Carries messages between the server and the clients of one federation."""
+
+    @abstractmethod
+    def find_clients(
+        self, config: Config, state_key: str = "", identities: Mapping[str, str] | None = None
+    ) -> dict[int, Payload]:
+        """Return how each client describes itself, by client: see :meth:`fedpfl.client.engine.Engine.query`.
+
+        Parameters
+        ----------
+        config : Config
+            The run's settings.
+        state_key : str
+            Key under which clients keep their arrays, and nodes their numbers and secrets.
+        identities : mapping of str to str, optional
+            What :meth:`identities` returned when the run began, for a run that goes on.
+
+        Raises
+        ------
+        FedpflError
+            A client cannot take part, or not all of them are there.
+        """
+
+    def identities(self) -> dict[str, str]:
+        """Return what tells the nodes apart, by client; nothing where all clients are in this program."""
+        return {}
+
+    def begin_round(self) -> None:  # noqa: B027  most transports have nothing to prepare
+        """Prepare for a round, for example look for clients that have moved to other nodes."""
+
+    @abstractmethod
+    def replies(self, requests: Sequence[Request], timeout: float, fail: Fail) -> Iterator[tuple[Client, Payload]]:
+        """Send requests, one a client, and yield the replies in client order, each as soon as its turn has come.
+
+        Parameters
+        ----------
+        requests : sequence of Request
+            In the order in which they should be worked on.
+        timeout : float
+            Seconds to wait for all of them, where a client may be silent for ever.
+        fail : callable
+            Is told of each client that has no reply, and why.
+        """
+
+
+def count_bytes(payload: Payload) -> int:
+    """Return the bytes that a payload has as Flower's message: arrays with their headers, settings, numbers and keys.
+
+    Equal to what Flower's records count (``count_bytes``), without making them. Counted alike where a message to a
+    device is one frame instead, which has less than a hundred bytes more for each array.
+    """
+    arrays = sum(len(name) + array_bytes(array) for name, array in payload.arrays.items())
+    config = sum(len(key) + _value_bytes(value) for key, value in payload.config.items())
+    return arrays + config + sum(len(key) + 8 for key in payload.metrics)
+
+
+def array_bytes(array: np.ndarray) -> int:
+    """Return the bytes of an array on its way: NumPy's file format."""
+    return _header_bytes(array.dtype.str, array.shape) + array.nbytes
+
+
+@lru_cache(maxsize=256)
+def _header_bytes(descr: str, shape: tuple[int, ...]) -> int:
+    header = io.BytesIO()
+    fields: Mapping[str, object] = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, dict(fields))
+    return len(header.getvalue())
+
+
+def _value_bytes(value: Value) -> int:
+    if isinstance(value, bool):
+        return 1
+    return len(value) if isinstance(value, str) else 8

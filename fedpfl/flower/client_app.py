@@ -1,0 +1,74 @@
+"""The Flower ClientApp: the client's engine answers, in the device's worker if there is one, else in this process."""
+
+from __future__ import annotations
+
+import sys
+from logging import WARNING, getLogger
+
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
+
+from ..client.forward import forward
+from ..core.errors import FedpflError
+from ..core.payload import Payload, is_probe
+from ..core.settings import require_absolute
+from ..flower_private import CLIENT_APP_RAISED_EXCEPTION
+
+logger = getLogger("flwr")
+app = ClientApp()
+
+
+def _answer(kind: str, message: Message, context: Context) -> Message:
+    # Flower loads this module in processes that answer nothing, too.
+    from .messages import from_content, to_content, to_framed_content
+
+    try:
+        require_absolute(context.run_config)
+        payload = from_content(message.content)
+        if kind == "query":
+            payload.config["in-turn"] = not _simulated()
+        reply = _reply(kind, payload, context)
+        if kind == "query":
+            reply.config["in-turn"] = not _simulated()
+    except FedpflError as error:
+        if not _simulated():  # there the server's log is the same
+            logger.log(WARNING, "fedpfl: %s", error)
+        return Message(Error(CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=message)
+    # A simulation's objects need no requests.
+    return Message((to_content if _simulated() else to_framed_content)(reply), reply_to=message)
+
+
+def _reply(kind: str, message: Payload, context: Context) -> Payload:
+    if is_probe(message):
+        return Payload()
+    # A simulation's actors are warm themselves, and as many as the machine has cores.
+    if not _simulated():
+        reply = forward(kind, message, context.run_config, context.node_config)
+        if reply is not None:
+            return reply
+    # torch takes seconds to import.
+    from ..client.engine import handle
+
+    return handle(kind, message, context.run_config, context.node_config)
+
+
+def _simulated() -> bool:
+    return "ray" in sys.modules
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Describe the client's task."""
+    return _answer("query", message, context)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train one round."""
+    return _answer("train", message, context)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Test the personalised and the global model."""
+    return _answer("evaluate", message, context)

@@ -1,0 +1,265 @@
+"""Which node is which client: asked before round 1, and again when a node has gone and another one is there."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from logging import WARNING, getLogger
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from ..core.claims import DESCRIPTION, problem, require_description
+from ..core.errors import FedpflError, LayoutError, printable, reasons
+from ..core.federation import Client
+from ..core.payload import UNNUMBERED, Payload
+from ..setup.config import RunSettings
+from .messages import from_content, to_content
+from .pace import Pace
+
+logger = getLogger("flwr")
+
+# The number of nodes has to stand still for this long before the first are asked.
+SETTLED_SECONDS = 0.3
+# How long the start waits for another node where one was left out: a repaired one, or one that connects late.
+GRACE_SECONDS = 5.0
+# How long a round waits for nodes that appeared during the run to tell which clients they are, and how often.
+ASK_SECONDS, MAX_ASKS = 60.0, 3
+
+Answers = dict[int, Payload]
+
+
+@dataclass(frozen=True)
+class Node:
+    """Where a client is.
+
+    Attributes
+    ----------
+    client : Client
+        The client.
+    id : int
+        Flower's node.
+    in_turn : bool
+        Whether the node works on one message after the other, as a SuperNode does and a simulation does not.
+    """
+
+    client: Client
+    id: int
+    in_turn: bool = False
+
+
+class Nodes:
+    """Asks nodes which clients they are.
+
+    A node whose answer cannot be right is left out by name; the others go on if they are enough (``min-clients``).
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's connection to the nodes.
+    settings : RunSettings
+        The time limits, and how many clients are enough.
+    state_key : str
+        Key under which nodes keep their numbers and secrets.
+    identities : mapping of str to str
+        Hashes of the nodes' secrets that are known, by client: a client's number belongs to its node for the whole run.
+    """
+
+    def __init__(self, grid: Grid, settings: RunSettings, state_key: str, identities: Mapping[str, str]) -> None:
+        self._grid, self._settings, self._key = grid, settings, state_key
+        self.identities = dict(identities)
+        self._left_out: dict[int, str] = {}
+        self._asks: Counter[int] = Counter()
+
+    def find(self, num_clients: int) -> Answers:
+        """Wait for the nodes and return their answers, by node; ``num_clients`` is 0 where the nodes have to tell it.
+
+        Raises
+        ------
+        FedpflError
+            Too few clients can take part.
+        """
+        deadline = time.monotonic() + self._settings.node_timeout
+        answers: Answers = {}
+        expected, seen, changed = num_clients, set[int](), time.monotonic()
+        over = False
+        while not over:
+            nodes = self._settled(deadline) or sorted(self._grid.get_node_ids())
+            if set(nodes) != seen:
+                seen, changed = set(nodes), time.monotonic()
+            # A node that comes back has been started again, perhaps repaired: it is asked again.
+            self._left_out = {node: reason for node, reason in self._left_out.items() if node in nodes}
+            answers = {node: answer for node, answer in answers.items() if node in nodes}
+            answers.update(self._query([n for n in nodes if n not in answers and n not in self._left_out], deadline))
+            expected = self._leave_out_misfits(answers, num_clients) or expected
+            over = time.monotonic() > deadline
+            if over:
+                for node in seen - answers.keys() - self._left_out.keys():
+                    self._leave_out(node, f"no answer within node-timeout = {self._settings.node_timeout:g} s")
+            # A wrong setting of the run is one reason of all nodes; one node alone is no evidence of it.
+            wrong_for_all = not answers and len(self._left_out) > 1 and len({*self._left_out.values()}) == 1
+            complete = len(answers) + len(self._left_out) >= max(expected, len(seen), 1)
+            settled = (complete or wrong_for_all) and time.monotonic() - changed >= GRACE_SECONDS
+            if not answers:
+                over = over or settled
+            elif len(answers) == expected or settled or over:
+                answers = self._number(answers, expected, deadline)
+                numbered = not any(UNNUMBERED in answer.config for answer in answers.values())
+                over = over or (numbered and (settled or len(answers) == expected))
+        self._require_enough(answers, expected or len(seen))
+        for answer in answers.values():
+            self.identities.update(_identity(answer))
+        return answers
+
+    def find_again(self, gone: set[int], known: set[int]) -> dict[int, int]:
+        """Return the new nodes of clients whose nodes are gone, by client; ``known`` nodes are not asked.
+
+        A SuperNode without a registered key gets another node id each time it starts.
+        """
+        nodes = set(self._grid.get_node_ids()) - known - self._left_out.keys()
+        new = {node for node in nodes if self._asks[node] < MAX_ASKS}
+        self._asks.update(new)
+        found: dict[int, int] = {}
+        for node, answer in self._query(sorted(new), time.monotonic() + ASK_SECONDS).items():
+            client = int(answer.config.get("client", -1))
+            if client not in gone or client in found:
+                continue
+            if wrong := self._stranger(answer):
+                self._leave_out(node, wrong)
+            else:
+                found[client] = node
+        return found
+
+    def _settled(self, deadline: float) -> list[int]:
+        """Return the nodes once no more of them come."""
+        nodes: list[int] = []
+        since, pace = time.monotonic(), Pace()
+        while time.monotonic() < deadline:
+            found = sorted(self._grid.get_node_ids())
+            new = found != nodes
+            if new:
+                nodes, since = found, time.monotonic()
+            elif nodes and time.monotonic() - since > SETTLED_SECONDS:
+                break
+            pace.pause(new)
+        return nodes
+
+    def _query(self, nodes: list[int], deadline: float, numbers: Mapping[int, int] | None = None) -> Answers:
+        """Ask nodes what they are; return proper answers, leave out nodes with others.
+
+        Nodes without a number get theirs from ``numbers``, by their ids.
+        """
+        if not nodes:
+            return {}
+        given = {node: {"client": number} for node, number in (numbers or {}).items()}
+        contents = {node: to_content(Payload({"state-key": self._key, **given.get(node, {})})) for node in nodes}
+        questions = [Message(content, node, "query") for node, content in contents.items()]
+        pending = {i for i in self._grid.push_messages(questions) if i}
+        found: Answers = {}
+        pace = Pace()
+        deadline = min(deadline, time.monotonic() + self._settings.round_timeout)
+        while pending and time.monotonic() < deadline:
+            replies = list(self._grid.pull_messages(pending))
+            for reply in replies:
+                pending.discard(reply.metadata.reply_to_message_id)
+                node = reply.metadata.src_node_id
+                if node not in nodes:
+                    continue  # made by the SuperLink for a node that is gone; if it comes back it is asked again
+                try:
+                    found[node] = self._answer(reply)
+                except FedpflError as error:
+                    self._leave_out(node, str(error))
+            pace.pause(bool(replies))
+        # Which of two nodes with one number is refused must not depend on chance.
+        return dict(sorted(found.items()))
+
+    def _answer(self, reply: Message) -> Payload:
+        """Return a node's answer; raise ``FedpflError`` if it cannot be right."""
+        if reply.has_error():
+            raise FedpflError(reply.error.reason or f"error code {reply.error.code}")
+        answer = from_content(reply.content)
+        if answer.config.get(UNNUMBERED) is not True:
+            require_description(answer.config, answer.metrics, self._settings.max_client_samples)
+        elif wrong := problem("num-clients", answer.config.get("num-clients"), DESCRIPTION["num-clients"]):
+            raise LayoutError(wrong)
+        return answer
+
+    def _number(self, answers: Answers, expected: int, deadline: float) -> Answers:
+        """Give the nodes that do not know which client they are the free numbers, in the order of their ids."""
+        unnumbered = sorted(node for node, answer in answers.items() if UNNUMBERED in answer.config)
+        if not unnumbered:
+            return answers
+        taken = {int(answer.config["client"]) for answer in answers.values() if UNNUMBERED not in answer.config}
+        free = (number for number in range(expected) if number not in taken)
+        numbers = dict(zip(unnumbered, free, strict=False))
+        answers = {**answers, **self._query(sorted(numbers), deadline, numbers)}
+        answers = {node: answer for node, answer in answers.items() if node not in self._left_out}
+        self._leave_out_misfits(answers, expected)
+        return answers
+
+    def _leave_out(self, node: int, reason: str) -> None:
+        self._left_out[node] = printable(reason, 500)
+        logger.log(WARNING, "fedpfl: node %d cannot take part: %s", node, self._left_out[node])
+
+    def _leave_out_misfits(self, answers: Answers, num_clients: int) -> int:
+        """Leave out nodes that do not fit the others; return the number of clients, 0 while it is not known."""
+        if not answers:
+            return num_clients
+        counts = Counter(int(answer.config["num-clients"]) for answer in answers.values())
+        expected = num_clients or max(counts, key=lambda count: (counts[count], count))
+        holders: dict[int, int] = {}
+        for node, answer in list(answers.items()):
+            number, count = int(answer.config.get("client", -1)), int(answer.config["num-clients"])
+            if count != expected:
+                wrong = f"num-clients = {count}: the others have {expected}"
+            elif UNNUMBERED in answer.config:
+                continue
+            elif number >= expected:
+                wrong = f"client = {number}: must be below num-clients = {expected}"
+            elif number in holders:
+                wrong = f"partition-id = {number}: node {holders[number]} has it; each node needs another"
+            else:
+                wrong = self._stranger(answer)
+            if wrong:
+                del answers[node]
+                self._leave_out(node, wrong)
+            else:
+                holders[number] = node
+        surplus = len(answers) - expected
+        if surplus > 0:
+            for node in sorted(n for n, answer in answers.items() if UNNUMBERED in answer.config)[-surplus:]:
+                del answers[node]
+                self._leave_out(node, f"num-clients = {expected}: all numbers of clients are taken")
+        return expected
+
+    def _stranger(self, answer: Payload) -> str:
+        """Return why the node of an answer is not the one that had its client's number before; empty if it may be."""
+        client = str(answer.config["client"])
+        if self.identities.get(client) in (None, _identity(answer).get(client)):
+            return ""
+        return f"client = {client}: another node has had this number in this run, with another secret in its state-dir"
+
+    def _require_enough(self, answers: Answers, expected: int) -> None:
+        """Raise ``FedpflError`` if the clients that can take part are too few to begin."""
+        count, least = len(answers), self._settings.enough_clients(expected)
+        # A node that is silent or not there may be on its way: only the user can say that nobody waits for it.
+        missing = count + len(self._left_out) < expected and not self._settings.min_clients
+        if count == expected or (count >= least and not missing):
+            return
+        clients = sorted(int(answer.config["client"]) for answer in answers.values() if "client" in answer.config)
+        what = f"{count} of {expected} clients connected within node-timeout = {self._settings.node_timeout:g} s"
+        if self._left_out:
+            what = f"{count} of {expected} clients can take part, at least {least} are needed (min-clients)"
+        refused = f"; {reasons(self._left_out, 'node')}" if self._left_out else ""
+        raise FedpflError(f"{what}: {clients}{refused}")
+
+
+def _identity(answer: Payload) -> dict[str, str]:
+    """Return a hash of the secret in an answer, by client; the secret itself is not stored at the server."""
+    secret = answer.config.get("identity")
+    if not secret:
+        return {}
+    return {str(answer.config["client"]): hashlib.sha256(str(secret).encode()).hexdigest()}

@@ -1,0 +1,31 @@
+"""How often to look for something at the SuperLink."""
+
+from __future__ import annotations
+
+import time
+
+# Between two looks for replies, seconds: as a share of the time since the last reply, and as a multiple of what a look
+# takes, up to a limit, as a look is slow on a busy machine, too.
+SHORTEST_PAUSE, LONGEST_PAUSE, PAUSE_SHARE = 0.002, 1.0, 0.01
+PAUSE_PER_LOOK, LONGEST_PAUSE_PER_LOOK = 5.0, 0.3
+
+
+class Pace:
+    """Pauses between looks for something at the SuperLink; it begins with the first look.
+
+    The pause is a small share of the time since something was found: 2 ms in a simulated round of a tenth of a second,
+    1 s when devices train for minutes. A look at a simulation is a call, one at a SuperLink keeps that busy for 10 ms:
+    the pause grows with that, too.
+    """
+
+    def __init__(self) -> None:
+        self._found_at = self._looked_at = time.monotonic()
+
+    def pause(self, found: bool) -> None:
+        """Sleep after a look that found something, or nothing."""
+        now = time.monotonic()
+        look = 0.0 if found else now - self._looked_at
+        self._found_at = now if found else self._found_at
+        share = min((now - self._found_at) * PAUSE_SHARE, LONGEST_PAUSE)
+        time.sleep(max(share, min(look * PAUSE_PER_LOOK, LONGEST_PAUSE_PER_LOOK), SHORTEST_PAUSE))
+        self._looked_at = time.monotonic()

@@ -1,0 +1,30 @@
+"""The Flower ServerApp."""
+
+from __future__ import annotations
+
+import sys
+from logging import ERROR, getLogger
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from ..core.errors import FedpflError
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the federation that the run's settings describe."""
+    # torch and the methods take seconds to import; Flower's simulation loads this module before it starts its workers.
+    from ..core.settings import require_absolute
+    from .transport import run_over_flower
+
+    try:
+        require_absolute(context.run_config)
+        run_over_flower(grid, context.run_config)
+    except (FedpflError, OSError) as error:  # OSError: the disk is full, or the folder is gone
+        # One line says what to change. Flower logs a failed ServerApp with its traceback, which would bury it.
+        getLogger("flwr").log(ERROR, "fedpfl: %s", error)
+        sys.tracebacklimit = 0
+        raise

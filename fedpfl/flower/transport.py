@@ -1,0 +1,112 @@
+"""The transport over Flower: clients are the nodes of a Grid, in Flower's simulation or as SuperNodes on devices."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from logging import INFO, getLogger
+
+from flwr.app import ArrayRecord, Message
+from flwr.serverapp import Grid
+
+from ..core.errors import LayoutError, printable
+from ..core.federation import Client
+from ..core.payload import Payload
+from ..core.settings import Value
+from ..engine.federation import run_federation
+from ..engine.listeners.log import Log
+from ..engine.transport import Fail, Request, Transport
+from ..results.run import RunFolder
+from ..setup.config import Config, unused
+from .exchange import Exchange
+from .messages import fits_frame, from_content, pack_arrays, to_content, to_framed_content
+from .nodes import Node, Nodes
+
+logger = getLogger("flwr")
+
+# Records of arrays that are kept because they go into several messages: the latest.
+KEPT_RECORDS = 16
+
+
+def run_over_flower(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
+    """Run a federation over the nodes of a Grid, with the settings that Flower hands to the ServerApp."""
+    config = Config.parse(run_config)
+    log = Log(config.run.num_server_rounds)
+    return run_federation(FlowerTransport(grid), config, [log], unused(run_config, config.method.name))
+
+
+class FlowerTransport(Transport):
+    """Clients behind Flower's Grid.
+
+    Parameters
+    ----------
+    grid : Grid
+        As Flower hands it to the ServerApp.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._clients: dict[int, Node] = {}
+
+    def find_clients(
+        self, config: Config, state_key: str = "", identities: Mapping[str, str] | None = None
+    ) -> dict[int, Payload]:
+        """Wait for the nodes and ask each which client it is."""
+        self._check_after = config.run.check_after
+        self._nodes = Nodes(self._grid, config.run, state_key, identities or {})
+        by_client: dict[int, Payload] = {}
+        answers = self._nodes.find(config.data.num_clients)
+        for node, answer in sorted(answers.items(), key=lambda found: int(found[1].config["client"])):
+            number, metrics = int(answer.config["client"]), answer.metrics
+            client = Client(number, int(metrics["train-samples"]), int(metrics["test-samples"]))
+            self._clients[number] = Node(client, node, answer.config.get("in-turn") is True)
+            by_client[number] = answer
+        return by_client
+
+    def identities(self) -> dict[str, str]:
+        """Return a hash of the secret that each client's node made for this run, by client; none in a simulation."""
+        return dict(self._nodes.identities)
+
+    def begin_round(self) -> None:
+        """Look for clients whose node is gone among the nodes that are new."""
+        nodes = set(self._grid.get_node_ids())
+        gone = {client for client, node in self._clients.items() if node.id not in nodes}
+        if not gone:
+            return
+        for client, node in self._nodes.find_again(gone, {node.id for node in self._clients.values()}).items():
+            logger.log(INFO, "client %d is back as node %d", client, node)
+            self._clients[client] = replace(self._clients[client], id=node)
+
+    def replies(self, requests: Sequence[Request], timeout: float, fail: Fail) -> Iterator[tuple[Client, Payload]]:
+        """Send Flower's messages; what devices lose is sent again."""
+        by_client = {request.client.id: request for request in requests}
+        records: OrderedDict[tuple[int, ...], tuple[Payload, ArrayRecord]] = OrderedDict()
+
+        def make(client: int) -> Message:
+            request = by_client[client]
+            payload = request.make()
+            node = self._clients[client]
+            number = str(payload.config.get("round", ""))
+            if node.in_turn and fits_frame(payload):
+                return Message(to_framed_content(payload), node.id, request.kind, group_id=number)
+            # The same arrays are one record: serialised once, held once.
+            same = tuple(id(array) for array in payload.arrays.values())
+            if same not in records:
+                records[same] = payload, pack_arrays(payload.arrays)
+                if len(records) > KEPT_RECORDS:
+                    records.popitem(last=False)
+            content = to_content(Payload(payload.config), records[same][1])
+            return Message(content, node.id, request.kind, group_id=number)
+
+        exchange = Exchange(self._grid, self._clients, make, self.begin_round, fail, self._check_after)
+        for client, reply in exchange.replies(by_client, timeout):
+            if reply.has_error():
+                fail(client, printable(reply.error.reason or f"error code {reply.error.code}"))
+                continue
+            try:
+                payload = from_content(reply.content)
+            except LayoutError as error:
+                fail(client, printable(str(error)))
+            else:
+                yield client, payload

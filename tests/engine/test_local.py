@@ -1,0 +1,303 @@
+"""The local engine: the same bits whoever plays the clients, and what happens when one of them goes wrong."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from support import FEW_SAMPLES, LocalGrid, federation
+from waiting import wait_until
+
+from fedpfl.client.engine import HANDLERS
+from fedpfl.core.errors import FedpflError
+from fedpfl.core.federation import Client
+from fedpfl.core.payload import Payload
+from fedpfl.engine import local, player
+from support import run_federation
+from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.player import ArrayNote, Shelf
+from fedpfl.engine.transport import Request, count_bytes
+from fedpfl.flower.messages import to_content
+from fedpfl.methods import methods
+from fedpfl.setup.config import Config
+
+CLIENTS = 4
+
+
+def settings(tmp_path, name, **given):
+    quick = {"method": "fedavg", "num_clients": CLIENTS, "num_server_rounds": 2, "threads": 1, **FEW_SAMPLES, **given}
+    return federation(tmp_path / name, CLIENTS, **quick)
+
+
+def run(tmp_path, name, workers=2, printed=None, start=None, **given):
+    values = settings(tmp_path, name, **given)
+    traces = tmp_path / name / "tracebacks"
+    with LocalTransport(Config.parse(values), workers, 1, printed or (lambda *_: None), traces, start) as transport:
+        return run_federation(transport, values)
+
+
+def result(folder):
+    """Return all that does not depend on the clock: the server's state, and the rounds without their seconds."""
+    state = {name: array.tobytes() for name, array in folder.checkpoint()[1].items()}
+    return state, [{k: v for k, v in line.items() if not k.startswith("seconds")} for line in folder.metrics()]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return result(run(tmp_path_factory.mktemp("undisturbed"), "run", 0))
+
+
+@pytest.fixture
+def train(monkeypatch):
+    """Put something before the clients' training, in the workers, too: they are forked after this."""
+
+    def before(does):
+        real = HANDLERS["train"]
+
+        def handler(engine, client, message):
+            does(client, message.config["round"])
+            return real(engine, client, message)
+
+        monkeypatch.setitem(HANDLERS, "train", handler)
+
+    return before
+
+
+def one_method_of_each_rule():
+    """Return a method for every aggregation rule."""
+    found = {}
+    for name in methods():
+        found.setdefault(Config.parse({"method": name, "local-epochs": 2}).method.aggregation.rule, name)
+    return sorted(found.values())
+
+
+@pytest.mark.parametrize("method", one_method_of_each_rule())
+def test_workers_flower_s_messages_and_this_process_give_the_same_bits(tmp_path, method):
+    values = settings(tmp_path, "flower", method=method, feddecomp_lora_epochs=1)
+    over_flower = result(run_federation(LocalGrid(CLIENTS, values), values))
+    assert over_flower == result(run(tmp_path, "here", 0, method=method, feddecomp_lora_epochs=1))
+    assert over_flower == result(run(tmp_path, "workers", 2, method=method, feddecomp_lora_epochs=1))
+
+
+@pytest.mark.parametrize(("workers", "start"), [(1, None), (5, None), (2, "spawn")])
+def test_the_number_of_workers_and_their_start_change_no_bit(tmp_path, undisturbed, workers, start):
+    assert result(run(tmp_path, "run", workers, start=start)) == undisturbed
+
+
+def test_float16_and_sparse_arrays_travel_alike(tmp_path):
+    given = {"method": "factorized-fl-plus", "wire_dtype": "float16", "learning_rate": 0.01}
+    assert result(run(tmp_path, "here", 0, **given)) == result(run(tmp_path, "workers", 2, **given))
+
+
+value = st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False) | st.text(min_size=1, max_size=40)
+array = arrays.arrays(
+    st.sampled_from([np.float32, np.float16, np.uint8, np.int64]),
+    arrays.array_shapes(min_dims=1, max_side=300, max_dims=2),
+)
+
+
+@given(
+    st.dictionaries(st.text(max_size=9), value, max_size=4),
+    st.dictionaries(st.text(max_size=9), st.integers(0, 9) | st.floats(0, 1), max_size=4),
+    st.dictionaries(st.text(max_size=9), array, max_size=3),
+)
+def test_bytes_are_counted_as_flower_s_records_count_them(config, metrics, arrays):
+    payload = Payload(config, metrics, arrays)
+    assert count_bytes(payload) == sum(record.count_bytes() for record in to_content(payload).values())
+
+
+def test_a_worker_that_is_killed_in_the_middle_of_its_work_changes_no_bit(tmp_path, train, undisturbed):
+    killed = tmp_path / "killed"
+
+    def kill_once(client, number):
+        if (client, number) == (1, 2) and not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    train(kill_once)
+    assert result(run(tmp_path, "run")) == undisturbed
+    assert killed.exists()
+
+
+@pytest.mark.parametrize(
+    ("does", "words"),
+    [
+        (
+            lambda: os.kill(os.getpid(), signal.SIGKILL),
+            "was ended by SIGKILL, as the system does when memory runs out, 3",
+        ),
+        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "was ended by SIGSEGV, 3 times"),
+        (lambda: os._exit(7), "ended with exit code 7, 3 times"),
+    ],
+)
+def test_a_client_whose_worker_dies_each_time_is_left_out_with_words(tmp_path, train, does, words):
+    attempts = tmp_path / "attempts"
+
+    def die(client, number):
+        if (client, number) == (2, 1):
+            with attempts.open("a") as file:
+                file.write("x")
+            does()
+
+    train(die)
+    first, second = run(tmp_path, "run").metrics()
+    assert first["clients"] == [0, 1, 3]
+    assert second["clients"] == [0, 1, 2, 3]
+    assert words in first["failed"]["2"]
+    assert attempts.read_text() == "xxx"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_exception_of_a_client_says_where_it_was_and_leaves_its_traceback(tmp_path, train, workers):
+    def fail(client, number):
+        if client == 3:
+            raise ValueError("no such\nthing")
+
+    train(fail)
+    for line in run(tmp_path, "run", workers).metrics():
+        assert line["clients"] == [0, 1, 2]
+        reason, path = line["failed"]["3"].split("; traceback: ")
+        place = f"(test_local.py, line {fail.__code__.co_firstlineno + 2})"
+        assert reason == f"ValueError: no such thing {place}"
+        text = Path(path).read_text()
+        assert "Traceback" in text and "in fail" in text
+
+
+def test_what_clients_have_in_common_is_said_once(tmp_path, train):
+    def fail(client, number):
+        raise FedpflError("out of order")
+
+    train(fail)
+    with pytest.raises(FedpflError, match=r"no client trained; clients 0, 1, 2, 3: out of order$"):
+        run(tmp_path, "run")
+
+
+def test_a_client_that_diverges_is_left_out(tmp_path):
+    folder = None
+    with pytest.raises(FedpflError, match="diverged"):
+        folder = run(tmp_path, "run", learning_rate=1e30)
+    assert folder is None
+    assert "diverged" in (tmp_path / "run" / "runs" / "run" / "failed.txt").read_text()
+
+
+def test_what_clients_print_and_log_comes_with_their_numbers(tmp_path, train, undisturbed):
+    said, size, logger = [], 10_000_000, logging.getLogger("mine")
+    handler = logging.StreamHandler(sys.stderr)
+    logger.addHandler(handler)
+
+    def speak(client, number):
+        if number == 1:
+            print(f"I am {client}")
+            print("to standard error", file=sys.stderr)
+            logger.warning("logged by %d", client)
+            print("without an end", end="")
+            if client == 0:
+                print("\n" + "x" * size)
+
+    train(speak)
+    assert result(run(tmp_path, "run", printed=lambda client, text: said.append((client, text)))) == undisturbed
+    logger.removeHandler(handler)
+    for client in range(CLIENTS):
+        text = "".join(part for number, part in said if number == client)
+        assert text.startswith(f"I am {client}\nto standard error\n")
+        assert f"logged by {client}" in text
+        assert text.count("without an end") == 1
+        assert text.count("x") == (size if client == 0 else 0)
+
+
+def test_closing_ends_workers_in_the_middle_of_their_work(tmp_path, train):
+    pids = tmp_path / "pids"
+
+    def hang(client, number):
+        with pids.open("a") as file:
+            file.write(f"{os.getpid()} ")
+        threading.Event().wait()
+
+    train(hang)
+    values = settings(tmp_path, "run")
+    transport = LocalTransport(Config.parse(values), 2)
+    transport.find_clients(Config.parse(values))
+
+    class Enough(Exception):
+        pass
+
+    def look(self):
+        wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        raise Enough
+
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(local.Pool, "look", look)
+    with monkey.context(), pytest.raises(Enough), transport:
+        run_federation(transport, values)
+    monkey.undo()
+    for pid in map(int, pids.read_text().split()):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+class Order:
+    """Stands for the workers: whoever is asked last answers first."""
+
+    def __init__(self, workers, *_):
+        self.asked, self.most = [], 0
+
+    def forget(self):
+        pass
+
+    def free(self):
+        return 0
+
+    def ask(self, number, client, kind, message):
+        self.asked.append(client)
+        return len(self.asked) < 1000
+
+    def look(self):
+        yield self.asked.pop(), Payload(arrays={"shared": np.zeros(1000, np.float32)})
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("limit", [8_000, 80_000])
+def test_replies_that_wait_for_their_turn_are_few(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr(local, "Pool", Order)
+    monkeypatch.setattr(local, "WAITING_BYTES", limit)
+    values = settings(tmp_path, "run")
+    made, done = [], []
+
+    def request(client):
+        def make():
+            made.append(client)
+            return Payload()
+
+        return Request(Client(client, 1, 1), "train", make)
+
+    requests, ahead = [request(client) for client in reversed(range(500))], []
+    with LocalTransport(Config.parse(values), 1) as transport:
+        for client, _ in transport.replies(requests, 1.0, lambda *_: pytest.fail("a reply is missing")):
+            done.append(client.id)
+            ahead.append(len(made) - len(done))
+    assert done == list(range(500))
+    assert max(ahead) <= max(4, limit / 4000)
+
+
+def test_both_shelves_hold_the_same_arrays(tmp_path, monkeypatch):
+    monkeypatch.setattr(player, "KEPT_BYTES", 4000)
+    rng = np.random.default_rng(0)
+    here, there = Shelf(), Shelf()
+    pool = [np.full(int(rng.integers(1, 300)), i, np.float32) for i in range(40)]
+    for _ in range(500):
+        chosen = {f"a{i}": pool[rng.integers(len(pool))] for i in range(rng.integers(1, 4))}
+        listed = [ArrayNote(n, id(a), a.dtype.str, a.shape, id(a) not in here) for n, a in chosen.items()]
+        assert [note.number in there for note in listed] == [not note.follows for note in listed]
+        here.take(listed, lambda note, chosen=chosen: chosen[note.name])
+        found = there.take(listed, lambda note, chosen=chosen: chosen[note.name].copy())
+        assert all(np.array_equal(found[name], array) for name, array in chosen.items())
+        assert sum(array.nbytes for array in here._held.values()) <= 4000 or len(here._held) <= len(chosen)

@@ -1,0 +1,144 @@
+"""Weights & Biases and MLflow, both without a network; and that a run outlives its tracker."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import json
+
+import pytest
+from fedpfl.engine.listeners.trackers import Tracker
+from support import federation, simulate
+from waiting import wait_until
+
+from fedpfl.cli.plan import prepare
+from fedpfl.core.errors import ConfigError, FedpflError
+from fedpfl.engine.listeners import trackers
+from fedpfl.results.line import curves
+from fedpfl.results.run import RunFolder
+from fedpfl.setup.config import Config
+
+NO_KEY = r"tracker = 'wandb': no API key; `wandb login` stores one, WANDB_MODE=offline needs none"
+RUN = {"method": "fedavg", "num_server_rounds": 2, "local_epochs": 1}
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    """Keep what trackers store of a user, and their settings, out of these tests."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_DIR", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_mlflow_has_each_round_and_the_settings(tmp_path):
+    tracking_client = pytest.importorskip("mlflow.tracking")
+    folder = simulate(tmp_path, 2, tracker="mlflow", tracker_project="mine", **RUN)
+    client = tracking_client.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/runs/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
+    assert run.info.status == "FINISHED" and run.info.run_name == "run"
+    assert run.data.params["method"] == "fedavg" and run.data.params["dirichlet-alpha"] == "0.5"
+    lines = folder.metrics()
+    found = client.get_metric_history(run.info.run_id, "personalised/accuracy")
+    assert [(one.step, one.value) for one in found] == [(n + 1, lines[n]["personalised"]["accuracy"]) for n in (0, 1)]
+    assert set(run.data.metrics) == set(curves(lines[-1]))
+
+
+def test_a_resumed_run_goes_on_in_mlflow(tmp_path):
+    tracking_client = pytest.importorskip("mlflow.tracking")
+    simulate(tmp_path, 2, tracker="mlflow", **{**RUN, "num_server_rounds": 1})
+    simulate(tmp_path, 2, tracker="mlflow", resume=True, **RUN)
+    client = tracking_client.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/runs/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("fedpfl").experiment_id])
+    assert [one.step for one in client.get_metric_history(run.info.run_id, "seconds")] == [1, 2]
+    assert run.info.status == "FINISHED"
+
+
+def test_wandb_works_offline_in_the_run_s_folder(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    folder = simulate(tmp_path, 2, tracker="wandb", **RUN)
+    (stored,) = (folder.path / "wandb").glob("offline-run-*/run-*.wandb")
+    # As its package writes it: settings and numbers by their names, values as JSON; its own process does so.
+    numbers = [json.dumps(line["personalised"]["accuracy"]).encode() for line in folder.metrics()]
+    wait_until(lambda: all(part in stored.read_bytes() for part in [b"dirichlet-alpha", b"accuracy", *numbers]))
+    assert folder.task()["state_key"] in stored.name
+
+
+def test_wandb_without_a_key_is_one_line_before_round_1(tmp_path):
+    pytest.importorskip("wandb")
+    with pytest.raises(FedpflError, match=NO_KEY):
+        simulate(tmp_path, 2, tracker="wandb", **RUN)
+    assert not (tmp_path / "runs" / "run" / "metrics.jsonl").exists()
+
+
+def test_mlflow_at_a_wrong_place_is_one_line_before_round_1(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://nowhere")
+    with pytest.raises(FedpflError, match=r"^tracker = 'mlflow': ") as caught:
+        simulate(tmp_path, 2, tracker="mlflow", **RUN)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_tracker_that_is_not_installed_is_one_line_before_anything_starts(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(trackers, "find_spec", lambda module: None if module == name else find(module))
+    with pytest.raises(
+        ConfigError, match=rf"tracker = '{name}': needs the package {name}: pip install 'fedpfl\[{name}\]'"
+    ):
+        prepare(None, [f'tracker="{name}"'], None, None)
+
+
+def test_without_a_tracker_none_is_imported(tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def watched(name, *rest, **more):
+        assert name.partition(".")[0] not in ("wandb", "mlflow")
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", watched)
+    assert len(simulate(tmp_path, 2, **RUN).metrics()) == 2
+
+
+class Lost(Exception):
+    """What the tracker below raises."""
+
+
+class Fails(Tracker):
+    """Takes one round, then has lost its connection."""
+
+    heard: list[object] = []  # noqa: RUF012
+    errors = (Lost,)
+
+    def __init__(self, config, folder):
+        self.heard.clear()
+
+    def round(self, number, values):
+        self.heard.append(number)
+        if number == 2:
+            raise Lost("no connection\nat all")
+
+    def close(self, finished):
+        self.heard.append(finished)
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    monkeypatch.setitem(trackers._TRACKERS, "wandb", ("os", Fails))
+    return Fails.heard
+
+
+def test_a_run_outlives_its_tracker(tmp_path, failing, caplog):
+    folder = simulate(tmp_path, 2, tracker="wandb", **{**RUN, "num_server_rounds": 3})
+    assert len(folder.metrics()) == 3 and (folder.path / "summary.md").is_file()
+    assert failing == [1, 2], "after the failure it is left alone"
+    assert "fedpfl: nothing more is tracked: no connection at all" in caplog.text
+
+
+def test_a_run_that_fails_is_closed_as_such(tmp_path, failing):
+    config = Config.parse(federation(tmp_path, 2, tracker="wandb"))
+    with pytest.raises(ZeroDivisionError), tracking(config, RunFolder.create(config)):
+        raise ZeroDivisionError
+    assert failing == [False]

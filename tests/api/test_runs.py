@@ -133,9 +133,9 @@ def test_what_is_wrong_is_one_line_before_anything_is_run(elsewhere, given, word
 
 
 def test_an_interrupted_run_leaves_nobody_and_goes_on(elsewhere, monkeypatch):
-    import fedpfl.engine.federation as server
+    from fedpfl.engine.listeners.recorder import Recorder
 
-    record = server._Recorder.ended
+    record = Recorder.round_ended
 
     def interrupted(self, rule, done, state):
         found = record(self, rule, done, state)
@@ -143,13 +143,13 @@ def test_an_interrupted_run_leaves_nobody_and_goes_on(elsewhere, monkeypatch):
             raise KeyboardInterrupt
         return found
 
-    monkeypatch.setattr(server._Recorder, "ended", interrupted)
+    monkeypatch.setattr(Recorder, "round_ended", interrupted)
     with pytest.raises(KeyboardInterrupt, match=r"go on with it: fedpfl\.run\(resume='.*/runs/one'\)"):
         fedpfl.run(method="fedper", model="mlp", output_dir="runs", run_name="one", workers=2, **FEW)
     import multiprocessing
 
     assert multiprocessing.active_children() == []
-    monkeypatch.setattr(server._Recorder, "ended", record)
+    monkeypatch.setattr(Recorder, "round_ended", record)
     run = fedpfl.run(resume=fedpfl.load("one", output_dir="runs"), quiet=True)
     whole = fedpfl.run(method="fedper", model="mlp", output_dir="runs", run_name="two", workers=2, **FEW)
     assert run.summary["rounds"] == 2

@@ -10,12 +10,11 @@ import resource
 
 import numpy as np
 import pytest
-from support import LocalGrid, federation
+from support import LocalGrid, federation, run_federation
 from waiting import HANG_SECONDS
 
 from fedpfl.core.claims import DESCRIPTION, REPLY, require_description, require_metrics
 from fedpfl.core.errors import FedpflError, LayoutError, printable
-from support import run_federation
 
 LIAR = 2
 
@@ -115,7 +114,7 @@ def test_a_false_answer_before_round_1_costs_that_client_alone_and_is_named(tmp_
 
 
 def test_nothing_is_built_from_a_claim_of_many_classes(tmp_path, monkeypatch):
-    from fedpfl.engine import federation as server
+    from fedpfl.engine import agreement as server
 
     built = []
     assemble = server.assemble

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from support import Killed, LocalGrid, arrays, federation
+from support import Killed, LocalGrid, arrays, federation, run_federation
 
 import fedpfl
 from fedpfl.client.number import stored_number
@@ -25,7 +25,6 @@ from fedpfl.client.state import ClientState
 from fedpfl.core.errors import DamagedFile, FedpflError, StateError
 from fedpfl.core.payload import Payload
 from fedpfl.core.stored import read_arrays, write_arrays
-from support import run_federation
 from fedpfl.experiments.store import Store, plan
 from fedpfl.results.export import export_personal
 from fedpfl.results.run import RunFolder

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 from old_python import old_python
-from support import LocalGrid, arrays, federation, simulate
+from support import LocalGrid, arrays, federation, run_federation, simulate
 from waiting import HANG_SECONDS
 from worker_parts import workers
 
@@ -25,7 +25,6 @@ from fedpfl.client.policy import PolicyError
 from fedpfl.core import parts
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.payload import Payload
-from support import run_federation
 from fedpfl.flower import client_app
 from fedpfl.flower.messages import to_content
 

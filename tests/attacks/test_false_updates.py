@@ -7,11 +7,10 @@ from functools import partial
 
 import numpy as np
 import pytest
-from support import FEW_SAMPLES, LocalGrid, arrays, federation, quick, simulate
+from support import FEW_SAMPLES, LocalGrid, arrays, federation, quick, run_federation, simulate
 
 from fedpfl.core.errors import FedpflError
 from fedpfl.engine.rounds import RoundFailed
-from support import run_federation
 from fedpfl.methods import methods
 from fedpfl.results.run import RunFolder
 from fedpfl.setup.config import Config

@@ -6,14 +6,13 @@ import logging
 
 import numpy as np
 import pytest
-from support import LocalGrid, federation, simulate
+from support import LocalGrid, federation, run_federation, simulate
 
 from fedpfl.core.errors import FedpflError
 from fedpfl.data.dataset import Dataset
 from fedpfl.data.partitioners import partition
 from fedpfl.data.rebalance import THRESHOLDS, most_rebalanced, quota, rebalance
 from fedpfl.data.settings import DataSettings
-from support import run_federation
 from fedpfl.methods import fedreg
 from fedpfl.methods.fedreg import FedReGSettings
 

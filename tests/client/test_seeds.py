@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import FEW_SAMPLES, federation, simulate
+from support import FEW_SAMPLES, federation, run_federation, simulate
 
 from fedpfl import Method
 from fedpfl.core import parts
 from fedpfl.core.payload import Payload
-from support import run_federation
 from fedpfl.engine.local import LocalTransport
 from fedpfl.results.new_clients import Simulation
 from fedpfl.setup.config import Config

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from support import LocalGrid, federation
+from support import LocalGrid, federation, run_federation
 from torch import nn
 
 import fedpfl.setup.config
@@ -16,7 +16,6 @@ from fedpfl.core.errors import ConfigError, FedpflError, LayoutError
 from fedpfl.core.extras import ANY, BOTH, CLIENT, RECEIVED, SERVER, SHARED, Extra, Extras, describe
 from fedpfl.core.payload import Payload
 from fedpfl.core.privacy import private_reply
-from support import run_federation
 from fedpfl.flower.messages import from_content
 from fedpfl.methods import Method, methods
 from fedpfl.methods.base import Aggregation

@@ -10,14 +10,13 @@ from importlib.metadata import EntryPoint
 import numpy as np
 import pytest
 import torch
-from support import arrays, federation
+from support import arrays, federation, run_federation
 from torch import nn
 
 from fedpfl import models
 from fedpfl.core import parts
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.data import Dataset, DataSettings, federated_data
-from support import run_federation
 from fedpfl.engine.local import LocalTransport
 from fedpfl.methods import Method, find, methods
 from fedpfl.results.run import RunFolder

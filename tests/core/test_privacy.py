@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fedpfl.engine.privacy import ServerPrivacy, epsilon
 from scipy import stats
-from support import FEW_SAMPLES, LocalGrid, federation, play, rule, simulate
+from support import FEW_SAMPLES, LocalGrid, federation, play, rule, run_federation, simulate
 from typer.testing import CliRunner
 
 import fedpfl
@@ -23,7 +23,6 @@ from fedpfl.core.federation import Client
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.privacy import KEY_FILE, PrivacySettings, clipped, gaussian, noise_key, private_reply, private_update
-from support import run_federation
 from fedpfl.flower.messages import from_content
 from fedpfl.methods import methods
 from fedpfl.results.record import Round

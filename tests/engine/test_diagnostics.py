@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from fedpfl.engine.diagnostics import Diagnostics
 from safetensors.numpy import load_file
-from support import LocalGrid, federation, rule, simulate
+from support import LocalGrid, federation, rule, run_federation, simulate
 
 from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout, decode
 from fedpfl.core.payload import Payload
-from support import run_federation
 from fedpfl.flower.messages import from_content
 from fedpfl.results.record import Round
 from fedpfl.rules.attentive import Attentive

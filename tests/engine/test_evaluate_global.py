@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import LocalGrid, federation, simulate
+from support import LocalGrid, federation, run_federation, simulate
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import EVALUATION_ONLY
 from fedpfl.data.federation import federated_data
-from support import run_federation
 from fedpfl.methods.local import Local
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.assembly import assemble

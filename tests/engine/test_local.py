@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from support import FEW_SAMPLES, LocalGrid, federation
+from support import FEW_SAMPLES, LocalGrid, federation, run_federation
 from waiting import wait_until
 
 from fedpfl.client.engine import HANDLERS
@@ -20,7 +20,6 @@ from fedpfl.core.errors import FedpflError
 from fedpfl.core.federation import Client
 from fedpfl.core.payload import Payload
 from fedpfl.engine import local, player
-from support import run_federation
 from fedpfl.engine.local import LocalTransport
 from fedpfl.engine.player import ArrayNote, Shelf
 from fedpfl.engine.transport import Request, count_bytes

@@ -7,16 +7,15 @@ import importlib.util
 import json
 
 import pytest
-from fedpfl.engine.listeners.trackers import Tracker
-from support import federation, simulate
+from support import LocalGrid, federation, run_federation, simulate
 from waiting import wait_until
 
 from fedpfl.cli.plan import prepare
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.engine.listeners import trackers
+from fedpfl.engine.listeners.trackers import Tracker
+from fedpfl.engine.rounds import RoundFailed
 from fedpfl.results.line import curves
-from fedpfl.results.run import RunFolder
-from fedpfl.setup.config import Config
 
 NO_KEY = r"tracker = 'wandb': no API key; `wandb login` stores one, WANDB_MODE=offline needs none"
 RUN = {"method": "fedavg", "num_server_rounds": 2, "local_epochs": 1}
@@ -115,7 +114,7 @@ class Fails(Tracker):
     def __init__(self, config, folder):
         self.heard.clear()
 
-    def round(self, number, values):
+    def send(self, number, values):
         self.heard.append(number)
         if number == 2:
             raise Lost("no connection\nat all")
@@ -138,7 +137,11 @@ def test_a_run_outlives_its_tracker(tmp_path, failing, caplog):
 
 
 def test_a_run_that_fails_is_closed_as_such(tmp_path, failing):
-    config = Config.parse(federation(tmp_path, 2, tracker="wandb"))
-    with pytest.raises(ZeroDivisionError), tracking(config, RunFolder.create(config)):
-        raise ZeroDivisionError
+    def fail(kind, client, payload):
+        if kind == "train":
+            raise FedpflError("no memory")
+
+    values = federation(tmp_path, 2, tracker="wandb", **RUN)
+    with pytest.raises(RoundFailed):
+        run_federation(LocalGrid(2, values, intercept=fail), values)
     assert failing == [False]

@@ -8,10 +8,9 @@ import sys
 import tomllib
 from typing import Any
 
-from support import engine
+from support import engine, run_federation
 
 from fedpfl.core.errors import FedpflError
-from support import run_federation
 from fedpfl.experiments.grid import Share
 from fedpfl.experiments.store import PlannedRun, Store
 from fedpfl.results.new_clients import try_new_clients

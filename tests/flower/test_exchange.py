@@ -2,12 +2,11 @@
 
 import pytest
 from flwr.app import Error, Message
-from support import FEW_SAMPLES, Clock, LocalGrid, federation
+from support import FEW_SAMPLES, Clock, LocalGrid, federation, run_federation
 
 from fedpfl.client.engine import handle
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.payload import Payload, is_probe
-from support import run_federation
 from fedpfl.flower import exchange
 from fedpfl.flower.messages import from_content
 

@@ -13,14 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import FEW_SAMPLES, Clock, Killed, LocalGrid, arrays, federation, quick, simulate
+from support import FEW_SAMPLES, Clock, Killed, LocalGrid, arrays, federation, quick, run_federation, simulate
 from waiting import HANG_SECONDS
 
 from fedpfl.core import parts
 from fedpfl.core.errors import ConfigError, FedpflError, LayoutError, StateError
 from fedpfl.core.extras import SERVER, Extra
 from fedpfl.core.payload import Payload
-from support import run_federation
 from fedpfl.layers.memory import in_twin
 from fedpfl.methods import Method, fedala, fedfomo, methods
 from fedpfl.methods.trained import KeepsTrained

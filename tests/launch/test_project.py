@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 from flower_parts import SECONDS, Flower
-from support import engine
+from support import engine, run_federation
 from typer.testing import CliRunner
 
 from fedpfl.cli import app as cli
 from fedpfl.core import parts
 from fedpfl.core.errors import ConfigError, FedpflError
-from support import run_federation
 from fedpfl.launch.plan import prepare
 from fedpfl.launch.project import files, make
 from fedpfl.launch.superlink import copy_app

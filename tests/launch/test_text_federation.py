@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
-from support import LocalGrid, federation, quick, simulate
+from support import LocalGrid, federation, quick, run_federation, simulate
 
 from fedpfl import models
 from fedpfl.core.errors import FedpflError
-from support import run_federation
 from fedpfl.methods import methods
 from fedpfl.results.export import export_personal
 

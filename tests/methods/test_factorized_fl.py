@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from support import LocalGrid, federation, simulate, train
+from support import LocalGrid, federation, run_federation, simulate, train
 
 import fedpfl.setup.config
 from fedpfl.client.state import ClientState
@@ -14,7 +14,6 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.core.payload import Payload
 from fedpfl.data import Samples
 from fedpfl.data.federation import federated_data
-from support import run_federation
 from fedpfl.layers.factorized import is_mu, is_v
 from fedpfl.methods.base import LocalRound
 from fedpfl.methods.factorized_fl import FactorizedFL

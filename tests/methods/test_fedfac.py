@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from support import LocalGrid, federation, simulate
+from support import LocalGrid, federation, run_federation, simulate
 
 from fedpfl import models
 from fedpfl.core.errors import ConfigError, LayoutError
 from fedpfl.core.federation import Client
 from fedpfl.core.layout import Layout
-from support import run_federation
 from fedpfl.layers.channels import hidden_layers, norm_of
 from fedpfl.results.export import export_personal
 from fedpfl.results.new_clients import Simulation

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from support import LocalGrid, federation, head, linear_round, simulate, softmax, train
+from support import LocalGrid, federation, head, linear_round, run_federation, simulate, softmax, train
 
 from fedpfl.core.errors import ConfigError, LayoutError
 from fedpfl.core.extras import Extras
 from fedpfl.core.payload import Payload
-from support import run_federation
 from fedpfl.flower.messages import from_content
 from fedpfl.methods.fedfomo import FedFomo, FedFomoSettings
 from fedpfl.setup.assembly import assemble

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from support import LocalGrid, federation, simulate
+from support import LocalGrid, federation, run_federation, simulate
 from torch.nn import functional as F
 
 from fedpfl import models
@@ -16,7 +16,6 @@ from fedpfl.core.payload import Payload
 from fedpfl.core.rng import generator
 from fedpfl.data.federation import Samples
 from fedpfl.data.rebalance import rebalance
-from support import run_federation
 from fedpfl.flower.messages import from_content
 from fedpfl.methods.base import LocalRound
 from fedpfl.methods.fedreg import FedReG, FedReGSettings

@@ -9,14 +9,13 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
-from support import FEW_SAMPLES, LocalGrid, federation, quick, simulate
+from support import FEW_SAMPLES, LocalGrid, federation, quick, run_federation, simulate
 
 from fedpfl import models
 from fedpfl.client.engine import handle
 from fedpfl.core.errors import ConfigError, LayoutError
 from fedpfl.core.frozen import frozen, frozen_hash
 from fedpfl.core.payload import Payload
-from support import run_federation
 from fedpfl.methods import methods
 from fedpfl.models.adapters import in_adapter
 from fedpfl.results.export import export_personal

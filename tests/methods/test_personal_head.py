@@ -7,11 +7,10 @@ import re
 import numpy as np
 import pytest
 import torch
-from support import LocalGrid, federation, simulate
+from support import LocalGrid, federation, run_federation, simulate
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.layout import Layout
-from support import run_federation
 from fedpfl.flower.messages import from_content
 from fedpfl.methods import methods
 from fedpfl.results.new_clients import Simulation, try_new_clients

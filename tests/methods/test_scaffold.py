@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import FEW_SAMPLES, LocalGrid, federation, simulate
+from support import FEW_SAMPLES, LocalGrid, federation, run_federation, simulate
 from torch import nn
 
 from fedpfl import models
 from fedpfl.core.layout import Layout
 from fedpfl.data.federation import Samples
-from support import run_federation
 from fedpfl.flower.messages import from_content
 from fedpfl.results.new_clients import Simulation
 from fedpfl.setup.config import Config

@@ -19,13 +19,13 @@ from typing import Any
 import made_data
 import numpy as np
 from combinations import NOWHERE, Combination, counted
+from support import run_federation
 
 import fedpfl
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.federation import Client
 from fedpfl.core.payload import Payload
 from fedpfl.data import FederatedData
-from support import run_federation
 from fedpfl.engine.local import LocalTransport
 from fedpfl.engine.transport import Fail, Request
 from fedpfl.setup.config import Config

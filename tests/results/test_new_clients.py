@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import LocalGrid, federation, simulate
+from support import LocalGrid, federation, run_federation, simulate
 from typer.testing import CliRunner
 
 from fedpfl import models
@@ -17,7 +17,6 @@ from fedpfl.client.engine import Engine
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.core.federation import new_clients
 from fedpfl.data.federation import federated_data
-from support import run_federation
 from fedpfl.layers.memory import in_twin
 from fedpfl.methods import methods
 from fedpfl.results.export import export_personal

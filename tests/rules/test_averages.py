@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as trials
 from hypothesis import strategies as st
-from support import FEW_SAMPLES, Killed, LocalGrid, arrays, federation, play, quick, rule, simulate
+from support import FEW_SAMPLES, Killed, LocalGrid, arrays, federation, play, quick, rule, run_federation, simulate
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.layout import Layout
-from support import run_federation
 from fedpfl.methods import methods
 from fedpfl.methods.feddyn import FedDynMean
 from fedpfl.methods.scaffold import ControlledMean

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import FEW_SAMPLES, Killed, LocalGrid, federation, play, rule, simulate
+from support import FEW_SAMPLES, Killed, LocalGrid, federation, play, rule, run_federation, simulate
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.layout import Layout
-from support import run_federation
 from fedpfl.methods import methods
 from fedpfl.rules import Rule
 from fedpfl.rules.by_part import MeanByPart

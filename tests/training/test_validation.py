@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import LocalGrid, federation, simulate
+from support import LocalGrid, federation, run_federation, simulate
 
 from fedpfl.client.engine import engine_for
 from fedpfl.core.errors import ConfigError
 from fedpfl.data import DataSettings, FederatedData
-from support import run_federation
 from fedpfl.results.run import RunFolder
 from fedpfl.results.summary import summary
 from fedpfl.setup.config import Config

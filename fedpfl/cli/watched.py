@@ -60,7 +60,7 @@ def carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet: 
         return
     run_id, status, details = None, "failed", ""
     with display(plan.config.run.num_server_rounds, quiet) as shown:
-        shown.stage("starting Flower")
+        shown.show_step("starting Flower")
         log = ""
         try:
             # A resumed run has files of its earlier part.
@@ -73,7 +73,7 @@ def carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet: 
                 log = link.log(run_id)
         except FedpflError as error:
             finished, details, log = False, str(error), link.log(None)
-        shown.stage("stopping Flower")
+        shown.show_step("stopping Flower")
         link.stop()
         if finished:
             export(plan, shown)
@@ -101,20 +101,20 @@ def _watch(
     rounds = Rounds(plan.folder.path / "metrics.jsonl")
     summary, task = (plan.folder.path / name for name in FILES_WATCHED)
     old_summary, old_task = old
-    shown.stage("starting the server")
+    shown.show_step("starting the server")
     folder_seen = clients_seen = ending = False
     pause, unanswered_since = FIRST_ASK_SECONDS, 0.0
     ask_at = time.monotonic() + pause
     while True:
         if not folder_seen and (plan.folder.path / "config.toml").is_file():
             folder_seen = True
-            shown.stage("waiting for the clients")
+            shown.show_step("waiting for the clients")
         # The folder of a new run begins with a task that lacks everything that the clients say.
         if not clients_seen and _version(task) not in (None, old_task) and "remarks" in (known := plan.folder.task()):
             clients_seen = True
             for remark in known["remarks"]:
                 typer.echo(f"note: {remark}", err=True)
-            shown.stage("first round")
+            shown.show_step("first round")
         for line in rounds.new():
             shown.round(line)
         if link.hints_end():

@@ -34,7 +34,7 @@ class Display(Listener):
     ) -> None:
         """Clean up the screen."""
 
-    def stage(self, words: str) -> None:
+    def show_step(self, words: str) -> None:
         """Show what the run is doing before its first round and after its last."""
 
     def round(self, line: Mapping[str, Any]) -> None:
@@ -53,7 +53,7 @@ class Display(Listener):
         """Show the remarks."""
         for remark in remarks:
             self.line(f"note: {remark}")
-        self.stage("first round")
+        self.show_step("first round")
 
     def round_ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
         """Show the round."""
@@ -75,14 +75,14 @@ class Lines(Display):
     def __init__(self, total: int, quiet: bool = False) -> None:
         self._total, self._quiet, self._started = total, quiet, time.monotonic()
 
-    def stage(self, words: str) -> None:
+    def show_step(self, words: str) -> None:
         """Print a stage."""
         if not self._quiet:
             print(f"[{time.monotonic() - self._started:6.1f} s] {words}", file=sys.stderr, flush=True)
 
     def round(self, line: Mapping[str, Any]) -> None:
         """Print a round."""
-        self.stage(f"round {line['round']}/{self._total}: {in_words(line)}")
+        self.show_step(f"round {line['round']}/{self._total}: {in_words(line)}")
 
 
 class _Drawn:
@@ -125,7 +125,7 @@ class Bar(_Drawn, Display):
         self._total = total
         self._task = self._progress.add_task("", total=None, result="")
 
-    def stage(self, words: str) -> None:
+    def show_step(self, words: str) -> None:
         """Put the stage before the bar."""
         self._progress.update(self._task, description=words)
 

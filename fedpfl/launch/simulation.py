@@ -83,14 +83,14 @@ def carry_out(plan: Plan, shown: Display, workers: int | None = None, clients_pe
         if plan.has_finished():
             shown.line(f"note: {plan.how_to_go_on()}")
         else:
-            shown.stage("reading the data")
+            shown.show_step("reading the data")
             simulate(plan.config, [shown], workers, clients_per_gpu, shown.printed)
         export(plan, shown)
 
 
 def export(plan: Plan, shown: Display) -> None:
     """Write the personalised models of a run that has finished."""
-    shown.stage("writing the personalised models")
+    shown.show_step("writing the personalised models")
     try:
         export_personal(plan.folder)
     except NoPlainModel as reason:

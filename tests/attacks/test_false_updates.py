@@ -112,7 +112,7 @@ def test_the_run_goes_on_without_each_liar_and_names_it(tmp_path, method):
 HONEST = {
     "slow": {"learning_rate": 0.03},
     "fast": {"learning_rate": 0.2},
-    "noisy": {"dp_noise_multiplier": 3.0, "dp_clip_norm": 0.5, "wire_dtype": "float16"},
+    "noisy": {"dp_noise_multiplier": 0.1, "dp_clip_norm": 0.5, "wire_dtype": "float16"},
 }
 
 

@@ -8,7 +8,6 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from fedpfl.engine.privacy import ServerPrivacy, epsilon
 from scipy import stats
 from support import FEW_SAMPLES, LocalGrid, federation, play, rule, run_federation, simulate
 from typer.testing import CliRunner
@@ -23,6 +22,7 @@ from fedpfl.core.federation import Client
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.privacy import KEY_FILE, PrivacySettings, clipped, gaussian, noise_key, private_reply, private_update
+from fedpfl.engine.listeners.privacy import ServerPrivacy, epsilon
 from fedpfl.flower.messages import from_content
 from fedpfl.methods import methods
 from fedpfl.results.record import Round
@@ -147,7 +147,7 @@ def server_privacy(tmp_path, clients=4, **settings):
 def test_the_server_s_noise_is_made_for_one_client_among_many(tmp_path):
     size = 100_000
     mean = rule(Mean, np.zeros(size), [10, 1000, 10, 10])
-    server_privacy(tmp_path).begin(mean, Round(1), [])
+    server_privacy(tmp_path).round_started(mean, Round(1), [])
     play(mean, 1, {i: np.full(size, i, np.float32) for i in range(4)})
     noise = mean.shared.astype(np.float64) - 1.5  # all count alike, whatever they have
     assert noise.std() == pytest.approx(0.5 * 0.05 / 4, rel=0.01)

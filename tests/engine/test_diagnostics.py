@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fedpfl.engine.diagnostics import Diagnostics
 from safetensors.numpy import load_file
 from support import LocalGrid, federation, rule, run_federation, simulate
 
 from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout, decode
 from fedpfl.core.payload import Payload
+from fedpfl.engine.listeners.diagnostics import Diagnostics
 from fedpfl.flower.messages import from_content
 from fedpfl.results.record import Round
 from fedpfl.rules.attentive import Attentive
@@ -20,7 +20,7 @@ from fedpfl.rules.mean import Mean
 def measure(measured, rule, vectors, change):
     """Let a round pass, in which the rule gets these vectors and ``change`` is what it makes of them."""
     done = Round(1)
-    measured.begin(rule, done, [])
+    measured.round_started(rule, done, [])
     for client, vector in vectors.items():
         measured.added(rule, rule.clients[client], np.array(vector, np.float32), Payload())
     change()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fedpfl.engine.norm_limit import LARGEST, NormLimit
 from support import rule
 
 from fedpfl.core.errors import LayoutError
@@ -13,6 +12,7 @@ from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.privacy import PrivacySettings
+from fedpfl.engine.listeners.norm_limit import LARGEST, NormLimit
 from fedpfl.methods.fedpac import HeadCombination
 from fedpfl.results.record import Round
 from fedpfl.rules.mean import Mean
@@ -37,7 +37,7 @@ def limit_of(start=(0, 0, 0, 0), factor=4.0, layout=None, extras=EXTRAS, **priva
 def play(limit, made, number, vectors, **arrays):
     """Give the replies {client: vector} of a round; return what was refused."""
     done, refused = Round(number), {}
-    limit.begin(made, done, made.participants)
+    limit.round_started(made, done, made.participants)
     for i, vector in vectors.items():
         reply = Payload(arrays={name: np.float32(by_client[i]) for name, by_client in arrays.items()})
         shared = np.float32(vector)

@@ -89,7 +89,7 @@ def config_command(
     from ..setup import reference
 
     if not update:
-        typer.echo(reference.pyproject_block())
+        typer.echo(reference.pyproject_block(explained=True))
         return
     # The settings of an app's own methods stand there, too.
     look_here()

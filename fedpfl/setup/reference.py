@@ -21,20 +21,22 @@ from ..training.settings import TrainingSettings
 from ..version import __version__
 from .config import sections
 
-BEGIN = "# -- settings: written by `fedpfl config --update`, which reads them from the code --"
+BEGIN = "# -- settings: written by `fedpfl config --update`; `fedpfl config` explains them --"
 END = "# -- end of settings --"
 BOUNDS_BEGIN, BOUNDS_END = "<!-- bounds: written by `fedpfl config --update` -->", "<!-- end of bounds -->"
 VERSION = re.compile(r'(?<=^version = ")[^"]*(?="$)', re.MULTILINE)
 CITED_VERSION = re.compile(r"(?<=^version: ).*$", re.MULTILINE)
 
 
-def pyproject_block(values: Mapping[str, Any] | None = None) -> str:
-    """Return ``[tool.flwr.app.config]`` with every key, its default and, as a comment, its meaning and limits.
+def pyproject_block(values: Mapping[str, Any] | None = None, explained: bool = False) -> str:
+    """Return ``[tool.flwr.app.config]`` with every key and its default.
 
     Parameters
     ----------
     values : mapping, optional
         An app's own values by key, in the place of the defaults.
+    explained : bool
+        Whether a comment after each key gives its meaning and limits.
     """
     lines = [BEGIN, "[tool.flwr.app.config]"]
     for title, cls, prefix in sections():
@@ -42,7 +44,7 @@ def pyproject_block(values: Mapping[str, Any] | None = None) -> str:
         for field in dataclasses.fields(cls):
             key = key_of(field, prefix)
             value = json.dumps((values or {}).get(key, field.default), ensure_ascii=False)
-            lines.append(f"{key} = {value}  # {_meaning(field)}")
+            lines.append(f"{key} = {value}" + (f"  # {_meaning(field)}" if explained else ""))
     return "\n".join([*lines, END])
 
 
@@ -120,7 +122,8 @@ def update(root: Path) -> list[Path]:
     """
     project = root / "pyproject.toml"
     text = project.read_text(encoding="utf-8") if project.is_file() else ""
-    block = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
+    # The rest of the first line has changed between versions.
+    block = re.compile(re.escape(BEGIN[: BEGIN.index(":")]) + ".*?" + re.escape(END), re.DOTALL)
     if not block.search(text):
         raise FedpflError(f"{project}: has no settings block; run this in the project's folder")
     if not (root / "fedpfl").is_dir():

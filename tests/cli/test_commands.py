@@ -149,7 +149,7 @@ def test_a_table_with_a_mistake_is_one_line_and_no_run(elsewhere):
 
 
 def test_config(elsewhere):
-    assert fedpfl("config").stdout.strip() == reference.pyproject_block()
+    assert fedpfl("config").stdout.strip() == reference.pyproject_block(explained=True)
     refused = fedpfl("config", "--update")
     assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
     (elsewhere / "pyproject.toml").write_text(f"{reference.BEGIN}\n{reference.END}\n")

@@ -335,7 +335,7 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
         client, nodes = _number(node_config, "partition-id", 0), _number(node_config, "num-partitions", 1)
         if client >= nodes:
             raise ConfigError("partition-id", client, f"must be below num-partitions = {nodes}")
-    engine = engine_for(run_config, nodes, path, client)
+    engine = engine_for(Config.parse(run_config), nodes, path, client)
     return HANDLERS[kind](engine, client, message)
 
 
@@ -355,12 +355,12 @@ _engines: OrderedDict[Key, Engine] = OrderedDict()
 MOST_ENGINES = 4
 
 
-def engine_for(run_config: Mapping[str, Value], nodes: int, path: str, client: int) -> Engine:
+def engine_for(config: Config, nodes: int, path: str, client: int) -> Engine:
     """Return the engine that plays a client, made now or kept from an earlier message of the same run.
 
     Parameters
     ----------
-    run_config : mapping
+    config : Config
         The settings.
     nodes : int
         Nodes of the federation.
@@ -370,7 +370,7 @@ def engine_for(run_config: Mapping[str, Value], nodes: int, path: str, client: i
         Client from 0.
     """
     # And the user's own code: a later run may have the same settings and another file.
-    run = tuple(sorted(run_config.items())), nodes, parts.version()
+    run = tuple(sorted(config.flat().items())), nodes, parts.version()
     key = (run, path, client if path else -1)
     if key in _engines:
         _engines.move_to_end(key)
@@ -380,12 +380,11 @@ def engine_for(run_config: Mapping[str, Value], nodes: int, path: str, client: i
         _engines.clear()
     while len(_engines) >= MOST_ENGINES:
         _engines.popitem(last=False)
-    _engines[key] = _make_engine(dict(run_config), nodes, path, client)
+    _engines[key] = _make_engine(config, nodes, path, client)
     return _engines[key]
 
 
-def _make_engine(values: Mapping[str, Value], nodes: int, path: str, client: int) -> Engine:
-    config = Config.parse(values)
+def _make_engine(config: Config, nodes: int, path: str, client: int) -> Engine:
     num_clients = config.data.num_clients or nodes
     if num_clients != nodes:
         raise ConfigError("num-clients", num_clients, f"this federation has {nodes} nodes; use {nodes} or 0")

@@ -225,7 +225,7 @@ def _engine(config: Config) -> Engine:
     # As many threads in every worker, and in this process where it plays the clients: the bits depend on it.
     threads = config.training.threads or 1
     return engine_for(
-        replace(config, training=replace(config.training, threads=threads)).flat(), config.data.num_clients, "", 0
+        replace(config, training=replace(config.training, threads=threads)), config.data.num_clients, "", 0
     )
 
 

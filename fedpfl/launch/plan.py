@@ -110,17 +110,17 @@ def prepare(
     check_keys(values)
     if resume is not None:
         values = _resumed(resume, values, given)
-    # The server and the clients run in another working directory.
-    values = absolute_places(Config.parse(values).flat())
     config = Config.parse(values)
     require_known(config.run.model)
+    decided: dict[str, Value] = {}
     if not config.run.resume:
         chosen = chosen_partitioner(config.data, False) if own_data else with_partitioner(config.data)
-        values["partitioner"] = chosen.partitioner
+        decided["partitioner"] = chosen.partitioner
     given_number = _clients(config.data.num_clients, num_clients)
-    values["num-clients"] = given_number or natural_clients(config.data) or default_clients
-    values["run-name"] = config.run.run_name or _new_name(config)
-    config = Config.parse(values)
+    decided["num-clients"] = given_number or natural_clients(config.data) or default_clients
+    decided["run-name"] = config.run.run_name or _new_name(config)
+    # The server and the clients run in another working directory.
+    config = Config.parse({**absolute_places(config.flat()), **decided})
     require_device(config.training)
     require_tracker(config)
     run = RunFolder.reopen(config) if config.run.resume else _fresh(config)

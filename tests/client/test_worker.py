@@ -24,6 +24,7 @@ from fedpfl.client.worker import listening
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.payload import Payload
 from fedpfl.methods import methods
+from fedpfl.setup.config import Config
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def old_worker():
 def asked(values, node, **more):
     """Return the first round's train message for a client, from its answer to the query."""
     described = handle("query", Payload(), values, node)
-    size = engine_for(values, node["num-partitions"], "", 0).sharing.get_shared()
+    size = engine_for(Config.parse(values), node["num-partitions"], "", 0).sharing.get_shared()
     config = {"round": 1, "personal-round": 0, "state-key": "key", "layout": described.config["layout"], **more}
     return Payload(config, {}, {"shared": size})
 
@@ -281,10 +282,10 @@ def test_a_device_keeps_an_engine_for_each_of_its_own_clients_and_only_of_one_ru
         paths.append(tmp_path / f"{client}.npz")
         np.savez(paths[-1], x=rng.integers(0, 256, (60, 8, 8, 1), np.uint8), y=np.arange(60) % 3)
     values = federation(tmp_path, 3, dataset="npz", data=str(paths[0]), num_classes=3)
-    made = [engine_for(values, 9, str(path), client) for client, path in enumerate(paths[:MOST_ENGINES])]
-    assert [engine_for(values, 9, str(path), i) for i, path in enumerate(paths[:MOST_ENGINES])] == made
-    engine_for(values, 9, str(paths[-1]), MOST_ENGINES)
+    made = [engine_for(Config.parse(values), 9, str(path), client) for client, path in enumerate(paths[:MOST_ENGINES])]
+    assert [engine_for(Config.parse(values), 9, str(path), i) for i, path in enumerate(paths[:MOST_ENGINES])] == made
+    engine_for(Config.parse(values), 9, str(paths[-1]), MOST_ENGINES)
     assert len(_engines) == MOST_ENGINES
     assert made[0] not in _engines.values()
-    engine_for({**values, "run-name": "next"}, 9, str(paths[0]), 0)
+    engine_for(Config.parse({**values, "run-name": "next"}), 9, str(paths[0]), 0)
     assert len(_engines) == 1

@@ -151,7 +151,7 @@ def _initial(tmp_path, num_clients, **settings):
     """Return the arrays that every client starts from, by name."""
     values = federation(tmp_path, num_clients, **settings)
     handle("query", Payload(), values, {"partition-id": 0, "num-partitions": num_clients})
-    engine = engine_for(values, num_clients, "", 0)
+    engine = engine_for(Config.parse(values), num_clients, "", 0)
     _, sharing = assemble(engine.config, engine.data.input_shape, engine.data.num_classes)
     return sharing.layout.unflatten(sharing.get_shared())
 

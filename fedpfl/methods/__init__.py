@@ -1,4 +1,4 @@
-"""The methods, one file each. A new file in this folder is a new method; nothing else needs to know of it.
+"""The methods, each in a file or, with its own rule or layers, in a folder. A new one is found by its ``name``.
 
 Users' own ones come from elsewhere (:mod:`fedpfl.core.parts`) and are known as soon as a setting has named them.
 """

@@ -20,7 +20,6 @@ from ..core.settings import setting
 from ..models import cut
 from ..rules.averages import RunningMean
 from ..rules.per_client import inner_products
-from ..rules.simplex import least_on_simplex
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, excluding
 from .prototypes import PrototypeMethod, PrototypeRule, apart, by_class, class_by_width
@@ -164,3 +163,24 @@ class FedPAC(PrototypeMethod):
     def global_model(self, model: nn.Module) -> Forward | None:
         """Each client receives a head of its own."""
         return None
+
+
+def least_on_simplex(p: np.ndarray) -> np.ndarray:
+    """Return argmin αᵀPα over α ≥ 0 with Σ_j α_j = 1, shape (n,).
+
+    A multiple of α minimises βᵀPβ/2 − Σ_j β_j over β ≥ 0, which is non-negative least squares with P's Cholesky factor.
+
+    Parameters
+    ----------
+    p : ndarray, shape (n, n)
+        P, symmetric and positive semidefinite.
+    """
+    # Imported here: clients import this file, by way of their methods, and need no SciPy.
+    from scipy.optimize import nnls
+
+    size = np.trace(p) / len(p)
+    # P may be singular: a trace of one makes it definite.
+    lower = np.linalg.cholesky((p / size if size > 0 else p) + 1e-12 * np.eye(len(p)))
+    beta: np.ndarray = nnls(lower.T, np.linalg.solve(lower, np.ones(len(p))))[0]
+    beta /= beta.sum()
+    return beta

@@ -24,12 +24,12 @@ from fedpfl.core.payload import Payload
 from fedpfl.core.privacy import KEY_FILE, PrivacySettings, clipped, gaussian, noise_key, private_reply, private_update
 from fedpfl.messages import from_content
 from fedpfl.methods import methods
+from fedpfl.methods.fedfac.channel_mean import PartialMean
+from fedpfl.methods.fedfac.factor_split import FactorSplit
 from fedpfl.results.record import Round
 from fedpfl.results.run import RunFolder
 from fedpfl.results.summary import outcome
 from fedpfl.rules import Rule
-from fedpfl.rules.channel_mean import PartialMean
-from fedpfl.rules.factor_split import FactorSplit
 from fedpfl.rules.mean import Mean
 from fedpfl.server.federation import run_federation
 from fedpfl.setup.assembly import assemble, make_rule

@@ -11,8 +11,8 @@ from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout, decode
 from fedpfl.core.payload import Payload
 from fedpfl.messages import from_content
+from fedpfl.methods.fedamp import Attentive
 from fedpfl.results.record import Round
-from fedpfl.rules.attentive import Attentive
 from fedpfl.rules.mean import Mean
 from fedpfl.server.federation import run_federation
 from fedpfl.strategies.diagnostics import Diagnostics

@@ -58,10 +58,6 @@ class FedEM(Method):
         """Components travel, π does not."""
         return name != MIXTURE
 
-    def in_classifier(self, name: str) -> bool:
-        """Each component has a classifier."""
-        return super().in_classifier(name) or name.split(".")[:1] + name.split(".")[2:3] == ["others", "head"]
-
     def schedule(self, local: LocalRound) -> list[Phase]:
         """E-step with the received components, then E epochs of M-step."""
         x, y = local.samples

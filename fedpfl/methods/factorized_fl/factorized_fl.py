@@ -19,7 +19,7 @@ from ...core.sharing import RUNNING_STATISTICS, UNUSED_BUFFER
 from ...layers.memory import Memory
 from ...models.parts import cut
 from ...training.phase import L1, Forward, Phase
-from ..base import Aggregation, LocalRound, Method, everything
+from ..base import Aggregation, LocalRound, Method, everything, in_classifier
 from .layers import count_kept, factorize, is_mu, is_v, merge, penultimate_v
 from .similarity import Similarity
 
@@ -92,7 +92,7 @@ class FactorizedFL(Method):
 
     def is_common(self, name: str) -> bool:
         """Say whether an array means the same to all clients."""
-        own_classifier = self.settings.classifier == "personal" and self.in_classifier(name)
+        own_classifier = self.settings.classifier == "personal" and in_classifier(name)
         return not own_classifier and not name.endswith(BUFFERS) and not name.startswith(f"{TRAINED}.")
 
     def schedule(self, local: LocalRound) -> list[Phase]:

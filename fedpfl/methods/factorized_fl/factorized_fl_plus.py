@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from ...core.payload import Payload
+from ...core.sharing import Sharing
 from ..base import LocalRound
 from .factorized_fl import FactorizedFL
 from .layers import is_mu, penultimate_v
@@ -45,9 +46,10 @@ class FactorizedFLPlus(FactorizedFL):
         """Share u, v, µ and what is no factor; the running statistics stay."""
         return self.is_common(name)
 
-    def sparse_from(self, name: str) -> float | None:
+    def sharing(self, model: nn.Module) -> Sharing:
         """Send the entries of µ from λ on; smaller ones count as 0."""
-        return self.settings.l1 if is_mu(name) else None
+        least = self.settings.l1
+        return Sharing(model, lambda name: self.travels(name, model), lambda name: least if is_mu(name) else None)
 
     def conclude(self, local: LocalRound) -> Payload:
         """Send nothing besides: v is among the shared arrays."""

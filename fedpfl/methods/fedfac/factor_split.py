@@ -41,6 +41,7 @@ class FactorSplit(PartialMean):
     """
 
     name = "factor-split"
+    sees_personal = True
     no_robust_mean = ""
 
     def __init__(

@@ -81,7 +81,6 @@ class FedFac(FedSplit):
         r"\text{channel } j \text{ is shared if } \nu_j \text{ is at least the } \tau \text{ quantile of } \nu"
     )
     Settings = FedFacSettings
-    server_sees_all = True
 
     @property
     def only_shared_travel(self) -> bool:

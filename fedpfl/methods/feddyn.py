@@ -87,7 +87,7 @@ class FedDynMean(Mean):
         # What the clients started from: `wire-dtype` may have rounded it.
         before = rounded(self.shared, self.federation.wire_dtype).astype(np.float64)
         super().finish()
-        moved = len(self._answered) * (self.shared - before)
+        moved = len(self.answered) * (self.shared - before)
         self.h -= self.alpha / len(self.participants) * self._corrected * moved
         if self.alpha:
             self.shared = (self.shared - self.h / self.alpha).astype(np.float32)

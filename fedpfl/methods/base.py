@@ -38,7 +38,7 @@ REFUSABLE = {"personal-head": False, "trainable": ALL, "loss": CROSS_ENTROPY}
 
 @dataclass(frozen=True)
 class NoSettings:
-    """The method has no settings of its own."""
+    """The method has no settings."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class LocalRound:
         return self.extras[name]
 
     def has_received(self, name: str) -> bool:
-        """Say whether the server attached an array."""
+        """Return whether the server attached an array."""
         return name in self.extras
 
     def by_name(self, vector: np.ndarray) -> dict[str, Tensor]:
@@ -350,7 +350,7 @@ def common_model(method: Method, model: nn.Module) -> Forward | None:
 
 
 def adapts_itself(method: type[Method]) -> bool:
-    """Return whether a method has an adaptation of its own, to which ``tune-epochs`` does nothing."""
+    """Return whether a method has its own adaptation, to which ``tune-epochs`` does nothing."""
     return method.adaptation is not Method.adaptation
 
 

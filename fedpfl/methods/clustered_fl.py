@@ -60,7 +60,7 @@ class ClusteredFL(Method):
     Settings = ClusteredFLSettings
 
     def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
-        """Say so where no cluster can ever split."""
+        """Warn where no cluster can ever split."""
         name, first, smallest = self.name, self.settings.first_split, self.settings.smallest_split
         if rounds < first:
             why = f"before round {first} ({name}-first-split), and the run has {rounds}"
@@ -83,26 +83,13 @@ class ClusteredFL(Method):
 class Clusters(PerClientRule):
     """The mean within each cluster; a cluster near a stationary point splits if its clients are not near theirs.
 
-    Sattler, Müller and Samek 2021, Algorithm 1 (bipartition) and 2. A cluster splits after a round in which
-    ‖mean Δ‖ < ε1 and max ‖Δ_i‖ > ε2 over its clients that answered, where Δ_i is what local training changed in the
-    parameters (not in BatchNorm's running statistics). Clients that did not answer are divided by their latest Δ_i;
-    those that never have stay with the larger part. New clusters take the means of their own clients at once.
+    Sattler, Müller and Samek 2021, Algorithm 1 (bipartition) and 2. A cluster splits after a round in which ‖mean Δ‖ <
+    ε1 and max ‖Δ_i‖ > ε2 over its clients that answered, where Δ_i is what local training changed in the parameters
+    (not in BatchNorm's running statistics). Clients that did not answer are divided by their latest Δ_i; those that
+    never have stay with the larger part. New clusters take the means of their own clients at once.
 
     In early rounds all updates are large and their directions say little, and a split is for good. As in the authors'
-    code clusters can be kept from splitting for some rounds, and small ones altogether.
-
-    Parameters
-    ----------
-    epsilon1, epsilon2 : float
-        Norms ε1 and ε2.
-    weights : str
-        ``examples``: clients weigh by their training samples; ``uniform``: all alike.
-    linkage : str
-        ``complete`` or ``single``, see :func:`bipartition`.
-    first_split : int
-        First round after which a cluster may split.
-    smallest_split : int
-        Fewest clients, of those that have ever answered, of a cluster that may split.
+    code clusters can be kept from splitting for some rounds, and small ones (of clients that ever answered) altogether.
     """
 
     name = "clusters"
@@ -196,21 +183,11 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
 
 
 def bipartition(similarities: np.ndarray, linkage: str) -> tuple[list[int], list[int]]:
-    """Divide clients into two parts that are as unlike as can be.
+    """Return two parts of at least two clients, as unlike as can be: positions, the larger part first.
 
-    Parameters
-    ----------
-    similarities : ndarray, shape (clients, clients)
-        Cosines; symmetric, of at least two clients.
-    linkage : str
-        Parts are joined until two are left: those whose least similar members are most similar (``complete``, as in
-        the authors' code), or those whose most similar members are (``single``, the paper's Algorithm 1, which makes
-        the largest similarity between the two parts as small as it can be).
-
-    Returns
-    -------
-    larger, smaller : list of int
-        Positions, ascending; of equal parts the one with the lowest position comes first.
+    Parts are joined until two are left: those whose least similar members are most similar (``complete``, as in the
+    authors' code), or those whose most similar members are (``single``, the paper's Algorithm 1, which makes the
+    largest similarity between the two parts as small as it can be).
     """
     # A quarter of a second to import, and most rounds split nothing.
     from scipy.cluster import hierarchy

@@ -1,4 +1,4 @@
-"""Ditto: every client trains a model of its own beside the global one, and is pulled towards that.
+"""Ditto: every client also trains its own model, which is pulled towards the global one.
 
 Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, Algorithm 1. A
 client trains its own model v first; v is pulled to the received w^t, so the order changes nothing but the batches.

@@ -54,7 +54,7 @@ class FedAMP(KeepsTrained):
             raise ConfigError("fedamp-alpha", self.settings.alpha, "must be > 0 unless fedamp-prox = 0")
 
     def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
-        """Say so where models that are near each other could leave a client's own no weight, which ends the run.
+        """Warn where models that are near each other could leave a client's own no weight, which ends the run.
 
         Each of the others weighs at most α_k·exp(0)/σ.
         """
@@ -83,13 +83,6 @@ class Attentive(PerClientRule):
     Huang et al. 2021, Algorithm 1, with A(x) = 1 − exp(−x/σ). w_j is the newest model of client j; a client that has
     never answered weighs nothing for others, and its own w_j is the initial model. Distances are those of the
     parameters, without BatchNorm's running statistics, which are mixed with the same weights.
-
-    Parameters
-    ----------
-    alpha : float
-        Step α of the mixture.
-    sigma : float
-        Range σ of the attention, in units of squared distance.
     """
 
     name = "attentive"
@@ -110,13 +103,7 @@ class Attentive(PerClientRule):
         self.newest[client.id] = shared
 
     def finish(self) -> None:
-        """Mix all clients' next models from one snapshot.
-
-        Raises
-        ------
-        ConfigError
-            The others' weights of a client reach 1, so that its own model would count nothing or less.
-        """
+        """Mix all clients' next models from one snapshot; refuse weights of which none is left for a client's own."""
         others = attention(self.newest[:, self._parameters], self.alpha, self.sigma)
         np.fill_diagonal(others, 0.0)
         others[:, sorted(self.clients.keys() - set(self.answered_before()))] = 0.0

@@ -55,26 +55,19 @@ class FedCAC(Method):
         return Aggregation(Critical, asdict(self.settings))
 
     def global_model(self, model: nn.Module) -> Forward | None:
-        """Each client receives a model of its own."""
+        """Each client receives another model."""
         return None
 
 
 class Critical(PerClientRule):
     """Start of client i = M_i ⊙ custom_i + (1 − M_i) ⊙ global.
 
-    Wu et al. 2023, Section 3 and Algorithm 1. M_i marks in every array the share of values with the largest
-    |Δw·w|. As in the authors' code it marks only what moved (of an embedding the rows of the client's words), and so
-    fewer where less than the share did. global is the mean over this round's clients, weighted by samples; custom_i the
-    plain mean of the newest models of i and of all j whose masks overlap with M_i by at least the threshold of the
-    round. The server computes all of it, as it knows what it sent and what came back. A client that has never answered
-    gets the global model. BatchNorm's running statistics are never critical.
-
-    Parameters
-    ----------
-    share : float
-        Share τ of each array's values that are critical.
-    beta : float
-        Rounds β until no overlap is enough.
+    Wu et al. 2023, Section 3 and Algorithm 1. M_i marks in every array the share of values with the largest |Δw·w|. As
+    in the authors' code it marks only what moved (of an embedding the rows of the client's words), and so fewer where
+    less than the share did. global is the mean over this round's clients, weighted by samples; custom_i the plain mean
+    of the newest models of i and of all j whose masks overlap with M_i by at least the threshold of the round. The
+    server computes all of it, as it knows what it sent and what came back. A client that has never answered gets the
+    global model. BatchNorm's running statistics are never critical.
     """
 
     name = "critical"
@@ -117,19 +110,6 @@ def top_share(values: np.ndarray, layout: Layout, share: float) -> np.ndarray:
     """Mark in each array of a flat vector its largest values: ``share`` of them, rounded down, and none that is 0.
 
     Values equal to the last one that is marked are marked, too.
-
-    Parameters
-    ----------
-    values : ndarray, shape (layout.size,)
-        At least 0.
-    layout : Layout
-        Where the arrays lie.
-    share : float
-        In (0, 1].
-
-    Returns
-    -------
-    ndarray of bool, shape (layout.size,)
     """
     marked = np.zeros(layout.size, bool)
     for place in layout.slices().values():

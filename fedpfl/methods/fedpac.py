@@ -39,15 +39,9 @@ class FedPACSettings:
 class HeadCombination(PrototypeRule):
     """The mean of bases, weighted by samples, and for each client that answered a combination of all their heads.
 
-    Client i gets Σ_j α_ij·head_j, where α_i minimises an estimate of the combined head's error on i's data: of
-    variance Σ_j α_ij²·V_j and bias ‖h_i − Σ_j α_ij·h_j‖². All others keep the head that they have.
-
-    Parameters
-    ----------
-    in_head : callable, str → bool
-        Says by name what belongs to the head.
-    combine : bool
-        False: every client keeps its own head.
+    Client i gets Σ_j α_ij·head_j, where α_i minimises an estimate of the combined head's error on i's data: of variance
+    Σ_j α_ij²·V_j and bias ‖h_i − Σ_j α_ij·h_j‖². All others keep the head that they have, and without ``combine`` all
+    do.
     """
 
     name = "head-combination"
@@ -161,19 +155,14 @@ class FedPAC(PrototypeMethod):
         return Aggregation(HeadCombination, options)
 
     def global_model(self, model: nn.Module) -> Forward | None:
-        """Each client receives a head of its own."""
+        """Each client receives another head."""
         return None
 
 
 def least_on_simplex(p: np.ndarray) -> np.ndarray:
-    """Return argmin αᵀPα over α ≥ 0 with Σ_j α_j = 1, shape (n,).
+    """Return argmin αᵀPα over α ≥ 0 with Σ_j α_j = 1, shape (n,), for a symmetric, positive semidefinite P.
 
     A multiple of α minimises βᵀPβ/2 − Σ_j β_j over β ≥ 0, which is non-negative least squares with P's Cholesky factor.
-
-    Parameters
-    ----------
-    p : ndarray, shape (n, n)
-        P, symmetric and positive semidefinite.
     """
     # Imported here: clients import this file, by way of their methods, and need no SciPy.
     from scipy.optimize import nnls

@@ -132,13 +132,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class ConditionalValve(nn.Module):
-    """CoV(f, c) = ReLU(f ⊙ (γ(c) + 1) + β(c)), where γ and β are Linear–ReLU–LayerNorm.
-
-    Parameters
-    ----------
-    width : int
-        Length d of features and conditions.
-    """
+    """CoV(f, c) = ReLU(f ⊙ (γ(c) + 1) + β(c)), where γ and β are Linear–ReLU–LayerNorm (Section 3.3)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ from .base import LocalRound, Method
 
 # Weights that a client chooses from.
 GRID = [at / 10 for at in range(11)]
-LEAST = 1e-12  # Of a probability whose logarithm is taken.
+LEAST = 1e-12  # The least probability whose logarithm is taken.
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class PFedPara(Method):
         return not in_second_pair(name)
 
     def global_model(self, model: nn.Module) -> Forward | None:
-        """Return W1 alone: what is left where the personal factor is zero."""
+        """Return W1 alone, as if the personal factor were zero."""
         return shared_only(model)
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:
@@ -107,15 +107,7 @@ class _Hadamard(nn.Module):
 
 
 class HadamardLinear(_Hadamard, nn.Linear):
-    """A linear layer with W = (X1·Y1ᵀ) ⊙ (X2·Y2ᵀ + 1).
-
-    Parameters
-    ----------
-    plain : nn.Linear
-        Gives the sizes; its bias becomes this layer's own.
-    gamma : float
-        γ in [0, 1]; see :func:`rank`.
-    """
+    """A linear layer with W = (X1·Y1ᵀ) ⊙ (X2·Y2ᵀ + 1); it takes over the plain layer's bias."""
 
     def __init__(self, plain: nn.Linear, gamma: float) -> None:
         super().__init__(plain.in_features, plain.out_features, bias=plain.bias is not None, device="meta")
@@ -127,15 +119,7 @@ class HadamardLinear(_Hadamard, nn.Linear):
 
 
 class HadamardConv2d(_Hadamard, nn.Conv2d):
-    """A convolution with W = W1 ⊙ (W2 + 1), each factor T ×₁ X ×₂ Y.
-
-    Parameters
-    ----------
-    plain : nn.Conv2d
-        Gives sizes, stride, padding and groups; its bias becomes this layer's own.
-    gamma : float
-        γ in [0, 1]; see :func:`rank`.
-    """
+    """A convolution with W = W1 ⊙ (W2 + 1), each factor T ×₁ X ×₂ Y; it takes over the plain layer's bias."""
 
     def __init__(self, plain: nn.Conv2d, gamma: float) -> None:
         super().__init__(**conv_arguments(plain))
@@ -149,22 +133,11 @@ class HadamardConv2d(_Hadamard, nn.Conv2d):
 
 
 def rank(outputs: int, inputs: int, pixels: int, gamma: float) -> int:
-    """Return R = (1 − γ)·R_min + γ·R_max, rounded to the nearest integer.
+    """Return R = (1 − γ)·R_min + γ·R_max for an O×I weight, rounded to the nearest integer.
 
-    Parameters
-    ----------
-    outputs, inputs : int
-        O and I of the weight.
-    pixels : int
-        H·W of a kernel; 0 for a linear layer.
-    gamma : float
-        γ in [0, 1].
-
-    Returns
-    -------
-    int
-        R_min = ⌈√min(O, I)⌉ is the smallest with which W can have full rank, R_max the largest with which the factors
-        hold no more values than W. A layer so small that R_max < R_min gets R_min.
+    R_min = ⌈√min(O, I)⌉ is the smallest with which W can have full rank, R_max the largest with which the factors hold
+    no more values than W. A layer so small that R_max < R_min gets R_min. ``pixels`` is H·W of a kernel, 0 of a linear
+    layer.
     """
     smallest = math.isqrt(min(outputs, inputs) - 1) + 1
     largest = smallest
@@ -191,7 +164,7 @@ def factorise(module: nn.Module, gamma: float) -> nn.Module:
 
 
 def in_second_pair(name: str) -> bool:
-    """Say whether a name of a state dict belongs to W2."""
+    """Return whether a name of a state dict belongs to W2."""
     return name.rpartition(".")[2] in PERSONAL
 
 

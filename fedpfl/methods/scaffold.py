@@ -50,13 +50,7 @@ class ScaffoldSettings:
 
 
 class ControlledMean(Mean):
-    """x ← x + η_g·(mean_S(y_i) − x); c ← c + 1/N·Σ_S Δc_i over the clients S that answered, of N.
-
-    Parameters
-    ----------
-    step : float
-        η_g.
-    """
+    """x ← x + η_g·(mean_S(y_i) − x); c ← c + 1/N·Σ_S Δc_i over the clients S that answered, of N."""
 
     name = "scaffold"
     no_robust_mean = ""
@@ -118,7 +112,7 @@ class Scaffold(KeepsArrays):
         return [Phase(train=everything, epochs=1, penalty=start, learning_rate=0.0, move_statistics=False), training]
 
     def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
-        """Say so where the run's momentum is another one."""
+        """Warn where the run's momentum is another one."""
         own, common = self.settings.momentum, self.training.momentum
         if own == common or self.training.optimizer != "sgd":
             return []

@@ -39,7 +39,7 @@ class KeepsTrained(Method):
         return twin(model)
 
     def global_model(self, model: nn.Module) -> Forward | None:
-        """Each client receives a model of its own."""
+        """Each client receives another model."""
         return None
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:

@@ -37,7 +37,7 @@ from .replies import REQUIRED, leave_out, problems
 
 logger = getLogger("flwr")
 
-# Of round-timeout, in rounds with tests: training waits no longer than leaves them this share.
+# The share of round-timeout that training leaves to the tests, in rounds that have any.
 LEAST_FOR_TESTS = 0.25
 # Vectors that go to several clients are packed once: of this many different ones, the latest.
 KEPT_PACKED = 16
@@ -50,22 +50,8 @@ class RoundFailed(FedpflError):
 class PersonalisedStrategy(Strategy):
     """Runs the rounds: draws clients, sends requests, checks replies and hands them to the rule.
 
-    Parameters
-    ----------
-    rule : Rule
-        Combines the replies of a round; its :attr:`~fedpfl.rules.rule.Rule.shared` is what clients start from.
-    settings : RunSettings
-        Rounds, share of clients, seed, time limits.
-    state_key : str
-        Key under which clients keep their personal state.
-    extras : Extras, optional
-        The arrays that travel beside the shared vector.
-    companions : sequence of Companion
-        What goes along with the rounds.
-    counted : bool
-        Whether tests count what is right; otherwise they give a score.
-    several : bool
-        Whether a sample has several values that tests count.
+    With ``counted`` tests count what is right, of ``several`` values of a sample if it has them; otherwise they give a
+    score.
     """
 
     def __init__(
@@ -94,13 +80,7 @@ class PersonalisedStrategy(Strategy):
         return found
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take back what :meth:`state` returned.
-
-        Raises
-        ------
-        LayoutError
-            It is of another model.
-        """
+        """Take back what :meth:`state` returned."""
         self.rule.load_state(state)
         for companion in self.companions:
             companion.load_state(state)
@@ -190,15 +170,10 @@ class PersonalisedStrategy(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
         first_round: int = 1,
     ) -> Result:
-        """Run the rounds from ``first_round`` to the last and record each.
+        """Run the rounds from ``first_round`` to the last; ``RoundFailed`` if too few clients train in one.
 
         Where Flower's signature has a Grid there is a transport, which may be one over a Grid; the arrays and settings
         that it has here were given to the constructor.
-
-        Raises
-        ------
-        RoundFailed
-            A round in which fewer than ``min-replies`` clients trained.
         """
         asked = len(self.choose(first_round))
         if self.settings.min_replies > asked:

@@ -60,18 +60,10 @@ class _Factorized(nn.Module):
 class FactorizedLinear(_Factorized, nn.Linear):
     """A linear layer with weight v_o·u_i + µ_oi: u (I,), v (O,), µ (O, I) (equation 2).
 
-    Parameters
-    ----------
-    plain : nn.Linear
-        I inputs, O outputs; it gives shapes, type, and whether there is a bias.
-    threshold : float
-        Outside training, entries of µ that are smaller in magnitude count as 0.
-    with_mu : bool
-        Whether there is a µ; it starts at 0, as the paper says (in the authors' code that of the classifier starts
-        Xavier uniform).
-    generator : torch.Generator
-        Draws u, v and the bias, Xavier uniform. The paper says nothing of biases; so they start in the authors' code:
-        those of a classifier of 10 classes within ±√(6/11) = ±0.74, where PyTorch has ±1/√I.
+    µ starts at 0, as the paper says; in the authors' code that of the classifier starts Xavier uniform. Outside
+    training its entries below ``threshold`` count as 0. u, v and the bias are drawn Xavier uniform. The paper says
+    nothing of biases; so they start in the authors' code: those of a classifier of 10 classes within ±√(6/11) = ±0.74,
+    where PyTorch has ±1/√I.
     """
 
     def __init__(self, plain: nn.Linear, threshold: float, with_mu: bool, generator: torch.Generator) -> None:
@@ -89,15 +81,7 @@ class FactorizedLinear(_Factorized, nn.Linear):
 
 
 class FactorizedConv2d(_Factorized, nn.Conv2d):
-    """A convolution with kernels v_oi·u + µ_oi: u (F, F) the base filter, v (O, I), µ (O, I, F, F) (equation 3).
-
-    Parameters
-    ----------
-    plain : nn.Conv2d
-        I input channels of a group, O output channels; it gives shapes, type, and whether there is a bias.
-    threshold, with_mu, generator
-        As in :class:`FactorizedLinear`.
-    """
+    """A convolution with kernels v_oi·u + µ_oi: u (F, F) the base filter, v (O, I), µ (O, I, F, F) (equation 3)."""
 
     def __init__(self, plain: nn.Conv2d, threshold: float, with_mu: bool, generator: torch.Generator) -> None:
         super().__init__(**conv_arguments(plain))
@@ -114,21 +98,10 @@ class FactorizedConv2d(_Factorized, nn.Conv2d):
 
 
 def factorize(model: nn.Module, threshold: float, with_mu: bool, generator: torch.Generator) -> nn.Module:
-    """Replace every plain convolution and linear layer of a model by a factorised one, in place.
+    """Replace every plain convolution and linear layer of a model by a factorised one, in place; return the model.
 
     All is drawn in the order of the layers, so what a base gets does not depend on the size of the head behind it.
-
-    Parameters
-    ----------
-    model : nn.Module
-        Changed in place; classes derived from ``nn.Conv2d`` and ``nn.Linear`` stay as they are.
-    threshold, with_mu, generator
-        See :class:`FactorizedLinear`.
-
-    Returns
-    -------
-    nn.Module
-        `model`, or its replacement if `model` itself is such a layer.
+    Classes derived from ``nn.Conv2d`` and ``nn.Linear`` stay as they are.
     """
 
     def factorized(module: nn.Module, name: str) -> nn.Module | None:
@@ -142,33 +115,22 @@ def factorize(model: nn.Module, threshold: float, with_mu: bool, generator: torc
 
 
 def is_u(name: str) -> bool:
-    """Tell whether a name of a state dict is that of a u."""
+    """Return whether a name of a state dict is that of a u."""
     return name.rpartition(".")[2] == "u"
 
 
 def is_v(name: str) -> bool:
-    """Tell whether a name of a state dict is that of a v."""
+    """Return whether a name of a state dict is that of a v."""
     return name.rpartition(".")[2] == "v"
 
 
 def is_mu(name: str) -> bool:
-    """Tell whether a name of a state dict is that of a µ."""
+    """Return whether a name of a state dict is that of a µ."""
     return name.rpartition(".")[2] == "mu"
 
 
 def penultimate_v(names: Iterable[str]) -> str:
-    """Return the name of the last v before the classifier.
-
-    Parameters
-    ----------
-    names : iterable of str
-        Names of a state dict, in order, of a model whose classifier is called ``head``.
-
-    Raises
-    ------
-    ConfigError
-        There is none.
-    """
+    """Return the name of the last v before the classifier, ``head``, of the names of a state dict in order."""
     found = [name for name in names if is_v(name) and not name.startswith("head.")]
     if not found:
         allowed = "must have a convolution or a linear layer before its classifier"
@@ -192,13 +154,7 @@ def count_kept(model: nn.Module) -> tuple[int, int]:
 
 @torch.no_grad()
 def merge(model: nn.Module) -> dict[str, Tensor]:
-    """Return the state dict of the plain model whose weights are u ⊗ v + µ, small entries of µ being 0.
-
-    Returns
-    -------
-    dict of str to Tensor
-        Detached. Other arrays share memory with the model, as in ``state_dict``.
-    """
+    """Return the state dict of the plain model whose weights are u ⊗ v + µ, small entries of µ being 0; detached."""
     state = {n: array for n, array in model.state_dict().items() if not (is_u(n) or is_v(n) or is_mu(n))}
     training = model.training
     model.eval()

@@ -21,29 +21,14 @@ BLOCK = 4096
 class Similarity(PerClientRule):
     """w_i ← Σ_j ω_ij·w_j, ω_i = softmax(ε·s_i) over the clients matched with i (Factorized-FL, equations 4 and 5).
 
-    s_ij is the cosine between the vectors by which i and j are compared. All means are made from one snapshot, of the
-    newest arrays that each client ever sent; a client that never sent any gets the mean of all others weighted by
-    their samples.
+    s_ij is the cosine between the vectors by which i and j are compared: what ``compared`` picks by name from the
+    shared arrays, or the array of that name in a reply. Matched with i are the clients with s_ij ≥ ``threshold``, and
+    at least ``min_aggregate`` nearest ones, i itself first. To compare with that (``matching``): three drawn for each
+    client in each round (``random``), or the three that are least like i (``worst``).
 
-    Parameters
-    ----------
-    threshold : float
-        τ: clients with s_ij < τ are not matched with i; 2, for example, leaves out all.
-    scaling : float
-        ε; 0 weighs all matched clients alike.
-    min_aggregate : int
-        The nearest clients, i itself first, are matched also below τ.
-    matching : str
-        ``similar``: as above. To compare with that: ``random``, three of all clients, drawn anew for each client in
-        each round, or ``worst``, the three that are least like i.
-    compared : callable, iterable of str → str, optional
-        Picks the shared array by which clients are compared, from the layout's names. Without it every reply brings an
-        array ``compared``.
-
-    Notes
-    -----
-    Recorded for each round: ``similarity`` (clients × clients, NaN for those never heard of) and ``matches``, how often
-    j's arrays have gone into what i gets.
+    All means are made from one snapshot, of the newest arrays that each client ever sent; a client that never sent any
+    gets the mean of all others weighted by their samples. Recorded for each round are ``similarity`` (clients ×
+    clients, NaN for those never heard of) and ``matches``, how often j's arrays have gone into what i gets.
     """
 
     name = "similarity"

@@ -167,7 +167,7 @@ class FedDecomp(Method):
 
 
 def is_tau(name: str) -> bool:
-    """Say whether an array belongs to a τ: a layer's, or a personal adapter."""
+    """Return whether an array belongs to a τ: a layer's, or a personal adapter."""
     return is_low_rank(name) or in_adapter(name, PERSONAL)
 
 

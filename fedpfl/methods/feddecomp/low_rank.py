@@ -57,20 +57,8 @@ class _LowRank(nn.Module):
 class LowRankLinear(_LowRank, nn.Linear):
     """A linear layer with weight sigma + tau, rank(tau) <= max(1, round(ratio * min(I, O))).
 
-    Parameters
-    ----------
-    plain : nn.Linear
-        I inputs, O outputs. Its ``weight`` (now sigma) and ``bias`` become this layer's own.
-    ratio : float
-        R_l of the paper, in (0, 1].
-    init : {"paper", "code"}
-        "paper" (equation 3): ``tau_b`` (I, r), ``tau_a`` (r, O), tau = (B A)^T.
-        "code": ``tau_b`` (O, r), ``tau_a`` (r, I), tau = B A / r, as in LoRA.
-
-    Raises
-    ------
-    ValueError
-        The ratio or the init is not allowed.
+    It takes over the plain layer's ``weight`` (now sigma) and ``bias``. With the init "paper" (equation 3) ``tau_b`` is
+    (I, r), ``tau_a`` (r, O) and tau = (B A)^T; with "code" they are (O, r) and (r, I), and tau = B A / r, as in LoRA.
     """
 
     def __init__(self, plain: nn.Linear, ratio: float, init: str = "paper") -> None:
@@ -112,25 +100,12 @@ class LowRankLinear(_LowRank, nn.Linear):
 class LowRankConv2d(_LowRank, nn.Conv2d):
     """A convolution with weight sigma + tau, where tau laid out as a matrix has low rank.
 
-    With I input channels (of one group), O output channels, kernel H x W and K = min(H, W), the matrix tau* = B A is
-    laid out by `init`.
-
-    Parameters
-    ----------
-    plain : nn.Conv2d
-        Its ``weight`` (now sigma) and ``bias`` become this layer's own.
-    ratio : float
-        R_c of the paper, in (0, 1].
-    init : {"paper", "code"}
-        "paper" (equation 4): rows of tau* are (input channel, kernel row), columns (output channel, kernel column), the
-        inner size is max(1, round(ratio * min(I, O))) * K: ``tau_b`` (I*H, inner), ``tau_a`` (inner, O*W).
-        "code": with q = max(1, int(ratio * O)), the inner size is q * K: ``tau_b`` (O*H, inner), ``tau_a``
-        (inner, I*W); tau is B A / q, its elements read in order as (O, I, H, W).
-
-    Raises
-    ------
-    ValueError
-        The ratio or the init is not allowed.
+    It takes over the plain layer's ``weight`` (now sigma) and ``bias``. There are I input channels (of one group), O
+    output channels, a kernel H x W, and K = min(H, W). With the init "paper" (equation 4) the rows of the matrix B A
+    are (input channel, kernel row), its columns (output channel, kernel column), and the inner size is max(1,
+    round(ratio * min(I, O))) * K: ``tau_b`` (I*H, inner), ``tau_a`` (inner, O*W). With "code" it is q * K, q = max(1,
+    int(ratio * O)): ``tau_b`` (O*H, inner), ``tau_a`` (inner, I*W); tau is B A / q, its elements read in order as (O,
+    I, H, W).
     """
 
     def __init__(self, plain: nn.Conv2d, ratio: float, init: str = "paper") -> None:
@@ -169,35 +144,14 @@ def decompose(
     init: str = "paper",
     chosen: Callable[[str], bool] = lambda name: True,
 ) -> nn.Module:
-    """Give every convolution and every linear layer of a model a low-rank part, in place.
+    """Give every chosen convolution and linear layer of a model a low-rank part, in place; return the model.
 
     The parameters of the plain layers stay the same objects in the same memory format; torch's global random generator
     is used for the A matrices only, in the order of the layers. B is zero, so the model computes what it did before.
 
-    Parameters
-    ----------
-    model : nn.Module
-        Changed in place.
-    rank_conv, rank_linear : float
-        R_c and R_l, the ratios of low rank to full rank, in (0, 1].
-    init : {"paper", "code"}
-        The layout, initial values and scale of tau: the paper's, or those of the authors' published code. See
-        :class:`LowRankLinear` and :class:`LowRankConv2d`.
-    chosen : callable, str → bool
-        Says by name which of these layers; all unless given.
-
-    Returns
-    -------
-    nn.Module
-        `model`, or its replacement if `model` itself is such a layer.
-
-    Raises
-    ------
-    ValueError
-        A ratio or the init is not allowed.
-    TypeError
-        A chosen layer is derived from ``nn.Linear`` or ``nn.Conv2d``, so that its forward pass might not use the sum:
-        one that is low-rank already, or the output projection of ``nn.MultiheadAttention``. Nothing was changed.
+    A ``TypeError`` ends it, and nothing was changed, if a chosen layer is derived from ``nn.Linear`` or ``nn.Conv2d``,
+    so that its forward pass might not use the sum: one that is low-rank already, or the output projection of
+    ``nn.MultiheadAttention``.
     """
     _check_init(init)
     _check_ratio("rank_conv", rank_conv)
@@ -223,18 +177,12 @@ def taus(model: nn.Module) -> dict[str, Tensor]:
 
 
 def is_low_rank(name: str) -> bool:
-    """Tell whether a name of a state dict belongs to tau (an A or a B)."""
+    """Return whether a name of a state dict belongs to tau (an A or a B)."""
     return name.rpartition(".")[2] in ("tau_a", "tau_b")
 
 
 def merge(model: nn.Module) -> dict[str, Tensor]:
-    """Return the state dict of the plain model whose weights are sigma + tau.
-
-    Returns
-    -------
-    dict of str to Tensor
-        Detached. Arrays without a low-rank part share memory with the model, as in ``state_dict``.
-    """
+    """Return the state dict of the plain model whose weights are sigma + tau, detached."""
     state = {name: array for name, array in model.state_dict().items() if not is_low_rank(name)}
     with torch.no_grad():
         for name, layer in layers_of(model, _LowRank):

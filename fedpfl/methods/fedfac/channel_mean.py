@@ -19,19 +19,9 @@ from .sharing import Channels
 class PartialMean(Mean):
     """Base of the rules that average the shared channels of some layers, and everything of the others.
 
-    Parameters
-    ----------
-    channels : Channels
-        The layers that are split.
-    server_step : float
-        Step η_g: W^s ← W^s + η_g·ΔW^s, ΔW^s being the mean of the clients' differences.
-
-    Attributes
-    ----------
-    only_shared : bool
-        Whether only the shared channels travel once there is a split.
-    split : ndarray of uint8 or None
-        1 for every channel that is shared, layer after layer; None as long as there is no split.
+    ``split`` has a 1 for every channel that is shared, layer after layer; it is None as long as there is no split. With
+    ``only_shared`` only these channels travel once there is one. The server's step is W^s ← W^s + η_g·ΔW^s, ΔW^s being
+    the mean of the clients' differences.
     """
 
     only_shared = True
@@ -60,7 +50,7 @@ class PartialMean(Mean):
         self.shared = np.where(steps, stepped, self.shared).astype(np.float32)
 
     def attachments(self, client: Client, kind: str) -> Payload:
-        """Say which channels are shared."""
+        """Attach which channels are shared."""
         return Payload() if self.split is None else Payload(arrays={SPLIT: self.split})
 
     def state(self) -> dict[str, np.ndarray]:
@@ -89,12 +79,8 @@ class PartialMean(Mean):
 class ChannelMean(PartialMean):
     """The mean of the channels that are shared by a given split.
 
-    Parameters
-    ----------
-    split : str
-        ``random``, or the path of a NumPy file with a 1 (shared) or 0 for every channel.
-    share : float
-        With ``random`` the share of each layer's channels that are shared.
+    ``split`` is ``random`` (``share`` of each layer's channels are shared), or the path of a NumPy file with a 1
+    (shared) or 0 for every channel.
     """
 
     name = "channel-mean"

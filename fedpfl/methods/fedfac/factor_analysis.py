@@ -13,15 +13,10 @@ import numpy as np
 
 
 class Moments:
-    """Means and centred cross products of observations that come in blocks.
+    """Means and centred cross products of observations of d channels that come in blocks.
 
-    Blocks are merged with the pairwise update of Chan, Golub and LeVeque (1983): nothing cancels, and all but one
-    block can be forgotten.
-
-    Parameters
-    ----------
-    channels : int
-        Number of variables d.
+    Blocks are merged with the pairwise update of Chan, Golub and LeVeque (1983): nothing cancels, and all but one block
+    can be forgotten.
     """
 
     def __init__(self, channels: int) -> None:
@@ -60,16 +55,9 @@ class Moments:
 class Factors:
     """What a factor analysis found.
 
-    Attributes
-    ----------
-    communalities : ndarray of float64, shape (d,)
-        ν_j in [0, 1]: the share of channel j's variance that the common factors explain.
-    count : int
-        Number of common factors G.
-    iterations : int
-        Iterations done; 0 where there is nothing to iterate.
-    converged : bool
-        Whether the tolerance was met before the iterations ran out.
+    ``communalities`` are ν_j in [0, 1], float64 of shape (d,): the share of channel j's variance that the common
+    factors explain. ``count`` is their number G, ``iterations`` is 0 where there is nothing to iterate, and
+    ``converged`` whether the tolerance was met before the iterations ran out.
     """
 
     communalities: np.ndarray
@@ -79,15 +67,7 @@ class Factors:
 
 
 def number_of_factors(correlation: np.ndarray, kappa: float) -> int:
-    """Return G = min{m : γ_1 + … + γ_m ≥ κ·(γ_1 + … + γ_d)}, γ being the eigenvalues in falling order.
-
-    Parameters
-    ----------
-    correlation : ndarray, shape (d, d)
-        R.
-    kappa : float
-        κ_l in (0, 1].
-    """
+    """Return G = min{m : γ_1 + … + γ_m ≥ κ·(γ_1 + … + γ_d)}, γ being R's eigenvalues in falling order."""
     shares = np.cumsum(np.clip(np.linalg.eigvalsh(correlation)[::-1], 0.0, None))
     if shares[-1] == 0:
         return 0
@@ -97,20 +77,10 @@ def number_of_factors(correlation: np.ndarray, kappa: float) -> int:
 def principal_axis(correlation: np.ndarray, count: int, tolerance: float, max_iterations: int) -> Factors:
     """Estimate the communalities by principal-axis iteration (Equation 7 and below).
 
-    Â = (√γ_1·u_1, …, √γ_G·u_G) of R; then, until Σ_ε stands still, Σ_ε = diag(R − ÂÂᵀ) and Â from the top G positive
-    eigenvalues of R − Σ_ε. The paper writes Σ_ε = R − ÂÂᵀ, with which the iteration would end where it begins. A
-    communality above 1 (a Heywood case) is set to 1.
-
-    Parameters
-    ----------
-    correlation : ndarray, shape (d, d)
-        R; a channel with a zero on the diagonal is left out and gets communality 0.
-    count : int
-        Number of factors G.
-    tolerance : float
-        Largest change of an entry of Σ_ε at which the iteration ends.
-    max_iterations : int
-        Iterations after which it ends in any case.
+    Â = (√γ_1·u_1, …, √γ_G·u_G) of R; then, until no entry of Σ_ε moves by more than the tolerance, Σ_ε = diag(R − ÂÂᵀ)
+    and Â from the top G positive eigenvalues of R − Σ_ε. The paper writes Σ_ε = R − ÂÂᵀ, with which the iteration would
+    end where it begins. A communality above 1 (a Heywood case) is set to 1; a channel with a zero on R's diagonal is
+    left out and gets 0.
     """
     varies = np.diag(correlation) > 0
     inner = correlation[np.ix_(varies, varies)]
@@ -138,19 +108,10 @@ def eigenvector_shares(correlation: np.ndarray, count: int) -> Factors:
 
 
 def shared_channels(communalities: np.ndarray, tau: float | str) -> np.ndarray:
-    """Split the channels of a layer: channel j is shared if ν_j ≥ τ_l.
+    """Return which channels j of a layer are shared (bool, shape (d,)): those with ν_j ≥ τ_l.
 
-    Parameters
-    ----------
-    communalities : ndarray, shape (d,)
-        ν.
-    tau : float or str
-        τ_l as a quantile of ν in [0, 1]; +∞ makes all channels client-specific, −∞ all shared. ``mean``: the mean of ν,
-        which is where the authors' code draws the line unless it is told another place.
-
-    Returns
-    -------
-    ndarray of bool, shape (d,)
+    τ_l is a quantile of ν in [0, 1]; +∞ makes all channels client-specific, −∞ all shared. ``mean``: the mean of ν,
+    which is where the authors' code draws the line unless it is told another place.
     """
     if isinstance(tau, str):
         threshold = communalities.mean()

@@ -21,23 +21,9 @@ T = TypeVar("T")
 class FactorSplit(PartialMean):
     """Split channels by their communality, then average the shared ones (Wang, Tang, Li: Algorithms 1 and 2).
 
-    Parameters
-    ----------
-    dynamic : bool
-        Whether every round has a factor analysis; otherwise the first one alone, and afterwards only the shared
-        channels travel.
-    kappas : sequence of float
-        κ_l, one for all layers or one for each.
-    taus : sequence of float or str
-        Likewise τ_l, see :func:`~fedpfl.methods.fedfac.factor_analysis.shared_channels`.
-    factor : str
-        ``principal-axis`` or ``eigenvector``.
-    tolerance : float
-        See :func:`~fedpfl.methods.fedfac.factor_analysis.principal_axis`.
-    max_iterations : int
-        As above.
-    update : str
-        ``weights``, or ``difference``: what the array of that name in a reply has.
+    With ``dynamic`` every round has a factor analysis; otherwise the first one alone, and afterwards only the shared
+    channels travel. κ_l and τ_l are one for all layers or one for each. With ``update = "difference"`` the array of
+    that name in a reply is analysed instead of the weights.
     """
 
     name = "factor-split"
@@ -91,7 +77,7 @@ class FactorSplit(PartialMean):
                 moments.add(block)
 
     def finish(self) -> None:
-        """Average; then split anew, if that is due."""
+        """Average; then split again, if that is due."""
         super().finish()
         if not self.due:
             return

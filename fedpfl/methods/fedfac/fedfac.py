@@ -104,7 +104,7 @@ class FedFac(FedSplit):
         return model
 
     def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
-        """Say what the server sees."""
+        """Tell users what the server sees."""
         when = "in round 1" if self.only_shared_travel else "in every round"
         return [f"fedfac, {self.settings.variant}: the server gets the client-specific channels too, {when}"]
 

@@ -86,13 +86,7 @@ class FedSplit(Method):
         return model
 
     def layers(self, model: nn.Module) -> list[str]:
-        """Return the names of the layers Λ, in the model's order.
-
-        Raises
-        ------
-        ConfigError
-            A name or number is none of the model's hidden convolutions and linear layers.
-        """
+        """Return the names of the layers Λ, in the model's order; refuse a name or number of none of them."""
         known = list(hidden_layers(model))
         if not known:
             raise ConfigError("method", self.name, "the model has no hidden convolution or linear layer to split")
@@ -109,7 +103,7 @@ class FedSplit(Method):
         return [name for name in known if name in chosen]
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
-        """Say whether the array called ``name`` travels, wholly or in part."""
+        """Return whether the array called ``name`` travels, wholly or in part."""
         if not self.settings.share_buffers and name in dict(model.named_buffers()):
             return False
         follows = [array for layer in self.layers(model) for array in _channel_arrays(model, layer)[1:]]

@@ -18,12 +18,7 @@ from ...core.sharing import PART, SPLIT, Sharing, stored_array
 class Channels:
     """The output channels of some layers and where their arrays lie in the flat vector of all that can travel.
 
-    Attributes
-    ----------
-    layout : Layout
-        Of everything that travels while all channels do.
-    layers : tuple of tuple of str
-        For each layer the names of the arrays whose first axis are its channels, the weight first.
+    ``layers`` has for each layer the names of the arrays whose first axis are its channels, the weight first.
     """
 
     layout: Layout
@@ -53,7 +48,7 @@ class Channels:
         return out
 
     def shared_layout(self, split: np.ndarray) -> Layout:
-        """Return the layout of the shared channels alone; an array of which only a part is left says so in its name."""
+        """Return the layout of the shared channels alone; the name of an array of which a part travels ends in PART."""
         entries, rows = [], self.rows(split)
         for name, shape in self.layout.entries:
             if name not in rows or rows[name].all():
@@ -79,19 +74,10 @@ class ChannelSharing(Sharing):
     """A sharing that is finer than whole arrays: some layers are split into their output channels.
 
     Which channels are shared is the server's decision; it comes beside the shared vector as the array ``split``. Until
-    one has come all channels are shared.
+    one has come all channels are shared. ``is_shared`` tells by name which arrays can travel, wholly or in part.
 
-    Parameters
-    ----------
-    model : nn.Module
-        The model.
-    is_shared : callable, str → bool
-        Says by name which arrays can travel, wholly or in part; the others are wholly personal.
-    layers : sequence of sequence of str
-        For each layer that is split the names of the arrays whose first axis are its channels, the weight first.
-    only_shared : bool
-        Whether only the shared channels travel, both ways, once there is a split. Otherwise all channels travel, since
-        the server wants to see them, and a client replaces what comes for its personal ones by its own.
+    With ``only_shared`` only the shared channels travel, both ways, once there is a split. Otherwise all channels
+    travel, since the server wants to see them, and a client replaces what comes for its personal ones by its own.
     """
 
     def __init__(

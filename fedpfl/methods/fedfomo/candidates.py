@@ -15,18 +15,9 @@ class Candidates(PerClientRule):
     """Send client i the models of the clients that helped it most so far, and a few at random.
 
     Zhang et al. 2021, Section 3.2: P_i adds up the weights ω_i that client i has measured and answers with. Each of the
-    places for other clients' models goes to a random client with probability ε, else to the one of largest P_i that is
-    left, equal ones in random order. ε falls by a fixed amount with each round, as in the authors' code. Only clients
-    that have answered before have a model to send.
-
-    Parameters
-    ----------
-    models : int
-        Most models M to send to a client.
-    epsilon : float
-        Probability ε that a place is drawn at random, in round 1.
-    epsilon_decay : float
-        What ε falls by with each round, down to 0.
+    ``models`` places for other clients' models goes to a random client with probability ε, else to the one of largest
+    P_i that is left, equal ones in random order. ε falls by a fixed amount with each round, down to 0, as in the
+    authors' code. Only clients that have answered before have a model to send.
     """
 
     name = "candidates"
@@ -40,7 +31,7 @@ class Candidates(PerClientRule):
         self.epsilon = epsilon
         self.epsilon_decay = epsilon_decay
         self.preferences = np.zeros((len(self.clients), len(self.clients)))
-        # Of one round: a message that is sent again is the same, whoever has answered meanwhile.
+        # Chosen once a round: a message that is sent again is the same, even if others have answered meanwhile.
         self._chosen_in = -1
         self._chosen: dict[int, list[int]] = {}
         self._arrived: dict[int, np.ndarray] = {}

@@ -18,11 +18,7 @@ from .rebalance import THRESHOLDS
 class MeanByPart(Rule):
     """w ← Σ a_i·w_i / Σ a_i for each array, over the clients that answered; a_i is the array's own kind of weight.
 
-    Parameters
-    ----------
-    weight_of : callable, str → str
-        The metric in the clients' replies by which an array is weighted, by the array's name. It counts some of the
-        client's training samples.
+    ``weight_of`` returns, by an array's name, the metric in the replies that weighs it, a number of training samples.
     """
 
     name = "mean-by-part"
@@ -68,13 +64,7 @@ class MeanByPart(Rule):
 
 
 class MeanOfRebalanced(MeanByPart):
-    """The rule of FedReG (Equations 4 and 5), which tells clients the threshold for their rebalanced data.
-
-    Parameters
-    ----------
-    threshold : str
-        How t follows from the training samples of all clients, a key of ``rebalance.THRESHOLDS``.
-    """
+    """The rule of FedReG (Equations 4 and 5), which tells clients the threshold for their rebalanced data."""
 
     name = "mean-of-rebalanced"
     no_server_step = ""

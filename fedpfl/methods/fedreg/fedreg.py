@@ -1,4 +1,4 @@
-"""FedReG: a shared head learns from rebalanced data, beside a personal one that learns from the client's own.
+"""FedReG: a shared head learns from rebalanced data, next to a personal one that learns from the client's own.
 
 Liu, Yang, Wang: FedReG: Recouping the Global Model in Personalized Federated Learning, Section 3 and Algorithms 1 to 3.
 
@@ -112,7 +112,7 @@ class FedReG(Method):
         return not in_head_p(name)
 
     def remarks(self, model: Any, clients: int, rounds: int) -> list[str]:
-        """Say so where the data cannot be augmented."""
+        """Warn where the data cannot be augmented."""
         repeated = len(model.input_shape) != 3 and self.settings.augmentation != "none"
         if not repeated or self.settings.variant == "original-only":
             return []
@@ -202,7 +202,7 @@ class FedReG(Method):
 
 
 def in_head_p(name: str) -> bool:
-    """Say whether an array belongs to the personal head."""
+    """Return whether an array belongs to the personal head."""
     return name.startswith(HEAD_P + ".")
 
 

@@ -30,34 +30,15 @@ LEAST_COUNTED = 1000
 
 
 def most_rebalanced(class_counts: np.ndarray, max_growth: float) -> int:
-    """Return how many samples a client's rebalanced set may hold.
-
-    Parameters
-    ----------
-    class_counts : ndarray of int, shape (classes of the task,)
-        The client's training samples of each class.
-    max_growth : float
-        The multiple of the client's samples, of which at least :data:`LEAST_COUNTED` are counted.
-    """
+    """Return how many samples a rebalanced set may hold; at least :data:`LEAST_COUNTED` of its own are counted."""
     return int(max_growth * max(int(class_counts.sum()), LEAST_COUNTED))
 
 
 def quota(class_counts: np.ndarray, threshold: float, max_growth: float) -> int:
-    """Return Q = t / C, the samples of each class in a client's rebalanced set (Equation 7).
+    """Return Q = t / C, the samples of each class in a client's rebalanced set (Equation 7), at least 1; ½ goes up.
 
-    Parameters
-    ----------
-    class_counts : ndarray of int, shape (classes of the task,)
-        The client's training samples of each class; C of them are not 0.
-    threshold : float
-        t, in samples; follows from what other clients say of themselves.
-    max_growth : float
-        See :func:`most_rebalanced`, which bounds Q·C.
-
-    Returns
-    -------
-    int
-        The nearest whole number (½ goes up), at least 1.
+    C is the number of classes of which the client has samples. t follows from what other clients say of themselves; so
+    :func:`most_rebalanced` bounds Q·C.
     """
     present = max(1, int(np.count_nonzero(class_counts)))
     most = most_rebalanced(class_counts, max_growth)
@@ -70,32 +51,11 @@ def effective_samples(class_counts: np.ndarray, quota: int) -> int:
 
 
 def rebalance(samples: Samples, quota: int, augmentation: str, rng: np.random.Generator) -> Samples:
-    """Return a set with ``quota`` samples of each class that ``samples`` has.
+    """Return ``quota`` samples of each class that ``samples`` has, the kept ones in their order, then copies.
 
     Of a class with more samples as many are drawn; one with fewer is kept whole, and copies of samples drawn from it
-    with replacement are added, which are augmented if they are images.
-
-    Parameters
-    ----------
-    samples : Samples
-        A client's training data.
-    quota : int
-        Q, at least 1.
-    augmentation : str
-        What happens to copies of images. ``simple``: flip, crop, rotation, colour jitter (not of grey images) and
-        affine map, each slight and at random; ``auto``: AutoAugment's policy for CIFAR-10; ``none``: nothing.
-    rng : numpy Generator
-        The source of all random choices.
-
-    Returns
-    -------
-    Samples
-        The samples that were kept in their order, then the copies; new tensors.
-
-    Raises
-    ------
-    ConfigError
-        There is no torchvision with ``transforms.v2`` (0.15), or ``auto`` gets images that are neither grey nor RGB.
+    with replacement are added. Copies of images are augmented: ``simple`` is flip, crop, rotation, colour jitter (not
+    of grey images) and affine map, each slight and at random; ``auto`` is AutoAugment's policy for CIFAR-10.
     """
     import torch
 

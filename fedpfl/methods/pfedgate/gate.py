@@ -14,16 +14,8 @@ from torch import Tensor, nn
 class Block(NamedTuple):
     """A run of values of one parameter.
 
-    Attributes
-    ----------
-    name : str
-        The parameter.
-    size : int
-        Values in it.
-    linear : bool
-        Whether the parameter belongs to a linear layer; these have a budget of their own.
-    first : bool
-        The first block of a parameter is always kept, so that no layer is cut off.
+    Blocks of linear layers have a budget of their own. The first block of a parameter is always kept, so that no layer
+    is cut off.
     """
 
     name: str
@@ -49,13 +41,8 @@ class SwitchableNorm(nn.BatchNorm1d):
 
     Luo, Ren, Peng, Zhang, Li: Differentiable Learning-to-Normalize via Switchable Normalization, ICLR 2019. Means and
     variances have a mixture each, which start even; scale and shift of each channel follow. In evaluation the batch's
-    moments are running ones, as those of BatchNorm, as which the training loop treats it.
-
-    Parameters
-    ----------
-    input_shape : sequence of int
-        Shape of one sample. Its first axis are the channels. Where it is the only one, a sample's channel is one number
-        and has no moments: the mixture is of the other two.
+    moments are running ones, as those of BatchNorm, as which the training loop treats it. Where a sample's only axis
+    are the channels, its channel is one number and has no moments: the mixture is of the other two.
     """
 
     def __init__(self, input_shape: Sequence[int]) -> None:
@@ -101,16 +88,8 @@ def _mixture(logits: Tensor, moments: Sequence[Tensor]) -> Tensor:
 class Gate(nn.Module):
     """Maps a batch to one value in (0, 1) for every block: normalise, flatten, linear, BatchNorm, sigmoid, batch mean.
 
-    Parameters
-    ----------
-    input_shape : sequence of int
-        Shape of one sample.
-    blocks : list of Block
-        Of the model that is gated.
-    share : float
-        s in (0, 1]: the share of the values, of linear and of other layers apart, that are used.
-    opened : float
-        In (0, 1): what every gate's sigmoid is at first for an input in the middle of a batch.
+    ``share`` of the values, of linear and of other layers apart, are used. Every gate's sigmoid is ``opened`` at first
+    for an input in the middle of a batch.
     """
 
     def __init__(self, input_shape: tuple[int, ...], blocks: list[Block], share: float, opened: float = 0.5) -> None:
@@ -133,18 +112,10 @@ class Gate(nn.Module):
         return gates
 
     def kept(self, values: np.ndarray) -> np.ndarray:
-        """Choose blocks by falling value, in tenths, as long as they fit into the budget; of equal ones the first.
+        """Return which blocks are used (bool): by falling value, in tenths, as long as they fit into the budget.
 
-        Values are rounded as in the authors' code. Otherwise a batch's chance decides between gates that are nearly
-        equal, as all are at first, and each batch trains other blocks.
-
-        Parameters
-        ----------
-        values : ndarray, shape (blocks,)
-
-        Returns
-        -------
-        ndarray of bool, shape (blocks,)
+        Values are rounded as in the authors' code, and of equal ones the first counts. Otherwise a batch's chance
+        decides between gates that are nearly equal, as all are at first, and each batch trains other blocks.
         """
         kept, tenths = self._first.copy(), np.around(10 * values)
         for group in self._groups:

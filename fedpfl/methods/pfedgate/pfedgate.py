@@ -95,7 +95,7 @@ class PFedGate(Method):
 
 
 def in_gate(name: str) -> bool:
-    """Say whether an array belongs to the gate."""
+    """Return whether an array belongs to the gate."""
     return name.startswith("gate.")
 
 

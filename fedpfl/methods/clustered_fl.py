@@ -76,7 +76,7 @@ class ClusteredFL(Method):
         return Aggregation(Clusters, asdict(self.settings))
 
     def global_model(self, model: nn.Module) -> Forward | None:
-        """Each cluster has its own."""
+        """Return none: each cluster has its own."""
         return None
 
 

@@ -49,7 +49,7 @@ class FedAMP(KeepsTrained):
     Settings = FedAMPSettings
 
     def check(self) -> None:
-        """λ/α_k needs an α_k."""
+        """Refuse α_k = 0 where λ/α_k is needed."""
         if self.settings.prox and not self.settings.alpha:
             raise ConfigError("fedamp-alpha", self.settings.alpha, "must be > 0 unless fedamp-prox = 0")
 
@@ -96,7 +96,7 @@ class Attentive(PerClientRule):
         self._parameters = is_parameter(self.layout)
 
     def begin(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing: newest models stay."""
 
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Keep the client's newest model."""

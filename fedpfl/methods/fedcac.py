@@ -55,7 +55,7 @@ class FedCAC(Method):
         return Aggregation(Critical, asdict(self.settings))
 
     def global_model(self, model: nn.Module) -> Forward | None:
-        """Each client receives another model."""
+        """Return none: each client receives another model."""
         return None
 
 

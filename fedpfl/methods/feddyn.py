@@ -96,7 +96,7 @@ class FedDyn(KeepsArrays):
     Settings = FedDynSettings
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """E epochs with the regulariser."""
+        """Train E epochs with the regulariser."""
         regulariser = DynamicRegulariser(self.settings.alpha, local.start, self.kept(local.model))
         return [Phase(train=everything, epochs=self.training.local_epochs, penalty=regulariser)]
 

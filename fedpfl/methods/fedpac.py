@@ -123,7 +123,7 @@ class FedPAC(PrototypeMethod):
         return (*super().extras, moments, Extra("variance", SERVER, "V_i", (1,)))
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """Head, then base; a frozen base keeps its running statistics as well."""
+        """Train head, then base; a frozen base keeps its running statistics as well."""
         features, of_class = by_class(local)
         moments, n = of_class.T @ features / len(features), len(features)
         variance = (features.square().sum() / n - moments.square().sum()) / n
@@ -155,7 +155,7 @@ class FedPAC(PrototypeMethod):
         return Aggregation(HeadCombination, options)
 
     def global_model(self, model: nn.Module) -> Forward | None:
-        """Each client receives another head."""
+        """Return none: each client receives another head."""
         return None
 
 

@@ -78,7 +78,7 @@ class GPFL(Method):
         conditions["own"].copy_(shares @ embeddings)
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """E epochs of everything on the sum of three losses (Equation 8)."""
+        """Train E epochs of everything on the sum of three losses (Equation 8)."""
         frozen = local.start["embeddings.weight"]
 
         def loss(model: Any, batch: Batch) -> Tensor:

@@ -50,7 +50,7 @@ class PFedPara(Method):
         return factorise(model, self.settings.gamma)
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
-        """X1 and Y1 travel (and T1 of convolutions); X2 and Y2 stay."""
+        """Share X1 and Y1 (and T1 of convolutions); X2 and Y2 stay."""
         return not in_second_pair(name)
 
     def global_model(self, model: nn.Module) -> Forward | None:

@@ -100,7 +100,7 @@ class Scaffold(KeepsArrays):
     Settings = ScaffoldSettings
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """E epochs with the correction c − c_i of what arrived; option I looks at the gradient before."""
+        """Train E epochs with the correction c − c_i of what arrived; option I looks at the gradient before."""
         common, own = local.by_name(local.received("control")), self.kept(local.model)
         arrays = {name: common[name] - own[name] for name in own if name in common}
         local.notes["gradients"] = steps = Correction(arrays)

@@ -136,7 +136,7 @@ class FactorizedFL(Method):
         return []
 
     def global_model(self, model: nn.Module) -> Forward | None:
-        """There is none: every client gets a mean of its own."""
+        """Return none: every client gets another mean."""
         return None
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:

@@ -54,7 +54,7 @@ class Similarity(PerClientRule):
         self._compared: dict[int, np.ndarray] = {}
 
     def begin(self) -> None:
-        """Nothing to prepare: what clients sent before still counts."""
+        """Do nothing: what clients sent before still counts."""
 
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Keep the client's newest arrays."""

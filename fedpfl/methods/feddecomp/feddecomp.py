@@ -126,12 +126,12 @@ class FedDecomp(Method):
         return said
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
-        """σ travels; with ``reverse`` τ does, with ``all-shared`` both do, with ``all-local`` neither."""
+        """Share σ; with ``reverse`` τ, with ``all-shared`` both, with ``all-local`` neither."""
         low_rank = is_tau(name)
         return {"reverse": low_rank, "all-shared": True, "all-local": False}.get(self.settings.variant, not low_rank)
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """E_lora epochs on τ, then E − E_lora epochs on σ (Section 3.4); with ``tau-only`` all E on τ."""
+        """Train E_lora epochs on τ, then E − E_lora on σ (Section 3.4); with ``tau-only`` all E on τ."""
         epochs = self.training.local_epochs
         if self.settings.variant in TOGETHER:
             return [Phase(train=everything, epochs=epochs)]
@@ -148,7 +148,7 @@ class FedDecomp(Method):
         return Aggregation(Mean, {"weights": "uniform", "absent": self.settings.absent_clients})
 
     def global_model(self, model: nn.Module) -> Forward | None:
-        """σ alone, or what else is shared: τ alone makes no model."""
+        """Return σ alone, or what else is shared: τ alone makes no model."""
         if self.settings.variant == "all-shared":
             return model
         if self.settings.variant in ("reverse", "all-local"):
@@ -162,7 +162,7 @@ class FedDecomp(Method):
         return {**taus(model), **deltas(model, PERSONAL)} if alone else super().personal_part(model)
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:
-        """σ + τ under the plain model's names."""
+        """Return σ + τ under the plain model's names."""
         return merged(model, merge(model)) if has_adapters(model) else merge(model)
 
 

@@ -88,7 +88,7 @@ class FedFac(FedSplit):
         return bool(self.settings.variant == "static")
 
     def check(self) -> None:
-        """κ is a share, τ a quantile, infinite, or ``mean``."""
+        """Require that κ is a share, and τ a quantile, infinite, or ``mean``."""
         self._per_layer(
             "kappa", "a number above 0 and at most 1", lambda: all(0 < kappa <= 1 for kappa in self._kappas)
         )
@@ -109,7 +109,7 @@ class FedFac(FedSplit):
         return [f"fedfac, {self.settings.variant}: the server gets the client-specific channels too, {when}"]
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """E epochs of everything; before the static split as often as there are pre-rounds."""
+        """Train E epochs of everything; before the static split as often as there are pre-rounds."""
         if self.settings.mask != "none" and local.has_received(SPLIT):
             self._mask(local)
         before_split = self.only_shared_travel and local.round == 1

@@ -75,7 +75,7 @@ class FedFomo(Method):
     Settings = FedFomoSettings
 
     def check(self) -> None:
-        """Models cannot be judged without samples."""
+        """Refuse models to judge without samples to judge by."""
         if self.settings.models and not self.settings.validation:
             allowed = "must be > 0 unless fedfomo-models = 0"
             raise ConfigError("fedfomo-validation", self.settings.validation, allowed)
@@ -91,7 +91,7 @@ class FedFomo(Method):
         return model
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
-        """Everything but that memory travels."""
+        """Share everything but that memory."""
         return not _in_memory(name)
 
     def in_mean_model(self, name: str) -> bool:
@@ -162,7 +162,7 @@ class FedFomo(Method):
         return Aggregation(Candidates, {name: getattr(self.settings, name) for name in names})
 
     def global_model(self, model: nn.Module) -> Forward | None:
-        """Every client has its own."""
+        """Return none: every client has its own."""
         return None
 
 

@@ -108,7 +108,7 @@ class FedReG(Method):
         return model
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
-        """Everything but head_P travels."""
+        """Share everything but head_P."""
         return not in_head_p(name)
 
     def remarks(self, model: Any, clients: int, rounds: int) -> list[str]:
@@ -150,7 +150,7 @@ class FedReG(Method):
         return Aggregation(MeanOfRebalanced, {"weight_of": weight_of, "threshold": self.settings.threshold})
 
     def personalised(self, model: nn.Module) -> Forward:
-        """head_G + head_P on the features of the base."""
+        """Return head_G + head_P on the features of the base."""
         if self.settings.variant in ONE_HEAD:
             return model
         base, head_g, _ = cut(model, self.settings.head_layers)
@@ -168,7 +168,7 @@ class FedReG(Method):
         return model
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:
-        """head_G + head_P: one layer whose weights and biases are the sums."""
+        """Return head_G + head_P as one layer, whose weights and biases are the sums."""
         arrays = model.state_dict()
         if self.settings.variant in ONE_HEAD:
             return arrays

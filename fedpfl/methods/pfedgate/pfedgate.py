@@ -67,7 +67,7 @@ class PFedGate(Method):
         return not in_gate(name)
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """Gate and model train together."""
+        """Train gate and model together."""
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             return self.training.criterion(gated(model, batch.x), batch.y)

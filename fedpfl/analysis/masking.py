@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.rng import generator
 from ..core.settings import setting
-from ..core.sharing import ChannelSharing
+from ..methods.fedfac.sharing import ChannelSharing
 from ..results.new_clients import Simulation
 from ..results.run import RunFolder
 from ..results.tables import Cell, Spread, Table

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.federation import new_clients
 from ..data import federated_data, partition_counts
-from ..data.rebalance import THRESHOLDS, effective_samples, quota
+from ..methods.fedreg.rebalance import THRESHOLDS, effective_samples, quota
 from ..results.run import RunFolder
 from ..results.tables import Cell, Table
 from ..setup.config import Config

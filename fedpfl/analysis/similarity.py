@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..methods.factorized_fl.similarity import cosines
 from ..results.run import RunFolder
 from ..results.tables import Cell, Table
-from ..rules.similarity import cosines
 from .figure import Heatmap
 from .registry import NoOptions, Result, analysis
 from .runs import array, grouped, require

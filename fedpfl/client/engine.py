@@ -23,7 +23,7 @@ from ..core.privacy import noise_key, private_reply
 from ..core.rng import generator, seed_torch, torch_seed
 from ..core.settings import Value
 from ..data.federation import FederatedData, Samples, federated_data, own_data
-from ..methods.base import LocalRound
+from ..methods.base import LocalRound, common_model
 from ..setup.assembly import assemble, extras_of, mean_model_layout
 from ..setup.config import Config
 from ..training.device import require_device
@@ -139,7 +139,7 @@ class Engine:
         samples = self.test_samples(client)
         adaptation = method.adaptation(local)
         self.model.eval()
-        personalised, shared = method.personalised(self.model), method.common_model(self.model)
+        personalised, shared = method.personalised(self.model), common_model(method, self.model)
         # Before the model adapts: the next message loads every array anew, so the adapted one needs no undoing.
         if shared is not None and (adaptation or shared is not personalised):
             metrics.update(_metrics("global", self.score(shared, local, samples)))

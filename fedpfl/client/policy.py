@@ -127,7 +127,7 @@ class Policy:
         if config.run.evaluate_global:
             raise _refused("evaluate-global", True, "personal-arrays is false")
         copies = any(extra.copy_of is not None and extra.goes(SERVER) for extra in method.extras)
-        if method.server_sees_all or copies:
+        if method.aggregation.rule.sees_personal or copies:
             raise _refused("method", name, "it sends personal arrays, and personal-arrays is false")
 
     def _check_privacy(self, config: Config) -> None:

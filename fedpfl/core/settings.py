@@ -77,6 +77,7 @@ def setting(
     maximum: float | None = None,
     choices: Sequence[str] | Callable[[], Sequence[str]] | None = None,
     open_to: Mapping[str, Callable[[str], bool]] | None = None,
+    needs: str = "",
 ) -> Any:
     """Declare a dataclass field that is a setting.
 
@@ -92,12 +93,20 @@ def setting(
         The allowed words; a function where the list is a registry that fills up later.
     open_to : mapping of str to callable, optional
         What else is allowed beside ``choices``: a description, and a function that says of a word whether it fits.
+    needs : str
+        A method's setting that is on may need ``validation-fraction`` to be above 0: that key.
     """
     if choices is not None and not callable(choices):
         fixed = tuple(choices)
         choices = lambda: fixed  # noqa: E731
     limits = Limits(above, minimum, maximum, choices, open_to or {})
-    return dataclasses.field(default=default, metadata={"doc": doc, "limits": limits})
+    return dataclasses.field(default=default, metadata={"doc": doc, "limits": limits, "needs": needs})
+
+
+def needing(key: str, settings: Any, prefix: str = "") -> str:
+    """Return the key of a setting that is on and needs the setting ``key``; an empty text if there is none."""
+    on = (f for f in dataclasses.fields(settings) if f.metadata["needs"] == key and getattr(settings, f.name))
+    return next((key_of(field, prefix) for field in on), "")
 
 
 def key_of(field: dataclasses.Field[Any], prefix: str = "") -> str:

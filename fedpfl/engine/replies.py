@@ -25,18 +25,8 @@ def problems(
 ) -> dict[str, str]:
     """Return what is wrong with the numbers of a reply: one line each, by their names.
 
-    Parameters
-    ----------
-    metrics : mapping
-        The reply's numbers.
-    required : iterable of str
-        Those that it must have.
-    client : Client
-        What it said of itself before round 1.
-    counted : bool
-        Whether tests count what is right; otherwise they score it with any number of at most 1 for a value.
-    several : bool
-        Whether a sample has several values that tests count, targets or labels, and not one class.
+    With ``counted`` tests count what is right (of ``several`` values of a sample, not of one class); otherwise they
+    score it with any number of at most 1 for a value.
     """
     needed = set(required)
     for name in TESTED:

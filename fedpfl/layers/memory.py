@@ -51,7 +51,7 @@ def twin(model: nn.Module) -> nn.Module:
 
 
 def in_twin(name: str) -> bool:
-    """Say whether an array belongs to the copy that :func:`add_twin` made."""
+    """Return whether an array belongs to the copy that :func:`add_twin` made."""
     return name.startswith(TWIN + ".")
 
 

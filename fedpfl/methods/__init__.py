@@ -1,4 +1,4 @@
-"""The methods, one file each. A new file in this folder is a new method; nothing else needs to know of it.
+"""The methods, each in a file or, with its own rule or layers, in a folder. A new one is found by its ``name``.
 
 Users' own ones come from elsewhere (:mod:`fedpfl.core.parts`) and are known as soon as a setting has named them.
 """
@@ -45,18 +45,7 @@ def known() -> dict[str, type[Method]]:
 
 
 def discover(module: str = "parts") -> list[type[Method]]:
-    """Make the methods known that a module of the app's folder has; return them, in the order of their names.
-
-    Parameters
-    ----------
-    module : str
-        Its name; there need not be one.
-
-    Raises
-    ------
-    ConfigError
-        The module cannot be imported, or one of its methods cannot be one.
-    """
+    """Make the methods in a module of the app's folder known, if there is one; return them by name."""
     if not parts.has(module):
         return []
     found = vars(parts.module("method", f"{module}:method"))
@@ -75,13 +64,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> type[Method]:
-    """Return the method called ``name``, or the user's own one that it refers to.
-
-    Raises
-    ------
-    ConfigError
-        There is none, or what is there is no method.
-    """
+    """Return the method called ``name``, or the user's own one that it refers to."""
     own = [word for method in methods().values() for word in (method.name, *method.aliases)]
     if name in own and name not in parts.named("method"):
         return next(method for method in methods().values() if name in (method.name, *method.aliases))

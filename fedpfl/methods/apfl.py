@@ -59,7 +59,7 @@ class APFL(Method):
         return model
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
-        """All of w travels."""
+        """Share all of w."""
         return name != ALPHA and not in_twin(name)
 
     def schedule(self, local: LocalRound) -> list[Phase]:

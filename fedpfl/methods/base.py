@@ -38,7 +38,7 @@ REFUSABLE = {"personal-head": False, "trainable": ALL, "loss": CROSS_ENTROPY}
 
 @dataclass(frozen=True)
 class NoSettings:
-    """The method has no settings of its own."""
+    """The method has no settings."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class LocalRound:
         return self.extras[name]
 
     def has_received(self, name: str) -> bool:
-        """Say whether the server attached an array."""
+        """Return whether the server attached an array."""
         return name in self.extras
 
     def by_name(self, vector: np.ndarray) -> dict[str, Tensor]:
@@ -165,6 +165,8 @@ class LocalRound:
 class Method:
     """Base of all methods; as it stands, FedAvg.
 
+    Most methods override :meth:`is_shared`, :meth:`schedule` or :attr:`aggregation`; few need what is "advanced" below.
+
     Parameters
     ----------
     settings : NoSettings or the class's own ``Settings``
@@ -177,30 +179,29 @@ class Method:
     Attributes
     ----------
     name : str
-        As users write it; also the prefix of the method's settings.
+        The name that users write, and the prefix of the method's settings.
     paper : str
         Authors, title, venue.
     shares : str
         What travels, in a few words.
     equations : str
-        The paper's equations in LaTeX, each on a line of its own, for the documentation.
+        The paper's equations in LaTeX, one a line, for the documentation.
+    Settings : type
+        A dataclass of fields made by ``setting(…)``.
     aliases : tuple of str
         Other names that users may write.
     refuses : dict of str to str
-        Settings that the method cannot have, each with the reason, after the method's name in a sentence:
-        ``personal-head``, ``trainable`` (other than ``all``) and ``loss`` (other than ``cross-entropy``).
-    server_sees_all : bool
-        Whether the server has to see arrays that are personal, to decide which ones are.
+        Settings that the method cannot have (``personal-head``; ``trainable``, unless ``all``; ``loss``, unless
+        ``cross-entropy``), each with the reason: a sentence without its subject, the method's name.
     """
 
     name: ClassVar[str]
     paper: ClassVar[str] = ""
     shares: ClassVar[str] = "see is_shared"
     equations: ClassVar[str] = ""
+    Settings: ClassVar[type[Any]] = NoSettings
     aliases: ClassVar[tuple[str, ...]] = ()
     refuses: ClassVar[Mapping[str, str]] = {}
-    server_sees_all: ClassVar[bool] = False
-    Settings: ClassVar[type[Any]] = NoSettings
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -221,72 +222,35 @@ class Method:
     # -- sharing ---------------------------------------------------------------------------------------------------
 
     def build(self, model: nn.Module) -> nn.Module:
-        """Turn a plain model (children ``base`` and ``head``) into the one that the method trains."""
+        """Return the model that is trained, made of a plain one: other layers, a second head, a twin, a memory.
+
+        Raises
+        ------
+        ConfigError
+            The method cannot take this model.
+        """
         return model
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
-        """Say whether the array called ``name`` in the state dict travels; a personal one never leaves the client."""
+        """Return whether an array of the state dict travels; others never leave the client. Default: all do."""
         return True
-
-    def in_classifier(self, name: str) -> bool:
-        """Say whether an array belongs to what ``personal-head`` keeps on the client."""
-        return name.startswith("head.")
-
-    def travels(self, name: str, model: nn.Module) -> bool:
-        """Say whether an array is shared in this run: by the method, and not kept by ``personal-head``."""
-        return self.is_shared(name, model) and not (self.personal_head and self.in_classifier(name))
-
-    def sharing(self, model: nn.Module) -> Sharing:
-        """Split a built model's arrays; override it where the split is finer than whole arrays."""
-        return Sharing(model, lambda name: self.travels(name, model), self.sparse_from)
 
     @property
     def extras(self) -> Sequence[Extra]:
-        """The arrays that travel beside the shared vector with these settings, both ways."""
+        """The arrays that travel beside the shared vector with these settings, both ways. Default: none."""
         return ()
-
-    @property
-    def needs_validation(self) -> str:
-        """The setting for which there have to be samples for validation; empty if there need not be."""
-        return ""
-
-    def sparse_from(self, name: str) -> float | None:
-        """Return the magnitude from which entries of a shared array travel, smaller ones counting as 0.
-
-        ``None``: the array travels whole.
-        """
-        return None
-
-    def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
-        """Return what users should know before round 1, for example that the method has nothing to do on this model.
-
-        A model that the method cannot take is refused by :meth:`build`, with a ``ConfigError``.
-
-        Parameters
-        ----------
-        model : nn.Module
-            As :meth:`build` made it.
-        clients : int
-            Clients that can be asked to train: all but those held out as new ones.
-        rounds : int
-            Rounds that are planned.
-        """
-        return []
 
     # -- schedule ----------------------------------------------------------------------------------------------------
 
     def prepare(self, local: LocalRound) -> None:
-        """Set in the loaded model what depends on the client's data or on what the server attached.
-
-        Called before a client trains and before it is tested.
-        """
+        """Set in the model what depends on the client's data or the message, before training and before a test."""
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """List the phases of a client's round."""
+        """Return the phases of a client's round. Default: E epochs of everything."""
         return [Phase(train=everything, epochs=self.training.local_epochs)]
 
     def conclude(self, local: LocalRound) -> Payload:
-        """Finish the round after training: update what the client remembers, return what its reply carries besides.
+        """Update what the client remembers, after training; return what its reply carries besides. Default: nothing.
 
         Returns
         -------
@@ -301,16 +265,13 @@ class Method:
 
     @property
     def aggregation(self) -> Aggregation:
-        """The rule by which the server combines what arrives; the mean weighted by samples unless overridden."""
+        """The rule by which the server combines what arrives. Default: the mean weighted by samples."""
         return Aggregation(Mean)
 
     # -- prediction --------------------------------------------------------------------------------------------------
 
     def adaptation(self, local: LocalRound) -> list[Phase]:
-        """List phases that a client runs on a copy of its model before that is tested.
-
-        Unless overridden ``tune-epochs`` epochs of everything.
-        """
+        """Return phases that a client runs on a copy before a test. Default: ``tune-epochs`` epochs of everything."""
         epochs = self.training.tune_epochs
         return [Phase(train=everything, epochs=epochs, gradient=self._tuning_gradient)] if epochs else []
 
@@ -323,54 +284,79 @@ class Method:
         grads = torch.autograd.grad(weighted, list(params), allow_unused=True)
         return loss, [torch.zeros_like(p) if grad is None else grad for p, grad in zip(params, grads)]
 
-    @classmethod
-    def adapts_itself(cls) -> bool:
-        """Say whether the method has an adaptation of its own, to which ``tune-epochs`` does nothing."""
-        return cls.adaptation is not Method.adaptation
-
     def personalised(self, model: nn.Module) -> Forward:
-        """Return the forward pass with which a client predicts."""
+        """Return the forward pass with which a client predicts. Default: the model's."""
         return model
 
     def global_model(self, model: nn.Module) -> Forward | None:
-        """Return the forward pass of the shared arrays alone, or ``None`` where they make no model.
+        """Return the forward pass of the shared arrays alone, or ``None``. Default: the model's if all of it is shared.
 
-        Unless overridden: the model where all of its arrays are shared. Return what :meth:`personalised` returns where
-        both are the same: it is then measured once.
+        Return what :meth:`personalised` returns where both are the same: it is then measured once.
         """
         return self.personalised(model) if all(self.is_shared(name, model) for name in model.state_dict()) else None
 
-    def common_model(self, model: nn.Module) -> Forward | None:
-        """Return :meth:`global_model`, or ``None`` where ``personal-head`` has taken its classifier away."""
-        taken = self.personal_head and any(
-            self.is_shared(name, model) and not self.travels(name, model) for name in model.state_dict()
-        )
-        return None if taken else self.global_model(model)
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return the client's model as a state dict that the plain model loads. Default: the arrays as they are.
+
+        Raises
+        ------
+        NoPlainModel
+            No single plain model predicts what the client does; the error tells why, in one line.
+        """
+        return dict(model.state_dict())
+
+    # -- advanced ----------------------------------------------------------------------------------------------------
+
+    def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
+        """Return what users should know before round 1, for example that nothing is personal. Default: nothing.
+
+        Parameters
+        ----------
+        model : nn.Module
+            As :meth:`build` made it.
+        clients : int
+            Clients that can be asked to train: all but those held out as new ones.
+        rounds : int
+            Rounds that are planned.
+        """
+        return []
+
+    def sharing(self, model: nn.Module) -> Sharing:
+        """Return the split of a built model's arrays; finer than whole arrays, or sparse. Default: by ``travels``."""
+        return Sharing(model, lambda name: self.travels(name, model))
+
+    def travels(self, name: str, model: nn.Module) -> bool:
+        """Return whether an array is shared in this run: by the method, and not kept by ``personal-head``."""
+        return self.is_shared(name, model) and not (self.personal_head and in_classifier(name))
 
     def in_mean_model(self, name: str) -> bool:
-        """Say whether a personal array counts in the mean of whole models that ``evaluate-global`` tests.
+        """Return whether a personal array counts in the mean of models for ``evaluate-global``. Default: all do.
 
         Leave out what :meth:`personalised` does not compute with, for example memories.
         """
         return True
 
     def personal_part(self, model: nn.Module) -> Mapping[str, Tensor]:
-        """Return the arrays whose distance from a client's first ones ``diagnostics`` records, by name.
-
-        Unless overridden the personal ones that count in a mean of whole models.
-        """
+        """Return the arrays whose movement ``diagnostics`` records. Default: the personal ones of ``in_mean_model``."""
         arrays = {n: a for n, a in model.state_dict().items() if a.is_floating_point() and self.in_mean_model(n)}
         return {name: array for name, array in arrays.items() if not self.travels(name, model)}
 
-    def export(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return the client's model as a state dict that the plain model loads; names that it lacks are left out.
 
-        Raises
-        ------
-        NoPlainModel
-            No single plain model predicts what the client does (says why, in one line).
-        """
-        return dict(model.state_dict())
+def common_model(method: Method, model: nn.Module) -> Forward | None:
+    """Return the method's global model, or ``None`` where ``personal-head`` has taken its classifier away."""
+    names = model.state_dict()
+    kept = (method.is_shared(name, model) and not method.travels(name, model) for name in names)
+    return None if method.personal_head and any(kept) else method.global_model(model)
+
+
+def adapts_itself(method: type[Method]) -> bool:
+    """Return whether a method has its own adaptation, to which ``tune-epochs`` does nothing."""
+    return method.adaptation is not Method.adaptation
+
+
+def in_classifier(name: str) -> bool:
+    """Return whether an array belongs to a classifier: the model's, or that of a whole model among its children."""
+    return next((part for part in name.split(".") if part in ("base", "head")), "base") == "head"
 
 
 def everything(name: str) -> bool:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+import numpy as np
 from torch import nn
 
+from ..core.federation import Client, Federation
+from ..core.payload import Payload
 from ..core.settings import setting
-from ..rules.clusters import Clusters
+from ..core.sharing import is_parameter
+from ..rules.per_client import PerClientRule, inner_products
 from ..training.phase import Forward
 from .base import Aggregation, Method
 
@@ -56,7 +60,7 @@ class ClusteredFL(Method):
     Settings = ClusteredFLSettings
 
     def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
-        """Say so where no cluster can ever split."""
+        """Warn where no cluster can ever split."""
         name, first, smallest = self.name, self.settings.first_split, self.settings.smallest_split
         if rounds < first:
             why = f"before round {first} ({name}-first-split), and the run has {rounds}"
@@ -72,5 +76,124 @@ class ClusteredFL(Method):
         return Aggregation(Clusters, asdict(self.settings))
 
     def global_model(self, model: nn.Module) -> Forward | None:
-        """Each cluster has its own."""
+        """Return none: each cluster has its own."""
         return None
+
+
+class Clusters(PerClientRule):
+    """The mean within each cluster; a cluster near a stationary point splits if its clients are not near theirs.
+
+    Sattler, Müller and Samek 2021, Algorithm 1 (bipartition) and 2. A cluster splits after a round in which ‖mean Δ‖ <
+    ε1 and max ‖Δ_i‖ > ε2 over its clients that answered, where Δ_i is what local training changed in the parameters
+    (not in BatchNorm's running statistics). Clients that did not answer are divided by their latest Δ_i; those that
+    never have stay with the larger part. New clusters take the means of their own clients at once.
+
+    In early rounds all updates are large and their directions say little, and a split is for good. As in the authors'
+    code clusters can be kept from splitting for some rounds, and small ones (of clients that ever answered) altogether.
+    """
+
+    name = "clusters"
+    no_robust_mean = ""
+    remembers = ("cluster", "updates")
+
+    def __init__(
+        self,
+        federation: Federation,
+        shared: np.ndarray,
+        epsilon1: float,
+        epsilon2: float,
+        weights: str,
+        linkage: str,
+        first_split: int,
+        smallest_split: int,
+    ) -> None:
+        super().__init__(federation, shared)
+        self.epsilon1 = epsilon1
+        self.epsilon2 = epsilon2
+        self.weights = weights
+        self.linkage = linkage
+        self.first_split = first_split
+        self.smallest_split = smallest_split
+        self.cluster = np.zeros(len(self.clients), np.int64)
+        self.updates = np.zeros_like(self.for_clients)
+        self._parameters = is_parameter(self.layout)
+
+    def begin(self) -> None:
+        """Start without replies."""
+        self._arrived: dict[int, np.ndarray] = {}
+
+    def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
+        """Keep the reply until the clusters are known, and Δ_i beyond."""
+        self._arrived[client.id] = shared
+        self.updates[client.id] = (shared - self.received(client)) * self._parameters
+
+    def finish(self) -> None:
+        """Split, then average within each cluster."""
+        for number in range(self._clusters()):
+            if self._may_split(number) and self._is_stuck(self._answered(number)):
+                self._split(number)
+        for number in range(self._clusters()):
+            answered = self._answered(number)
+            if answered:
+                mean = self.averaging(self.layout.size, self.received(self.clients[answered[0]]))
+                for i in answered:
+                    mean.add(self._arrived[i], self._weight(i))
+                self.for_clients[self.cluster == number] = mean.value()
+        self.note("clusters", self._clusters())
+        self.keep("clusters", self.cluster.copy())
+
+    def _clusters(self) -> int:
+        return int(self.cluster.max()) + 1
+
+    def _answered(self, number: int) -> list[int]:
+        return [i for i in self._arrived if self.cluster[i] == number]
+
+    def _weight(self, client: int) -> float:
+        found = self.clients[client]
+        return found.train_samples * self.damping(found) if self.weights == "examples" else 1.0
+
+    def _members(self, number: int) -> list[int]:
+        return [i for i in self.answered_before() if self.cluster[i] == number]
+
+    def _may_split(self, number: int) -> bool:
+        return self.round >= self.first_split and len(self._members(number)) >= self.smallest_split
+
+    def _is_stuck(self, answered: list[int]) -> bool:
+        if len(answered) < 2:
+            return False
+        mean = self.averaging(self.layout.size)
+        for i in answered:
+            mean.add(self.updates[i], self._weight(i))
+        largest = max(np.linalg.norm(self.updates[i]) for i in answered)
+        return bool(np.linalg.norm(mean.value()) < self.epsilon1 and largest > self.epsilon2)
+
+    def _split(self, number: int) -> None:
+        members = self._members(number)
+        _, smaller = bipartition(cosines(self.updates[members]), self.linkage)
+        self.cluster[[members[place] for place in smaller]] = self._clusters()
+
+
+def cosines(vectors: np.ndarray) -> np.ndarray:
+    """Return the cosine of every two rows, shape (clients, clients); 0 with a row of zeros."""
+    products = inner_products(vectors)
+    norms = np.sqrt(np.diag(products))
+    lengths = np.outer(norms, norms)
+    found: np.ndarray = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+    return found
+
+
+def bipartition(similarities: np.ndarray, linkage: str) -> tuple[list[int], list[int]]:
+    """Return two parts of at least two clients, as unlike as can be: positions, the larger part first.
+
+    Parts are joined until two are left: those whose least similar members are most similar (``complete``, as in the
+    authors' code), or those whose most similar members are (``single``, the paper's Algorithm 1, which makes the
+    largest similarity between the two parts as small as it can be).
+    """
+    # A quarter of a second to import, and most rounds split nothing.
+    from scipy.cluster import hierarchy
+
+    above = np.triu_indices(len(similarities), 1)
+    root = hierarchy.to_tree(hierarchy.linkage(np.maximum(1 - similarities[above], 0), linkage))
+    parts = [sorted(int(leaf) for leaf in child.pre_order()) for child in (root.get_left(), root.get_right())]
+    larger, smaller = sorted(parts, key=lambda part: (-len(part), part))
+    return larger, smaller

@@ -1,4 +1,4 @@
-"""Ditto: every client trains a model of its own beside the global one, and is pulled towards that.
+"""Ditto: every client also trains its own model, which is pulled towards the global one.
 
 Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, Algorithm 1. A
 client trains its own model v first; v is pulled to the received w^t, so the order changes nothing but the batches.
@@ -44,11 +44,11 @@ class Ditto(Method):
         return add_twin(model)
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
-        """All of w travels, nothing of v."""
+        """Share all of w, nothing of v."""
         return not in_twin(name)
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """p-epochs on v, then E epochs on w."""
+        """Train p-epochs on v, then E epochs on w."""
         pull = Proximal(self.settings.pull, {f"{TWIN}.{name}": array for name, array in local.start.items()})
         return [
             Phase(train=in_twin, epochs=self.settings.p_epochs, loss=self._loss_of_v, penalty=pull),

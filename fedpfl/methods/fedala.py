@@ -70,11 +70,11 @@ class FedALA(Method):
         return model
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
-        """All but the client's own layers and its weights travels."""
+        """Share all but the client's own layers and its weights."""
         return self.in_mean_model(name)
 
     def in_mean_model(self, name: str) -> bool:
-        """Neither of the two predicts."""
+        """Leave out both, which do not predict."""
         return not name.startswith((OWN + ".", WEIGHTS + "."))
 
     def schedule(self, local: LocalRound) -> list[Phase]:

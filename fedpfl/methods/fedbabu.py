@@ -39,7 +39,7 @@ class FedBABU(HeadMethod):
         return not self.in_head(model)(name)
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """E epochs on the base."""
+        """Train E epochs on the base."""
         return [Phase(train=excluding(self.in_head(local.model)), epochs=self.training.local_epochs)]
 
     def adaptation(self, local: LocalRound) -> list[Phase]:

@@ -29,7 +29,7 @@ class FedBN(Method):
         return not isinstance(model.get_submodule(layer), _BatchNorm)
 
     def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
-        """Say so where there is nothing to personalise."""
+        """Warn where there is nothing to personalise."""
         if any(isinstance(layer, _BatchNorm) and layer.state_dict() for layer in model.modules()):
             return []
         return ["no BatchNorm of this model trains: nothing is personal, and fedbn does what fedavg does"]

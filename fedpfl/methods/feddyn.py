@@ -32,15 +32,7 @@ class FedDynSettings:
 
 
 class DynamicRegulariser(Proximal):
-    """α/2·‖w − w^t‖² − ⟨h, w⟩.
-
-    Parameters
-    ----------
-    alpha : float
-        Weight of the proximal term.
-    anchor, h : mapping of str to Tensor
-        w^t and h, by the names of the parameters.
-    """
+    """α/2·‖w − w^t‖² − ⟨h, w⟩, where w^t is the anchor."""
 
     def __init__(self, alpha: float, anchor: Mapping[str, Tensor], h: Mapping[str, Tensor]) -> None:
         super().__init__(alpha, anchor)
@@ -56,18 +48,9 @@ class DynamicRegulariser(Proximal):
 class FedDynMean(Mean):
     """h ← h − α/N·Σ_S (w_i − w^t); w ← mean_S(w_i) − h/α (Acar et al. 2021, Algorithm 1).
 
-    N counts all clients, S those that answered. BatchNorm's running statistics, which the paper's models do not have,
-    are averaged only: no loss pulls at them, and a corrected variance could become negative.
-
-    Parameters
-    ----------
-    alpha : float
-        Weight of the clients' regulariser; 0 leaves the uniform mean.
-
-    Attributes
-    ----------
-    h : ndarray of float64, shape (layout.size,)
-        The mean of all clients' h_i.
+    N counts all clients, S those that answered; with α = 0 the uniform mean is left. h, in float64, is the mean of all
+    clients' h_i. BatchNorm's running statistics, which the paper's models do not have, are averaged only: no loss pulls
+    at them, and a corrected variance could become negative.
     """
 
     name = "feddyn"
@@ -87,7 +70,7 @@ class FedDynMean(Mean):
         # What the clients started from: `wire-dtype` may have rounded it.
         before = rounded(self.shared, self.federation.wire_dtype).astype(np.float64)
         super().finish()
-        moved = len(self._answered) * (self.shared - before)
+        moved = len(self.answered) * (self.shared - before)
         self.h -= self.alpha / len(self.participants) * self._corrected * moved
         if self.alpha:
             self.shared = (self.shared - self.h / self.alpha).astype(np.float32)
@@ -113,7 +96,7 @@ class FedDyn(KeepsArrays):
     Settings = FedDynSettings
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """E epochs with the regulariser."""
+        """Train E epochs with the regulariser."""
         regulariser = DynamicRegulariser(self.settings.alpha, local.start, self.kept(local.model))
         return [Phase(train=everything, epochs=self.training.local_epochs, penalty=regulariser)]
 

@@ -55,15 +55,11 @@ class FedEM(Method):
         return model
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
-        """Components travel, π does not."""
+        """Share the components; π stays."""
         return name != MIXTURE
 
-    def in_classifier(self, name: str) -> bool:
-        """Each component has a classifier."""
-        return super().in_classifier(name) or name.split(".")[:1] + name.split(".")[2:3] == ["others", "head"]
-
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """E-step with the received components, then E epochs of M-step."""
+        """Do the E-step with the received components, then E epochs of M-step."""
         x, y = local.samples
         local.model.eval()
         losses = torch.stack(
@@ -75,7 +71,7 @@ class FedEM(Method):
         return [Phase(train=everything, epochs=self.training.local_epochs, loss=weighted_loss(q))]
 
     def personalised(self, model: nn.Module) -> Forward:
-        """Σ_m π_m·softmax_m, as log-probabilities."""
+        """Return Σ_m π_m·softmax_m, as log-probabilities."""
 
         def log_probabilities(x: Tensor) -> Tensor:
             each = torch.stack([F.log_softmax(component(x), dim=1) for component in components(model)])
@@ -84,11 +80,11 @@ class FedEM(Method):
         return log_probabilities
 
     def global_model(self, model: nn.Module) -> Forward | None:
-        """Without a client's π the components make no model."""
+        """Return none: without a client's π the components make no model."""
         return None
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:
-        """Only a mixture of one is a plain model."""
+        """Return the model of a mixture of one; refuse others."""
         if self.settings.components > 1:
             raise NoPlainModel(f"fedem predicts with a mixture of {self.settings.components} models, not with one")
         return super().export(model)

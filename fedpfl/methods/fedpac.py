@@ -20,7 +20,6 @@ from ..core.settings import setting
 from ..models import cut
 from ..rules.averages import RunningMean
 from ..rules.per_client import inner_products
-from ..rules.simplex import least_on_simplex
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, excluding
 from .prototypes import PrototypeMethod, PrototypeRule, apart, by_class, class_by_width
@@ -40,15 +39,9 @@ class FedPACSettings:
 class HeadCombination(PrototypeRule):
     """The mean of bases, weighted by samples, and for each client that answered a combination of all their heads.
 
-    Client i gets Σ_j α_ij·head_j, where α_i minimises an estimate of the combined head's error on i's data: of
-    variance Σ_j α_ij²·V_j and bias ‖h_i − Σ_j α_ij·h_j‖². All others keep the head that they have.
-
-    Parameters
-    ----------
-    in_head : callable, str → bool
-        Says by name what belongs to the head.
-    combine : bool
-        False: every client keeps its own head.
+    Client i gets Σ_j α_ij·head_j, where α_i minimises an estimate of the combined head's error on i's data: of variance
+    Σ_j α_ij²·V_j and bias ‖h_i − Σ_j α_ij·h_j‖². All others keep the head that they have, and without ``combine`` all
+    do.
     """
 
     name = "head-combination"
@@ -130,7 +123,7 @@ class FedPAC(PrototypeMethod):
         return (*super().extras, moments, Extra("variance", SERVER, "V_i", (1,)))
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """Head, then base; a frozen base keeps its running statistics as well."""
+        """Train head, then base; a frozen base keeps its running statistics as well."""
         features, of_class = by_class(local)
         moments, n = of_class.T @ features / len(features), len(features)
         variance = (features.square().sum() / n - moments.square().sum()) / n
@@ -162,5 +155,21 @@ class FedPAC(PrototypeMethod):
         return Aggregation(HeadCombination, options)
 
     def global_model(self, model: nn.Module) -> Forward | None:
-        """Each client receives a head of its own."""
+        """Return none: each client receives another head."""
         return None
+
+
+def least_on_simplex(p: np.ndarray) -> np.ndarray:
+    """Return argmin αᵀPα over α ≥ 0 with Σ_j α_j = 1, shape (n,), for a symmetric, positive semidefinite P.
+
+    A multiple of α minimises βᵀPβ/2 − Σ_j β_j over β ≥ 0, which is non-negative least squares with P's Cholesky factor.
+    """
+    # Imported here: clients import this file, by way of their methods, and need no SciPy.
+    from scipy.optimize import nnls
+
+    size = np.trace(p) / len(p)
+    # P may be singular: a trace of one makes it definite.
+    lower = np.linalg.cholesky((p / size if size > 0 else p) + 1e-12 * np.eye(len(p)))
+    beta: np.ndarray = nnls(lower.T, np.linalg.solve(lower, np.ones(len(p))))[0]
+    beta /= beta.sum()
+    return beta

@@ -68,7 +68,7 @@ class FedProto(PrototypeMethod):
         return model
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
-        """Nothing of the model travels."""
+        """Share nothing of the model."""
         return False
 
     @torch.no_grad()
@@ -79,7 +79,7 @@ class FedProto(PrototypeMethod):
             kept.copy_(sent)
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """E epochs of everything (Equation 7)."""
+        """Train E epochs of everything (Equation 7)."""
         prototypes, known = self.prototypes(local)
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:

@@ -33,6 +33,6 @@ class FedProx(Method):
     Settings = FedProxSettings
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """E epochs with the proximal term."""
+        """Train E epochs with the proximal term."""
         pull = Proximal(self.settings.mu, local.start)
         return [Phase(train=everything, epochs=self.training.local_epochs, penalty=pull)]

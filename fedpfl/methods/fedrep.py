@@ -42,7 +42,7 @@ class FedRep(HeadMethod):
         return not self.in_head(model)(name)
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """Head, then base; a frozen base keeps its running statistics as well."""
+        """Train head, then base; a frozen base keeps its running statistics as well."""
         head = self.in_head(local.model)
         return [
             Phase(train=head, epochs=self.settings.p_epochs, move_statistics=False),

@@ -71,11 +71,11 @@ class FedRoD(Method):
         return model
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
-        """All but the personal head travels."""
+        """Share all but the personal head."""
         return not name.startswith(PERSONAL_HEAD + ".")
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """E epochs on both losses at once."""
+        """Train E epochs on both losses at once."""
         return [Phase(train=everything, epochs=self.training.local_epochs, loss=self._loss(local))]
 
     def personalised(self, model: nn.Module) -> Forward:

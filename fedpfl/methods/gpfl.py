@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from .. import models
 from ..core.errors import NoPlainModel
 from ..core.settings import setting
-from ..layers.conditional import ConditionalValve
 from ..layers.memory import Memory
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, everything
@@ -79,7 +78,7 @@ class GPFL(Method):
         conditions["own"].copy_(shares @ embeddings)
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """E epochs of everything on the sum of three losses (Equation 8)."""
+        """Train E epochs of everything on the sum of three losses (Equation 8)."""
         frozen = local.start["embeddings.weight"]
 
         def loss(model: Any, batch: Batch) -> Tensor:
@@ -122,3 +121,24 @@ class Decay:
         for name, param, grad in zip(names, params, grads):
             if name.startswith(self.prefixes):
                 grad.add_(param, alpha=self.mu)
+
+
+class LayerNorm(nn.LayerNorm):
+    """A layer norm that computes in the type of its weights; PyTorch 1.13 has none for bfloat16 beside float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise (…, d)."""
+        return super().forward(x.to(self.weight.dtype))
+
+
+class ConditionalValve(nn.Module):
+    """CoV(f, c) = ReLU(f ⊙ (γ(c) + 1) + β(c)), where γ and β are Linear–ReLU–LayerNorm (Section 3.3)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Sequential(nn.Linear(width, width), nn.ReLU(), LayerNorm(width))
+        self.shift = nn.Sequential(nn.Linear(width, width), nn.ReLU(), LayerNorm(width))
+
+    def forward(self, features: Tensor, condition: Tensor) -> Tensor:
+        """Map features (n, d) under a condition (d,) to features (n, d)."""
+        return F.relu(features * (self.scale(condition) + 1) + self.shift(condition))

@@ -25,11 +25,5 @@ class HeadMethod(Method):
     Settings = HeadSettings
 
     def in_head(self, model: nn.Module) -> Callable[[str], bool]:
-        """Return the function that says by name which arrays belong to the head; the others are the base.
-
-        Raises
-        ------
-        ConfigError
-            The model has no head, or not that many linear layers at its end.
-        """
+        """Return the function that tells by name which arrays belong to the head; refuse a model without one."""
         return cut(model, self.settings.head_layers, f"{self.name}-head-layers").in_head

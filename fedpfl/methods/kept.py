@@ -13,13 +13,7 @@ from .base import Method
 
 
 class KeepsArrays(Method):
-    """The model has a memory, 0 at first, that takes no part in a prediction.
-
-    Attributes
-    ----------
-    memory : str
-        Name of the memory among the model's children.
-    """
+    """The model has a memory (its child named ``memory``), 0 at first, that takes no part in a prediction."""
 
     memory: ClassVar[str]
 

@@ -7,7 +7,6 @@ Algorithm 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,7 @@ from .base import LocalRound, Method
 
 # Weights that a client chooses from.
 GRID = [at / 10 for at in range(11)]
-LEAST = 1e-12  # Of a probability whose logarithm is taken.
+LEAST = 1e-12  # The least probability whose logarithm is taken.
 
 
 @dataclass(frozen=True)
@@ -38,26 +37,16 @@ class KNNPerSettings:
         False,
         "Each client takes the weight λ_m of 0, 0.1, … 1 that predicts most of its samples for validation "
         "(validation-fraction) right, as in the paper; a client that has none takes the common weight.",
+        needs="validation-fraction",
     )
 
 
 class Mixture:
-    """log(λ·h_knn + (1 − λ)·h) for one client.
+    """log(λ·h_knn + (1 − λ)·h) for one client; its samples' features are computed at the first prediction."""
 
-    Its samples are looked at when the first prediction is asked for, by the model as it is then.
-
-    Parameters
-    ----------
-    model : nn.Module
-        In evaluation mode when it is called.
-    settings : KNNPerSettings
-        k, σ, λ.
-    """
-
-    def __init__(self, model: nn.Module, settings: KNNPerSettings) -> None:
+    def __init__(self, model: nn.Module, settings: KNNPerSettings, local: LocalRound) -> None:
         self.base, self.head, _ = cut(model)
-        self.settings = settings
-        self._local: LocalRound = cast(Any, model).memorised
+        self.settings, self._local = settings, local
         self._weight: float | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -110,18 +99,13 @@ class KNNPer(Method):
     refuses = {"loss": "lets neighbours vote for classes"}
     Settings = KNNPerSettings
 
-    @property
-    def needs_validation(self) -> str:
-        """The choice of λ_m needs samples that nobody has trained on."""
-        return "knn-per-tune" if self.settings.tune else ""
-
     def prepare(self, local: LocalRound) -> None:
-        """Have the client's samples at hand for predictions; they are no array of the model."""
-        cast(Any, local.model).memorised = local
+        """Have the client's samples at hand for predictions."""
+        self._local = local
 
     def personalised(self, model: nn.Module) -> Forward:
         """Return the mixture."""
-        return Mixture(model, self.settings)
+        return Mixture(model, self.settings, self._local)
 
     def global_model(self, model: nn.Module) -> Forward:
         """Return h."""

@@ -16,5 +16,5 @@ class Local(Method):
     equations = r"w_i \leftarrow w_i - \eta \nabla f_i(w_i)"
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
-        """Nothing travels."""
+        """Share nothing."""
         return False

@@ -47,7 +47,7 @@ class Moon(KeepsTrained):
     Settings = MoonSettings
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """E epochs on the sum of both losses."""
+        """Train E epochs on the sum of both losses."""
         x = local.samples.x
         local.model.eval()
         # Both stand still: one pass over the data serves all epochs.

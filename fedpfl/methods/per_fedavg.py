@@ -58,7 +58,7 @@ class PerFedAvg(Method):
         return 3 if self.settings.gradient == "hessian-free" else 2
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """E epochs of meta-steps, each on as many samples as its batches have together."""
+        """Train E epochs of meta-steps, each on as many samples as its batches have together."""
         return [
             Phase(
                 train=everything,
@@ -98,6 +98,6 @@ class PerFedAvg(Method):
         return Aggregation(Mean, {"weights": "uniform"})
 
     def adaptation(self, local: LocalRound) -> list[Phase]:
-        """One step of α on one batch."""
+        """Take one step of α on one batch."""
         batch = local.draw(self.training.batch_size, "adaptation batch")
         return [Phase(train=everything, epochs=1, data=batch)]

@@ -54,7 +54,7 @@ class PFedMe(KeepsTrained):
     Settings = PFedMeSettings
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """E epochs on w; each step renews θ."""
+        """Train E epochs on w; each step renews θ."""
         refresh_twin(local.model)
         epochs = self.training.local_epochs
         return [Phase(train=excluding(in_twin), epochs=epochs, gradient=self.envelope_gradient)]

@@ -107,14 +107,7 @@ class PrototypeMethod(Method):
 
 @torch.no_grad()
 def by_class(local: LocalRound) -> tuple[Tensor, Tensor]:
-    """Return the features of the training samples by the model as it stands, and which class each has.
-
-    Returns
-    -------
-    features : Tensor of float64, shape (samples, features)
-    of_class : Tensor of float64, shape (samples, classes)
-        A 1 in each row.
-    """
+    """Return the features of the training samples by the model as it stands, and a one-hot row for each."""
     x, y = local.samples
     features = predict(cut(local.model.eval()).base, x).double()
     return features, F.one_hot(y, class_by_width(local.model)[0]).to(features)

@@ -50,13 +50,7 @@ class ScaffoldSettings:
 
 
 class ControlledMean(Mean):
-    """x ← x + η_g·(mean_S(y_i) − x); c ← c + 1/N·Σ_S Δc_i over the clients S that answered, of N.
-
-    Parameters
-    ----------
-    step : float
-        η_g.
-    """
+    """x ← x + η_g·(mean_S(y_i) − x); c ← c + 1/N·Σ_S Δc_i over the clients S that answered, of N."""
 
     name = "scaffold"
     no_robust_mean = ""
@@ -106,7 +100,7 @@ class Scaffold(KeepsArrays):
     Settings = ScaffoldSettings
 
     def schedule(self, local: LocalRound) -> list[Phase]:
-        """E epochs with the correction c − c_i of what arrived; option I looks at the gradient before."""
+        """Train E epochs with the correction c − c_i of what arrived; option I looks at the gradient before."""
         common, own = local.by_name(local.received("control")), self.kept(local.model)
         arrays = {name: common[name] - own[name] for name in own if name in common}
         local.notes["gradients"] = steps = Correction(arrays)
@@ -118,7 +112,7 @@ class Scaffold(KeepsArrays):
         return [Phase(train=everything, epochs=1, penalty=start, learning_rate=0.0, move_statistics=False), training]
 
     def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
-        """Say so where the run's momentum is another one."""
+        """Warn where the run's momentum is another one."""
         own, common = self.settings.momentum, self.training.momentum
         if own == common or self.training.optimizer != "sgd":
             return []

@@ -21,7 +21,7 @@ class KeepsTrained(Method):
         return add_twin(model)
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
-        """Everything but the twin travels."""
+        """Share everything but the twin."""
         return not in_twin(name)
 
     def prepare(self, local: LocalRound) -> None:
@@ -39,7 +39,7 @@ class KeepsTrained(Method):
         return twin(model)
 
     def global_model(self, model: nn.Module) -> Forward | None:
-        """Each client receives a model of its own."""
+        """Return none: each client receives another model."""
         return None
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:

@@ -104,13 +104,7 @@ class RobustSettings:
 
 
 class RunningMean:
-    """Σ a_i·w_i / Σ a_i, added up in float64 one vector after the other; the mean of equal vectors is that vector.
-
-    Parameters
-    ----------
-    size : int
-        Length of the vectors.
-    """
+    """Σ a_i·w_i / Σ a_i, added up in float64 one vector after the other; the mean of equal vectors is that vector."""
 
     def __init__(self, size: int) -> None:
         self._sum = np.zeros(size, np.float64)
@@ -152,15 +146,7 @@ class RunningMean:
 
 
 class ClippedMean(RunningMean):
-    """The mean of start + u_i·min(1, C / ‖u_i‖), where u_i is what vector i differs by from the start.
-
-    Parameters
-    ----------
-    start : ndarray, shape (size,)
-        What the clients started from.
-    norm : float
-        C.
-    """
+    """The mean of start + u_i·min(1, C / ‖u_i‖), where u_i is vector i less the start and C the norm."""
 
     def __init__(self, start: np.ndarray, norm: float) -> None:
         super().__init__(len(start))
@@ -172,15 +158,7 @@ class ClippedMean(RunningMean):
 
 
 class RobustMean(RunningMean):
-    """An estimate of the mean for which all vectors are looked at together.
-
-    Parameters
-    ----------
-    start : ndarray, shape (size,)
-        What the clients started from.
-    settings : RobustSettings
-        Which estimate, and its parameters.
-    """
+    """An estimate of the mean for which all vectors are looked at together."""
 
     def __init__(self, start: np.ndarray, settings: RobustSettings) -> None:
         super().__init__(len(start))
@@ -221,17 +199,7 @@ class RobustMean(RunningMean):
 
 
 def averaging(settings: RobustSettings, size: int, start: np.ndarray | None = None) -> RunningMean:
-    """Return what averages vectors of a round.
-
-    Parameters
-    ----------
-    settings : RobustSettings
-        How.
-    size : int
-        Length of the vectors.
-    start : ndarray, shape (size,), optional
-        What the vectors are compared with; zeros unless it is given.
-    """
+    """Return what averages vectors of this length, which are compared with ``start``, or with zeros."""
     if not settings.on:
         return RunningMean(size)
     start = np.zeros(size, np.float32) if start is None else start
@@ -255,12 +223,9 @@ def clipped_mean(vectors: Sequence[np.ndarray], weights: Sequence[float], start:
 
 
 def trimmed_mean(vectors: Sequence[np.ndarray], dropped: int) -> np.ndarray:
-    """Return each value's mean without the ``dropped`` largest and smallest; one or two values at least stay.
+    """Return each value's mean (float64) without the ``dropped`` largest and smallest; one or two values at least stay.
 
-    Returns
-    -------
-    ndarray of float64, shape (size,)
-        The median if ``dropped`` is as large as can be.
+    It is the median if ``dropped`` is as large as can be.
     """
     count = len(vectors)
     dropped = min(dropped, (count - 1) // 2)
@@ -275,18 +240,9 @@ def trimmed_mean(vectors: Sequence[np.ndarray], dropped: int) -> np.ndarray:
 def krum(vectors: Sequence[np.ndarray], start: np.ndarray, false: int, chosen: int = 0) -> list[int]:
     """Return the positions of the vectors that are nearest to most others, in order.
 
-    A vector's score is the sum of its squared distances to its n − f − 2 nearest others.
-
-    Parameters
-    ----------
-    vectors : sequence of ndarray, shape (size,)
-        n of them.
-    start : ndarray, shape (size,)
-        What they started from.
-    false : int
-        f. Where n > 2f + 2 does not hold, the largest f with which it does is taken.
-    chosen : int
-        How many of the lowest scores; 0: n − f. Of equal scores the first.
+    A vector's score is the sum of its squared distances to its n − f − 2 nearest others. Where n > 2f + 2 does not
+    hold, the largest f with which it does is taken. The lowest ``chosen`` scores count (n − f if it is 0), of equal
+    ones the first.
     """
     count = len(vectors)
     false = max(0, min(false, (count - 3) // 2))

@@ -51,18 +51,18 @@ class Mean(Rule):
     def begin(self) -> None:
         """Start the sums at zero."""
         self._mean = self.averaging(self.layout.size, rounded(self.shared, self.federation.wire_dtype))
-        self._answered: set[int] = set()
+        self.answered: set[int] = set()
 
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Add a_i·w_i."""
-        self._mean.add(shared, self._weight(client))
-        self._answered.add(client.id)
+        self._mean.add(shared, self.weight(client, reply))
+        self.answered.add(client.id)
 
     def finish(self) -> None:
         """Divide by the sum of the weights, and step."""
         sent = self.shared
         if self.absent == "last":
-            missing = sum(self._weight(c) for c in self.participants if c.id not in self._answered)
+            missing = sum(self.weight(c) for c in self.participants if c.id not in self.answered)
             self._mean.add_trusted(self.shared, missing)
         if self.noise is not None:
             self._mean.disturb(self.noise)
@@ -75,7 +75,8 @@ class Mean(Rule):
             stepped = (1 - self.step) * before + self.step * self.shared
             self.shared = np.where(is_parameter(self.layout), stepped, self.shared).astype(np.float32)
 
-    def _weight(self, client: Client) -> float:
+    def weight(self, client: Client, reply: Payload | None = None) -> float:
+        """Return a_i; a rule may override it. There is no reply of a client that counts with the last mean."""
         # Noise on the sum hides a client only if none counts for more than the noise is made for.
         alike = self.weights == "uniform" or self.noise is not None
         return 1.0 if alike else client.train_samples * self.damping(client)

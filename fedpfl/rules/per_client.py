@@ -1,4 +1,4 @@
-"""What the rules have in common that send each client a model of its own."""
+"""What the rules have in common that send each client another model."""
 
 from __future__ import annotations
 

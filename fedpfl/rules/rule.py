@@ -48,6 +48,8 @@ class Rule(ABC):
         mean and nothing else of :attr:`shared`. A class never inherits the empty one either.
     no_robust_mean : str
         Likewise why ``robust-aggregation`` cannot be had; empty if the rule makes its means by :meth:`averaging` alone.
+    sees_personal : bool
+        Whether the rule looks at clients' personal arrays too, to decide which ones are personal.
     remembers : tuple of str
         Attributes, arrays all of them, that the next round depends on: they are stored with the run and come back when
         it is resumed, free to be written to. A class names its own; those of its bases are added.
@@ -80,6 +82,7 @@ class Rule(ABC):
     only_a_sum: ClassVar[bool] = False
     no_server_step: ClassVar[str] = "makes something else than a mean"
     no_robust_mean: ClassVar[str] = "makes something else than a mean"
+    sees_personal: ClassVar[bool] = False
     remembers: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()
 

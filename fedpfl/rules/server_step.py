@@ -16,7 +16,7 @@ from ..core.layout import Layout
 from ..core.settings import items, setting
 from ..core.sharing import is_parameter
 
-# The settings that an optimiser reads beside its own name.
+# The settings that an optimiser reads besides its own name.
 READS = {
     "none": (),
     "momentum": ("server-learning-rate", "server-momentum"),
@@ -91,17 +91,7 @@ class ServerStep:
         self.v = np.full(layout.size, settings.server_tau**2, np.float64)
 
     def __call__(self, start: np.ndarray, mean: np.ndarray) -> np.ndarray:
-        """Return the new shared vector.
-
-        Parameters
-        ----------
-        start, mean : ndarray of float32, shape (layout.size,)
-            What the clients started from, and the mean of what they sent.
-
-        Returns
-        -------
-        ndarray of float32, shape (layout.size,)
-        """
+        """Return the new shared vector from what the clients started from and the mean of what they sent."""
         way = mean.astype(np.float64) - start
         # From the mean, not from the start: a step that is the whole way ends at the mean to the bit.
         beyond = self.rate * self._direction(way) - way

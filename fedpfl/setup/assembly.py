@@ -16,6 +16,7 @@ from ..core.layout import Layout
 from ..core.payload import EVALUATION_ONLY
 from ..core.rng import torch_seed
 from ..core.sharing import Sharing, tied
+from ..methods.base import common_model
 from ..rules import Rule
 from ..rules.server_step import ServerStep
 from .config import Config
@@ -105,7 +106,7 @@ def _require_tied(layers: list[dict[str, nn.Module]], model: nn.Module, key: str
 
 def mean_model_layout(config: Config, model: nn.Module, sharing: Sharing) -> Layout:
     """Return the layout of the personal arrays that ``evaluate-global`` averages; empty unless it is on and of use."""
-    if not config.run.evaluate_global or config.method.common_model(model) is not None:
+    if not config.run.evaluate_global or common_model(config.method, model) is not None:
         return Layout(())
     personal = sharing.get_personal().items()
     floats = [(name, array.shape) for name, array in personal if array.dtype.kind == "f"]

@@ -19,7 +19,7 @@ from ..core.settings import setting
 from ..data.settings import DataSettings
 from ..methods import Method, find, known
 from ..methods import names as method_names
-from ..methods.base import REFUSABLE
+from ..methods.base import REFUSABLE, adapts_itself
 from ..models import TrainableSettings
 from ..models import names as model_names
 from ..models import sources as model_sources
@@ -182,8 +182,9 @@ class Config:
             raise ConfigError("early-stop", run.early_stop, "needs validation-fraction and evaluate-every above 0")
         method = find(run.method)
         own = method(s.parse(method.Settings, values, method.name), training, run.personal_head)
-        if own.needs_validation and not data.validation_fraction:
-            allowed = f"must be above 0 for {own.needs_validation}"
+        needing = s.needing("validation-fraction", own.settings, method.name)
+        if needing and not data.validation_fraction:
+            allowed = f"must be above 0 for {needing}"
             raise ConfigError("validation-fraction", data.validation_fraction, allowed)
         trainable = s.parse(TrainableSettings, values)
         given = {"personal-head": run.personal_head, "trainable": trainable.trainable, "loss": training.loss}
@@ -256,7 +257,7 @@ def untuned(config: Config) -> list[str]:
     """Say, in one line, that ``tune-epochs`` changes nothing; an empty list if it does or is 0."""
     epochs, method = config.training.tune_epochs, config.method
     own = f"tune-epochs = {epochs} changes nothing: {method.name} adapts models to a test in a way of its own"
-    return [own] if epochs and method.adapts_itself() else []
+    return [own] if epochs and adapts_itself(type(method)) else []
 
 
 def scored(config: Config) -> list[str]:

@@ -24,6 +24,7 @@ from .config import sections
 BEGIN = "# -- settings: written by `fedpfl config --update`; `fedpfl config` explains them --"
 END = "# -- end of settings --"
 BOUNDS_BEGIN, BOUNDS_END = "<!-- bounds: written by `fedpfl config --update` -->", "<!-- end of bounds -->"
+HOOKS_BEGIN, HOOKS_END = "<!-- hooks: written by `fedpfl config --update` -->", "<!-- end of hooks -->"
 VERSION = re.compile(r'(?<=^version = ")[^"]*(?="$)', re.MULTILINE)
 CITED_VERSION = re.compile(r"(?<=^version: ).*$", re.MULTILINE)
 
@@ -104,8 +105,32 @@ def bounds_table() -> str:
     return "\n".join([*lines, "", BOUNDS_END])
 
 
+def hooks_table() -> str:
+    """Return what a method can say as a Markdown table, between the two marker lines of its page."""
+    listed = inspect.cleandoc(Method.__doc__ or "").partition("Attributes\n----------\n")[2]
+    rows = {name: (name, text) for name, text in re.findall(r"^(\w+) : .*\n((?: {4}.*\n?)+)", listed, re.MULTILINE)}
+    for name, hook in vars(Method).items():
+        if name not in rows and not name.startswith("_"):
+            asked = [] if isinstance(hook, property) else [", ".join([*inspect.signature(hook).parameters][1:])]
+            rows[name] = "".join([name, *(f"({arguments})" for arguments in asked)]), inspect.getdoc(hook) or ""
+    lines = [HOOKS_BEGIN, "", "| attribute or hook | what it says | set by |", "|---|---|---|"]
+    for name, (called, text) in rows.items():
+        first = " ".join(text.partition("\n\n")[0].split())
+        said = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"`\1`", first).replace("``", "`")
+        lines.append(f"| `{called}` | {said} | {_set_by(name)} |")
+    return "\n".join([*lines, "", HOOKS_END])
+
+
+def _set_by(name: str) -> str:
+    """Name the methods whose attribute is not the base's, two of them if there are many."""
+    default, every = getattr(Method, name, None), methods().values()
+    found = [f"`{method.name}`" for method in every if getattr(method, name) is not default]
+    few = ", ".join(found) if len(found) < 4 else f"{', '.join(found[:2])} and {len(found) - 2} more"
+    return "all" if len(found) == len(every) else few or "none"
+
+
 def update(root: Path) -> list[Path]:
-    """Rewrite the block in ``pyproject.toml`` and the two pages in ``docs``.
+    """Rewrite the block in ``pyproject.toml``, two pages in ``docs`` and a table in each of two others.
 
     And the version, whose one place is ``fedpfl/version.py``: Flower wants it written out in ``pyproject.toml``.
     An app of a user's own, which is without the package's code, has the block alone, and keeps its own values there.
@@ -136,10 +161,11 @@ def update(root: Path) -> list[Path]:
     citation = root / "CITATION.cff"
     if citation.is_file():
         wanted[citation] = CITED_VERSION.sub(__version__, citation.read_text(encoding="utf-8"))
-    security = root / "docs" / "security.md"
-    if security.is_file():
-        bounds = re.compile(re.escape(BOUNDS_BEGIN) + ".*?" + re.escape(BOUNDS_END), re.DOTALL)
-        wanted[security] = bounds.sub(lambda _: bounds_table(), security.read_text(encoding="utf-8"))
+    for name, table in {"security.md": bounds_table(), "architecture.md": hooks_table()}.items():
+        page, (begin, *_, end) = root / "docs" / name, table.splitlines()
+        if page.is_file():
+            old = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+            wanted[page] = old.sub(lambda _, new=table: new, page.read_text(encoding="utf-8"))  # type: ignore[misc]
     return _write(wanted)
 
 

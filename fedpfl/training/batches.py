@@ -7,18 +7,11 @@ LAST_BATCH = ("drop", "keep", "even")
 
 
 def batch_sizes(samples: int, size: int, last: str) -> list[int]:
-    """Return the sizes of an epoch's batches, in order.
+    """Return the sizes of an epoch's batches of B of n samples, in order.
 
-    Parameters
-    ----------
-    samples : int
-        Samples n of the client, at least 1.
-    size : int
-        Samples B in a batch, at least 1.
-    last : str
-        ``drop``: ⌊n / B⌋ batches of B, what is left over takes no part in this epoch; with n < B one batch of n.
-        ``keep``: the same, and what is left over is a batch of its own.
-        ``even``: max(1, n / B rounded) batches whose sizes differ by at most one; halves are rounded up.
+    ``drop``: ⌊n / B⌋ batches of B, what is left over takes no part in this epoch; with n < B one batch of n.
+    ``keep``: the same, and what is left over is one more batch.
+    ``even``: max(1, n / B rounded) batches whose sizes differ by at most one; halves are rounded up.
     """
     if last == "even":
         count = max(1, (2 * samples + size) // (2 * size))

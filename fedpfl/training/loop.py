@@ -43,26 +43,10 @@ class Score(NamedTuple):
 def run_phase(
     model: nn.Module, phase: Phase, samples: Samples, settings: TrainingSettings, rng: np.random.Generator
 ) -> float:
-    """Train ``model`` in place through one phase.
+    """Train a model in place through one phase; return the mean loss over the samples that took part, or 0.
 
-    Parameters
-    ----------
-    model : nn.Module
-        Its memory format should be channels_last where it has convolutions.
-    phase : Phase
-        What to do.
-    samples : Samples
-        The client's training data; ``phase.data`` takes precedence.
-    settings : TrainingSettings
-        Batch size, optimiser and its parameters, precision.
-    rng : numpy Generator
-        Decides the order of the samples.
-
-    Returns
-    -------
-    float
-        Mean loss over the samples that took part (those of ``last-batch = "drop"`` that were left out did not),
-        without the penalty, whatever ``batch-loss`` is; 0 if nothing was trained.
+    The loss is without the penalty, and a mean whatever ``batch-loss`` is. ``rng`` decides the order of the samples,
+    which are those of ``phase.data`` if it has any. A model with convolutions should be in the format channels_last.
     """
     settings = phase.adjusted(settings)
     x, y = phase.data if phase.data is not None else samples
@@ -113,19 +97,7 @@ def run_phase(
 
 @torch.no_grad()
 def evaluate(forward: Forward, samples: Samples, loss: str = CROSS_ENTROPY) -> Score:
-    """Count the correct predictions of ``forward``, which maps a batch to logits (or log-probabilities).
-
-    The caller sets the model to evaluation mode.
-
-    Parameters
-    ----------
-    forward : callable
-        Maps a batch of inputs to the model's numbers.
-    samples : Samples
-        What it is tested on.
-    loss : str
-        The setting of that name.
-    """
+    """Count the correct predictions of a forward pass, whose model the caller has set to evaluation mode."""
     kind = KINDS[loss]
     if not kind.classes:
         outputs = predict(forward, samples.x).float()

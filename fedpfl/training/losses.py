@@ -23,16 +23,9 @@ Criterion = Callable[[Tensor, Tensor], Tensor]
 class Kind:
     """A loss and how its tests are scored.
 
-    Attributes
-    ----------
-    criterion : callable, (outputs, y) → scalar Tensor
-        Mean loss over a batch; ``criterion(outputs, y, reduction="sum")`` is its sum over samples or values.
-    classes : bool
-        Whether labels are numbers of classes, int64 of shape (n,); otherwise targets are float32 of shape (n, k).
-    score : callable, (outputs, y) → number
-        Of a whole test set.
-    called : str
-        What the score divided by the number of values is.
+    ``criterion(outputs, y)`` is the mean loss over a batch; with ``reduction="sum"`` the sum over samples or values.
+    With ``classes`` labels are int64 of shape (n,), otherwise targets float32 of shape (n, k). ``score(outputs, y)`` is
+    that of a whole test set; divided by the number of values it is what ``called`` names.
     """
 
     criterion: Callable[..., Tensor]

@@ -14,15 +14,7 @@ from torch import Tensor
 
 
 class SGD:
-    """Stochastic gradient descent with heavy-ball momentum.
-
-    Parameters
-    ----------
-    params : sequence of Tensor
-        Updated in place.
-    learning_rate, momentum, weight_decay : float
-        As in ``torch.optim.SGD``.
-    """
+    """Stochastic gradient descent with heavy-ball momentum, as ``torch.optim.SGD``; updates in place."""
 
     def __init__(self, params: Sequence[Tensor], learning_rate: float, momentum: float, weight_decay: float) -> None:
         self.params = list(params)
@@ -48,15 +40,7 @@ class SGD:
 
 
 class Adam:
-    """Adam with L2 weight decay; ``momentum`` is β₁, β₂ is 0.999.
-
-    Parameters
-    ----------
-    params : sequence of Tensor
-        Updated in place.
-    learning_rate, momentum, weight_decay : float
-        As in ``torch.optim.Adam``; a ``momentum`` of 0 is allowed.
-    """
+    """Adam with L2 weight decay; ``momentum`` (0 is allowed) is β₁, β₂ is 0.999; updates in place."""
 
     beta2 = 0.999
     epsilon = 1e-8

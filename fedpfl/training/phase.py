@@ -38,7 +38,7 @@ Gradient = Callable[[nn.Module, Batch, Sequence[str], Sequence[Tensor]], Tuple[T
 Projection = Callable[[Sequence[str], Sequence[Tensor]], None]
 
 
-# Of a phase whose steps are w ← w − η·∇, whatever the run's optimiser.
+# For a phase whose steps are w ← w − η·∇, whatever the run's optimiser.
 PLAIN_SGD: Mapping[str, Any] = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0}
 
 
@@ -215,7 +215,7 @@ class Phase:
     groups: Sequence[Group] = ()
 
     def loss_with(self, settings: TrainingSettings) -> Loss:
-        """Return the phase's loss, or that of the settings where it has none of its own."""
+        """Return the phase's loss, or that of the settings where it has none."""
         return loss_of(settings) if self.loss is None else self.loss
 
     def adjusted(self, settings: TrainingSettings) -> TrainingSettings:

@@ -20,15 +20,7 @@ BATCH = 20
 
 
 class StepSeconds(NamedTuple):
-    """Seconds of a training step.
-
-    Attributes
-    ----------
-    float32, bf16 : float
-        Medians of each.
-    ratio : float
-        bf16 ÷ float32, the median over neighbouring measurements, as a machine's speed may drift.
-    """
+    """Median seconds of a training step; the ratio is that of neighbouring steps, as a machine's speed may drift."""
 
     float32: float
     bf16: float
@@ -36,14 +28,9 @@ class StepSeconds(NamedTuple):
 
 
 def compare_precisions(settings: TrainingSettings, seconds: float = 2.0) -> StepSeconds:
-    """Train FedAvg's CNN on noise, a step in float32 and one in bf16 in turn.
+    """Train FedAvg's CNN on noise, a step in float32 and one in bf16 in turn, for some seconds; at least one turn.
 
-    Parameters
-    ----------
-    settings : TrainingSettings
-        Device and threads count; the rest does not matter. The process's number of threads is the old one afterwards.
-    seconds : float
-        For how long to measure, after a first turn that warms both up; at least one turn, however long it takes.
+    Device and threads of the settings count. The process's number of threads is the old one afterwards.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(settings.threads or before)

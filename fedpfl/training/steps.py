@@ -32,13 +32,7 @@ def gradient_of(
 
 
 def gradients(loss: Tensor, model: nn.Module, params: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradient of a loss at parameters of a model.
-
-    Raises
-    ------
-    UnusedParameter
-        The loss does not depend on one of them.
-    """
+    """Return the gradient of a loss at parameters of a model, on each of which it has to depend."""
     grads = torch.autograd.grad(loss, list(params), allow_unused=True)
     if any(grad is None for grad in grads):
         unused = {id(p) for p, grad in zip(params, grads) if grad is None}

@@ -11,10 +11,10 @@ from support import LocalGrid, federation, run_federation, simulate
 from fedpfl.core.errors import FedpflError
 from fedpfl.data.dataset import Dataset
 from fedpfl.data.partitioners import partition
-from fedpfl.data.rebalance import THRESHOLDS, most_rebalanced, quota, rebalance
 from fedpfl.data.settings import DataSettings
-from fedpfl.methods import fedreg
-from fedpfl.methods.fedreg import FedReGSettings
+from fedpfl.methods.fedreg import fedreg
+from fedpfl.methods.fedreg.fedreg import FedReGSettings
+from fedpfl.methods.fedreg.rebalance import THRESHOLDS, most_rebalanced, quota, rebalance
 
 CLAIM = 999_999
 DEFAULT = FedReGSettings().max_growth

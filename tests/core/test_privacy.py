@@ -25,12 +25,12 @@ from fedpfl.core.privacy import KEY_FILE, PrivacySettings, clipped, gaussian, no
 from fedpfl.engine.listeners.privacy import ServerPrivacy, epsilon
 from fedpfl.flower.messages import from_content
 from fedpfl.methods import methods
+from fedpfl.methods.fedfac.channel_mean import PartialMean
+from fedpfl.methods.fedfac.factor_split import FactorSplit
 from fedpfl.results.record import Round
 from fedpfl.results.run import RunFolder
 from fedpfl.results.summary import outcome
 from fedpfl.rules import Rule
-from fedpfl.rules.channel_mean import PartialMean
-from fedpfl.rules.factor_split import FactorSplit
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.assembly import assemble, make_rule
 from fedpfl.setup.config import Config

@@ -12,8 +12,8 @@ from fedpfl.core.layout import Layout, decode
 from fedpfl.core.payload import Payload
 from fedpfl.engine.listeners.diagnostics import Diagnostics
 from fedpfl.flower.messages import from_content
+from fedpfl.methods.fedamp import Attentive
 from fedpfl.results.record import Round
-from fedpfl.rules.attentive import Attentive
 from fedpfl.rules.mean import Mean
 
 

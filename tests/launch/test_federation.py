@@ -21,7 +21,8 @@ from fedpfl.core.errors import ConfigError, FedpflError, LayoutError, StateError
 from fedpfl.core.extras import SERVER, Extra
 from fedpfl.core.payload import Payload
 from fedpfl.layers.memory import in_twin
-from fedpfl.methods import Method, fedala, fedfomo, methods
+from fedpfl.methods import Method, fedala, methods
+from fedpfl.methods.fedfomo import fedfomo
 from fedpfl.methods.trained import KeepsTrained
 from fedpfl.results.line import in_words
 from fedpfl.results.summary import outcome
@@ -126,7 +127,11 @@ def is_copy(method, name):
     return name.startswith(prefixes.get(method.name, ())) or (isinstance(method, KeepsTrained) and in_twin(name))
 
 
-@pytest.mark.parametrize("method", [name for name, method in methods().items() if not method.server_sees_all])
+def sees_personal(method):
+    return Config.parse({"method": method, "local-epochs": 2}).method.aggregation.rule.sees_personal
+
+
+@pytest.mark.parametrize("method", [name for name in methods() if not sees_personal(name)])
 def test_nothing_personal_leaves_a_client(tmp_path, method):
     require_nothing_personal(tmp_path, method, quick(method))
 

@@ -14,10 +14,9 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.core.payload import Payload
 from fedpfl.data import Samples
 from fedpfl.data.federation import federated_data
-from fedpfl.layers.factorized import is_mu, is_v
 from fedpfl.methods.base import LocalRound
-from fedpfl.methods.factorized_fl import FactorizedFL
-from fedpfl.methods.factorized_fl_plus import FactorizedFLPlus
+from fedpfl.methods.factorized_fl import FactorizedFL, FactorizedFLPlus
+from fedpfl.methods.factorized_fl.layers import is_mu, is_v
 from fedpfl.results.export import export_personal
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config

@@ -1,11 +1,11 @@
-"""FedCAC in whole federations; its equations are in tests/strategies/test_critical.py."""
+"""FedCAC in whole federations; its equations are in test_fedcac_rule.py."""
 
 from __future__ import annotations
 
 import numpy as np
 from support import simulate
 
-from fedpfl.rules.critical import overlaps, threshold
+from fedpfl.methods.fedcac import overlaps, threshold
 
 
 def test_once_nobody_matches_clients_go_on_from_their_own_critical_values(tmp_path):

@@ -12,7 +12,7 @@ from fedpfl import models
 from fedpfl.core.errors import ConfigError, LayoutError
 from fedpfl.core.federation import Client
 from fedpfl.core.layout import Layout
-from fedpfl.layers.channels import hidden_layers, norm_of
+from fedpfl.methods.fedfac.channels import hidden_layers, norm_of
 from fedpfl.results.export import export_personal
 from fedpfl.results.new_clients import Simulation
 from fedpfl.setup.assembly import assemble, make_rule

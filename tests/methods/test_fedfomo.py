@@ -12,7 +12,7 @@ from fedpfl.core.errors import ConfigError, LayoutError
 from fedpfl.core.extras import Extras
 from fedpfl.core.payload import Payload
 from fedpfl.flower.messages import from_content
-from fedpfl.methods.fedfomo import FedFomo, FedFomoSettings
+from fedpfl.methods.fedfomo.fedfomo import FedFomo, FedFomoSettings
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 from fedpfl.training.settings import TrainingSettings

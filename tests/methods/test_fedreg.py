@@ -15,10 +15,10 @@ from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.rng import generator
 from fedpfl.data.federation import Samples
-from fedpfl.data.rebalance import rebalance
 from fedpfl.flower.messages import from_content
 from fedpfl.methods.base import LocalRound
-from fedpfl.methods.fedreg import FedReG, FedReGSettings
+from fedpfl.methods.fedreg.fedreg import FedReG, FedReGSettings
+from fedpfl.methods.fedreg.rebalance import rebalance
 from fedpfl.results.export import export_personal
 from fedpfl.training.loop import run_phase
 from fedpfl.training.settings import TrainingSettings

@@ -10,9 +10,8 @@ from torch.nn import functional as F
 from fedpfl.core.errors import NoPlainModel
 from fedpfl.core.payload import Payload
 from fedpfl.data.federation import Samples
-from fedpfl.layers.conditional import ConditionalValve
 from fedpfl.methods.base import LocalRound
-from fedpfl.methods.gpfl import Decay
+from fedpfl.methods.gpfl import ConditionalValve, Decay
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 from fedpfl.training.phase import Batch

@@ -11,8 +11,8 @@ from torch import nn
 
 from fedpfl import models
 from fedpfl.core.errors import NoPlainModel
-from fedpfl.layers.gate import Gate, SwitchableNorm, blocks_of
 from fedpfl.methods.pfedgate import PFedGate
+from fedpfl.methods.pfedgate.gate import Gate, SwitchableNorm, blocks_of
 
 
 def small():

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedpfl import models
-from fedpfl.layers.hadamard import HadamardConv2d, HadamardLinear, rank
+from fedpfl.methods.pfedpara import HadamardConv2d, HadamardLinear, rank
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 

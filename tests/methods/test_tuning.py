@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedpfl.methods import methods
+from fedpfl.methods.base import adapts_itself
 from fedpfl.models.registry import BaseHeadModel
 from fedpfl.setup.config import Config, untuned
 from fedpfl.training.phase import Batch
@@ -25,7 +26,7 @@ def kept(folder):
     return [(path.name, load_file(path)) for path in paths]
 
 
-@pytest.mark.parametrize("method", [name for name, method in methods().items() if not method.adapts_itself()])
+@pytest.mark.parametrize("method", [name for name, method in methods().items() if not adapts_itself(method)])
 def test_it_changes_what_clients_predict_and_leaves_no_trace(tmp_path, method):
     settings = {**QUICK, "method": method, "feddecomp_lora_epochs": 0, "fedreg_augmentation": "none"}
     plain = simulate(tmp_path / "plain", 2, **settings)

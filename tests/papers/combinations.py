@@ -15,6 +15,7 @@ from fedpfl.data import table
 from fedpfl.experiments.description import load
 from fedpfl.experiments.store import INDIFFERENT, PlannedRun, Store, plan
 from fedpfl.experiments.tables import Measured
+from fedpfl.methods.base import in_classifier
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 
@@ -137,7 +138,7 @@ def without_idle_head(settings: Mapping[str, Any]) -> dict[str, Any]:
     config = Config.parse(changed)
     height, width, channels = map(int, info.shape.split("×"))
     _, sharing = assemble(config, (channels, height, width), int(info.classes))
-    return dict(settings) if any(map(config.method.in_classifier, sharing.shared)) else changed
+    return dict(settings) if any(map(in_classifier, sharing.shared)) else changed
 
 
 def samples_of_a_client(settings: Mapping[str, Any]) -> float:

@@ -12,7 +12,9 @@ from support import FEW_SAMPLES, Killed, LocalGrid, arrays, federation, play, qu
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.layout import Layout
 from fedpfl.methods import methods
+from fedpfl.methods.clustered_fl import Clusters
 from fedpfl.methods.feddyn import FedDynMean
+from fedpfl.methods.fedreg.by_part import MeanByPart
 from fedpfl.methods.scaffold import ControlledMean
 from fedpfl.rules import Rule
 from fedpfl.rules.averages import (
@@ -23,8 +25,6 @@ from fedpfl.rules.averages import (
     krum,
     largest_weight,
 )
-from fedpfl.rules.by_part import MeanByPart
-from fedpfl.rules.clusters import Clusters
 from fedpfl.rules.mean import Mean
 from fedpfl.rules.norms import distance
 from fedpfl.setup.config import Config

@@ -34,6 +34,22 @@ def test_uniform_weighs_all_alike():
     assert aggregate({0: [3, 0, 0], 1: [0, 3, 0], 2: [0, 0, 9]}, weights="uniform").tolist() == [1, 1, 3]
 
 
+class MeanByMetric(Mean):
+    name = "mean-by-metric"
+
+    def weight(self, client, reply=None):
+        return 0.0 if reply is None else reply.metrics["weight"]
+
+
+def test_a_rule_may_weigh_replies_by_what_they_say():
+    mean = MeanByMetric(FEDERATION, np.zeros(3, np.float32))
+    mean.begin_round(1)
+    for client, weight in zip(CLIENTS, (1, 3, 0), strict=True):
+        mean.add(client, np.full(3, 4.0 * client.id, np.float32), Payload(metrics={"weight": weight}))
+    mean.finish()
+    assert mean.shared.tolist() == [3, 3, 3]
+
+
 def test_absent_clients_are_skipped_or_count_with_the_last_mean():
     assert aggregate({1: [4, 4, 4]}, weights="uniform").tolist() == [4, 4, 4]
     assert aggregate({1: [4, 4, 4]}, weights="uniform", absent="last").tolist() == [8, 8, 8]

@@ -10,8 +10,8 @@ from support import FEW_SAMPLES, Killed, LocalGrid, federation, play, rule, run_
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.layout import Layout
 from fedpfl.methods import methods
+from fedpfl.methods.fedreg.by_part import MeanByPart
 from fedpfl.rules import Rule
-from fedpfl.rules.by_part import MeanByPart
 from fedpfl.rules.mean import Mean
 from fedpfl.rules.server_step import ServerStep, ServerStepSettings
 from fedpfl.setup.config import Config

@@ -20,15 +20,7 @@ from ..listener import Listener
 
 
 class MeanModel(Listener):
-    """Averages personal arrays, weighted by training samples, and sends the mean with the tests.
-
-    Parameters
-    ----------
-    layout : Layout
-        Layout of the personal arrays.
-    tested_in : callable, int → bool
-        Says of a round whether clients are tested in it: only then do they send their personal arrays.
-    """
+    """Averages personal arrays, weighted by training samples, and sends the mean with the tests."""
 
     def __init__(self, layout: Layout, tested_in: Callable[[int], bool]) -> None:
         self.layout = layout

@@ -33,7 +33,7 @@ STATE = "norms/"
 
 
 class NormLimit(Listener):
-    """Refuses replies with an array whose norm is above factor × what is usual.
+    """Refuses replies with an array whose norm is above factor × what is usual; factor 0 leaves :data:`LARGEST`.
 
     Usual is the largest of some norms:
 
@@ -45,18 +45,7 @@ class NormLimit(Listener):
     * for any other extra: a root mean square, and the median.
 
     Root mean squares are larger in a first round, of which nothing is known. The lower median of each round's accepted
-    norms counts, of the last :data:`ROUNDS` rounds the median.
-
-    Parameters
-    ----------
-    factor : float
-        0: norms need only be below :data:`LARGEST`.
-    extras : Extras
-        What travels besides the shared vector.
-    privacy : PrivacySettings
-        The noise that clients add; replies may be longer by its norm.
-    wire_dtype : str
-        Type in which shared arrays travel.
+    norms counts, of the last :data:`ROUNDS` rounds the median. Replies may be longer by the norm of clients' noise.
     """
 
     def __init__(self, factor: float, extras: Extras, privacy: PrivacySettings, wire_dtype: str) -> None:

@@ -18,22 +18,10 @@ from ..listener import Listener
 
 
 class ServerPrivacy(Listener):
-    """Counts what each client has released; with ``dp-where = "server"`` it bounds replies and has the rule add noise.
+    """Counts what each client has released; at the server it also bounds replies and has the rule add noise.
 
-    Parameters
-    ----------
-    settings : PrivacySettings
-        Clip norm, noise, δ.
-    clients : iterable of int
-        All clients.
-    seed : int
-        The run's.
-    folder : Path
-        Where the server's secret is kept.
-    wire_dtype : str
-        Type in which shared arrays travel: a client starts from what is left of them in it.
-    sends_besides : bool
-        Whether clients send arrays beside the shared vector: these are a release even where that is empty.
+    The server's secret is kept in ``folder``. Arrays that clients send beside the shared vector are a release even
+    where that is empty (``sends_besides``).
     """
 
     def __init__(
@@ -80,11 +68,8 @@ class ServerPrivacy(Listener):
     def spent(self) -> dict[str, float]:
         """Return the privacy spent so far by the client that was asked most often.
 
-        Returns
-        -------
-        dict of str to float
-            ``epsilon`` (one client's updates against none), ``epsilon-replaced`` (against any others of that client),
-            ``delta``, and ``releases``, the number of that client's updates.
+        ``epsilon`` is that of one client's updates against none, ``epsilon-replaced`` against any others of that
+        client.
         """
         most, settings = max(self._releases.values(), default=0), self.settings
         return {
@@ -106,18 +91,9 @@ class ServerPrivacy(Listener):
 def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
     """Return the least ε for which that many releases of a sum with Gaussian noise are (ε, δ)-private.
 
-    T releases with noise z are one with z / √T: with µ = √T / z, δ(ε) = Φ(µ/2 − ε/µ) − e^ε Φ(−µ/2 − ε/µ) is exact
-    (Balle and Wang: Improving the Gaussian Mechanism for Differential Privacy, ICML 2018, theorem 8; Dong, Roth, Su:
-    Gaussian Differential Privacy, 2022, corollary 3.3).
-
-    Parameters
-    ----------
-    noise_multiplier : float
-        z, the noise's standard deviation in units of the largest difference that one client makes; above 0.
-    releases : int
-        T.
-    delta : float
-        δ.
+    T releases with noise z (in units of the largest difference that one client makes) are one with z / √T: with µ = √T
+    / z, δ(ε) = Φ(µ/2 − ε/µ) − e^ε Φ(−µ/2 − ε/µ) is exact (Balle and Wang: Improving the Gaussian Mechanism for
+    Differential Privacy, ICML 2018, theorem 8; Dong, Roth, Su: Gaussian Differential Privacy, 2022, corollary 3.3).
     """
     if not releases:
         return 0.0

@@ -1,0 +1,158 @@
+"""Factorized-FL (α): a weight is u ⊗ v + µ, and a client shares u with those whose v is like its own.
+
+Jeong, Hwang: Factorized-FL: Agnostic Personalized Federated Learning with Kernel Factorization & Similarity Matching,
+2022, Section 4 and Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ...core.extras import SERVER, Extra
+from ...core.payload import Number, Payload
+from ...core.settings import setting
+from ...core.sharing import RUNNING_STATISTICS, UNUSED_BUFFER
+from ...layers.memory import Memory
+from ...models.parts import cut
+from ...training.phase import L1, Forward, Phase
+from ..base import Aggregation, LocalRound, Method, everything, in_classifier
+from .layers import count_kept, factorize, is_mu, is_v, merge, penultimate_v
+from .similarity import Similarity
+
+BUFFERS = (*RUNNING_STATISTICS, UNUSED_BUFFER)
+TRAINED = "trained"  # the model's child that remembers the shared arrays as they were trained
+
+
+@dataclass(frozen=True)
+class FactorizedFLSettings:
+    """Settings of Factorized-FL; the defaults are those for permuted labels within one domain."""
+
+    l1: float = setting(5e-4, "Weight λ of ‖µ‖₁ in the loss; outside training an entry below λ counts as 0.", minimum=0)
+    mu: bool = setting(True, "Whether weights have a µ beside u ⊗ v; false is the ablation without it.")
+    threshold: float = setting(0.0, "Clients less similar than this τ (a cosine) drop out; above 1 all do.", minimum=-1)
+    scaling: float = setting(1.0, "Scaling ε of the similarities; 0 weighs all matched clients alike.", minimum=0)
+    min_aggregate: int = setting(10, "Nearest clients that stay below τ too, the client itself included.", minimum=1)
+    matching: str = setting(
+        "similar",
+        "Whose arrays a client gets: of clients like it or, to compare, of three at random or the three least like it.",
+        choices=("similar", "random", "worst"),
+    )
+    classifier: str = setting(
+        "personal",
+        "Whether the classifier stays with the client, as where labels or tasks differ, or is treated as any layer is.",
+        choices=("personal", "shared"),
+    )
+    test: str = setting(
+        "received",
+        "Test a client with the shared arrays that it would receive next, or as it was right after its training.",
+        choices=("received", "trained"),
+    )
+
+
+class FactorizedFL(Method):
+    """W = u ⊗ v + µ: u is averaged over clients with a similar v; v and µ stay.
+
+    S_i are the clients whose similarity reaches the threshold τ; at least ``min-aggregate`` nearest ones stay in it.
+    """
+
+    name = "factorized-fl"
+    paper = "Jeong and Hwang, Factorized-FL: Agnostic Personalized Federated Learning with Kernel Factorization …, 2022"
+    shares = "u of every layer, biases, γ and β of BatchNorm; v of one layer is sent for comparison"
+    equations = (
+        r"W_i = u_i \otimes v_i + \mu_i, \quad \min_{u, v, \mu} \; f_i + \lambda \|\mu\|_1"
+        "\n"
+        r"u_i \leftarrow \sum_{j \in S_i} \omega_{ij} u_j, \quad \omega_{ij} = "
+        r"\frac{\exp(\varepsilon s_{ij})}{\sum_{k \in S_i} \exp(\varepsilon s_{ik})}, "
+        r"\quad s_{ij} = \cos(v_i, v_j), \quad S_i = \{j : s_{ij} \geq \tau\}"
+    )
+    Settings = FactorizedFLSettings
+    refuses = {"trainable": "factorises whole weights"}
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Factorise every convolution and linear layer (Equations 2 and 3)."""
+        cut(model)  # refuses a model without a head
+        # Not from torch's stream, of which the classifier has taken as much as it has outputs: clients with different
+        # numbers of classes must start from the same v, or a cosine between their v means nothing.
+        model = factorize(
+            model, self.settings.l1, self.settings.mu, torch.Generator().manual_seed(torch.initial_seed())
+        )
+        penultimate_v(model.state_dict())  # refuses a model that has no layer to compare clients by
+        if self.settings.test == "trained":
+            shared = {name: array for name, array in model.state_dict().items() if self.travels(name, model)}
+            model.add_module(TRAINED, Memory(shared))
+        return model
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Share u and what is no factor; v and µ stay (Section 4.1), and so do the running statistics."""
+        return self.is_common(name) and not is_v(name) and not is_mu(name)
+
+    def is_common(self, name: str) -> bool:
+        """Return whether an array means the same to all clients."""
+        own_classifier = self.settings.classifier == "personal" and in_classifier(name)
+        return not own_classifier and not name.endswith(BUFFERS) and not name.startswith(f"{TRAINED}.")
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """Train u, v and µ together on cross-entropy + λ·‖µ‖₁ (Equation 6)."""
+        return [Phase(train=everything, epochs=self.training.local_epochs, penalty=L1(self.settings.l1, is_mu))]
+
+    def conclude(self, local: LocalRound) -> Payload:
+        """Send v of the layer before the classifier, by which clients are compared (Section 4.2)."""
+        compared = local.model.state_dict()[_compared(local.model)]
+        return Payload(metrics=self.finish(local.model), arrays={"compared": compared.cpu().numpy()})
+
+    @property
+    def extras(self) -> Sequence[Extra]:
+        """The v that is sent."""
+        about = "v of the layer before the classifier, by which the server compares clients"
+        return (Extra("compared", SERVER, about, copy_of=_compared),)
+
+    def finish(self, model: nn.Module) -> dict[str, Number]:
+        """Remember the trained arrays, if those are to be tested; return the sizes that the paper counts."""
+        if self.settings.test == "trained":
+            arrays = model.state_dict()
+            for name, remembered in _trained(model).arrays().items():
+                remembered.copy_(arrays[name])
+        kept, parameters = count_kept(model)
+        return {"mu-nonzero": kept, "parameters": parameters}
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """u_i ← Σ_j ω_ij·u_j, ω_i = softmax(ε·s_i) over the clients matched with i (Equations 4 and 5)."""
+        return Aggregation(Similarity, self.rule_options())
+
+    def rule_options(self) -> dict[str, Any]:
+        """Return the options of the rule: whom a client is matched with."""
+        names = ("threshold", "scaling", "min_aggregate", "matching")
+        return {name: getattr(self.settings, name) for name in names}
+
+    def adaptation(self, local: LocalRound) -> list[Phase]:
+        """Go back to the arrays as they were trained, if those are to be tested and there are any yet."""
+        if not local.never_trained:
+            self._recall(local.model)
+        return []
+
+    def global_model(self, model: nn.Module) -> Forward | None:
+        """Return none: every client gets another mean."""
+        return None
+
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """Multiply out u ⊗ v + µ as it is tested, under the plain model's names."""
+        self._recall(model)
+        return merge(model)
+
+    def _recall(self, model: nn.Module) -> None:
+        if self.settings.test == "trained":
+            model.load_state_dict(_trained(model).arrays(), strict=False)
+
+
+def _compared(model: nn.Module) -> str:
+    return penultimate_v(model.state_dict())
+
+
+def _trained(model: nn.Module) -> Memory:
+    memory: Memory = getattr(model, TRAINED)
+    return memory

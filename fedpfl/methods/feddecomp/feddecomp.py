@@ -1,0 +1,175 @@
+"""FedDecomp: every weight is the sum of a shared full-rank σ and a personal low-rank τ.
+
+Wu, Liu, Niu, Wang, Tang, Zhu, Su: Decoupling General and Personalized Knowledge in Federated Learning via Additive and
+Low-Rank Decomposition, ACM Multimedia 2024, Section 3 and Algorithm 1 (its earlier version is called FedLoRA).
+
+Convolutions and linear layers have a τ; in a model with self-attention only its projections and the classifier
+(Appendix B). Embeddings and recurrent layers are σ alone. ``initial-weights`` gives a pre-trained σ; τ starts as
+always. With ``trainable = "lora"`` a weight is W + ΔW_σ + ΔW_τ: W is frozen, ΔW_σ the adapter that is shared, ΔW_τ a
+second, personal one beside it; the head has σ and τ as always. ``diagnostics`` records the distances of Sections 4.4
+and 4.5: ``drift`` is (1/N)·Σ‖σ_i − σ̄‖, ``shared-change`` ‖σ̄ − σ̄¹‖, ``personal-change`` the mean of ‖τ_i − τ_i¹‖,
+where σ̄¹ and τ_i¹ are what training starts from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Mapping
+
+from torch import Tensor, nn
+
+from ...core.errors import ConfigError
+from ...core.settings import setting
+from ...models.adapters import ADAPTER, PERSONAL, add_personal, deltas, has_adapters, in_adapter, merged, with_adapters
+from ...models.transformer import SelfAttention
+from ...rules.mean import Mean
+from ...training.phase import Forward, Phase
+from ..base import Aggregation, LocalRound, Method, everything, excluding
+from .low_rank import INITS, decompose, frozen_tau, full_rank_only, is_low_rank, merge, taus
+
+# The variants that train τ and σ in epochs of their own, and those that train both at once.
+IN_TURN = ("alternating", "reverse")
+TOGETHER = ("simultaneous", "all-shared", "all-local")
+# E_lora = 2 of E = 5 in the authors' code.
+SHARE_OF_TAU = 2 / 5
+
+
+@dataclass(frozen=True)
+class FedDecompSettings:
+    """Settings of FedDecomp; the ranks are the paper's for CIFAR-10."""
+
+    rank_conv: float = setting(0.6, "Rank ratio R_c of τ in convolutions.", above=0, maximum=1)
+    rank_linear: float = setting(0.6, "Rank ratio R_l of τ in linear layers.", above=0, maximum=1)
+    lora_epochs: int = setting(
+        -1,
+        "Epochs E_lora of a round that train τ; the rest train σ, and at least one has to. -1: two fifths of E, as in "
+        "the authors' code, but at least 1. 0: τ never trains, which is FedAvg with equal weights.",
+        minimum=-1,
+    )
+    init: str = setting(
+        "code",
+        "Shape and start of τ, as in the paper or as in its code; the code's comes nearer to the paper's table 1.",
+        choices=INITS,
+    )
+    variant: str = setting(
+        "alternating",
+        "First τ then σ (alternating), both at once (simultaneous), τ shared and σ personal (reverse), or τ alone "
+        "(tau-only: figure 5's E_lora = E; σ stays as it starts). Table 4's controls train both at once and share both "
+        "(all-shared: FedAvg with low-rank matrices) or none (all-local).",
+        choices=(*IN_TURN, "tau-only", *TOGETHER),
+    )
+    absent_clients: str = setting(
+        "skip",
+        "Clients that were not asked in a round are left out of the mean (skip) or count with the last mean (last).",
+        choices=("skip", "last"),
+    )
+    lora_moves_statistics: bool = setting(
+        False, "Whether BatchNorm's running statistics move while τ trains, as in the authors' code."
+    )
+
+
+class FedDecomp(Method):
+    """θ = σ + B·A: σ is averaged, B and A stay."""
+
+    name = "feddecomp"
+    aliases = ("fedlora",)
+    paper = (
+        "Wu et al., Decoupling General and Personalized Knowledge … via Additive and Low-Rank Decomposition, MM 2024"
+    )
+    shares = "the full-rank part σ of every weight, biases, BatchNorm"
+    equations = (
+        r"\theta_i = \sigma + \tau_i, \quad \tau_i = B_i A_i"
+        "\n"
+        r"\sigma \leftarrow \frac{1}{N} \sum_i \sigma_i"
+    )
+    Settings = FedDecompSettings
+
+    def check(self) -> None:
+        """Refuse epochs that leave none for σ, or none for τ without saying so."""
+        epochs, given = self.training.local_epochs, self.settings.lora_epochs
+        if self.settings.variant not in IN_TURN:
+            return
+        if given >= epochs:
+            allowed = f'must be below local-epochs = {epochs}, or σ never trains (feddecomp-variant = "tau-only")'
+            raise ConfigError("feddecomp-lora-epochs", given, allowed)
+        if given < 0 and epochs == 1:
+            allowed = 'must be at least 2 for τ and σ in turn; feddecomp-variant = "simultaneous" trains both in one'
+            raise ConfigError("local-epochs", 1, allowed)
+
+    @property
+    def lora_epochs(self) -> int:
+        """E_lora, worked out where the setting leaves it open."""
+        epochs, given = self.training.local_epochs, self.settings.lora_epochs
+        return given if given >= 0 else max(1, round(SHARE_OF_TAU * epochs))
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add τ = B·A to every convolution and linear layer (Equations 2 to 5).
+
+        In a model with self-attention only to its projections and to the classifier (Appendix B); where a model has
+        adapters, a personal one beside each.
+        """
+        ranks = self.settings.rank_conv, self.settings.rank_linear
+        if has_adapters(model):
+            return decompose(add_personal(model), *ranks, self.settings.init, lambda name: name == "head")
+        attention = [f"{name}." for name, module in model.named_modules() if isinstance(module, SelfAttention)]
+        chosen = (*attention, "head") if attention else ("",)
+        return decompose(model, *ranks, self.settings.init, lambda name: name.startswith(chosen))
+
+    def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
+        """Name the layers whose weights are wholly shared; say so where τ never trains."""
+        decomposed = taus(model)
+        names = [name for name, param in model.named_parameters() if param.dim() > 1 and not _low_rank(name)]
+        layers = dict.fromkeys(name.rpartition(".")[0] for name in names if name not in decomposed)
+        said = [f"feddecomp: no low-rank part in {', '.join(layers)}: these weights are σ alone"] if layers else []
+        if self.settings.variant in IN_TURN and self.lora_epochs == 0:
+            said.append("feddecomp: feddecomp-lora-epochs = 0: τ never trains and stays 0")
+        return said
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Share σ; with ``reverse`` τ, with ``all-shared`` both, with ``all-local`` neither."""
+        low_rank = is_tau(name)
+        return {"reverse": low_rank, "all-shared": True, "all-local": False}.get(self.settings.variant, not low_rank)
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """Train E_lora epochs on τ, then E − E_lora on σ (Section 3.4); with ``tau-only`` all E on τ."""
+        epochs = self.training.local_epochs
+        if self.settings.variant in TOGETHER:
+            return [Phase(train=everything, epochs=epochs)]
+        tau, sigma = is_tau, excluding(is_tau)
+        lora_epochs = epochs if self.settings.variant == "tau-only" else self.lora_epochs
+        return [
+            Phase(train=tau, epochs=lora_epochs, move_statistics=self.settings.lora_moves_statistics),
+            Phase(train=sigma, epochs=epochs - lora_epochs, during=frozen_tau),
+        ]
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """σ ← the plain mean (Equation 8)."""
+        return Aggregation(Mean, {"weights": "uniform", "absent": self.settings.absent_clients})
+
+    def global_model(self, model: nn.Module) -> Forward | None:
+        """Return σ alone, or what else is shared: τ alone makes no model."""
+        if self.settings.variant == "all-shared":
+            return model
+        if self.settings.variant in ("reverse", "all-local"):
+            return None
+        sigma = full_rank_only(model)
+        return with_adapters(sigma, model, [ADAPTER]) if has_adapters(model) else sigma
+
+    def personal_part(self, model: nn.Module) -> Mapping[str, Tensor]:
+        """Return every τ = B·A, whatever its factors (Section 4.5), where τ alone is personal."""
+        alone = self.settings.variant in ("alternating", "simultaneous", "tau-only") and not self.personal_head
+        return {**taus(model), **deltas(model, PERSONAL)} if alone else super().personal_part(model)
+
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return σ + τ under the plain model's names."""
+        return merged(model, merge(model)) if has_adapters(model) else merge(model)
+
+
+def is_tau(name: str) -> bool:
+    """Return whether an array belongs to a τ: a layer's, or a personal adapter."""
+    return is_low_rank(name) or in_adapter(name, PERSONAL)
+
+
+def _low_rank(name: str) -> bool:
+    return is_low_rank(name) or in_adapter(name)

@@ -1,0 +1,109 @@
+"""The mean of some channels: FedSplit's rule, where it is given which channels are shared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Mapping
+
+import numpy as np
+
+from ...core.errors import ConfigError
+from ...core.federation import Client, Federation
+from ...core.payload import Payload
+from ...core.rng import generator
+from ...core.sharing import SPLIT, is_parameter
+from ...rules.mean import Mean
+from .sharing import Channels
+
+
+class PartialMean(Mean):
+    """Base of the rules that average the shared channels of some layers, and everything of the others.
+
+    ``split`` has a 1 for every channel that is shared, layer after layer; it is None as long as there is no split. With
+    ``only_shared`` only these channels travel once there is one. The server's step is W^s ← W^s + η_g·ΔW^s, ΔW^s being
+    the mean of the clients' differences.
+    """
+
+    only_shared = True
+    no_server_step = "has a step η_g of its own"
+    no_robust_mean = ""
+
+    def __init__(
+        self, federation: Federation, shared: np.ndarray, channels: Channels, server_step: float = 1.0
+    ) -> None:
+        super().__init__(federation, shared)
+        self.channels = channels
+        self.step_size = server_step
+        self.split: np.ndarray | None = None
+
+    def finish(self) -> None:
+        """Go from W^s to W^s + η_g·(mean − W^s), written so that η_g = 1 gives the mean to the bit.
+
+        Running statistics are no weights: of them the mean is kept (a step could make a variance negative). A channel
+        that was client-specific has no W^s; of it the mean of the weights is kept.
+        """
+        before = self.shared.astype(np.float64)
+        super().finish()
+        stepped = (1 - self.step_size) * before + self.step_size * self.shared
+        had_shared = self.split is None or self.only_shared or self.channels.elements(self.split)
+        steps = is_parameter(self.layout) & had_shared
+        self.shared = np.where(steps, stepped, self.shared).astype(np.float32)
+
+    def attachments(self, client: Client, kind: str) -> Payload:
+        """Attach which channels are shared."""
+        return Payload() if self.split is None else Payload(arrays={SPLIT: self.split})
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Add the split."""
+        return super().state() if self.split is None else {**super().state(), SPLIT: self.split}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take it back."""
+        if SPLIT in state:
+            self.channels.require(state[SPLIT])
+            self._adopt(state[SPLIT])
+        super().load_state(state)
+
+    def apply(self, split: np.ndarray) -> None:
+        """Split the vector of all channels."""
+        if self.only_shared:
+            self.shared = self.shared[self.channels.elements(split)]
+        self._adopt(split)
+
+    def _adopt(self, split: np.ndarray) -> None:
+        self.split = split
+        if self.only_shared:
+            self.layout = self.channels.shared_layout(split)
+
+
+class ChannelMean(PartialMean):
+    """The mean of the channels that are shared by a given split.
+
+    ``split`` is ``random`` (``share`` of each layer's channels are shared), or the path of a NumPy file with a 1
+    (shared) or 0 for every channel.
+    """
+
+    name = "channel-mean"
+    only_a_sum = True
+    no_robust_mean = ""
+
+    def __init__(self, federation: Federation, shared: np.ndarray, split: str, share: float, **options: Any) -> None:
+        super().__init__(federation, shared, **options)
+        self.apply(self._random(share) if split == "random" else _read(split, sum(self.channels.counts)))
+
+    def _random(self, share: float) -> np.ndarray:
+        rng = generator(self.federation.seed, "split")
+        drawn = [rng.permutation(count) < round(share * count) for count in self.channels.counts]
+        return np.concatenate(drawn).astype(np.uint8)
+
+
+def _read(path: str, channels: int) -> np.ndarray:
+    allowed = f"must be random or a NumPy file with a 0 or 1 for each of the {channels} channels"
+    try:
+        found = np.load(Path(path).expanduser(), allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ConfigError("fedsplit-split", path, f"{allowed} ({error})") from error
+    if not isinstance(found, np.ndarray) or found.shape != (channels,) or not np.isin(found, (0, 1)).all():
+        shape = found.shape if isinstance(found, np.ndarray) else "several arrays"
+        raise ConfigError("fedsplit-split", path, f"{allowed}; it has {shape}")
+    return found.astype(np.uint8)

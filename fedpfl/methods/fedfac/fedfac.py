@@ -1,0 +1,184 @@
+"""FedFac: FedSplit whose split is found by a factor analysis of the clients' channels.
+
+Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, Section 4,
+Algorithms 1 (static) and 2 (dynamic). A channel that the factors common to all explain well is shared.
+
+Table 8's panel A masks "each group of parameters in the l-th layer when updating the local models", by random values.
+With ``fedfac-mask`` a client replaces the group by newly drawn initial values in each round before it trains, once
+there is a split. Everything then trains as usual, and clients are tested with the trained values. The paper does not
+say whether the masked values train, nor when they are drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable, Sequence, cast
+
+import torch
+from torch import Tensor, nn
+
+from ...core.errors import ConfigError
+from ...core.extras import SERVER, Extra
+from ...core.payload import Payload
+from ...core.settings import setting
+from ...core.sharing import SPLIT
+from ...models.registry import BaseHeadModel
+from ...training.phase import Phase
+from ..base import Aggregation, LocalRound, everything
+from .factor_split import FactorSplit
+from .fedsplit import ChannelSettings, FedSplit
+from .sharing import ChannelSharing
+
+
+@dataclass(frozen=True)
+class FedFacSettings(ChannelSettings):
+    """Settings of FedFac."""
+
+    variant: str = setting(
+        "dynamic",
+        "One factor analysis after the first round (static), or one after every round (dynamic).",
+        choices=("static", "dynamic"),
+    )
+    kappa: str = setting(
+        "0.85", 'Share κ of the variance that the factors explain, for all layers or for each: "0.85" or "0.75,0.9".'
+    )
+    tau: str = setting(
+        "0.5",
+        "Threshold τ below which a channel is client-specific, as a quantile of the communalities, for all layers or "
+        'for each: "0.5" or "0.25,inf"; inf: the whole layer is personal, -inf: shared; mean: their mean.',
+    )
+    factor: str = setting(
+        "principal-axis",
+        "Factor analysis of the paper, or the authors' code's: squared entries of the first eigenvectors.",
+        choices=("principal-axis", "eigenvector"),
+    )
+    tolerance: float = setting(1e-3, "Change of the communalities at which the principal-axis iteration ends.", above=0)
+    max_iterations: int = setting(200, "Most principal-axis iterations of a layer.", minimum=1)
+    update: str = setting(
+        "weights",
+        "What is analysed: the clients' weights, or their differences from the start of the round.",
+        choices=("weights", "difference"),
+    )
+    mask: str = setting(
+        "none",
+        "Ablation of table 8: the channels of Λ that a client replaces by random values before it trains in a round, "
+        "those that are shared or those that are its own (personal).",
+        choices=("none", "shared", "personal"),
+    )
+    pre_rounds: int = setting(
+        1, "Rounds' worth of local training that precede the split of the static variant, all in round 1.", minimum=1
+    )
+
+
+class FedFac(FedSplit):
+    """Client-specific are the channels with the least communality."""
+
+    name = "fedfac"
+    shares = "everything but the client-specific channels of some layers, found by factor analysis"
+    equations = (
+        r"\mathcal{K} = A F + \epsilon, \quad \nu_j = \sum_{m \leq G} a_{jm}^2"
+        "\n"
+        r"\text{channel } j \text{ is shared if } \nu_j \text{ is at least the } \tau \text{ quantile of } \nu"
+    )
+    Settings = FedFacSettings
+
+    @property
+    def only_shared_travel(self) -> bool:
+        """For the dynamic split the server has to see all channels in every round."""
+        return bool(self.settings.variant == "static")
+
+    def check(self) -> None:
+        """Require that κ is a share, and τ a quantile, infinite, or ``mean``."""
+        self._per_layer(
+            "kappa", "a number above 0 and at most 1", lambda: all(0 < kappa <= 1 for kappa in self._kappas)
+        )
+        self._per_layer("tau", "a number from 0 to 1, inf, -inf or mean", lambda: all(map(_is_threshold, self._taus)))
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Refuse a model that lacks a layer of Λ, and more or fewer values than there are layers."""
+        count = len(self.layers(model))
+        for key in ("kappa", "tau"):
+            value = getattr(self.settings, key)
+            if len(value.split(",")) not in (1, count):
+                raise ConfigError(f"fedfac-{key}", value, f"must be one number, or one for each of {count} layers")
+        return model
+
+    def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
+        """Tell users what the server sees."""
+        when = "in round 1" if self.only_shared_travel else "in every round"
+        return [f"fedfac, {self.settings.variant}: the server gets the client-specific channels too, {when}"]
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """Train E epochs of everything; before the static split as often as there are pre-rounds."""
+        if self.settings.mask != "none" and local.has_received(SPLIT):
+            self._mask(local)
+        before_split = self.only_shared_travel and local.round == 1
+        phase = Phase(train=everything, epochs=self.training.local_epochs)
+        return [phase] * (self.settings.pre_rounds if before_split else 1)
+
+    @torch.no_grad()
+    def _mask(self, local: LocalRound) -> None:
+        """Replace one side's channels by values as another initialisation would have them."""
+        sharing = cast(ChannelSharing, self.sharing(local.model))
+        torch.manual_seed(int(local.generator("mask").integers(2**31)))
+        fresh = dict(cast(BaseHeadModel, local.model).another().named_parameters())
+        parameters = dict(local.model.named_parameters())
+        for name, shared in sharing.channels.rows(local.received(SPLIT)).items():
+            if name in parameters:  # not a running statistic
+                masked = torch.from_numpy(shared if self.settings.mask == "shared" else ~shared)
+                parameters[name][masked] = fresh[name][masked].to(parameters[name].device)
+
+    def conclude(self, local: LocalRound) -> Payload:
+        """Send the round's difference where that is what the server analyses, and while it does."""
+        split_stays = self.only_shared_travel and local.has_received(SPLIT)
+        if self.settings.update == "weights" or split_stays:
+            return Payload()
+        parameters: dict[str, Tensor] = dict(local.model.named_parameters())
+        moved = [(parameters[name].detach() - local.start[name]).flatten() for name in self._weights(local.model)]
+        return Payload(arrays={"difference": torch.cat(moved).cpu().numpy()})
+
+    @property
+    def extras(self) -> Sequence[Extra]:
+        """The split; the difference only where, and while, it is what the server analyses."""
+        if self.settings.update == "weights":
+            return super().extras
+        about = "what training changed in the weights of Λ, while the server looks for a split"
+        return (*super().extras, Extra("difference", SERVER, about, self._values, required=False))
+
+    def _weights(self, model: nn.Module) -> list[str]:
+        return [f"{layer}.weight" for layer in self.layers(model)]
+
+    def _values(self, model: nn.Module) -> tuple[int, ...]:
+        return (sum(model.get_parameter(name).numel() for name in self._weights(model)),)
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """Factor analysis on the server, then the mean of the shared channels (Algorithms 1 and 2)."""
+        s = self.settings
+        analysis = {
+            "kappas": self._kappas, "taus": self._taus, "factor": s.factor,
+            "tolerance": s.tolerance, "max_iterations": s.max_iterations, "update": s.update,
+        }  # fmt: skip
+        return Aggregation(FactorSplit, {"dynamic": s.variant == "dynamic", **analysis, **self._server_step})
+
+    @property
+    def _kappas(self) -> list[float]:
+        return [float(word) for word in self.settings.kappa.split(",")]
+
+    @property
+    def _taus(self) -> list[float | str]:
+        words = [word.strip() for word in self.settings.tau.split(",")]
+        return [word if word == "mean" else float(word) for word in words]
+
+    def _per_layer(self, key: str, allowed: str, proper: Callable[[], bool]) -> None:
+        try:
+            fine = proper()
+        except ValueError:
+            fine = False
+        if not fine:
+            value = getattr(self.settings, key)
+            raise ConfigError(f"fedfac-{key}", value, f"must be {allowed}, or one for each layer with commas")
+
+
+def _is_threshold(value: float | str) -> bool:
+    return isinstance(value, str) or 0 <= value <= 1 or abs(value) == float("inf")

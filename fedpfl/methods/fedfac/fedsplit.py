@@ -1,0 +1,145 @@
+"""FedSplit: the output channels of some layers are split into shared and client-specific ones.
+
+Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, Section 3.
+Here the split is given; FedFac finds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Mapping, Sequence, cast
+
+from torch import nn
+
+from ...core.errors import ConfigError
+from ...core.extras import CLIENT, Extra
+from ...core.settings import require_absolute_path, setting
+from ...core.sharing import SPLIT, UNUSED_BUFFER, Sharing
+from ...training.phase import Forward
+from ..base import Aggregation, Method
+from .channel_mean import ChannelMean
+from .channels import arrays_of, default_layer, hidden_layers, norm_of
+from .sharing import ChannelSharing
+
+
+@dataclass(frozen=True)
+class ChannelSettings:
+    """What FedSplit and FedFac have in common."""
+
+    layers: str = setting(
+        "auto",
+        "Layers Λ to split, by name or by number (1 is the first convolution or linear layer, a residual network's "
+        'projections not counted), such as "16,17"; auto: the last convolution, or without one the last hidden layer.',
+    )
+    splits: str = setting(
+        "channel",
+        "What belongs to a channel: its row of the weight, its bias and its BatchNorm channel (channel), or the row "
+        "alone, the layer's biases and BatchNorm being personal, as in the authors' code (weight).",
+        choices=("channel", "weight"),
+    )
+    share_buffers: bool = setting(
+        True, "Whether BatchNorm's running statistics are shared; the authors' runs keep all of them personal."
+    )
+    server_step: float = setting(1.0, "Step η_g of the server along the mean update.", above=0)
+
+
+@dataclass(frozen=True)
+class FedSplitSettings(ChannelSettings):
+    """Settings of FedSplit."""
+
+    split: str = setting(
+        "random",
+        "random, or the absolute path of a NumPy file on the server's machine with a 1 (shared) or 0 (client-specific) "
+        "for every channel of Λ, as FedFac leaves them in RUN/arrays/split.",
+    )
+    shared: float = setting(
+        0.5, "Share of each layer's channels that are shared, with split = random.", minimum=0, maximum=1
+    )
+
+
+class FedSplit(Method):
+    """W_k = (W^s, W_k^p): shared channels are averaged, client-specific ones never leave the client."""
+
+    name = "fedsplit"
+    paper = "Wang, Tang, Li, Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data"
+    shares = "everything but the client-specific channels of some layers, by a given split"
+    equations = (
+        r"W_i = (W^s, W_i^p), \quad W^s \leftarrow W^s + \eta_g \frac{\sum_i n_i (W_i^s - W^s)}{\sum_i "
+        r"n_i}"
+    )
+    refuses = {"trainable": "splits whole layers into channels"}
+    Settings: ClassVar[type[Any]] = FedSplitSettings
+
+    @property
+    def only_shared_travel(self) -> bool:
+        """Whether no client-specific channel leaves a client once there is a split."""
+        return True
+
+    def check(self) -> None:
+        """Refuse a file whose place depends on who looks for it."""
+        if self.settings.split != "random":
+            require_absolute_path("fedsplit-split", self.settings.split)
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Leave the model as it is; refuse one that lacks a layer of Λ."""
+        self.layers(model)
+        return model
+
+    def layers(self, model: nn.Module) -> list[str]:
+        """Return the names of the layers Λ, in the model's order; refuse a name or number of none of them."""
+        known = list(hidden_layers(model))
+        if not known:
+            raise ConfigError("method", self.name, "the model has no hidden convolution or linear layer to split")
+        if self.settings.layers == "auto":
+            return [default_layer(model)]
+        chosen = set()
+        for word in (word.strip() for word in self.settings.layers.split(",")):
+            number = int(word) if word.isdecimal() else 0
+            name = known[number - 1] if 1 <= number <= len(known) else word
+            if name not in known:
+                allowed = f"{word!r} must be a number from 1 to {len(known)} or one of {', '.join(known)}"
+                raise ConfigError(f"{self.name}-layers", self.settings.layers, allowed)
+            chosen.add(name)
+        return [name for name in known if name in chosen]
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Return whether the array called ``name`` travels, wholly or in part."""
+        if not self.settings.share_buffers and name in dict(model.named_buffers()):
+            return False
+        follows = [array for layer in self.layers(model) for array in _channel_arrays(model, layer)[1:]]
+        return self.settings.splits == "channel" or name not in follows
+
+    def sharing(self, model: nn.Module) -> Sharing:
+        """Split the layers Λ into their channels; all others are fully shared."""
+        arrays = [_channel_arrays(model, layer) for layer in self.layers(model)]
+        split = [[name for name in names if self.travels(name, model)] for names in arrays]
+        return ChannelSharing(model, lambda name: self.travels(name, model), split, self.only_shared_travel)
+
+    @property
+    def extras(self) -> Sequence[Extra]:
+        """The split, once there is one."""
+        return (Extra(SPLIT, CLIENT, "1 for each channel of Λ that is shared, else 0", self._channels, exact="uint8"),)
+
+    def _channels(self, model: nn.Module) -> tuple[int, ...]:
+        return (sum(cast(ChannelSharing, self.sharing(model)).channels.counts),)
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """W^s ← W^s + η_g·Σ n_k·ΔW_k^s / Σ n_k (Algorithm 1)."""
+        given = {"split": self.settings.split, "share": self.settings.shared}
+        return Aggregation(ChannelMean, {**given, **self._server_step})
+
+    @property
+    def _server_step(self) -> Mapping[str, Any]:
+        return {"server_step": self.settings.server_step}
+
+    def global_model(self, model: nn.Module) -> Forward | None:
+        """Return none: the shared channels alone make no model."""
+        return None
+
+
+def _channel_arrays(model: nn.Module, layer: str) -> list[str]:
+    """Return the names of the arrays that a layer's channels have, the weight first."""
+    norm = norm_of(model, layer)
+    names = [*arrays_of(model, layer), *(arrays_of(model, norm) if norm else [])]
+    return [name for name in names if not name.endswith(UNUSED_BUFFER)]

@@ -1,0 +1,7 @@
+"""FedFomo: the method, and the rule that chooses other clients' models for each client."""
+
+from __future__ import annotations
+
+from .fedfomo import FedFomo
+
+__all__ = ["FedFomo"]

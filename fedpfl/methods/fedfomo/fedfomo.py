@@ -1,0 +1,175 @@
+"""FedFomo: a client tries other clients' models and takes a step towards those that do well on its data.
+
+Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First Order Model Optimization, ICLR 2021,
+Section 3.
+
+As in the authors' code, a client compares the models with the one that it began its last local training with. The model
+that it trained is among the candidates, so others' models compete with it. If no candidate is better than the old
+model, the client returns to the old one. With ``fedfomo-baseline = "trained"`` the candidates are compared with the
+trained model, and the client always continues from that. The authors' server also offers models of whole groups of
+clients; here it does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from ...core.errors import ConfigError
+from ...core.extras import ANY, CLIENT, SERVER, SHARED, Extra
+from ...core.payload import Payload
+from ...core.rng import generator
+from ...core.settings import setting
+from ...core.sharing import is_parameter
+from ...data.federation import Samples
+from ...layers.memory import Memory
+from ...training.loop import evaluate
+from ...training.phase import Forward, Phase
+from ..base import Aggregation, LocalRound, Method, everything
+from .candidates import Candidates
+
+BEFORE = "before"  # the model's child that remembers the shared arrays from before the last local training
+
+
+@dataclass(frozen=True)
+class FedFomoSettings:
+    """Settings of FedFomo."""
+
+    models: int = setting(5, "Most other clients' models M that a client is sent.", minimum=0)
+    validation: float = setting(
+        0.2,
+        "Share of a client's training samples that judge the models and do not train.",
+        minimum=0,
+        maximum=0.9,
+    )
+    epsilon: float = setting(
+        0.3, "Probability ε, in round 1, that a model to send is drawn at random.", minimum=0, maximum=1
+    )
+    epsilon_decay: float = setting(0.05, "What ε falls by with each round, down to 0.", minimum=0, maximum=1)
+    baseline: str = setting(
+        "before-training",
+        "What the models are compared with: the client's own before its last local training, as in the authors' code, "
+        "the trained one being among the models; or the trained one (trained).",
+        choices=("before-training", "trained"),
+    )
+
+
+class FedFomo(Method):
+    """w_i ← w_i + Σ_j ω_j·(w_j − w_i), then local training; no model is the same for all."""
+
+    name = "fedfomo"
+    paper = "Zhang et al., Personalized Federated Learning with First Order Model Optimization, ICLR 2021"
+    shares = "everything; clients also get other clients' models"
+    equations = (
+        r"\omega_{ij} \propto \max \left( 0, \frac{L_i(w_i) - L_i(w_j)}{\|w_j - w_i\|} \right)"
+        "\n"
+        r"w_i \leftarrow w_i + \sum_j \omega_{ij} (w_j - w_i)"
+    )
+    extras = (
+        Extra("models", CLIENT, "models of other clients, a row each", (ANY, SHARED)),
+        Extra("weights", SERVER, "ω, the weight that the client gave to each of them", (ANY,), checked=True),
+    )
+    Settings = FedFomoSettings
+
+    def check(self) -> None:
+        """Refuse models to judge without samples to judge by."""
+        if self.settings.models and not self.settings.validation:
+            allowed = "must be > 0 unless fedfomo-models = 0"
+            raise ConfigError("fedfomo-validation", self.settings.validation, allowed)
+
+    @property
+    def _remembers(self) -> bool:
+        return bool(self.settings.baseline == "before-training" and self.settings.models)
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add the memory of the model from before the last local training, if that is compared with."""
+        if self._remembers:
+            model.add_module(BEFORE, Memory(self.sharing(model).received()))
+        return model
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Share everything but that memory."""
+        return not _in_memory(name)
+
+    def in_mean_model(self, name: str) -> bool:
+        """Leave out the memory."""
+        return not _in_memory(name)
+
+    def prepare(self, local: LocalRound) -> None:
+        """Step towards the models that were sent, and the trained one with ``before-training`` (Equation 3)."""
+        split = self.sharing(local.model)
+        if local.has_received("models"):
+            own, models = split.get_shared(), local.received("models")
+            if self._remembers and not local.never_trained:
+                own, models = local.as_vector(_memory(local.model).arrays()), np.concatenate([own[None], models])
+            weights = self._weights(local, own, models)
+            split.set_shared((own + weights @ (models.astype(np.float64) - own)).astype(np.float32))
+            # The server gets to know what the others' models were worth.
+            local.notes["weights"] = weights[len(models) - len(local.received("models")) :]
+        if self._remembers:
+            local.notes["before"] = split.received()
+
+    def _weights(self, local: LocalRound, own: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """Return ω_j ∝ max(0, (L_i(w_i) − L_i(w_j)) / ‖w_j − w_i‖), or zeros if no model does better."""
+        split, (_, validation) = self.sharing(local.model), self._parts(local)
+        counted = is_parameter(split.layout)
+
+        def loss(vector: np.ndarray) -> float:
+            split.set_shared(vector)
+            return evaluate(local.model, validation, self.training.loss).loss_sum / len(validation.y)
+
+        local.model.eval()
+        mine = loss(own)
+        gains = np.zeros(len(others))
+        for place, other in enumerate(others):
+            gain, distance = mine - loss(other), float(np.linalg.norm((other - own)[counted]))
+            if 0 < gain < np.inf and distance > 0:
+                gains[place] = gain / distance
+        return gains / gains.sum() if gains.any() else gains
+
+    def _parts(self, local: LocalRound) -> tuple[Samples, Samples]:
+        """Cut the client's samples into those to train on and those to judge by, the same in every round.
+
+        Both have at least one; a client with a single sample uses it for both.
+        """
+        x, y = local.samples
+        if len(y) == 1:
+            return local.samples, local.samples
+        held = min(max(1, round(self.settings.validation * len(y))), len(y) - 1)
+        order = torch.from_numpy(generator(local.seed, "fedfomo validation", local.client).permutation(len(y)))
+        judging, training = order[:held].to(y.device), order[held:].to(y.device)
+        return Samples(x[training], y[training]), Samples(x[judging], y[judging])
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """Train on what is not held out."""
+        data = self._parts(local)[0] if self.settings.validation else None
+        return [Phase(train=everything, epochs=self.training.local_epochs, data=data)]
+
+    def conclude(self, local: LocalRound) -> Payload:
+        """Remember where the training began; answer with ω, by which the server chooses what to send next."""
+        if self._remembers:
+            for name, array in _memory(local.model).arrays().items():
+                array.copy_(local.notes["before"][name])
+        return Payload(arrays={"weights": local.notes.get("weights", np.zeros(0)).astype(np.float32)})
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """The server passes models on, and combines none (Section 3.2)."""
+        names = ("models", "epsilon", "epsilon_decay")
+        return Aggregation(Candidates, {name: getattr(self.settings, name) for name in names})
+
+    def global_model(self, model: nn.Module) -> Forward | None:
+        """Return none: every client has its own."""
+        return None
+
+
+def _in_memory(name: str) -> bool:
+    return name.startswith(f"{BEFORE}.")
+
+
+def _memory(model: nn.Module) -> Memory:
+    memory: Memory = getattr(model, BEFORE)
+    return memory

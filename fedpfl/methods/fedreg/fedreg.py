@@ -1,0 +1,214 @@
+"""FedReG: a shared head learns from rebalanced data, next to a personal one that learns from the client's own.
+
+Liu, Yang, Wang: FedReG: Recouping the Global Model in Personalized Federated Learning, Section 3 and Algorithms 1 to 3.
+
+Where the paper leaves it open: a head is the last linear layer; head_P starts as a copy of head_G; Q = t / C is rounded
+to the nearest whole number, at least 1; samples to augment are drawn with replacement; the rebalanced set is drawn
+once, since it is an input of the client's Algorithm 1. The optimiser starts afresh with each step, so with the order
+``interleaved`` in each epoch. Not of the paper: ``fedreg-max-growth`` bounds t on the client, because t follows from
+what other clients claim.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, replace
+from logging import WARNING, getLogger
+from typing import Any, Callable
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...core.errors import ConfigError, NoPlainModel
+from ...core.payload import Payload
+from ...core.rng import generator
+from ...core.settings import setting
+from ...data.federation import Samples, SamplesCache
+from ...models.parts import cut
+from ...training.phase import Batch, Forward, Phase
+from ..base import Aggregation, LocalRound, Method, everything, excluding
+from .by_part import MeanOfRebalanced
+from .rebalance import AUGMENTATIONS, THRESHOLDS, effective_samples, most_rebalanced, quota, rebalance
+
+logger = getLogger("flwr")
+
+HEAD_P = "head_p"
+# The ablations of Section 4.7, a) to d).
+VARIANTS = ("full", "same-weights", "one-head", "original-only", "rebalanced-only")
+ONE_HEAD = ("one-head", "rebalanced-only")
+
+
+@dataclass(frozen=True)
+class FedReGSettings:
+    """Settings of FedReG; the defaults are the paper's choice (Section 4.3)."""
+
+    threshold: str = setting(
+        "average",
+        "Size t of a client's rebalanced set, from the training samples of all clients; a class gets t / C of it.",
+        choices=tuple(THRESHOLDS),
+    )
+    augmentation: str = setting(
+        "simple",
+        "How a class with too few images is filled up: flip, crop, rotation, colour jitter, affine map (simple), "
+        "AutoAugment (auto) or plain copies (none). Data that are no images are always filled up with copies.",
+        choices=AUGMENTATIONS,
+    )
+    max_growth: float = setting(
+        20.0,
+        "Maximum size of a client's rebalanced set as a multiple of its own training samples, of which at least 1,000 "
+        "are counted: the threshold follows from what all clients say of themselves.",
+        minimum=1,
+        maximum=10_000,
+    )
+    redraw: bool = setting(False, "Draw the rebalanced set anew in every round; the paper draws it once (Algorithm 1).")
+    order: str = setting(
+        "sequential",
+        "E epochs on the original data, then E on the rebalanced (sequential), or one of each, E times (interleaved).",
+        choices=("sequential", "interleaved"),
+    )
+    head_layers: int = setting(1, "Linear layers at the end of the model that make a head.", minimum=1)
+    variant: str = setting(
+        "full",
+        "The method, or an ablation: a) base and head with the same weights (same-weights), b) no personal head "
+        "(one-head), c) no rebalanced data (original-only), d) no step on the original data and hence no personal head "
+        "(rebalanced-only).",
+        choices=VARIANTS,
+    )
+
+
+class FedReG(Method):
+    """Base and head_G are shared, head_P is personal; clients predict with the sum of both heads."""
+
+    name = "fedreg"
+    paper = "Liu et al., FedReG: Recouping the Global Model in Personalized Federated Learning"
+    shares = "base and head_G; a second head stays"
+    equations = (
+        r"\hat{y}(x) = G(\theta(x)) + P_i(\theta(x)), \quad Q_i = \frac{t}{C_i}, \quad n_i^r = \sum_c \min(n_{ic}, Q_i)"
+        "\n"
+        r"\theta \leftarrow \frac{\sum_i n_i \theta_i}{\sum_i n_i}, "
+        r"\quad G \leftarrow \frac{\sum_i n_i^r G_i}{\sum_i n_i^r}"
+    )
+    refuses = {
+        "personal-head": "has a personal head already, and its other one learns what is common to all",
+        "loss": "draws a set with equally many samples of each class",
+    }
+    Settings = FedReGSettings
+
+    _in_head_g: Callable[[str], bool]
+    _rebalanced_sets: SamplesCache
+    _bounded: set[int]
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add head_P, which starts as a copy of head_G."""
+        parts = cut(model, self.settings.head_layers)
+        self._in_head_g, self._rebalanced_sets, self._bounded = parts.in_head, SamplesCache(), set()
+        if self.settings.variant not in ONE_HEAD:
+            model.add_module(HEAD_P, copy.deepcopy(parts.head))
+        return model
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Share everything but head_P."""
+        return not in_head_p(name)
+
+    def remarks(self, model: Any, clients: int, rounds: int) -> list[str]:
+        """Warn where the data cannot be augmented."""
+        repeated = len(model.input_shape) != 3 and self.settings.augmentation != "none"
+        if not repeated or self.settings.variant == "original-only":
+            return []
+        return ["fedreg: these data are no images: a class is filled up with plain copies (fedreg-augmentation)"]
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """Step 1: base and head_P on the original data, through both heads; step 2: base and head_G, rebalanced."""
+        variant, epochs = self.settings.variant, self.training.local_epochs
+        both_heads = self.personalised(local.model)
+
+        def loss(model: nn.Module, batch: Batch) -> Tensor:
+            return F.cross_entropy(both_heads(batch.x), batch.y)
+
+        original = Phase(everything if variant in ONE_HEAD else excluding(self._in_head_g), epochs, loss)
+        rebalanced = Phase(excluding(in_head_p), epochs, data=self._rebalanced(local))
+        steps = [rebalanced] if variant == "rebalanced-only" else [original, rebalanced]
+        if self.settings.order == "sequential":
+            return steps
+        return [replace(step, epochs=1) for _ in range(epochs) for step in steps]
+
+    def conclude(self, local: LocalRound) -> Payload:
+        """Send n^r, the weight of head_G (Equation 6)."""
+        if self.settings.variant == "original-only":
+            return Payload(metrics={"effective-samples": int(local.class_counts.sum())})
+        return Payload(metrics={"effective-samples": effective_samples(local.class_counts, self._quota(local))})
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """The base with weights n^o, head_G with n^r (Equations 4 and 5)."""
+
+        def weight_of(name: str) -> str:
+            effective = self._in_head_g(name) and self.settings.variant != "same-weights"
+            return "effective-samples" if effective else "train-samples"
+
+        return Aggregation(MeanOfRebalanced, {"weight_of": weight_of, "threshold": self.settings.threshold})
+
+    def personalised(self, model: nn.Module) -> Forward:
+        """Return head_G + head_P on the features of the base."""
+        if self.settings.variant in ONE_HEAD:
+            return model
+        base, head_g, _ = cut(model, self.settings.head_layers)
+        head_p = model.get_submodule(HEAD_P)
+
+        def forward(x: Tensor) -> Tensor:
+            features = base(x)
+            logits: Tensor = head_g(features) + head_p(features)
+            return logits
+
+        return forward
+
+    def global_model(self, model: nn.Module) -> Forward | None:
+        """Return base and head_G."""
+        return model
+
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return head_G + head_P as one layer, whose weights and biases are the sums."""
+        arrays = model.state_dict()
+        if self.settings.variant in ONE_HEAD:
+            return arrays
+        if self.settings.head_layers > 1:
+            raise NoPlainModel("two heads of several layers each are no single one (fedreg-head-layers > 1)")
+        for name in ("weight", "bias"):
+            arrays[f"head.{name}"] = arrays[f"head.{name}"] + arrays[f"{HEAD_P}.{name}"]
+        return {name: array for name, array in arrays.items() if not in_head_p(name)}
+
+    def _rebalanced(self, local: LocalRound) -> Samples | None:
+        if self.settings.variant == "original-only":
+            return None
+        size = self._quota(local)
+
+        def draw(number: int) -> Samples:
+            rng = generator(local.seed, "rebalanced set", local.client, number)
+            return rebalance(local.samples, size, self.settings.augmentation, rng)
+
+        if self.settings.redraw:
+            return draw(local.round)
+        return self._rebalanced_sets.get((local.client, size), lambda: draw(0))
+
+    def _quota(self, local: LocalRound) -> int:
+        threshold, growth = _threshold(local), self.settings.max_growth
+        most = most_rebalanced(local.class_counts, growth)
+        if threshold > most and local.client not in self._bounded:
+            self._bounded.add(local.client)
+            words = "fedreg: client %d: the rebalanced set has %d instead of %.0f samples (fedreg-max-growth = %g)"
+            logger.log(WARNING, words, local.client, most, threshold, growth)
+        return quota(local.class_counts, threshold, growth)
+
+
+def in_head_p(name: str) -> bool:
+    """Return whether an array belongs to the personal head."""
+    return name.startswith(HEAD_P + ".")
+
+
+def _threshold(local: LocalRound) -> float:
+    """Return t of the message, which comes from the network."""
+    found = local.message.config.get("rebalance-threshold")
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found < math.inf:
+        raise ConfigError("rebalance-threshold", found, "must be a number of samples, at least 0")
+    return float(found)

@@ -11,7 +11,7 @@ from ..results.run import RunFolder
 from ..results.tables import Cell, Table
 from .figure import Distributions, Points
 from .registry import NoOptions, Result, analysis
-from .runs import Group, grouped, last_accuracies, require
+from .runs import Group, grouped, require
 
 BASELINES = ("local", "fedavg")
 # Where the data lie, and what is known as the number of clients however it was given.
@@ -80,4 +80,4 @@ def _division(run: RunFolder, clients: int) -> tuple[object, ...]:
 
 
 def _percent(run: RunFolder) -> dict[str, float]:
-    return {client: 100 * accuracy for client, accuracy in (last_accuracies(run) or {}).items()}
+    return {client: 100 * accuracy for client, accuracy in run.history().last_test().items()}

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..core.errors import StateError
 from ..methods import find
+from ..results.history import History
 from ..results.run import FREE_ON_RESUME, RunFolder
 from ..results.tables import Cell, Spread
 from ..setup.config import Config
@@ -18,7 +19,7 @@ from .figure import Bars
 from .registry import NotRecorded
 
 # Settings in which repetitions of a run may differ: none of them is a choice that an experiment compares.
-_OF_NO_MATTER = (FREE_ON_RESUME - {"num-server-rounds", "data", "early-stop"}) | {
+IGNORED_IN_GROUPS = (FREE_ON_RESUME - {"num-server-rounds", "data", "early-stop"}) | {
     "seed",
     "num-clients",
     "diagnostics",
@@ -33,15 +34,15 @@ MOST_NAMED = 3
 class Group:
     """Runs that differ in their seed alone.
 
-    Parameters
+    Attributes
     ----------
     label : str
-        What the experiment calls the runs: row and, where there are several, column. Without: the method, and where
-        there are several groups of it the settings in which they differ, or the first run's name where these are many.
+        Row and, where there are several, column of the experiment. Without an experiment: the method, and where there
+        are several groups of it the settings in which they differ, or the first run's name where these are many.
     method : str
-        Its name.
+        The method's name.
     runs : tuple of RunFolder
-        At least one.
+        At least one, by seed.
     clients : int
         Clients of the federation.
     """
@@ -55,15 +56,23 @@ class Group:
         """Return a setting of these runs."""
         return self.runs[0].config()[key]
 
-    def spread(self, number: Callable[[RunFolder], float | None]) -> Spread | None:
+    def spread(self, number: Callable[[History], float | None]) -> Spread | None:
         """Summarise a number of each run; None where no run has it."""
-        values = [value for value in map(number, self.runs) if value is not None]
+        values = [value for run in self.runs if (value := number(run.history())) is not None]
         return Spread.of(values) if values else None
 
-    def percent(self, share: Callable[[RunFolder], float | None]) -> Spread | None:
+    def percent(self, share: Callable[[History], float | None]) -> Spread | None:
         """Summarise a share of each run, in percent."""
-        values = [100 * value for value in map(share, self.runs) if value is not None]
-        return Spread.of(values) if values else None
+        return self.spread(lambda history: None if (value := share(history)) is None else 100 * value)
+
+    def mean_curve(self, number: str) -> tuple[list[int], list[float]]:
+        """Return (rounds, means over the runs that recorded it) of a number of :class:`History`."""
+        values: dict[int, list[float]] = {}
+        for run in self.runs:
+            for of, value in run.history().curve(number).items():
+                values.setdefault(of, []).append(value)
+        rounds = sorted(values)
+        return rounds, [statistics.fmean(values[of]) for of in rounds]
 
 
 def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[Group]:
@@ -91,7 +100,7 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[Group]:
         task, stored = run.described(), run.config()
         # A setting that is younger than the run counts as its default.
         values = {**Config.parse({"method": stored["method"]}).flat(), **stored}
-        kept = {key: value for key, value in values.items() if key not in _OF_NO_MATTER}
+        kept = {key: value for key, value in values.items() if key not in IGNORED_IN_GROUPS}
         settings.append({**kept, "method": find(values["method"]).name, "clients": task["clients"]})
     if _is_named(runs, settings, axis):
         with_columns = not axis and len({run.column for run in runs}) > 1
@@ -120,39 +129,6 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[Group]:
 
 def _by_seed(runs: Iterable[RunFolder]) -> tuple[RunFolder, ...]:
     return tuple(sorted(runs, key=lambda run: int(run.config()["seed"])))
-
-
-def last_accuracies(run: RunFolder) -> dict[str, float] | None:
-    """Return each client's accuracy at the run's last test, by number; None if it was never tested."""
-    tested = [line["personalised"]["each"] for line in run.metrics() if "personalised" in line]
-    return tested[-1] if tested else None
-
-
-def best(run: RunFolder, part: str, number: str) -> float | None:
-    """Return the largest value of a number over a run's rounds, for example of ``global`` ``accuracy``."""
-    return max((line[part][number] for line in run.metrics() if part in line), default=None)
-
-
-def curve(run: RunFolder, name: str) -> tuple[list[int], list[float]]:
-    """Return (rounds, values) of a number under ``details``; empty where the run recorded none."""
-    lines = [line for line in run.metrics() if name in line.get("details", {})]
-    return [line["round"] for line in lines], [line["details"][name] for line in lines]
-
-
-def last(run: RunFolder, name: str) -> float | None:
-    """Return the last value of a number under ``details``; None where the run recorded none."""
-    values = curve(run, name)[1]
-    return values[-1] if values else None
-
-
-def mean_curve(runs: Iterable[RunFolder], name: str) -> tuple[list[int], list[float]]:
-    """Return (rounds, means over the runs that recorded it) of a number under ``details``."""
-    values: dict[int, list[float]] = {}
-    for run in runs:
-        for number, value in zip(*curve(run, name), strict=True):
-            values.setdefault(number, []).append(value)
-    rounds = sorted(values)
-    return rounds, [statistics.fmean(values[number]) for number in rounds]
 
 
 def array(run: RunFolder, name: str) -> dict[int, np.ndarray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from ..results.history import History
 from ..results.run import RunFolder
 from ..results.tables import Table
 from .figure import Bars
@@ -43,6 +44,6 @@ def _kind(group: Group) -> tuple[object, ...]:
     return group.runs[0].column, group.setting("dataset"), group.setting("model"), group.clients
 
 
-def _seconds(run: RunFolder) -> float | None:
-    seconds = [line["seconds_train"] for line in run.metrics()]
+def _seconds(history: History) -> float | None:
+    seconds = list(history.curve("seconds_train").values())
     return statistics.median(seconds[1:] or seconds) if seconds else None

@@ -86,7 +86,7 @@ def _finished(sweep: str, output_dir: Path | None) -> list[RunFolder]:
     from ..experiments.sweep import sweep_runs
 
     found = sweep_runs(store(output_dir), sweep)
-    done = [folder for folder in found if (folder.path / "summary.md").is_file()]
+    done = [folder for folder in found if folder.finished]
     if not done:
         raise ConfigError("sweep", sweep, "none of its runs has finished")
     if len(done) < len(found):

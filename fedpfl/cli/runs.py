@@ -72,7 +72,7 @@ def _list_tables(grids: Store) -> None:
     table = Table("sweep or experiment", "runs finished", "tables", title=str(grids.root))
     for name in sweep_names(grids):
         folders = sweep_runs(grids, name)
-        done = sum((folder.path / "summary.md").is_file() for folder in folders)
+        done = sum(folder.finished for folder in folders)
         written = grids.tables(SWEEPS, name) / "table.md"
         table.add_row(name, f"{done}/{len(folders)}", str(written) if written.is_file() else "–")
     for path in sorted(grids.tables().glob("*/*/table.md")):
@@ -135,7 +135,7 @@ def _list_runs(root: Path) -> None:
         table.add_row(
             path.name, str(values.get("method")), str(values.get("dataset")),
             f"{result['rounds']}/{values.get('num-server-rounds')}", percent(result["personalised_accuracy"]),
-            percent(result["global_accuracy"]), "yes" if (path / "summary.md").is_file() else "no",
+            percent(result["global_accuracy"]), "yes" if folder.finished else "no",
         )  # fmt: skip
     stdout().print(table)
 
@@ -148,9 +148,9 @@ def _show_run(folder: RunFolder) -> None:
     from ..data.settings import in_words
     from ..results.summary import outcome
 
-    values, result, lines = folder.config(), outcome(folder), folder.metrics()
+    values, result, lines = folder.config(), outcome(folder), folder.history().lines
     console = stdout()
-    state = "finished" if (folder.path / "summary.md").is_file() else "not finished"
+    state = "finished" if folder.finished else "not finished"
     console.print(f"[bold]{folder.path.name}[/bold] ({state}), {folder.path}")
     console.print(
         f"{values['method']} on {values['dataset']} ({in_words(parse(DataSettings, values))}, "
@@ -173,11 +173,9 @@ def _show_run(folder: RunFolder) -> None:
             f"{line['bytes_down'] / 1e6:.2f}",
         )  # fmt: skip
     console.print(rounds)
-    last = next((line for line in reversed(lines) if "personalised" in line), None)
-    if last:
-        each = last["personalised"]["each"]
-        words = "  ".join(f"{client}: {percent(accuracy)}" for client, accuracy in each.items())
-        console.print(f"[bold]clients, round {last['round']}[/bold]\n{words}")
+    if tests := folder.history().tests():
+        words = "  ".join(f"{client}: {percent(accuracy)}" for client, accuracy in tests[max(tests)].items())
+        console.print(f"[bold]clients, round {max(tests)}[/bold]\n{words}")
 
 
 def outcome_table(result: dict[str, object]) -> object:

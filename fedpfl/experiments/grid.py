@@ -122,7 +122,7 @@ class Grid:
         except OSError as error:
             raise ConfigError("output-dir", str(self._store.root), f"cannot be written ({error.strerror})") from error
         waiting = deque(run for run in self.runs if self._store.state(run) is not State.FINISHED)
-        left = sum(run.rounds - self._store.rounds(run) for run in waiting)
+        left = sum(run.rounds - self._store.folder(run).history().last_round for run in waiting)
         watcher.begin(len(self.runs), len(self.runs) - len(waiting), left)
         shares = _shares(jobs)
         going: dict[int, _Going] = {}
@@ -212,7 +212,7 @@ class Process:
             shutil.rmtree(part, ignore_errors=True)
             self._steps.append(_Step([sys.executable, *run.generate, "--write", str(part)], part, place))
         if not store.trained(run):
-            again = ["--resume", folder] if store.resumable(run) else []
+            again = ["--resume", folder] if store.folder(run).resumable else []
             workers = ["--workers", str(share.workers)]
             self._training = _Step(self._fedpfl("run", "--json", "--quiet", *workers, *again, "-c", str(settings)))
             self._steps.append(self._training)

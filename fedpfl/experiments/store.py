@@ -162,30 +162,21 @@ class Store:
         words = [script.name, hashlib.sha256(script.read_bytes()).hexdigest(), *generate[1:]]
         return self.root / "generated" / hashlib.sha256(json.dumps(words).encode()).hexdigest()[:12]
 
-    def rounds(self, run: PlannedRun) -> int:
-        """Return how many rounds of a run are done."""
-        lines = self.folder(run).metrics()
-        return int(lines[-1]["round"]) if lines else 0
-
     def state(self, run: PlannedRun) -> State:
         """Say how far a run is, from its files alone."""
-        folder = self.folder(run).path
+        folder = self.folder(run)
         measured = all(self.measured(run, mode).is_file() for mode in run.modes)
         if self.trained(run) and measured:
             return State.FINISHED
         if self.reason(run):
             return State.FAILED
-        if any((folder / "checkpoint").glob("round-*.safetensors")):
+        if folder.resumable:
             return State.INTERRUPTED
         return State.MISSING
 
-    def resumable(self, run: PlannedRun) -> bool:
-        """Say whether a run that is not finished can go on."""
-        return any((self.folder(run).path / "checkpoint").glob("round-*.safetensors"))
-
     def trained(self, run: PlannedRun) -> bool:
         """Say whether ``fedpfl run`` has ended well: after the summary its export can still fail."""
-        return (self.folder(run).path / "summary.md").is_file() and bool(self.outcome(run).get("trained", True))
+        return self.folder(run).finished and bool(self.outcome(run).get("trained", True))
 
     def measured(self, run: PlannedRun, mode: str) -> Path:
         """Return the file of what ``fedpfl new-clients`` said in a mode."""
@@ -220,7 +211,7 @@ class Store:
 
     def _make_ready(self, run: PlannedRun) -> None:
         folder = self.folder(run).path
-        if not self.resumable(run) and folder.is_dir():
+        if not self.folder(run).resumable and folder.is_dir():
             shutil.rmtree(folder)
         if self.trained(run):
             (self.beside(run) / "outcome.json").unlink(missing_ok=True)

@@ -500,22 +500,20 @@ def _sentence(text: str) -> str:
 
 def _curves(measured: Measured, name: str) -> Table:
     """Lay out a curve by round, at no more than ``CURVE_ROUNDS`` of them; each cell is a column."""
-    heading, curve = metrics.find_curve(name)
+    heading, number = metrics.find_curve(name)
     found: dict[str, dict[int, list[float]]] = {}
     for (row, column, _), run in measured.runs.items():
         if measured.store.state(run) is not State.FINISHED:
             continue
         points = found.setdefault(f"{row}, {column}", {})
-        for line in measured.store.folder(run).metrics():
-            value = curve(line, measured.cells[row, column].clients)
-            if value is not None:
-                points.setdefault(int(line["round"]), []).append(value)
-    rounds = sorted({number for points in found.values() for number in points})
+        history = measured.store.folder(run).history().only(measured.cells[row, column].clients)
+        for of, value in history.curve(number).items():
+            points.setdefault(of, []).append(float(value))
+    rounds = sorted({of for points in found.values() for of in points})
     step = -(-len(rounds) // CURVE_ROUNDS) or 1
-    shown = [number for at, number in enumerate(rounds) if at % step == 0 or at == len(rounds) - 1]
+    shown = [of for at, of in enumerate(rounds) if at % step == 0 or at == len(rounds) - 1]
     rows: list[list[TableCell]] = [
-        [number, *(Spread.of(points[number]) if number in points else None for points in found.values())]
-        for number in shown
+        [of, *(Spread.of(points[of]) if of in points else None for points in found.values())] for of in shown
     ]
     title = f"{measured.experiment.title}: {heading} by round"
     note = "Every round: metrics.jsonl in the folders of the runs." if len(shown) < len(rounds) else ""

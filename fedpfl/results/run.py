@@ -39,6 +39,7 @@ from ..core.errors import ConfigError, StateError
 from ..core.files import write_atomically
 from ..rules import Rule
 from ..setup.config import Config
+from .history import History
 from .line import curves, summarise
 from .record import Round
 
@@ -279,13 +280,19 @@ class RunFolder:
         """Return the recorded rounds; a last line that a crash cut short does not count."""
         return list(_lines(self.path / "metrics.jsonl"))
 
-    def stalled(self, patience: int) -> bool:
-        """Say whether the accuracy on samples for validation has not grown for ``patience`` rounds (0: never)."""
-        rounds = [(line["round"], line["validation"]["accuracy"]) for line in self.metrics() if "validation" in line]
-        if not patience or not rounds:
-            return False
-        best = max(rounds, key=lambda found: found[1])[0]  # the first of several
-        return bool(rounds[-1][0] - best >= patience)
+    def history(self) -> History:
+        """Return the recorded rounds."""
+        return History(self.metrics())
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has written its results."""
+        return (self.path / "summary.md").is_file()
+
+    @property
+    def resumable(self) -> bool:
+        """Whether there is a checkpoint from which the run can be resumed."""
+        return bool(self._checkpoints())
 
     def checkpoint(self) -> tuple[int, dict[str, np.ndarray]]:
         """Return (round, the state of rule and companions after it) of the newest checkpoint.

@@ -131,7 +131,7 @@ def _run(
         first_round = finished + 1
         folder.go_on(config)
     # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
-    if not folder.stalled(config.run.early_stop):
+    if not folder.history().stalled(config.run.early_stop):
         strategy.start(transport, first_round=first_round)
     folder.finish(rule, summary(folder))
 
@@ -155,7 +155,7 @@ class _Recorder(Companion):
         else:
             # Where the server is Flower's, `flwr log` is what its user sees.
             logger.log(INFO, "fedpfl: round %d of %d: %s", done.number, self.rounds, in_words(line))
-        return self.folder.stalled(self.patience)
+        return self.folder.history().stalled(self.patience)
 
 
 def _division(descriptions: Mapping[int, Payload]) -> int | None:

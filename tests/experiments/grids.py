@@ -88,7 +88,7 @@ class Fake:
     def __call__(self, run: PlannedRun, store: Store, share: Share) -> Fake.Job:
         self.started.append(run.name)
         self.shares.append(share)
-        if store.resumable(run):
+        if store.folder(run).resumable:
             self.resumed.append(run.name)
         store.prepare(run)
         return Fake.Job(self, run, store)

@@ -21,7 +21,7 @@ class InProcess:
     """A run that is over when it has been started; takes the place of ``Process``."""
 
     def __init__(self, run: PlannedRun, store: Store, share: Share) -> None:
-        again = store.resumable(run)
+        again = store.folder(run).resumable
         values = tomllib.loads(store.prepare(run).read_text(encoding="utf-8"))
         self._outcome: dict[str, Any] = {"status": "finished:completed", "error": None}
         if run.generate and not (place := store.generated(run.generate)).is_dir():

@@ -149,7 +149,7 @@ class TestRunning:
         assert store.state(run) is State.INTERRUPTED
         store.prepare(run)
         assert not (store.folder(run).path / "summary.md").exists()
-        assert store.resumable(run)
+        assert store.folder(run).resumable
 
     def test_what_goes_on_without_its_grid_stays_as_it_is(self, tmp_path: Path) -> None:
         store, run = Store(tmp_path), plan(QUICK, 1)

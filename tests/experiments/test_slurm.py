@@ -141,7 +141,7 @@ def test_a_job_whose_time_is_up_goes_on_where_it_ended(store: Store) -> None:
     again = task.checkpoint()
     assert fake.interrupted == [run.name]
     assert store.state(run) is State.INTERRUPTED
-    assert store.resumable(run)
+    assert store.folder(run).resumable
     assert (again.function.run, again.function.workers, again.function.going) == (run, 2, None)
     fake.stop_after = 9
     assert again.result()["status"] == "finished:completed"

@@ -456,7 +456,7 @@ def _note(measured: Measured, metric: str) -> str:
     parts += [f"Not covered: {'; '.join(cells)}: {_sentence(reason)}" for reason, cells in reasons.items()]
     published = experiment.paper_values.get(metric)
     if published is None or any(None in cells for cells in published.values()):
-        parts.append(f"Of the paper: {_sentence(experiment.missing)}")
+        parts.append(f"Of the paper: {_sentence(experiment.published.missing)}")
     parts += [f"Failed: {_sentence(failure)}" for failure in measured.failures()]
     return " ".join(part for part in parts if part)
 

@@ -33,13 +33,13 @@ def kept(
     compute : callable
         Returns the arrays to keep.
     """
-    if run.beside is None:
+    if run.cache is None:
         return compute()
     digest = hashlib.sha256(json.dumps([__version__, name, asdict(options)]).encode())
     for file in ("config.toml", "task.json", "metrics.jsonl"):  # the last has the times of each round
         path = run.path / file
         digest.update(path.read_bytes() if path.is_file() else b"")
-    path = run.beside / f"{name}-{digest.hexdigest()[:16]}.npz"
+    path = run.cache / f"{name}-{digest.hexdigest()[:16]}.npz"
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {key: stored[key] for key in stored.files}

@@ -318,7 +318,7 @@ def conduct(
             return grid.run(shown, jobs or (QUEUED if cluster else 1), discard_models)
     except KeyboardInterrupt:
         message = "interrupted; the same command goes on from here"
-        if cluster and (going := cluster.going()):
+        if cluster and (going := cluster.active()):
             message = (
                 f"interrupted; {len(going)} jobs stay in Slurm's queue: the same command waits for them again, "
                 f"and this ends them: scancel {' '.join(going)}"

@@ -148,7 +148,7 @@ class Store:
         """Return the run's folder, which need not exist."""
         return RunFolder(self.root / "runs" / run.name)
 
-    def beside(self, run: PlannedRun) -> Path:
+    def cell(self, run: PlannedRun) -> Path:
         """Return the folder of what is kept about a run."""
         return self.root / "cells" / run.name
 
@@ -180,7 +180,7 @@ class Store:
 
     def measured(self, run: PlannedRun, mode: str) -> Path:
         """Return the file of what ``fedpfl new-clients`` said in a mode."""
-        return self.beside(run) / f"{metrics.NEW_CLIENTS}-{mode}.json"
+        return self.cell(run) / f"{metrics.NEW_CLIENTS}-{mode}.json"
 
     def reason(self, run: PlannedRun) -> str:
         """Return why the last try of a run failed; empty if it did not."""
@@ -189,7 +189,7 @@ class Store:
 
     def outcome(self, run: PlannedRun) -> dict[str, Any]:
         """Return what was noted of the last try of a run; empty if nothing was."""
-        path = self.beside(run) / "outcome.json"
+        path = self.cell(run) / "outcome.json"
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
     def prepare(self, run: PlannedRun) -> Path:
@@ -199,7 +199,7 @@ class Store:
         as interrupted until :meth:`note` says how this try ends. A run that is going on, as a grid that was killed
         leaves it, stays as it is: this try will fail and say so.
         """
-        folder, beside = self.folder(run), self.beside(run)
+        folder, beside = self.folder(run), self.cell(run)
         beside.mkdir(parents=True, exist_ok=True)
         with suppress(StateError), folder.alone() if folder.path.is_dir() else nullcontext():
             self._make_ready(run)
@@ -214,7 +214,7 @@ class Store:
         if not self.folder(run).resumable and folder.is_dir():
             shutil.rmtree(folder)
         if self.trained(run):
-            (self.beside(run) / "outcome.json").unlink(missing_ok=True)
+            (self.cell(run) / "outcome.json").unlink(missing_ok=True)
         else:
             (folder / "summary.md").unlink(missing_ok=True)  # or it would count as finished, and not be resumed
             # So that it does not count as finished either if nobody is there to note how this try ends.
@@ -222,7 +222,7 @@ class Store:
 
     def note(self, run: PlannedRun, outcome: Mapping[str, Any]) -> None:
         """Keep the outcome of a try."""
-        write_atomically(self.beside(run) / "outcome.json", (json.dumps(outcome) + "\n").encode())
+        write_atomically(self.cell(run) / "outcome.json", (json.dumps(outcome) + "\n").encode())
 
     def discard_models(self, run: PlannedRun) -> None:
         """Remove a run's personalised models and its clients' state; its numbers stay."""

@@ -212,7 +212,7 @@ def _heads(columns: Sequence[str]) -> list[str]:
 
 def _spread(name: str, done: Sequence[PlannedRun], store: Store) -> Spread | None:
     metric = metrics.find(name)
-    found = [metrics.measure(name, store.folder(run), store.beside(run)) for run in done]
+    found = [metrics.measure(name, store.folder(run), store.cell(run)) for run in done]
     values = [100 * value if metric.share else value for value in found if value is not None]
     return Spread.of(values) if values else None
 

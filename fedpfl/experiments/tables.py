@@ -104,7 +104,7 @@ class Measured:
             if state in (State.MISSING, State.INTERRUPTED):
                 return None
             if state is State.FINISHED:
-                value = metrics.measure("validation-best", self.store.folder(run), self.store.beside(run))
+                value = metrics.measure("validation-best", self.store.folder(run), self.store.cell(run))
                 if value is not None and (best is None or value > best[0]):
                     best = value, choice
         return None if best is None else best[1]
@@ -164,7 +164,7 @@ class Measured:
         ]
 
     def _named(self, run: PlannedRun, row: str, column: str) -> RunFolder:
-        return RunFolder(self.store.folder(run).path, row, column, self.store.beside(run))
+        return RunFolder(self.store.folder(run).path, row, column, self.store.cell(run))
 
     def failures(self) -> Iterator[str]:
         """Yield a sentence for each run that failed."""
@@ -217,7 +217,7 @@ class Measured:
         if kind == metrics.ATTACK:
             return self._attacked(run, metrics.POOLS[which])
         clients = self.cells[row, column].clients
-        return metrics.measure(metric, self.store.folder(run), self.store.beside(run), clients)
+        return metrics.measure(metric, self.store.folder(run), self.store.cell(run), clients)
 
 
 def _with(cell: Cell, choice: Mapping[str, Any]) -> Cell:

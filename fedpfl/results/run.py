@@ -64,12 +64,12 @@ class RunFolder:
         The folder.
     row, column : str
         What an experiment calls it; empty: tables and figures call it by its settings.
-    beside : Path, optional
-        Folder in which analyses that compute keep their numbers; without it they are computed anew each time.
+    cache : Path, optional
+        Folder in which analyses store what they compute; without it they compute it each time.
     """
 
-    def __init__(self, path: Path, row: str = "", column: str = "", beside: Path | None = None) -> None:
-        self.path, self.row, self.column, self.beside = Path(path), row, column, beside
+    def __init__(self, path: Path, row: str = "", column: str = "", cache: Path | None = None) -> None:
+        self.path, self.row, self.column, self.cache = Path(path), row, column, cache
         self._events: Any = None
 
     # -- writing -----------------------------------------------------------------------------------------------------

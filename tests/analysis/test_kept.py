@@ -12,7 +12,7 @@ from fedpfl.results.run import RunFolder
 
 
 def test_numbers_are_computed_once_for_each_run_and_options(tmp_path: Path) -> None:
-    run, calls = RunFolder(tmp_path / "run", beside=tmp_path / "beside"), []
+    run, calls = RunFolder(tmp_path / "run", cache=tmp_path / "beside"), []
     run.path.mkdir()
     (run.path / "metrics.jsonl").write_text("first")
 

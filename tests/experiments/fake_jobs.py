@@ -17,7 +17,7 @@ SECONDS = 120  # after which a job ends by itself, whatever became of its test
 def quick(run: PlannedRun, store: Store, share: Share) -> Fake.Job:
     """Start a run that is over at once, and note how many workers it was given."""
     job = Fake()(run, store, share)
-    (store.beside(run) / "workers").write_text(str(share.workers))
+    (store.cell(run) / "workers").write_text(str(share.workers))
     return job
 
 

@@ -164,8 +164,8 @@ class TestRunning:
 
     def test_what_another_grid_runs_is_waited_for(self, tmp_path: Path) -> None:
         store, run, fake = Store(tmp_path), plan(QUICK, 1), Fake()
-        store.beside(run).mkdir(parents=True)
-        with (store.beside(run) / "lock").open("w") as lock:
+        store.cell(run).mkdir(parents=True)
+        with (store.cell(run) / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             grid, heard, looks = Grid([run], store, fake), Silent(), []
 

@@ -108,7 +108,7 @@ app = typer.Typer(
 )
 
 # The commands register themselves with `app`, which therefore has to be there first.
-from . import analyse, compare, doctor, experiment, keys, listing, new, partition, register, report, runs, start, sweep, up, watch  # fmt: skip  # noqa: E402, E501, F401, I001
+from . import analyse, doctor, experiment, keys, listing, new, partition, register, report, runs, start, sweep, up, watch  # fmt: skip  # noqa: E402, E501, F401, I001
 
 
 def main() -> None:

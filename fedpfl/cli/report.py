@@ -10,7 +10,8 @@ import typer
 from ..core.errors import ConfigError, FedpflError
 from . import app
 from .common import RunConfig, can_draw, require_one_of, run_folder
-from .experiment import OutputDir, Seeds, made, plan, store
+from .experiment import Seeds, made, plan
+from .many import OutputDir, store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -10,7 +10,7 @@ import typer
 from ..core.errors import ConfigError
 from . import app
 from .common import AsJson, RunName, complete_runs, output_dir, percent, print_json, run_folder, stdout
-from .experiment import store
+from .many import store
 
 if TYPE_CHECKING:
     from ..experiments.store import Store

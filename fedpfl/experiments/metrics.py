@@ -11,6 +11,7 @@ from pathlib import Path
 from ..core.errors import ConfigError
 from ..results.history import History
 from ..results.run import RunFolder
+from ..results.tables import Spread
 
 WINDOW = 10
 # Kinds of metrics whose names have an argument, after a colon.
@@ -44,6 +45,20 @@ class Metric:
     digits: int = 2
     pool: Callable[[Sequence[float]], float] = statistics.fmean
     short: str = ""
+
+    @property
+    def title(self) -> str:
+        """The heading, with the unit of a share."""
+        return f"{self.heading}{', %' * self.share}"
+
+    @property
+    def short_title(self) -> str:
+        """The short heading, with the unit of a share."""
+        return f"{self.short or self.heading}{', %' * self.share}"
+
+    def spread(self, values: Sequence[float]) -> Spread | None:
+        """Summarise values, shares in percent; None if there are none."""
+        return Spread.of([100 * value if self.share else value for value in values]) if values else None
 
 
 def find(name: str) -> Metric:

@@ -11,8 +11,9 @@ from dataclasses import replace
 from .. import __version__
 from ..analysis.figure import file_name
 from ..results.tables import Table
+from .measured import Measured
 from .store import State
-from .tables import Measured, RankingOf
+from .tables import RankedColumn
 
 _WIDTH = 120  # of a line, in characters
 
@@ -20,7 +21,7 @@ _WIDTH = 120  # of a line, in characters
 def page(
     measured: Measured,
     name: str,
-    tables: Sequence[Table | RankingOf],
+    tables: Sequence[Table | RankedColumn],
     pictures: Mapping[str, str],
     told: Sequence[str],
 ) -> str:
@@ -32,7 +33,7 @@ def page(
         The runs.
     name : str
         What the experiment is called in commands: its name, or its file.
-    tables : sequence of Table or RankingOf
+    tables : sequence of Table or RankedColumn
         What is shown, in this order.
     pictures : mapping of str to str
         Links to the figures of rankings, by column.
@@ -50,7 +51,7 @@ def page(
         "All runs, as far as they are not yet done, then this page:",
         _block([command(measured, name, "run"), f"{command(measured, name, 'page')} --output FILE.md"]),
     ]
-    rankings = [shown for shown in tables if isinstance(shown, RankingOf)]
+    rankings = [shown for shown in tables if isinstance(shown, RankedColumn)]
     if rankings:
         parts += ["## How it was measured", *map(_filled, rankings[0].protocol)]
     for shown in tables:
@@ -75,7 +76,7 @@ def command(measured: Measured, name: str, verb: str, row: str = "", column: str
     return shlex.join(words)
 
 
-def _section(measured: Measured, ranking: RankingOf, picture: str | None) -> list[str]:
+def _section(measured: Measured, ranking: RankedColumn, picture: str | None) -> list[str]:
     rows = [[f"[{row[0]}](#{_anchor(measured, str(row[0]), ranking.column)})", *row[1:]] for row in ranking.table.rows]
     table = replace(ranking.table, rows=rows, note="")
     lines = table.markdown().rstrip().split("\n")[2:]  # the title stands above

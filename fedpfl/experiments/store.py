@@ -38,13 +38,13 @@ from . import metrics
 DEFAULT_ROOT = "~/.fedpfl/experiments"
 
 # What a run's results do not depend on. `data` and `initial-weights` are places too, but other data are another run.
-INDIFFERENT = frozenset({
+NOT_IDENTIFYING = frozenset({
     "output-dir", "state-dir", "data-dir", "run-name", "resume", "node-timeout", "round-timeout", "check-after",
     "tracker", "tracker-project",
 })  # fmt: skip
 
 # Settings that are younger than runs that are stored: at their defaults they do not count, so that names stay.
-YOUNGER = frozenset({
+ADDED_LATER = frozenset({
     "label-column", "client-column", "split-column", "ignore-columns", "class-names", "window-column", "window-length",
     "window-step",
 })  # fmt: skip
@@ -117,8 +117,8 @@ def plan(
     # Nor on whose home folder it is: a place below `~` counts as it was written.
     named = {key: written[key] if str(written[key]).startswith("~") else flat[key] for key in flat}
     defaults = dict(items(DataSettings()))
-    same = {key for key in YOUNGER if named[key] == defaults[key]}
-    counted = {key: value for key, value in sorted(named.items()) if key not in INDIFFERENT | same}
+    same = {key for key in ADDED_LATER if named[key] == defaults[key]}
+    counted = {key: value for key, value in sorted(named.items()) if key not in NOT_IDENTIFYING | same}
     if code := parts.fingerprint(flat):
         counted["parts"] = code  # another run once the user's own code is another
     digest = hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:12]
@@ -177,6 +177,12 @@ class Store:
     def trained(self, run: PlannedRun) -> bool:
         """Say whether ``fedpfl run`` has ended well: after the summary its export can still fail."""
         return self.folder(run).finished and bool(self.outcome(run).get("trained", True))
+
+    def measure(self, run: PlannedRun, metric: str, clients: Collection[int] = ()) -> float | None:
+        """Return a metric of a run; None where it is not finished or has no such number."""
+        if self.state(run) is not State.FINISHED:
+            return None
+        return metrics.measure(metric, self.folder(run), self.cell(run), clients)
 
     def measured(self, run: PlannedRun, mode: str) -> Path:
         """Return the file of what ``fedpfl new-clients`` said in a mode."""

@@ -17,7 +17,7 @@ from ..results.run import RunFolder
 from ..results.tables import Cell, Spread, Table
 from ..setup.config import RunSettings, owners
 from . import metrics
-from .store import INDIFFERENT, PlannedRun, State, Store, plan
+from .store import NOT_IDENTIFYING, PlannedRun, State, Store, plan
 
 COLUMNS = ("personalised-best", "personalised-last", "global-best", "gigabytes", "seconds")
 # By which number the best point is chosen, and what is shown first then.
@@ -80,7 +80,7 @@ class Sweep:
         if not self.keys and seeds < 2:
             raise ConfigError("grid", "", "give a grid, random settings, both, or several seeds (--seeds)")
         for key in self.keys:
-            if key in INDIFFERENT:
+            if key in NOT_IDENTIFYING:
                 option = "grid" if key in fixed else "random"
                 raise ConfigError(option, key, "changes no result, so that all its values are one run")
         draws = [{key: _draw(key, text, sample) for key, text in drawn.items()} for sample in range(samples)]

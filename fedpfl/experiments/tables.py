@@ -1,231 +1,25 @@
-"""The tables of an experiment: what was measured beside what the paper says."""
+"""The tables and figures of an experiment: what was measured next to the paper's values."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..analysis import Result, analyses
 from ..analysis.figure import Figure, Lines, Points
-from ..core.errors import ConfigError, FedpflError
-from ..core.settings import parse
-from ..results.run import RunFolder
+from ..core.errors import FedpflError
 from ..results.tables import Cell as TableCell
 from ..results.tables import Spread, Table
 from . import metrics
-from .description import BY_COLUMN, Cell, Experiment, Ranking
-from .store import INDIFFERENT, PlannedRun, State, Store, plan
+from .description import BY_COLUMN, Experiment, Ranking
+from .measured import Measured, in_words
+from .store import NOT_IDENTIFYING, State
 
 CURVE_ROUNDS = 20
-GENERATED = "{generated}"
-
-
-class Measured:
-    """The runs of an experiment at a scale, and what they left.
-
-    Parameters
-    ----------
-    experiment : Experiment
-        The experiment.
-    scale : str
-        One of ``SCALES``.
-    store : Store
-        Where its runs lie.
-    seeds : int, optional
-        Seeds 1 … n instead of the scale's.
-    more : mapping, optional
-        Settings that win over the file's.
-
-    Raises
-    ------
-    ConfigError
-        A cell's settings are not allowed, there is no such analysis, or there are no samples to choose settings by.
-
-    Attributes
-    ----------
-    cells : dict of (str, str) to Cell
-        By row and column; with what is chosen, once it is.
-    trials : dict of (str, str) to list of (dict, PlannedRun)
-        The values among which a cell's are chosen, and the run that tries them.
-    chosen : dict of (str, str) to dict
-        What is chosen, for the cells of which all trials have ended.
-    runs : dict of (str, str, int) to PlannedRun
-        By row, column and seed; without those of a cell for which nothing is chosen yet.
-    """
-
-    def __init__(
-        self,
-        experiment: Experiment,
-        scale: str,
-        store: Store,
-        seeds: int | None = None,
-        more: Mapping[str, Any] | None = None,
-    ) -> None:
-        for name in experiment.analyses:
-            if name not in analyses():
-                known = ", ".join(analyses())
-                raise ConfigError("analyses", name, f"{experiment.name}: must be one of {known}")
-        self.experiment, self.scale, self.store, self.more = experiment, scale, store, dict(more or {})
-        self.seeds = range(1, (seeds or experiment.scale(scale).seeds) + 1)
-        self.cells = {(cell.row, cell.column): cell for cell in experiment.cells(scale, more)}
-        self.trials = self._trials()
-        self.chosen = {
-            place: choice for place, tried in self.trials.items() if (choice := self._best(tried)) is not None
-        }
-        for place, choice in self.chosen.items():
-            self.cells[place] = _with(self.cells[place], choice)
-        decided = [place for place in self.cells if place not in self.trials or place in self.chosen]
-        self.runs: dict[tuple[str, str, int], PlannedRun] = {
-            (*place, seed): self._plan(self.cells[place], seed)
-            for seed in self.seeds  # the first seed fills the table, the next ones make it surer
-            for place in decided
-        }
-
-    def _trials(self) -> dict[tuple[str, str], list[tuple[dict[str, Any], PlannedRun]]]:
-        found = {}
-        for (row, column), cell in self.cells.items():
-            if choices := self.experiment.choices(self.scale, row, column, self.more):
-                found[row, column] = [(choice, self._plan(_with(cell, choice), self.seeds[0])) for choice in choices]
-        for tried in found.values():
-            for choice, run in tried:
-                if not run.settings["validation-fraction"]:
-                    raise ConfigError("choose", [*choice], f"{self.experiment.name}: needs validation-fraction above 0")
-        return found
-
-    def _best(self, tried: Sequence[tuple[dict[str, Any], PlannedRun]]) -> dict[str, Any] | None:
-        """Return what is best on the samples for validation; None while a trial is open, or where all have failed."""
-        best: tuple[float, dict[str, Any]] | None = None
-        for choice, run in tried:
-            state = self.store.state(run)
-            if state in (State.MISSING, State.INTERRUPTED):
-                return None
-            if state is State.FINISHED:
-                value = metrics.measure("validation-best", self.store.folder(run), self.store.cell(run))
-                if value is not None and (best is None or value > best[0]):
-                    best = value, choice
-        return None if best is None else best[1]
-
-    def planned(self) -> list[PlannedRun]:
-        """Return all runs that are known so far, each once, those that try values first."""
-        tried = [run for of in self.trials.values() for _, run in of]
-        return list({run.name: run for run in (*tried, *self.runs.values())}.values())
-
-    def wanted(self) -> list[PlannedRun]:
-        """Return the runs that numbers are still missing without: not a trial that failed beside better ones."""
-        decided = {key[:2] for key in self.runs}
-        tried = [run for place, of in self.trials.items() if place not in decided for _, run in of]
-        return list({run.name: run for run in (*tried, *self.runs.values())}.values())
-
-    @property
-    def undecided(self) -> int:
-        """How many runs there will be besides, once values are chosen for all cells."""
-        return (len(self.cells) - len({key[:2] for key in self.runs})) * (len(self.seeds) - 1)
-
-    def state(self, row: str, column: str, seed: int) -> State:
-        """Say how far the run of a cell is; before its values are chosen, whether they still can be."""
-        if run := self.runs.get((row, column, seed)):
-            return self.store.state(run)
-        tried = {self.store.state(run) for _, run in self.trials[row, column]}
-        return State.FAILED if tried == {State.FAILED} else State.MISSING
-
-    def _plan(self, cell: Cell, seed: int) -> PlannedRun:
-        settings, generate = cell.settings, cell.generate
-        if generate:
-            generate = (*generate, "--seed", str(seed))
-            folder = str(self.store.generated(generate))
-            settings = {
-                key: value.replace(GENERATED, folder) if isinstance(value, str) else value
-                for key, value in settings.items()
-            }
-        return plan(settings, seed, self.experiment.needs(cell.row), generate)
-
-    def values(self, metric: str, row: str, column: str) -> list[float]:
-        """Return what the finished runs of a cell measured, by seed."""
-        return [value for seed in self.seeds if (value := self.value(metric, row, column, seed)) is not None]
-
-    def states(self) -> dict[str, State]:
-        """Return how far each run is, by name."""
-        return {run.name: self.store.state(run) for run in self.planned()}
-
-    def finished(self, column: str | None = None) -> list[RunFolder]:
-        """Return the folders of the finished runs, or of those of one column, each once and with its names."""
-        places: dict[str, list[tuple[str, str]]] = {}
-        for (row, other, _), run in self.runs.items():
-            if column in (None, other) and self.store.state(run) is State.FINISHED:
-                places.setdefault(run.name, []).append((row, other))
-        runs = {run.name: run for run in self.runs.values()}
-        return [
-            self._named(runs[name], *(" / ".join(dict.fromkeys(of)) for of in zip(*at, strict=True)))
-            for name, at in places.items()
-        ]
-
-    def _named(self, run: PlannedRun, row: str, column: str) -> RunFolder:
-        return RunFolder(self.store.folder(run).path, row, column, self.store.cell(run))
-
-    def failures(self) -> Iterator[str]:
-        """Yield a sentence for each run that failed."""
-        for (row, column, seed), run in self.runs.items():
-            if self.store.state(run) is State.FAILED:
-                yield f"{row}, {column}, seed {seed}: {self.store.reason(run)}"
-        for (row, column), tried in self.trials.items():
-            for choice, run in tried:
-                if self.store.state(run) is State.FAILED:
-                    yield f"{row}, {column}, {_in_words(choice)}: {self.store.reason(run)}"
-
-    def value(self, metric: str, row: str, column: str, seed: int) -> float | None:
-        """Return what the run of a cell with one seed measured; None where it is not finished or has no such number."""
-        if others := self.pooled(row, column):
-            values = [self.value(metric, row, other, seed) for other in others]
-            known = [value for value in values if value is not None]
-            return metrics.find(metric).pool(known) if len(known) == len(others) else None
-        value = self._plain(self.experiment.metric(row, metric), row, column, seed)
-        base = self.experiment.relative_to
-        if not base or value is None:
-            return value
-        other = self._plain(self.experiment.metric(base, metric), base, column, seed)
-        return None if other is None else value / other
-
-    def pooled(self, row: str, column: str) -> list[str]:
-        """Return the columns of this scale that a column puts together, for a row; none for a column that is run."""
-        return [other for other in self.experiment.pooled(column) if (row, other) in self.cells]
-
-    def options(self, analysis: str) -> dict[str, Any]:
-        """Return what the experiment and this scale give an analysis: its options, and ``of``."""
-        at = self.experiment.scale(self.scale)
-        return {**self.experiment.analyses.get(analysis, {}), **at.analyses.get(analysis, {})}
-
-    def _attacked(self, run: PlannedRun, pool: Callable[[Sequence[float]], float]) -> float | None:
-        from ..analysis.attack import AttackOptions, attempts_of
-
-        given = self.options(metrics.ATTACK)
-        given.pop("of", None)
-        try:
-            options = parse(AttackOptions, given)
-            return pool([attempt.psnr for attempt in attempts_of(self._named(run, "", ""), options)])
-        except FedpflError:  # why it is not there stands in the table of the analysis
-            return None
-
-    def _plain(self, metric: str, row: str, column: str, seed: int) -> float | None:
-        run = self.runs.get((row, column, seed))
-        if run is None or self.store.state(run) is not State.FINISHED:
-            return None
-        kind, _, which = metric.partition(":")
-        if kind == metrics.ATTACK:
-            return self._attacked(run, metrics.POOLS[which])
-        clients = self.cells[row, column].clients
-        return metrics.measure(metric, self.store.folder(run), self.store.cell(run), clients)
-
-
-def _with(cell: Cell, choice: Mapping[str, Any]) -> Cell:
-    return replace(cell, settings={**cell.settings, **choice})
-
-
-def _in_words(choice: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in choice.items())
 
 
 def tables(measured: Measured) -> list[Table]:
@@ -268,10 +62,9 @@ def _heading(experiment: Experiment, found: metrics.Metric) -> tuple[str, int]:
 def _cell(measured: Measured, metric: str, found: metrics.Metric, row: str, column: str) -> TableCell:
     if (row, column) in measured.experiment.not_covered:
         return None
-    values = measured.values(metric, row, column)
-    if values:
-        percent = found.share and not measured.experiment.fractions and not measured.experiment.relative_to
-        return Spread.of([100 * value if percent else value for value in values])
+    if values := measured.values(metric, row, column):
+        plain = measured.experiment.fractions or measured.experiment.relative_to
+        return Spread.of(values) if plain else found.spread(values)
     of = measured.pooled(row, column) or [column]
     states = {measured.state(row, other, seed) for seed in measured.seeds for other in of}
     if states == {State.FINISHED}:
@@ -279,8 +72,8 @@ def _cell(measured: Measured, metric: str, found: metrics.Metric, row: str, colu
     return "failed" if State.FAILED in states else "not run yet"
 
 
-class RankingOf(NamedTuple):
-    """How a column's rows are ranked.
+class RankedColumn(NamedTuple):
+    """The ranking of a column's rows.
 
     Attributes
     ----------
@@ -290,10 +83,8 @@ class RankingOf(NamedTuple):
         A line for each row, the best first, with what was chosen for it and its distance from the baseline.
     figure : Points or None
         The first metric over another one; None where no run has both.
-    protocol : tuple of str
-        How all columns were measured: the first part of the table's note.
-    remarks : tuple of str
-        What is to be said of this column alone: the rest of it.
+    protocol, remarks : tuple of str
+        The table's note: how all columns were measured, and remarks on this one.
     """
 
     column: str
@@ -303,7 +94,7 @@ class RankingOf(NamedTuple):
     remarks: tuple[str, ...]
 
 
-def rankings(measured: Measured) -> list[RankingOf]:
+def rankings(measured: Measured) -> list[RankedColumn]:
     """Return what an experiment with a ranking shows of each column."""
     experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
     if experiment.ranking is None:
@@ -311,7 +102,7 @@ def rankings(measured: Measured) -> list[RankingOf]:
     return [_ranking(measured, experiment.ranking, column) for column in at.columns]
 
 
-def _ranking(measured: Measured, ranking: Ranking, column: str) -> RankingOf:
+def _ranking(measured: Measured, ranking: Ranking, column: str) -> RankedColumn:
     experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
     first, compared = experiment.metrics[0], ranking.baseline in at.rows
     lines: list[tuple[float, list[TableCell]]] = []
@@ -319,7 +110,7 @@ def _ranking(measured: Measured, ranking: Ranking, column: str) -> RankingOf:
     for row in at.rows:
         numbers = [_cell(measured, metric, metrics.find(metric), row, column) for metric in experiment.metrics]
         chosen = measured.chosen.get((row, column))
-        cells = [row, *numbers, *([_in_words(chosen) if chosen else None] if measured.trials else [])]
+        cells = [row, *numbers, *([in_words(chosen) if chosen else None] if measured.trials else [])]
         if compared:
             over = None if row == ranking.baseline else _over(measured, first, row, ranking.baseline, column)
             cells.insert(2, over)
@@ -327,7 +118,7 @@ def _ranking(measured: Measured, ranking: Ranking, column: str) -> RankingOf:
                 below.append(row)
         lines.append((numbers[0].mean if isinstance(numbers[0], Spread) else -math.inf, cells))
     lines.sort(key=lambda line: -line[0])
-    heads = ["", *(_short(metrics.find(metric)) for metric in experiment.metrics)]
+    heads = ["", *(metrics.find(metric).short_title for metric in experiment.metrics)]
     heads += ["chosen"] if measured.trials else []
     if compared:
         heads.insert(2, f"over {ranking.baseline}")
@@ -338,21 +129,14 @@ def _ranking(measured: Measured, ranking: Ranking, column: str) -> RankingOf:
     title = f"{experiment.title}: {column} ({measured.scale} scale)"
     table = Table(title, heads, rows, digits=1, note=" ".join([*protocol, *remarks]))  # many columns, few seeds
     figure = _drawn(measured, ranking, column, title, [str(cells[0]) for cells in rows])
-    return RankingOf(column, table, figure, protocol, remarks)
-
-
-def _short(metric: metrics.Metric) -> str:
-    return f"{metric.short or metric.heading}{', %' * metric.share}"
+    return RankedColumn(column, table, figure, protocol, remarks)
 
 
 def _over(measured: Measured, metric: str, row: str, baseline: str, column: str) -> Spread | None:
     """Return by how much a row is above the baseline, in points; each seed by itself, as both have the same data."""
-    factor = 100 if metrics.find(metric).share else 1
-    pairs = [
-        tuple(measured.value(metric, name, column, seed) for name in (row, baseline)) for seed in measured.seeds
-    ]  # fmt: skip
-    differences = [factor * (own - other) for own, other in pairs if own is not None and other is not None]
-    return Spread.of(differences) if differences else None
+    pairs = [[measured.value(metric, name, column, seed) for name in (row, baseline)] for seed in measured.seeds]
+    differences = [own - other for own, other in pairs if own is not None and other is not None]
+    return metrics.find(metric).spread(differences)
 
 
 def _drawn(measured: Measured, ranking: Ranking, column: str, title: str, best_first: Sequence[str]) -> Points | None:
@@ -365,7 +149,7 @@ def _drawn(measured: Measured, ranking: Ranking, column: str, title: str, best_f
     if not series:
         return None
     x_label, _ = _heading(experiment, metrics.find(ranking.over))
-    y_label = _short(metrics.find(experiment.metrics[0]))  # as above the table; the whole is longer than the axis
+    y_label = metrics.find(experiment.metrics[0]).short_title  # as above the table; the whole is longer than the axis
     return Points(title, x_label, y_label, series, log_x=all(xs[0] > 0 for xs, _ in series.values()))
 
 
@@ -382,7 +166,7 @@ def _remarks(measured: Measured, ranking: Ranking, column: str, below: Sequence[
     yield from _thin(measured, experiment.metrics[0], column)
     for metric in experiment.metrics:
         yield from _without(measured, metric, column)
-    yield from (f"Failed: {_sentence(failure)}" for failure in measured.failures() if f", {column}, " in failure)
+    yield from (f"Failed: {_sentence(failure)}" for failure in measured.failures(column))
 
 
 def _candidates(measured: Measured, column: str) -> Iterator[str]:
@@ -390,7 +174,7 @@ def _candidates(measured: Measured, column: str) -> Iterator[str]:
     rows: dict[str, list[str]] = {}
     for (row, other), tried in measured.trials.items():
         if other == column:
-            rows.setdefault("; ".join(_in_words(choice) for choice, _ in tried), []).append(row)
+            rows.setdefault("; ".join(in_words(choice) for choice, _ in tried), []).append(row)
     for values, of in sorted(rows.items(), key=lambda item: len(item[1])):
         others = "each row" if len(rows) == 1 else "each other row"
         whose = others if len(of) == max(map(len, rows.values())) else ", ".join(of)
@@ -465,7 +249,7 @@ def _repeated(measured: Measured) -> Iterator[str]:
     """Say which seeds there are, and what was set besides the file."""
     seeds = ", ".join(map(str, measured.seeds))
     yield f"Seed {seeds}." if len(measured.seeds) == 1 else f"Mean ± standard deviation over seeds {seeds}."
-    if more := [f"{key} = {value!r}" for key, value in measured.more.items() if key not in INDIFFERENT]:
+    if more := [f"{key} = {value!r}" for key, value in measured.more.items() if key not in NOT_IDENTIFYING]:
         yield f"Set besides: {', '.join(more)}."
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedpfl.experiments.description import SCALES, load
+from fedpfl.experiments.measured import Measured
 from fedpfl.experiments.store import Store
-from fedpfl.experiments.tables import Measured
 from fedpfl.methods import methods
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"

@@ -18,8 +18,9 @@ from waiting import HANG_SECONDS, LOOK_SECONDS
 from fedpfl.core.errors import ConfigError
 from fedpfl.experiments.description import load
 from fedpfl.experiments.grid import Grid, Process, _shares
+from fedpfl.experiments.measured import Measured
 from fedpfl.experiments.store import PlannedRun, State, Store, plan
-from fedpfl.experiments.tables import Measured, analysed, tables
+from fedpfl.experiments.tables import analysed, tables
 
 QUICK = {"method": "fedavg", "dataset": "digits", "num-clients": 4, "num-server-rounds": 2}
 

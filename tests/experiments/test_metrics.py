@@ -11,8 +11,9 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.experiments import metrics
 from fedpfl.experiments.description import load
 from fedpfl.experiments.grid import Grid
+from fedpfl.experiments.measured import Measured
 from fedpfl.experiments.store import Store
-from fedpfl.experiments.tables import Measured, tables
+from fedpfl.experiments.tables import tables
 from fedpfl.results.history import History
 from fedpfl.results.run import RunFolder
 

@@ -17,7 +17,7 @@ from ..results.run import RunFolder
 from ..results.tables import Cell, Table
 from .figure import Images
 from .registry import NotRecorded, Result, analysis
-from .runs import Group, grouped
+from .runs import RunGroup, grouped
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def feature_maps(runs: Sequence[RunFolder], options: FeatureMapOptions) -> Resul
     return Result([Table(f"Variation within the feature maps of {layer}", columns, rows)], list(figures))
 
 
-def _split_layer(group: Group, options: FeatureMapOptions) -> tuple[str, np.ndarray] | None:
+def _split_layer(group: RunGroup, options: FeatureMapOptions) -> tuple[str, np.ndarray] | None:
     """Return the first split convolution of a group's first run and which of its channels are shared (bool)."""
     left = Simulation.of(group.runs[0])
     if options.client not in left.rule.clients:

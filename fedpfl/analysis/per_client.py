@@ -11,7 +11,7 @@ from ..results.run import RunFolder
 from ..results.tables import Cell, Table
 from .figure import Distributions, Points
 from .registry import NoOptions, Result, analysis
-from .runs import Group, grouped, require
+from .runs import RunGroup, grouped, require
 
 BASELINES = ("local", "fedavg")
 # Where the data lie, and what is known as the number of clients however it was given.
@@ -54,7 +54,7 @@ def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     return result
 
 
-def _accuracies(group: Group) -> dict[str, dict[str, float]]:
+def _accuracies(group: RunGroup) -> dict[str, dict[str, float]]:
     """Return the clients' accuracies in percent of each run that has any, by its label and, with several, seed."""
     several = len(group.runs) > 1
     return {
@@ -63,7 +63,7 @@ def _accuracies(group: Group) -> dict[str, dict[str, float]]:
     }  # fmt: skip
 
 
-def _pairs(group: Group, baseline: Group) -> list[tuple[float, float]]:
+def _pairs(group: RunGroup, baseline: RunGroup) -> list[tuple[float, float]]:
     """Return (own, baseline's) accuracy in percent of every client that both have, seed by seed."""
     known = {_division(run, baseline.clients): _percent(run) for run in baseline.runs}
     pairs = []

@@ -31,7 +31,7 @@ MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs that differ in their seed alone.
 
     Attributes
@@ -75,7 +75,7 @@ class Group:
         return rounds, [statistics.fmean(values[of]) for of in rounds]
 
 
-def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[Group]:
+def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[RunGroup]:
     """Put repetitions together, in the order in which the first of each group was given.
 
     Parameters
@@ -87,7 +87,7 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[Group]:
 
     Returns
     -------
-    list of Group
+    list of RunGroup
         The runs of each in the order of their seeds.
 
     Raises
@@ -108,7 +108,7 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[Group]:
         for at, run in enumerate(runs):
             cells.setdefault((run.row, run.column), []).append(at)
         return [
-            Group(
+            RunGroup(
                 f"{row}, {column}" if with_columns else row, settings[places[0]]["method"],
                 _by_seed(runs[at] for at in places), settings[places[0]]["clients"],
             )
@@ -120,7 +120,7 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[Group]:
     for run, values in zip(runs, settings, strict=True):
         found.setdefault(tuple(sorted(values.items())), []).append(run)
     return [
-        Group(
+        RunGroup(
             _label(dict(key), differing, same[0], bool(axis)), dict(key)["method"], _by_seed(same), dict(key)["clients"]
         )
         for key, same in found.items()

@@ -10,7 +10,7 @@ from ..results.run import RunFolder
 from ..results.tables import Cell, Spread, Table
 from .figure import Lines
 from .registry import NoOptions, Result, analysis
-from .runs import Group, grouped, require
+from .runs import RunGroup, grouped, require
 
 
 @analysis("scalability", "Best global and client accuracy over the number of clients (FedReG, table 3)")
@@ -32,7 +32,7 @@ MEASURES = {
 
 
 def _sweep(
-    runs: Sequence[RunFolder], axis: str, name: str, place: Callable[[Group], float], loss: bool = False
+    runs: Sequence[RunFolder], axis: str, name: str, place: Callable[[RunGroup], float], loss: bool = False
 ) -> Result:
     groups = grouped(runs, axis)
     places = sorted({place(group) for group in groups})

@@ -10,7 +10,7 @@ from ..results.run import RunFolder
 from ..results.tables import Table
 from .figure import Bars
 from .registry import NoOptions, Result, analysis
-from .runs import Group, grouped, require
+from .runs import RunGroup, grouped, require
 
 BASELINE = "fedavg"
 
@@ -40,7 +40,7 @@ def training_time(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     return Result([table], [bars] if any(bases) else [])
 
 
-def _kind(group: Group) -> tuple[object, ...]:
+def _kind(group: RunGroup) -> tuple[object, ...]:
     return group.runs[0].column, group.setting("dataset"), group.setting("model"), group.clients
 
 

@@ -188,7 +188,7 @@ def sweep(
     base.setdefault("num-clients", default_clients(parse(DataSettings, base)) or DEFAULT_CLIENTS)
     fixed = {_key(key): [_sent(_key(key), value) for value in values] for key, values in (grid or {}).items()}
     drawn = [f"{_key(key)}={text}" for key, text in (random or {}).items()]
-    planned = sweeps.Sweep(base, fixed, drawn, samples, seeds, select)
+    planned = sweeps.SweepPlan(base, fixed, drawn, samples, seeds, select)
     store = Store(Path(output_dir or DEFAULT_ROOT))
     with grid_display(quiet) as shown:
         states = Grid(planned.runs, store).run(shown, jobs)

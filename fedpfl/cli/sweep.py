@@ -25,7 +25,7 @@ from .many import (
 )
 
 if TYPE_CHECKING:
-    from ..experiments.sweep import Sweep
+    from ..experiments.sweep import SweepPlan
 
 Select = Annotated[
     str, typer.Option(help="Order the lines by the accuracy on test or validation samples (validation-fraction).")
@@ -59,10 +59,10 @@ def sweep_command(
     quiet: Quiet = False,
 ) -> None:
     """Run a sweep over settings or seeds, skip finished runs, and print a line for each, the best first."""
-    from ..experiments.sweep import Sweep
+    from ..experiments.sweep import SweepPlan
 
     _check(form, select, name)
-    sweep = Sweep(_with_clients(overrides(run_config)), grid or (), random or (), samples, seeds, select)
+    sweep = SweepPlan(_with_clients(overrides(run_config)), grid or (), random or (), samples, seeds, select)
     require_used(run_config, sweep.methods)
     what = f"{len(sweep.points)} points over {', '.join(sweep.keys)}" if sweep.keys else f"{seeds} seeds"
     runner = Runner(output_dir, executor, slurm, jobs, discard_models, quiet)
@@ -103,7 +103,7 @@ def compare_command(
     from ..core.settings import parse
     from ..data import DataSettings, with_partitioner
     from ..data.settings import in_words
-    from ..experiments.sweep import Sweep
+    from ..experiments.sweep import SweepPlan
     from ..methods import find
 
     _check(form, select, name)
@@ -113,7 +113,7 @@ def compare_command(
     if len(methods) < 2:
         raise ConfigError("METHOD...", " ".join(names), "a comparison needs two methods or more")
     given = _with_clients({key: value for key, value in overrides(run_config).items() if key != "method"})
-    sweep = Sweep(given, {"method": methods}, (), 1, seeds, select)
+    sweep = SweepPlan(given, {"method": methods}, (), 1, seeds, select)
     require_used(run_config, sweep.methods)
     if not name:
         # More seeds of the same comparison keep its name.
@@ -146,14 +146,14 @@ def _with_clients(given: dict[str, Any]) -> dict[str, Any]:
     return {"num-clients": default_clients(parse(DataSettings, given)) or DEFAULT_CLIENTS, **given}
 
 
-def _run(sweep: Sweep, name: str, title: str, runner: Runner, form: str) -> None:
+def _run(sweep: SweepPlan, name: str, title: str, runner: Runner, form: str) -> None:
     """Run what is not finished of a sweep, write its tables, and print where they are and what makes its report."""
     from ..experiments.sweep import SWEEPS
 
     store = runner.store
     folder = store.tables(SWEEPS, name)
     sweep.require_own(folder, name)  # before anything is run
-    sweep.own(folder)  # so that the runs of a sweep that is interrupted are found by its name
+    sweep.note_runs(folder)  # so that the runs of a sweep that is interrupted are found by its name
     states = runner.run(sweep.runs)
     tables = sweep.tables(store, title)
     write_tables(tables, folder)

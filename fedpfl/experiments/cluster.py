@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ConfigError, FedpflError
 from ..core.files import write_atomically
-from .grid import Job, Process, Share, Start
+from .grid import Job, Process, Resources, Start
 from .store import PlannedRun, Store
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Cluster:
         self._executor, self._workers, self._start = executor, workers, start
         self._jobs: list[_Submitted] = []
 
-    def __call__(self, run: PlannedRun, store: Store, share: Share) -> Job:
+    def __call__(self, run: PlannedRun, store: Store, share: Resources) -> Job:
         """Submit a run, or watch the job that is in the queue; the share of this machine does not matter."""
         self._jobs.append(_Submitted(self._found(run, store) or self._submit(run, store), run, store))
         return self._jobs[-1]
@@ -145,7 +145,7 @@ class Task:
 
     def __call__(self) -> dict[str, Any]:
         """Run and return the outcome, which is noted as well: the grid may no longer be there."""
-        self.active = self.start(self.run, self.store, Share((), self.workers))
+        self.active = self.start(self.run, self.store, Resources((), self.workers))
         outcome = self._wait(math.inf)
         assert outcome is not None  # there is no deadline
         return outcome

@@ -117,13 +117,13 @@ class _Line(_Part, extra="allow"):
         return self.model_extra or {}
 
 
-class Row(_Line):
+class TableRow(_Line):
     """A row of the table."""
 
     metric: str = ""
 
 
-class Column(_Line):
+class TableColumn(_Line):
     """A column of the table."""
 
     base: str = ""
@@ -218,8 +218,8 @@ class Experiment(_Part):
     relative_to: str = ""
     fractions: bool = False
     settings: Settings = {}
-    rows: Annotated[dict[str, Row], Field(min_length=1)]
-    columns: Annotated[dict[str, Column], Field(min_length=1)]
+    rows: Annotated[dict[str, TableRow], Field(min_length=1)]
+    columns: Annotated[dict[str, TableColumn], Field(min_length=1)]
     own: dict[str, dict[str, Settings]] = Field({}, alias="cells")
     uncovered: list[_NotCovered] = Field([], alias="not-covered")
     unmeasured: list[_NoNumber] = Field([], alias="no-number")

@@ -49,14 +49,14 @@ class Job(Protocol):
         """Ask the run to end; return whether it will, or continues without the grid."""
 
 
-class Share(NamedTuple):
+class Resources(NamedTuple):
     """The part of a machine that a run may use: its cores (empty: all), and the worker processes of its clients."""
 
     cores: tuple[int, ...]
     workers: int
 
 
-Start = Callable[[PlannedRun, Store, Share], Job]
+Start = Callable[[PlannedRun, Store, Resources], Job]
 
 
 class Grid:
@@ -109,9 +109,14 @@ class Grid:
         active: dict[int, _ActiveRun] = {}
         try:
             while waiting or active:
-                for place in sorted(set(range(jobs)) - set(active)):
-                    if waiting and (one := self._begin(waiting.popleft(), shares[place], waiting, watcher)):
+                for place in sorted(set(range(jobs)) - set(active))[: len(waiting)]:
+                    run = waiting.popleft()
+                    if one := self._started(run, shares[place], watcher):
                         active[place] = one
+                    elif self._store.state(run) is State.FINISHED:
+                        watcher.ended(run, "")
+                    else:
+                        waiting.append(run)
                 time.sleep(self._pause)
                 for place, one in list(active.items()):
                     if self._look(one, watcher, discard_models):
@@ -127,8 +132,8 @@ class Grid:
                 one.lock.close()
         return {run.name: self._store.state(run) for run in self.runs}
 
-    def _begin(self, run: PlannedRun, share: Share, waiting: deque[PlannedRun], watcher: Watcher) -> _ActiveRun | None:
-        """Start a run, unless another grid runs it now or has finished it."""
+    def _started(self, run: PlannedRun, share: Resources, watcher: Watcher) -> _ActiveRun | None:
+        """Start a run; None if another grid runs it now or has finished it."""
         cell = self._store.cell(run)
         cell.mkdir(parents=True, exist_ok=True)
         lock = (cell / "lock").open("w")
@@ -136,11 +141,9 @@ class Grid:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.close()
-            waiting.append(run)
             return None
         if self._store.state(run) is State.FINISHED:
             lock.close()
-            watcher.ended(run, "")
             return None
         watcher.started(run)
         rounds = Rounds(self._store.folder(run).path / "metrics.jsonl")
@@ -176,7 +179,7 @@ class Process:
     The processes have a session of their own, so that a Ctrl-C reaches them once, through :meth:`interrupt`.
     """
 
-    def __init__(self, run: PlannedRun, store: Store, share: Share) -> None:
+    def __init__(self, run: PlannedRun, store: Store, share: Resources) -> None:
         self._run, self._store, self._share = run, store, share
         self._settings, self._cell = store.prepare(run), store.cell(run)
         self._log = (self._cell / "log.txt").open("wb")
@@ -263,9 +266,9 @@ def unique(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
     return list(found.values())
 
 
-def _shares(jobs: int) -> list[Share]:
+def _shares(jobs: int) -> list[Resources]:
     """Divide the cores among runs side by side; a single run may use all, and all may where cores cannot be chosen."""
     can_pin = hasattr(os, "sched_getaffinity")
     cores = sorted(os.sched_getaffinity(0)) if can_pin else list(range(os.cpu_count() or 1))
     of_jobs = [cores[place::jobs] or [cores[place % len(cores)]] for place in range(jobs)]
-    return [Share(tuple(of_job) if can_pin and jobs > 1 else (), len(of_job)) for of_job in of_jobs]
+    return [Resources(tuple(of_job) if can_pin and jobs > 1 else (), len(of_job)) for of_job in of_jobs]

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..analysis import NotRecorded, Result, analyses
 from ..analysis.figure import Distributions, Division, Figure, Heatmap, Lines
-from ..analysis.runs import Group, grouped
+from ..analysis.runs import RunGroup, grouped
 from ..core.errors import FedpflError, StateError
 from ..core.settings import parse
 from ..data import FederatedData, federated_data, no_downloads, partition_counts
@@ -123,7 +123,7 @@ def _sections(runs: Sequence[RunFolder]) -> tuple[list[Section], list[Section], 
     return [_overview(runs, groups)] if runs else [], made, [group.label for group in groups]
 
 
-def _overview(runs: Sequence[RunFolder], groups: Sequence[Group]) -> Section:
+def _overview(runs: Sequence[RunFolder], groups: Sequence[RunGroup]) -> Section:
     section = Section("Overview", [*_other_data(groups), *(note for run in runs for note in _state(run))])
     rows = [_row(group) for group in groups if any(run.history().lines for run in group.runs)]
     if rows:
@@ -143,7 +143,7 @@ def _overview(runs: Sequence[RunFolder], groups: Sequence[Group]) -> Section:
     return section
 
 
-def _other_data(groups: Sequence[Group]) -> Iterator[str]:
+def _other_data(groups: Sequence[RunGroup]) -> Iterator[str]:
     """Say in which settings of the data runs differ, on top of everything that compares them."""
     settings = [
         {**parse(DataSettings, group.runs[0].config()).division(), "clients": group.clients} for group in groups
@@ -158,7 +158,7 @@ def _other_data(groups: Sequence[Group]) -> Iterator[str]:
         yield f"These runs are not of the same data, so that their accuracies cannot be compared directly. {of}."
 
 
-def _row(group: Group) -> list[Cell]:
+def _row(group: RunGroup) -> list[Cell]:
     rounds = sorted({run.history().last_round for run in group.runs})
     return [
         group.label, ", ".join(str(run.config()["seed"]) for run in group.runs),
@@ -191,7 +191,7 @@ def _state(run: RunFolder) -> Iterator[str]:
 # -- curves ----------------------------------------------------------------------------------------------------------
 
 
-def _curves(groups: Sequence[Group]) -> Iterator[Section]:
+def _curves(groups: Sequence[RunGroup]) -> Iterator[Section]:
     own = _over("Personalised accuracy over rounds", groups, "personalised.accuracy")
     shared = _over("Global accuracy over rounds", groups, "global.accuracy")
     held = _over("Accuracy on samples for validation", groups, "validation.accuracy")
@@ -207,7 +207,7 @@ def _curves(groups: Sequence[Group]) -> Iterator[Section]:
 
 
 def _over(
-    title: str, groups: Sequence[Group], number: str, y: str = "accuracy in percent", factor: float = 100
+    title: str, groups: Sequence[RunGroup], number: str, y: str = "accuracy in percent", factor: float = 100
 ) -> list[Figure]:
     series, bands = {}, {}
     for group in groups:
@@ -219,7 +219,7 @@ def _over(
     return [Lines(title, "round", y, series, bands)] if series else []
 
 
-def _over_bytes(title: str, groups: Sequence[Group]) -> list[Figure]:
+def _over_bytes(title: str, groups: Sequence[RunGroup]) -> list[Figure]:
     series, bands = {}, {}
     for group in groups:
         rounds, means, stds = _mean(group, "personalised.accuracy", 100)
@@ -235,7 +235,7 @@ def _over_bytes(title: str, groups: Sequence[Group]) -> list[Figure]:
     return [Lines(title, "MB, up and down", "accuracy in percent", series, bands, log_x=log)]
 
 
-def _mean(group: Group, number: str, factor: float) -> tuple[list[int], list[float], list[float]]:
+def _mean(group: RunGroup, number: str, factor: float) -> tuple[list[int], list[float], list[float]]:
     """Return rounds, means and standard deviations of a number times a factor, over the rounds that all runs have.
 
     Runs without the number do not count; one run alone has no deviations.
@@ -250,7 +250,7 @@ def _mean(group: Group, number: str, factor: float) -> tuple[list[int], list[flo
 # -- clients ---------------------------------------------------------------------------------------------------------
 
 
-def _clients(groups: Sequence[Group]) -> Iterator[Section]:
+def _clients(groups: Sequence[RunGroup]) -> Iterator[Section]:
     last = {group.label: [100 * accuracy for run in group.runs for accuracy in run.history().last_test().values()]
             for group in groups}  # fmt: skip
     last = {label: accuracies for label, accuracies in last.items() if accuracies}
@@ -266,7 +266,7 @@ def _clients(groups: Sequence[Group]) -> Iterator[Section]:
     yield Section("Clients", [words], figures=figures)
 
 
-def _over_time(groups: Sequence[Group]) -> list[Heatmap]:
+def _over_time(groups: Sequence[RunGroup]) -> list[Heatmap]:
     """Return a matrix of clients and rounds for each group's first run, with one scale for all."""
     each = {group.label: group.runs[0].history().tests() for group in groups}
     every = [100 * accuracy for of in each.values() for test in of.values() for accuracy in test.values()]
@@ -286,7 +286,7 @@ def _over_time(groups: Sequence[Group]) -> list[Heatmap]:
 # -- data ------------------------------------------------------------------------------------------------------------
 
 
-def _divisions(groups: Sequence[Group]) -> Iterator[Section]:
+def _divisions(groups: Sequence[RunGroup]) -> Iterator[Section]:
     """Show each division of data once, of the groups' first runs."""
     section = Section("Data")
     seen = set()
@@ -355,7 +355,7 @@ def _is_one_point(result: Result) -> bool:
     return len(curves) == len(result.figures) > 0 and all(len(xs) < 2 for xs in places)
 
 
-def _settings(groups: Sequence[Group]) -> Section:
+def _settings(groups: Sequence[RunGroup]) -> Section:
     """Tabulate settings: those in which groups differ with a column for each, then those that are the same."""
     left_out = FREE_ON_RESUME - {"num-server-rounds", "early-stop"}
     values = [{key: value for key, value in group.runs[0].config().items() if key not in left_out} for group in groups]

@@ -1,61 +1,6 @@
 """The file of an experiment: one table or figure of a paper as a grid of runs, and the paper's values.
 
-::
-
-    title = "FedDecomp, table 3: …"
-    paper = "Wu et al., …, MM 2024"
-    base = "../configs/feddecomp-cifar10.toml"     # relative to this file; its settings come first
-    metrics = ["personalised-best"]                # one table each (`metrics.py`)
-    seeds = 3                                      # as published: seeds 1, 2, 3
-    x = "α"                                        # rows or columns called "…, α 0.4" are places on an axis
-    remarks = "…"                                  # what a reader of the table has to know
-    [analyses]                                     # of `fedpfl analyse`
-    per-client = { of = "column" }                 # of the runs of each column, or of "all"
-    attack = { of = "all", clients = 5 }           # with options
-
-    [settings]                                     # of all cells
-    [rows]
-    "FedAvg" = { method = "fedavg" }
-    [columns]
-    "CIFAR-100" = { base = "../configs/feddecomp-cifar100.toml" }
-    [cells."FedAvg"."CIFAR-100"]                   # of one cell
-    [[not-covered]]
-    rows = ["FedAvg"]                              # all without; likewise columns
-    reason = "why these cells are not run"
-    [[no-number]]
-    metrics = ["global-best"]                      # all without; likewise rows, columns
-    rows = ["FedAMP"]
-    reason = "why these cells are run and yet have no such number"
-
-    [choose]                                       # for each cell the best of these, see below
-    learning-rate = [0.01, 0.1]
-    [ranking]                                      # a table for each column instead of one for each metric
-    baseline = "Local"                             # a row that the others are compared with
-    over = "megabytes"                             # the first metric is drawn over this one
-
-    [scale.smoke]                                  # smoke and small; the scale paper is what stands above
-    like = "scales/feddecomp-smoke.toml"           # remarks and settings that several files share; come first
-    remarks = "what it leaves out"
-    columns = ["CIFAR-10"]                         # only these; likewise rows
-    settings = { num-server-rounds = 3 }
-    column."CIFAR-10" = { num-clients = 4 }        # likewise row
-    choose = { learning-rate = [0.01] }            # instead of the file's
-    analyses = { attack = { clients = 2 } }        # other options
-
-    [paper-values]
-    missing = "why a value is a dash"
-    [paper-values.personalised-best]
-    "FedAvg" = ["60.39 ± 1.46", "–"]               # by column
-
-Of two settings the later wins: base, settings, column, row, cell, then the scale's settings, column and row.
-A column can also have ``clients``, the clients over which accuracies are averaged, and ``generate``, a script beside
-the file with its arguments: it is run with ``--seed SEED --write FOLDER`` first, and ``{generated}`` in a text of the
-settings is that folder. A column with ``pool = ["COLUMN", …]`` is not run: it has the mean, or the maximum where the
-metric is one, of the cells beside it. A row can have ``metric``, measured instead of the experiment's only one.
-With ``choose`` each cell is first run with every combination of the values and seed 1. The best of them, by its best
-round's accuracy on the samples that ``validation-fraction`` sets aside, is run with the other seeds, and its runs are
-the cell's. Of equally good ones it is the first. A row, a column or a scale can have a ``choose`` of its own.
-If several have one, it is the row's, else the scale's; an empty one of the scale says that nothing is chosen.
+``docs/experiments.md`` has an example with all keys.
 """
 
 from __future__ import annotations

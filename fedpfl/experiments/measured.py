@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..analysis import analyses
+from ..analysis import ANALYSES
 from ..core.errors import ConfigError, FedpflError
 from ..core.settings import parse
 from ..results.run import RunFolder
@@ -56,8 +56,8 @@ class Measured:
         more: Mapping[str, Any] | None = None,
     ) -> None:
         for name in experiment.analyses:
-            if name not in analyses():
-                known = ", ".join(analyses())
+            if name not in ANALYSES:
+                known = ", ".join(ANALYSES)
                 raise ConfigError("analyses", name, f"{experiment.name}: must be one of {known}")
         self.experiment, self.scale, self.store, self.more = experiment, scale, store, dict(more or {})
         self.seeds = range(1, (seeds or experiment.scale(scale).seeds) + 1)

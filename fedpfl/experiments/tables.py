@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
-from ..analysis import Result, analyses
+from ..analysis import ANALYSES, Result
 from ..analysis.figure import Figure, Lines, Points
 from ..core.errors import FedpflError
 from ..results.tables import Cell as TableCell
@@ -318,7 +318,7 @@ def analysed(measured: Measured) -> Result:
                 continue
             where = f", {column}" if column else ""
             try:
-                found = analyses()[name].make(runs, **options)
+                found = ANALYSES[name].make(runs, **options)
             except FedpflError as error:
                 out.tables.append(Table(f"{name}{where}", ["analysis", "why it is not there"], [[name, str(error)]]))
                 continue

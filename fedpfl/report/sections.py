@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis import NotRecorded, Result, analyses
+from ..analysis import ANALYSES, NotRecorded, Result
 from ..analysis.figure import Distributions, Division, Figure, Heatmap, Lines
 from ..analysis.runs import RunGroup, grouped
 from ..core.errors import FedpflError, StateError
@@ -326,7 +326,7 @@ def _require_division(data: FederatedData, task: dict[str, Any]) -> None:
 
 def _analyses(runs: Sequence[RunFolder], shown: Set[str]) -> Iterator[Section]:
     """Yield what the analyses find, without figures of a title that is shown already: curves over traffic."""
-    for analysis in analyses().values():
+    for analysis in ANALYSES.values():
         if analysis.computes:
             continue
         title = analysis.name.replace("-", " ").capitalize()
@@ -344,7 +344,7 @@ def _analyses(runs: Sequence[RunFolder], shown: Set[str]) -> Iterator[Section]:
 
 def _further() -> Section:
     """Name the analyses that compute with models and data, for minutes, instead of making them."""
-    others = ", ".join(name for name, analysis in analyses().items() if analysis.computes)
+    others = ", ".join(name for name, analysis in ANALYSES.items() if analysis.computes)
     return Section("Further analyses", [f"By `fedpfl analyse NAME RUN…`, from the clients' models and data: {others}."])
 
 

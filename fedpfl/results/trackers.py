@@ -14,14 +14,18 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from logging import WARNING, getLogger
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..core.errors import ConfigError, FedpflError
+from ..core.registry import Registry
 from ..setup.config import Config
 from .line import curves
 from .run import RunFolder
 
 logger = getLogger("flwr")
+
+
+T = TypeVar("T", bound="type[Tracker]")
 
 
 class Tracker(ABC):
@@ -55,23 +59,19 @@ class Tracker(ABC):
         """Say that the run is over, and whether it ended well."""
 
 
-_TRACKERS: dict[str, tuple[str, type[Tracker]]] = {}
+# (module that it needs, class)
+TRACKERS: Registry[tuple[str, type[Tracker]]] = Registry("tracker")
 
 
-def tracker(name: str, module: str) -> Callable[[type[Tracker]], type[Tracker]]:
+def tracker(name: str, module: str) -> Callable[[T], T]:
     """Register a tracker under the value of the setting ``tracker``, and the module that it needs."""
-
-    def add(cls: type[Tracker]) -> type[Tracker]:
-        _TRACKERS[name] = module, cls
-        return cls
-
-    return add
+    return TRACKERS.add(name, lambda cls: (module, cls))
 
 
 def require_tracker(config: Config) -> None:
     """Raise :class:`ConfigError` if the package of the run's tracker is not installed."""
     name = config.run.tracker
-    if name in _TRACKERS and find_spec(_TRACKERS[name][0]) is None:
+    if name in TRACKERS and find_spec(TRACKERS[name][0]) is None:
         raise ConfigError("tracker", name, f"needs the package {name}: pip install 'fedpfl[{name}]'")
 
 
@@ -104,7 +104,7 @@ class Tracked:
 def tracking(config: Config, folder: RunFolder) -> Iterator[Tracked]:
     """Track a run while the body lasts; it ended well if that raises nothing."""
     require_tracker(config)
-    known = _TRACKERS.get(config.run.tracker)
+    known = TRACKERS.get(config.run.tracker)
     tracked = Tracked(known[1](config, folder) if known else None)
     finished = False
     try:

@@ -25,16 +25,8 @@ MB = MILLION = 1e6
 class Traffic:
     """Bytes of a whole run.
 
-    Attributes
-    ----------
-    up, down : int
-        As counted: everything in the messages between server and clients.
-    up_theory, down_theory : int
-        Shared values times their width times transfers.
-    whole : int
-        As many transfers of the whole plain model in float32.
-    values, model : int
-        Values that travel in the last round, and of the whole model.
+    ``up`` and ``down`` are counted; the theory is shared values times their width times transfers. ``whole`` is as many
+    transfers of the whole plain model in float32. ``values`` travel in the last round, ``model`` is the whole model.
     """
 
     up: int
@@ -52,7 +44,7 @@ class Traffic:
 def communication(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     """Compare the bytes that were counted with shared values × width × transfers.
 
-    A client that trains gets and sends the shared values once, and gets them once more whenever clients are tested.
+    A client that trains receives and sends the shared values once. It receives them again whenever clients are tested.
     """
     rows: list[list[Cell]] = []
     series, sizes, bubbles = {}, {}, {}
@@ -85,13 +77,7 @@ def communication(runs: Sequence[RunFolder], options: NoOptions) -> Result:
 
 
 def traffic(run: RunFolder) -> Traffic:
-    """Count and compute the bytes of a run.
-
-    Raises
-    ------
-    StateError
-        A file of the run is missing or damaged.
-    """
+    """Return the bytes of a run, counted and computed."""
     config, task, lines = Config.parse(run.config()), run.task(), run.history().lines
     shape, vocabulary = tuple(task["input_shape"]), task.get("vocabulary", 0)
     _, sharing = assemble(config, shape, task["num_classes"], vocabulary=vocabulary)

@@ -11,7 +11,7 @@ from ..results.tables import Cell, Spread, Table
 from .registry import NoOptions, Result, analysis
 from .runs import RunGroup, bars, grouped, require
 
-# Of a method that shares everything, local-train is the global model as it is, and fine-tune what FedFac calls FedAvg+.
+# If a method shares everything, local-train is its global model, and fine-tune what FedFac calls FedAvg+.
 HEADS = {"local-train": "LocalTrain, %", "ensemble": "Ensemble, %", "fine-tune": "fine-tuned (+), %"}
 
 

@@ -34,10 +34,10 @@ def overall(runs: Sequence[RunFolder], options: NoOptions) -> Result:
 
     Notes
     -----
-    The paper prints log10(g/p), which says how little a method's global model falls behind its personal ones, and is 0
-    for methods with one model. Its table 3 and its words on figure 7 (FedReG is ahead "apart from the traditional FL
-    algorithm") fit that: with log10(g·p) it would be ahead of those as well. log10(g·p), which also counts how good
-    both are, is in the table beside it.
+    The paper prints log10(g/p): how little the global model falls behind the personal ones; it is 0 for methods with
+    one model. Its table 3 and its text on figure 7 (FedReG is ahead "apart from the traditional FL algorithm") fit
+    that: with log10(g·p) it would be ahead of those as well. log10(g·p), which also counts how good both are, is in the
+    table, too.
     """
     rows: list[list[Cell]] = []
     series: dict[str, tuple[list[float], list[float]]] = {}

@@ -22,7 +22,7 @@ ELSEWHERE = ("data-dir", "num-clients")
 def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     """Show every client's accuracy at the last test, and compare it with the same client's under a baseline.
 
-    Clients are the same where data, division, number of clients and seed are; a group is compared with a baseline over
+    Clients are the same where data, division, number of clients and seed are. A group is compared with a baseline over
     the seeds that both have.
     """
     groups = grouped(runs)

@@ -1,4 +1,4 @@
-"""What analyses share: repetitions of a run put together, and the numbers that a run recorded."""
+"""What analyses share: repetitions of a run put together, and what a run stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..setup.config import Config
 from .figure import Bars
 from .registry import NotRecorded
 
-# Settings in which repetitions of a run may differ: none of them is a choice that an experiment compares.
+# Settings in which repetitions of a run may differ; no experiment compares them.
 IGNORED_IN_GROUPS = (FREE_ON_RESUME - {"num-server-rounds", "data", "early-stop"}) | {
     "seed",
     "num-clients",
@@ -32,19 +32,11 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs that differ in their seed alone.
+    """Runs that differ in their seed alone, in the order of their seeds.
 
-    Attributes
-    ----------
-    label : str
-        Row and, where there are several, column of the experiment. Without an experiment: the method, and where there
-        are several groups of it the settings in which they differ, or the first run's name where these are many.
-    method : str
-        The method's name.
-    runs : tuple of RunFolder
-        At least one, by seed.
-    clients : int
-        Clients of the federation.
+    ``label`` is row and, where there are several, column of the experiment. Without an experiment it is the method, and
+    where there are several groups of it the settings in which they differ, or the first run's name where these are
+    many.
     """
 
     label: str
@@ -76,7 +68,7 @@ class RunGroup:
 
 
 def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[RunGroup]:
-    """Put repetitions together, in the order in which the first of each group was given.
+    """Put repetitions together, in the order in which the first of each group is given.
 
     Parameters
     ----------
@@ -84,24 +76,14 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[RunGroup]:
         At least one.
     axis : str
         A setting that an analysis shows by itself; the labels do not have it.
-
-    Returns
-    -------
-    list of RunGroup
-        The runs of each in the order of their seeds.
-
-    Raises
-    ------
-    StateError
-        A run has no settings or has not got as far as its first round.
     """
     settings: list[dict[str, Any]] = []
     for run in runs:
         task, stored = run.described(), run.config()
-        # A setting that is younger than the run counts as its default.
+        # A setting that was added after the run counts as its default.
         values = {**Config.parse({"method": stored["method"]}).flat(), **stored}
-        kept = {key: value for key, value in values.items() if key not in IGNORED_IN_GROUPS}
-        settings.append({**kept, "method": find(values["method"]).name, "clients": task["clients"]})
+        identifying = {key: value for key, value in values.items() if key not in IGNORED_IN_GROUPS}
+        settings.append({**identifying, "method": find(values["method"]).name, "clients": task["clients"]})
     if _is_named(runs, settings, axis):
         with_columns = not axis and len({run.column for run in runs}) > 1
         cells: dict[tuple[str, str], list[int]] = {}
@@ -132,13 +114,7 @@ def _by_seed(runs: Iterable[RunFolder]) -> tuple[RunFolder, ...]:
 
 
 def array(run: RunFolder, name: str) -> dict[int, np.ndarray]:
-    """Return what a run kept of each round under ``arrays/NAME``, by round.
-
-    Raises
-    ------
-    StateError
-        A file is damaged.
-    """
+    """Return the arrays that a run stored under ``arrays/NAME``, by round."""
     found = {}
     for path in sorted((run.path / "arrays" / name).glob("round-*.npy")):
         try:
@@ -156,23 +132,13 @@ def bars(title: str, y_label: str, heads: Sequence[str], rows: Sequence[Sequence
 
 
 def require(found: Collection[object], what: str, how: str) -> None:
-    """Raise :class:`NotRecorded` if nothing was found.
-
-    Parameters
-    ----------
-    found : collection
-        What the runs have.
-    what : str
-        What the analysis needs.
-    how : str
-        What records it.
-    """
+    """Raise :class:`NotRecorded` if nothing was found: what the analysis needs, and how it is recorded."""
     if not found:
         raise NotRecorded(f"none of the runs has {what}: {how}")
 
 
 def _is_named(runs: Sequence[RunFolder], settings: Sequence[dict[str, Any]], axis: str) -> bool:
-    """Say whether an experiment names all runs, and its rows alone tell apart those at one place of the axis."""
+    """Return whether an experiment names all runs, and its rows alone tell apart those at one place of the axis."""
     places: dict[tuple[str, Any], set[str]] = {}
     for run, values in zip(runs, settings, strict=True):
         places.setdefault((run.row, values[axis] if axis else run.column), set()).add(run.column)

@@ -17,15 +17,15 @@ BASELINE = "fedavg"
 
 @analysis("training-time", "Time of a round relative to FedAvg's on the same machine (FedFac, table 7)")
 def training_time(runs: Sequence[RunFolder], options: NoOptions) -> Result:
-    """Divide the median seconds of a round's training by those of the first group of runs of FedAvg of its kind.
+    """Divide the median seconds of a round's training by FedAvg's.
 
-    Of its kind are runs in the same column of an experiment, with the same data set, model and number of clients.
-
-    The first round, in which processes start and data are loaded, does not count where there are others.
+    FedAvg's are those of the first group of its runs in the same column of an experiment, with the same data set, model
+    and number of clients. The first round, in which processes start and data are loaded, does not count if there are
+    others.
     """
     timed = [(group, spread) for group in grouped(runs) for spread in [group.spread(_seconds)] if spread is not None]
     require(timed, "a finished round", "nothing was trained")
-    # Of several runs of a method the first counts; in the reversed order it comes last.
+    # The first of several groups of a method counts; in the reversed order it comes last.
     means = {(group.method, _kind(group)): spread.mean for group, spread in reversed(timed)}
     bases = [means.get((BASELINE, _kind(group))) for group, _ in timed]
     relative = [base and spread.mean / base for base, (_, spread) in zip(bases, timed, strict=True)]

@@ -9,8 +9,8 @@ from support import simulate
 
 from fedpfl.analysis import ANALYSES, NotRecorded
 from fedpfl.analysis.feature_maps import contrast, picture, scaled
-from fedpfl.analysis.left import fresh_arrays, overwrite
 from fedpfl.analysis.masking import masked_accuracies, parts
+from fedpfl.analysis.stored_models import fresh_arrays, overwrite
 from fedpfl.core.errors import ConfigError
 from fedpfl.results.new_clients import Simulation, try_new_clients
 

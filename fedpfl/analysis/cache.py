@@ -1,4 +1,4 @@
-"""Numbers of analyses that compute for minutes, kept beside the runs of experiments."""
+"""A cache on disk of what analyses compute for minutes, for the runs of experiments."""
 
 from __future__ import annotations
 
@@ -17,21 +17,13 @@ from ..core.files import write_atomically
 from ..results.run import RunFolder
 
 
-def kept(
+def cached(
     run: RunFolder, name: str, options: Any, compute: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """Return what an analysis computes of a run, from the file of the last time where nothing has changed since.
+    """Return what an analysis computes of a run, from a file if it has been computed with these options before.
 
-    Parameters
-    ----------
-    run : RunFolder
-        Where it says nowhere to keep anything, all is computed.
-    name : str
-        Of the analysis.
-    options : dataclass
-        Its options; with others, or after another run of the same name, the file is another.
-    compute : callable
-        Returns the arrays to keep.
+    A changed run or version of the package makes another file. A run without a folder for a cache is computed each
+    time.
     """
     if run.cache is None:
         return compute()

@@ -18,13 +18,7 @@ _SCORES = ("accuracy", "std", "weighted", "loss")
 
 
 def pandas(why: str) -> Any:
-    """Import pandas, which only those need who ask for tables.
-
-    Raises
-    ------
-    FedpflError
-        It is not installed.
-    """
+    """Import pandas, which is needed for tables alone."""
     try:
         return importlib.import_module("pandas")
     except ImportError as error:

@@ -53,14 +53,8 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 class Cluster:
     """Starts runs as jobs, and finds the jobs in the queue that an earlier grid has submitted.
 
-    Parameters
-    ----------
-    executor : submitit.Executor
-        Takes the jobs: :func:`slurm`, or submitit's executor for this machine in tests.
-    workers : int
-        Worker processes of a run's clients.
-    start : callable
-        Starts a run on the machine of its job; a job must be able to import it by its name.
+    ``executor`` is submitit's, for Slurm or, in tests, for this machine. A job imports ``start``, which starts a run,
+    by its name.
     """
 
     def __init__(self, executor: Executor, workers: int, start: Start = Process) -> None:
@@ -174,12 +168,8 @@ class Task:
 def slurm(store: Store, options: Mapping[str, Any]) -> Cluster:
     """Return what starts runs as jobs of the Slurm cluster to which this machine belongs.
 
-    Parameters
-    ----------
-    store : Store
-        Where the runs are stored; scripts and logs of the jobs are stored there, too.
-    options : mapping
-        Long options of ``sbatch``, with ``-`` or ``_``.
+    ``options`` are long options of ``sbatch``, with ``-`` or ``_``. Scripts and logs of the jobs are stored with the
+    runs.
     """
     try:
         import submitit

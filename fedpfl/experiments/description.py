@@ -129,16 +129,8 @@ class _PaperValues(_Part, extra="allow"):
 class Cell:
     """One place in the grid.
 
-    Attributes
-    ----------
-    row, column : str
-        Their names.
-    settings : dict
-        The settings of its runs, without the seed; only keys that the file or its base sets.
-    clients : tuple of int
-        The clients over which personalised accuracies are averaged; empty means all.
-    generate : tuple of str
-        Script, with its arguments, that makes the cell's data; empty: none.
+    ``settings`` are those of its runs, without the seed and defaults. ``clients`` are those over which personalised
+    accuracies are averaged; empty: all. ``generate`` is the script, with its arguments, that makes the cell's data.
     """
 
     row: str
@@ -279,14 +271,7 @@ class Experiment(_Part):
     def choices(self, scale: str, row: str, column: str, given: Collection[str] = ()) -> list[Settings]:
         """Return the combinations of values among which those of a cell are chosen; none: nothing is chosen.
 
-        Parameters
-        ----------
-        scale : str
-            One of ``SCALES``.
-        row, column : str
-            The cell.
-        given : collection of str
-            Settings that are given otherwise.
+        Settings that are given otherwise are not chosen.
         """
         known = (self.scale(scale).choose, self.columns[column].choose, self.choose)
         choose = next(of for of in known if of is not None)

@@ -60,19 +60,7 @@ Start = Callable[[PlannedRun, Store, Resources], Job]
 
 
 class Grid:
-    """Runs of a grid.
-
-    Parameters
-    ----------
-    runs : iterable of PlannedRun
-        Those of the same name count once.
-    store : Store
-        Where they are stored.
-    start : callable, optional
-        Starts a run on its share of the machine: :class:`Process`, or a job of a cluster.
-    look_seconds : float, optional
-        Pause between two looks at the runs.
-    """
+    """Runs of a grid, those of the same name once; ``start`` starts one: by default as a :class:`Process`."""
 
     def __init__(
         self, runs: Iterable[PlannedRun], store: Store, start: Start | None = None, look_seconds: float | None = None
@@ -82,21 +70,10 @@ class Grid:
         self._pause = LOOK_SECONDS if look_seconds is None else look_seconds
 
     def run(self, watcher: Watcher, jobs: int = 1, discard_models: bool = False) -> dict[str, State]:
-        """Run what is not finished; an interruption ends what runs on this machine and leaves it resumable.
+        """Run what is not finished, ``jobs`` runs at a time, and return the state of each run by name.
 
-        Parameters
-        ----------
-        watcher : Watcher
-            Shows what happens.
-        jobs : int
-            How many runs there are at the same time, each on its share of the cores.
-        discard_models : bool
-            Whether to remove the models of a run when it has finished.
-
-        Returns
-        -------
-        dict of str to State
-            The state of each run, by name.
+        An interruption ends what runs on this machine and leaves it resumable. ``discard_models`` removes the models of
+        each run that has finished.
         """
         try:
             self._store.root.mkdir(parents=True, exist_ok=True)

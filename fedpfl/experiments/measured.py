@@ -22,18 +22,7 @@ Place = tuple[str, str]  # row and column
 class Measured:
     """The runs of an experiment at a scale, and what they recorded.
 
-    Parameters
-    ----------
-    experiment : Experiment
-        The experiment.
-    scale : str
-        One of ``SCALES``.
-    store : Store
-        Where its runs are stored.
-    seeds : int, optional
-        Seeds 1 … n instead of the scale's.
-    more : mapping, optional
-        Settings that win over the file's.
+    ``seeds`` and ``more`` win over the scale's seeds and the file's settings.
 
     Attributes
     ----------

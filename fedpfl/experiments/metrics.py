@@ -36,7 +36,7 @@ class Metric:
     pool : callable
         Makes one number of those of several columns.
     short : str
-        The heading in a ranking, where the words above the table say the rest; empty: the whole heading.
+        A shorter heading for rankings.
     """
 
     heading: str
@@ -97,16 +97,7 @@ def mode_of(name: str) -> str | None:
 def measure(name: str, folder: RunFolder, notes: Path, clients: Collection[int] = ()) -> float | None:
     """Return a metric of a finished run; None where the run has no such number.
 
-    Parameters
-    ----------
-    name : str
-        The metric.
-    folder : RunFolder
-        The run.
-    notes : Path
-        The folder with what was measured after the run.
-    clients : collection of int
-        The clients whose accuracies are averaged; empty: all.
+    ``notes`` is the folder with what was measured after the run. If clients are given, only their accuracies count.
     """
     if mode := mode_of(name):
         return float(json.loads((notes / f"{NEW_CLIENTS}-{mode}.json").read_text(encoding="utf-8"))["weighted"])

@@ -27,18 +27,8 @@ def page(
 ) -> str:
     """Return a page in Markdown.
 
-    Parameters
-    ----------
-    measured : Measured
-        The runs.
-    name : str
-        What the experiment is called in commands: its name, or its file.
-    tables : sequence of Table or RankedColumn
-        What is shown, in this order.
-    pictures : mapping of str to str
-        Links to the figures of rankings, by column.
-    told : sequence of str
-        Further sentences for the page's head, such as the machine.
+    ``name`` is what the experiment is called in commands, and ``told`` are further sentences for the page's head, such
+    as the machine. ``pictures`` are links to the figures of rankings, by column.
     """
     experiment, states = measured.experiment, list(measured.states().values())
     done = f"{states.count(State.FINISHED)} of {len(states) + measured.undecided} runs are finished"

@@ -68,9 +68,9 @@ class PlannedRun:
     name : str
         Method, data set and a hash of the settings.
     settings : dict
-        All of them but the places, checked.
+        All settings but the places, checked.
     rounds : int
-        How many it has.
+        Number of rounds.
     modes : tuple of str
         Modes of ``fedpfl new-clients`` to measure after it.
     generate : tuple of str
@@ -87,23 +87,9 @@ class PlannedRun:
 def plan(
     settings: Mapping[str, Any], seed: int, measured: Collection[str] = (), generate: tuple[str, ...] = ()
 ) -> PlannedRun:
-    """Check the settings of a run and name it.
+    """Check the settings of a run, given as in ``fedpfl run -c``, and name it.
 
-    Parameters
-    ----------
-    settings : mapping
-        Keys as in ``fedpfl run -c``; what is left out takes its default.
-    seed : int
-        The run's seed.
-    measured : collection of str
-        Metrics that are wanted of it.
-    generate : tuple of str
-        Script and arguments that make its data first; empty: none.
-
-    Raises
-    ------
-    ConfigError
-        A setting is not known or not allowed, the seed is among them, or the number of clients is left open.
+    ``measured`` are the metrics that are wanted, and ``generate`` is a script with arguments that makes its data first.
     """
     check_keys(settings)
     if "seed" in settings:
@@ -128,13 +114,7 @@ def plan(
 
 
 class Store:
-    """The folder of all runs of grids.
-
-    Parameters
-    ----------
-    root : Path
-        The folder; made when it is needed.
-    """
+    """The folder of all runs of grids; it is made when it is needed."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.expanduser().absolute()
@@ -149,7 +129,7 @@ class Store:
         return RunFolder(self.root / "runs" / run.name)
 
     def cell(self, run: PlannedRun) -> Path:
-        """Return the folder of what is kept about a run."""
+        """Return the folder with everything about a run but its results."""
         return self.root / "cells" / run.name
 
     def tables(self, *names: str) -> Path:
@@ -163,7 +143,7 @@ class Store:
         return self.root / "generated" / hashlib.sha256(json.dumps(words).encode()).hexdigest()[:12]
 
     def state(self, run: PlannedRun) -> State:
-        """Say how far a run is, from its files alone."""
+        """Return how far a run is, from its files alone."""
         folder = self.folder(run)
         measured = all(self.measured(run, mode).is_file() for mode in run.modes)
         if self.trained(run) and measured:
@@ -175,7 +155,7 @@ class Store:
         return State.MISSING
 
     def trained(self, run: PlannedRun) -> bool:
-        """Say whether ``fedpfl run`` has ended well: after the summary its export can still fail."""
+        """Return whether ``fedpfl run`` has succeeded: after the summary its export can still fail."""
         return self.folder(run).finished and bool(self.outcome(run).get("trained", True))
 
     def measure(self, run: PlannedRun, metric: str, clients: Collection[int] = ()) -> float | None:
@@ -199,11 +179,11 @@ class Store:
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
     def prepare(self, run: PlannedRun) -> Path:
-        """Write the file of settings a run is started with, and make its folder ready for a try.
+        """Write the file of settings that a run is started with, and prepare its folder for a try.
 
-        What a try without a finished round left is removed; where there are rounds, the summary is, and the run counts
-        as interrupted until :meth:`note` says how this try ends. A run that is going on, as a grid that was killed
-        leaves it, stays as it is: this try will fail and say so.
+        Files of a try without a finished round are removed. If there are rounds, the summary is removed, and the run
+        counts as interrupted until :meth:`note` stores how this try ends. A run that is still active, because its grid
+        was killed, is not changed: this try will fail and say so.
         """
         folder, beside = self.folder(run), self.cell(run)
         beside.mkdir(parents=True, exist_ok=True)

@@ -49,13 +49,6 @@ class SweepPlan:
     select : str
         ``test`` orders runs and points by the best accuracy on test samples, which flatters the first of them.
         ``validation`` orders them by the samples that ``validation-fraction`` sets aside.
-
-    Attributes
-    ----------
-    points : list of dict
-        The values of ``keys`` at each point, without those that belong to another method than the point's.
-    methods : list of str
-        The names of the methods that are run.
     """
 
     def __init__(

@@ -73,18 +73,9 @@ def _cell(measured: Measured, metric: str, found: metrics.Metric, row: str, colu
 
 
 class RankedColumn(NamedTuple):
-    """The ranking of a column's rows.
+    """The ranking of a column's rows: a table with the best first, and its figure if a run has both metrics.
 
-    Attributes
-    ----------
-    column : str
-        The column.
-    table : Table
-        A line for each row, the best first, with what was chosen for it and its distance from the baseline.
-    figure : Points or None
-        The first metric over another one; None where no run has both.
-    protocol, remarks : tuple of str
-        The table's note: how all columns were measured, and remarks on this one.
+    ``protocol`` and ``remarks`` are the table's note: how all columns were measured, and remarks on this one.
     """
 
     column: str
@@ -154,7 +145,7 @@ def _drawn(measured: Measured, ranking: Ranking, column: str, title: str, best_f
 
 
 def _remarks(measured: Measured, ranking: Ranking, column: str, below: Sequence[str] | None) -> Iterator[str]:
-    """Yield what is to be said of a column's ranking; ``below`` are the rows below the baseline, if it is there."""
+    """Yield remarks on a column's ranking; ``below`` are the rows below the baseline, if it is there."""
     experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
     if below:
         yield f"Below {ranking.baseline} on these data: {', '.join(below)}."
@@ -170,7 +161,7 @@ def _remarks(measured: Measured, ranking: Ranking, column: str, below: Sequence[
 
 
 def _candidates(measured: Measured, column: str) -> Iterator[str]:
-    """Say among which values those of a column's rows are chosen."""
+    """Yield among which values those of a column's rows are chosen."""
     rows: dict[str, list[str]] = {}
     for (row, other), tried in measured.trials.items():
         if other == column:
@@ -188,7 +179,7 @@ def _published(value: str | float | None) -> TableCell:
 def figures(measured: Measured) -> list[Figure]:
     """Return a figure for each metric, where the experiment names an x axis: values over the numbers in its names.
 
-    What else is in a cell's names is the name of the curve; the paper's values are curves of their own.
+    The rest of a cell's names is the name of the curve; the paper's values are other curves.
     """
     experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
     out: list[Figure] = [ranking.figure for ranking in rankings(measured) if ranking.figure]
@@ -246,7 +237,7 @@ def _note(measured: Measured, metric: str) -> str:
 
 
 def _repeated(measured: Measured) -> Iterator[str]:
-    """Say which seeds there are, and what was set besides the file."""
+    """Yield which seeds there are, and which settings were given on the command line."""
     seeds = ", ".join(map(str, measured.seeds))
     yield f"Seed {seeds}." if len(measured.seeds) == 1 else f"Mean ± standard deviation over seeds {seeds}."
     if more := [f"{key} = {value!r}" for key, value in measured.more.items() if key not in NOT_IDENTIFYING]:
@@ -254,7 +245,7 @@ def _repeated(measured: Measured) -> Iterator[str]:
 
 
 def _thin(measured: Measured, metric: str, only: str | None = None) -> Iterator[str]:
-    """Name the cells, of all columns or of one, that have numbers of some seeds alone."""
+    """Yield which cells, of all columns or of one, have numbers of some seeds alone."""
     thin: dict[int, list[str]] = {}
     for row, column in measured.cells:
         count = len(measured.values(metric, row, column))
@@ -266,7 +257,7 @@ def _thin(measured: Measured, metric: str, only: str | None = None) -> Iterator[
 
 
 def _without(measured: Measured, metric: str, only: str | None = None) -> Iterator[str]:
-    """Say why cells, of all columns or of one, have no number."""
+    """Yield why cells, of all columns or of one, have no number."""
     found = metrics.find(metric)
     without: dict[str, list[str]] = {}
     for row, column in measured.cells:

@@ -35,20 +35,9 @@ MOST_FAILURES = 20
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report.
+    """A part of a report: a heading, paragraphs, numbers and the plain data of figures.
 
-    Parameters
-    ----------
-    title : str
-        Its heading.
-    notes : list of str
-        Paragraphs.
-    tables : list of Table
-        Numbers.
-    figures : list of Figure
-        Plain data of figures.
-    part : str
-        Sections with the same words stand under a heading of their own: a column of an experiment.
+    Sections with the same ``part`` stand under a common heading: a column of an experiment.
     """
 
     title: str
@@ -61,19 +50,8 @@ class Section:
 def sections(runs: Sequence[RunFolder], more: Sequence[Section] = ()) -> tuple[list[Section], list[str]]:
     """Return the sections of a report, and the labels of the runs in it, repetitions put together.
 
-    The columns of an experiment are parts of the report: what differs in its data is not drawn in the same axes.
-
-    Parameters
-    ----------
-    runs : sequence of RunFolder
-        In the order in which they are to appear.
-    more : sequence of Section
-        Further sections, to stand after the overview, or before the parts.
-
-    Raises
-    ------
-    ConfigError, StateError
-        Something is no run, or a file of a run is missing or damaged.
+    The columns of an experiment are parts of the report, because different data are not drawn in the same axes.
+    ``more`` are further sections, which stand after the overview, or before the parts.
     """
     columns = list(dict.fromkeys(run.column for run in runs))
     if len(columns) < 2:
@@ -88,18 +66,7 @@ def sections(runs: Sequence[RunFolder], more: Sequence[Section] = ()) -> tuple[l
 
 
 def comparison(runs: Sequence[RunFolder]) -> tuple[Table, list[Figure], list[str], list[str]]:
-    """Return of runs the overview's table, their accuracies over rounds and bytes, their labels and notes on them.
-
-    Parameters
-    ----------
-    runs : sequence of RunFolder
-        In the order in which they are to appear.
-
-    Raises
-    ------
-    ConfigError, StateError
-        Something is no run, has not begun, or a file of it is missing or damaged.
-    """
+    """Return the overview of runs as a table, the figures of their accuracies, their labels, and notes."""
     for run in runs:
         run.described()
     groups = grouped(runs)
@@ -144,7 +111,7 @@ def _overview(runs: Sequence[RunFolder], groups: Sequence[RunGroup]) -> Section:
 
 
 def _other_data(groups: Sequence[RunGroup]) -> Iterator[str]:
-    """Say in which settings of the data runs differ, on top of everything that compares them."""
+    """Yield in which settings of the data runs differ: a warning above everything that compares them."""
     settings = [
         {**parse(DataSettings, group.runs[0].config()).division(), "clients": group.clients} for group in groups
     ]
@@ -349,7 +316,7 @@ def _further() -> Section:
 
 
 def _is_one_point(result: Result) -> bool:
-    """Say whether an analysis along an axis found no curve with more than one place on it."""
+    """Return whether an analysis along an axis found no curve with more than one place on it."""
     curves = [figure for figure in result.figures if isinstance(figure, Lines)]
     places = [set(xs) for figure in curves for xs, _ in figure.series.values()]
     return len(curves) == len(result.figures) > 0 and all(len(xs) < 2 for xs in places)

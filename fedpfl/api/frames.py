@@ -13,7 +13,7 @@ from ..results.tables import Table
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# Of a test: what is one number.
+# The parts of a test that are one number.
 _SCORES = ("accuracy", "std", "weighted", "loss")
 
 

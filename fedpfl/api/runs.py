@@ -32,7 +32,7 @@ CURVES = ("personalised", "global", "validation")
 
 
 class Run:
-    """A run that has been made, or is being made elsewhere: what it has left in its folder.
+    """A run that has been made, or is being made by another process: what its folder holds.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def run(
     clients_per_gpu : int
         Clients that share a GPU at the same time (``device="cuda"``).
     resume : str, path or Run, optional
-        Go on with this run, with its settings.
+        Resume this run, with its settings.
     quiet : bool
         Show no progress.
     **settings
@@ -174,14 +174,14 @@ def run(
     Returns
     -------
     Run
-        What it has left.
+        The run, with what it has stored.
 
     Raises
     ------
     FedpflError
         A setting, the data or the model is not as it should be, or the run failed; in one line.
     KeyboardInterrupt
-        It was interrupted; no process is left, and the message says how to go on.
+        It was interrupted; no process remains, and the message says how to resume it.
 
     Notes
     -----

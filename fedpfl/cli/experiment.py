@@ -8,30 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ConfigError
-from . import app
-from .common import (
-    RunConfig,
-    can_draw,
-    overrides,
-    print_tables,
-    require_one_of,
-    require_used,
-    stdout,
-    write_figures,
-)
-from .many import (
-    DiscardModels,
-    ExecutorName,
-    Form,
-    Jobs,
-    OutputDir,
-    Quiet,
-    Runner,
-    SlurmOptions,
-    finish,
-    store,
-    write_tables,
-)
+from . import app, many
+from .common import RunConfig, can_draw, overrides, print_tables, require_one_of, require_used, stdout, write_figures
 
 if TYPE_CHECKING:
     from ..analysis.figure import Figure
@@ -67,19 +45,19 @@ def run_command(
     name: Name,
     scale: ScaleName = "smoke",
     seeds: Seeds = None,
-    jobs: Jobs = None,
-    output_dir: OutputDir = None,
+    jobs: many.Jobs = None,
+    output_dir: many.OutputDir = None,
     run_config: RunConfig = None,
     row: Rows = None,
     column: Columns = None,
-    discard_models: DiscardModels = False,
-    executor: ExecutorName = "local",
-    slurm: SlurmOptions = None,
-    quiet: Quiet = False,
+    discard_models: many.DiscardModels = False,
+    executor: many.ExecutorName = "local",
+    slurm: many.SlurmOptions = None,
+    quiet: many.Quiet = False,
 ) -> None:
     """Run an experiment, skip finished runs, and print its tables; once all are finished, write them to a folder."""
     measured = plan(name, scale, seeds, output_dir, run_config, row, column)
-    runner = Runner(output_dir, executor, slurm, jobs, discard_models, quiet)
+    runner = many.Runner(output_dir, executor, slurm, jobs, discard_models, quiet)
     states = runner.run(measured.planned())
     measured.choose()
     if more := [run for run in measured.runs.values() if run.name not in states]:  # with the chosen settings
@@ -87,10 +65,10 @@ def run_command(
     tables, figures = made(measured)
     if not row and not column:
         folder = measured.store.tables(measured.experiment.name, scale)
-        write_tables(tables, folder)
+        many.write_tables(tables, folder)
         write_figures(figures, folder)
         draw(figures, measured, folder)
-    finish(tables, {run.name: states[run.name] for run in measured.wanted()}, "markdown")
+    many.finish(tables, {run.name: states[run.name] for run in measured.wanted()}, "markdown")
 
 
 @group.command("status")
@@ -98,7 +76,7 @@ def status_command(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this experiment.")] = None,
     scale: ScaleName = "smoke",
     seeds: Seeds = None,
-    output_dir: OutputDir = None,
+    output_dir: many.OutputDir = None,
     run_config: RunConfig = None,
 ) -> None:
     """Show how far experiments are."""
@@ -121,11 +99,11 @@ def table_command(
     name: Name,
     scale: ScaleName = "smoke",
     seeds: Seeds = None,
-    output_dir: OutputDir = None,
+    output_dir: many.OutputDir = None,
     run_config: RunConfig = None,
     row: Rows = None,
     column: Columns = None,
-    form: Form = "markdown",
+    form: many.Form = "markdown",
 ) -> None:
     """Print the tables of an experiment's finished runs."""
     from ..results.tables import FORMATS
@@ -141,7 +119,7 @@ def page_command(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the page goes.")],
     scale: ScaleName = "smoke",
     seeds: Seeds = None,
-    output_dir: OutputDir = None,
+    output_dir: many.OutputDir = None,
     run_config: RunConfig = None,
     tell: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="A sentence for its head, such as the machine; repeatable.")
@@ -154,7 +132,7 @@ def page_command(
 
     measured = plan(name, scale, seeds, output_dir, run_config)
     ranked = rankings(measured)
-    pictures = draw_beside([(of.column, of.figure) for of in ranked if of.figure], measured, output)
+    pictures = draw_columns([(of.column, of.figure) for of in ranked if of.figure], measured, output)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         shown: list[Table | RankedColumn] = [*ranked, *made(measured)[0][len(ranked) :]]
@@ -165,13 +143,7 @@ def page_command(
 
 
 def files() -> list[Path]:
-    """Return the files of all experiments: of the working directory, or those that come with fedpfl.
-
-    Raises
-    ------
-    ConfigError
-        There is no folder of experiments in either.
-    """
+    """Return the files of all experiments: of the working directory, or those that come with fedpfl."""
     from ..experiments import shipped
 
     own = shipped.folder(shipped.EXPERIMENTS)
@@ -182,13 +154,7 @@ def files() -> list[Path]:
 
 
 def read(name: str) -> Experiment:
-    """Read an experiment by its name or the path of its file.
-
-    Raises
-    ------
-    ConfigError
-        There is none.
-    """
+    """Read an experiment by its name or the path of its file."""
     from ..experiments.description import load
 
     if name.endswith(".toml"):
@@ -208,13 +174,13 @@ def plan(
     from ..methods import find
 
     experiment = read(name).only(rows or (), columns or ())
-    measured = Measured(experiment, scale, store(output_dir), seeds, overrides(run_config))
+    measured = Measured(experiment, scale, many.store(output_dir), seeds, overrides(run_config))
     require_used(run_config, sorted({find(str(run.settings["method"])).name for run in measured.planned()}))
     return measured
 
 
 def made(measured: Measured) -> tuple[list[Table], list[Figure]]:
-    """Return the tables of an experiment, those of its analyses included, and its and the analyses' figures."""
+    """Return the tables and the figures of an experiment and of its analyses."""
     from ..experiments.tables import analysed, figures, tables
 
     found = analysed(measured)
@@ -222,7 +188,7 @@ def made(measured: Measured) -> tuple[list[Table], list[Figure]]:
 
 
 def draw(figures: list[Figure], measured: Measured, folder: Path) -> None:
-    """Leave figures as SVG beside their data, where matplotlib is installed; say so where it is not."""
+    """Draw figures as SVG next to their data, if matplotlib is installed."""
     if not figures:
         return
     if not can_draw():
@@ -230,11 +196,11 @@ def draw(figures: list[Figure], measured: Measured, folder: Path) -> None:
         return
     from ..report import Section, write_plots
 
-    write_plots(folder, "svg", [Section("", figures=figures)], measured.experiment.scale(measured.scale).rows)
+    write_plots(folder, "svg", [Section("", figures=figures)], measured.at.rows)
 
 
-def draw_beside(figures: list[tuple[str, Figure]], measured: Measured, page: Path) -> dict[str, str]:
-    """Draw the figures of columns into SVG files beside a page, and return the files' names by column."""
+def draw_columns(figures: list[tuple[str, Figure]], measured: Measured, page: Path) -> dict[str, str]:
+    """Draw the figures of columns into SVG files next to a page, and return the names of the files by column."""
     if not figures:
         return {}
     if not can_draw():
@@ -244,7 +210,7 @@ def draw_beside(figures: list[tuple[str, Figure]], measured: Measured, page: Pat
     from ..core.files import write_atomically
     from ..report.draw import Pen
 
-    pen = Pen(measured.experiment.scale(measured.scale).rows)
+    pen = Pen(measured.at.rows)
     page.parent.mkdir(parents=True, exist_ok=True)
     names = {column: f"{page.stem}-{file_name(column)}.svg" for column, _ in figures}
     for column, figure in figures:

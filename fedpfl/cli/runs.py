@@ -1,4 +1,4 @@
-"""``fedpfl show``, ``fedpfl export`` and ``fedpfl new-clients``: what runs have left in their folders."""
+"""``fedpfl show``, ``fedpfl export`` and ``fedpfl new-clients``: what the folders of runs hold."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _tables_of(name: str, grids: Store) -> list[Path]:
 
 
 def _list_tables(grids: Store) -> None:
-    """List sweeps and experiments, as far as they have left anything."""
+    """List sweeps and experiments that have written anything."""
     from rich.table import Table
 
     from ..experiments.sweep import SWEEPS, sweep_names, sweep_runs

@@ -9,20 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import ConfigError
-from . import app
+from . import app, many
 from .common import RunConfig, look_here, overrides, require_one_of, require_used
-from .many import (
-    DiscardModels,
-    ExecutorName,
-    Form,
-    Jobs,
-    OutputDir,
-    Quiet,
-    Runner,
-    SlurmOptions,
-    finish,
-    write_tables,
-)
 
 if TYPE_CHECKING:
     from ..experiments.sweep import SweepPlan
@@ -31,7 +19,7 @@ Select = Annotated[
     str, typer.Option(help="Order the lines by the accuracy on test or validation samples (validation-fraction).")
 ]
 
-# Of a name that is made of the methods' names.
+# The length of a name that is made of the methods' names.
 MOST_CHARACTERS = 60
 
 
@@ -50,13 +38,13 @@ def sweep_command(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 … N for each point.")] = 1,
     select: Select = "test",
     name: Annotated[str, typer.Option(help="Folder of the tables; each sweep needs one of its own.")] = "sweep",
-    jobs: Jobs = None,
-    output_dir: OutputDir = None,
-    form: Form = "markdown",
-    discard_models: DiscardModels = False,
-    executor: ExecutorName = "local",
-    slurm: SlurmOptions = None,
-    quiet: Quiet = False,
+    jobs: many.Jobs = None,
+    output_dir: many.OutputDir = None,
+    form: many.Form = "markdown",
+    discard_models: many.DiscardModels = False,
+    executor: many.ExecutorName = "local",
+    slurm: many.SlurmOptions = None,
+    quiet: many.Quiet = False,
 ) -> None:
     """Run a sweep over settings or seeds, skip finished runs, and print a line for each, the best first."""
     from ..experiments.sweep import SweepPlan
@@ -65,7 +53,7 @@ def sweep_command(
     sweep = SweepPlan(_with_clients(overrides(run_config)), grid or (), random or (), samples, seeds, select)
     require_used(run_config, sweep.methods)
     what = f"{len(sweep.points)} points over {', '.join(sweep.keys)}" if sweep.keys else f"{seeds} seeds"
-    runner = Runner(output_dir, executor, slurm, jobs, discard_models, quiet)
+    runner = many.Runner(output_dir, executor, slurm, jobs, discard_models, quiet)
     _run(sweep, name, f"Sweep {name}: {what}", runner, form)
 
 
@@ -90,13 +78,13 @@ def compare_command(
     name: Annotated[
         str, typer.Option(help="Folder of the tables; by default it follows from methods and settings.")
     ] = "",
-    jobs: Jobs = None,
-    output_dir: OutputDir = None,
-    form: Form = "markdown",
-    discard_models: DiscardModels = False,
-    executor: ExecutorName = "local",
-    slurm: SlurmOptions = None,
-    quiet: Quiet = False,
+    jobs: many.Jobs = None,
+    output_dir: many.OutputDir = None,
+    form: many.Form = "markdown",
+    discard_models: many.DiscardModels = False,
+    executor: many.ExecutorName = "local",
+    slurm: many.SlurmOptions = None,
+    quiet: many.Quiet = False,
 ) -> None:
     """Run methods on the same data, skip finished runs, and print a line for each, the best first."""
     from ..core.parts import is_reference
@@ -121,7 +109,7 @@ def compare_command(
         name = f"{'-'.join(methods)[:MOST_CHARACTERS]}-{hashlib.sha256(first.encode()).hexdigest()[:6]}"
     data = with_partitioner(parse(DataSettings, given))
     title = f"{', '.join(methods)} on {data.dataset} ({in_words(data)}, {given['num-clients']} clients)"
-    runner = Runner(output_dir, executor, slurm, jobs, discard_models, quiet)
+    runner = many.Runner(output_dir, executor, slurm, jobs, discard_models, quiet)
     _run(sweep, name, title, runner, form)
 
 
@@ -146,7 +134,7 @@ def _with_clients(given: dict[str, Any]) -> dict[str, Any]:
     return {"num-clients": default_clients(parse(DataSettings, given)) or DEFAULT_CLIENTS, **given}
 
 
-def _run(sweep: SweepPlan, name: str, title: str, runner: Runner, form: str) -> None:
+def _run(sweep: SweepPlan, name: str, title: str, runner: many.Runner, form: str) -> None:
     """Run what is not finished of a sweep, write its tables, and print where they are and what makes its report."""
     from ..experiments.sweep import SWEEPS
 
@@ -156,7 +144,7 @@ def _run(sweep: SweepPlan, name: str, title: str, runner: Runner, form: str) -> 
     sweep.note_runs(folder)  # so that the runs of a sweep that is interrupted are found by its name
     states = runner.run(sweep.runs)
     tables = sweep.tables(store, title)
-    write_tables(tables, folder)
+    many.write_tables(tables, folder)
     option = "" if store.is_default else f" --output-dir {shlex.quote(str(store.root))}"
     typer.echo(f"report: fedpfl report --sweep {shlex.quote(name)}{option}", err=True)
-    finish(tables, states, form)
+    many.finish(tables, states, form)

@@ -214,6 +214,11 @@ class Experiment(_Part):
             for metric, lines in (self.published.model_extra or {}).items()
         }
 
+    def paper_value(self, metric: str, row: str, column: str) -> str | None:
+        """Return the paper's value of a cell as a text."""
+        value = self.paper_values[metric][row][[*self.columns].index(column)]
+        return None if value is None else str(value)
+
     def scale(self, name: str) -> Scale:
         """Return a scale by name."""
         if name not in self.scales:

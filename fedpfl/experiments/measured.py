@@ -26,6 +26,8 @@ class Measured:
 
     Attributes
     ----------
+    at : Scale
+        The scale.
     cells : dict of (str, str) to Cell
         By row and column; with the chosen settings, once there are any.
     trials : dict of (str, str) to list of (dict, PlannedRun)
@@ -49,7 +51,8 @@ class Measured:
                 known = ", ".join(ANALYSES)
                 raise ConfigError("analyses", name, f"{experiment.name}: must be one of {known}")
         self.experiment, self.scale, self.store, self.more = experiment, scale, store, dict(more or {})
-        self.seeds = range(1, (seeds or experiment.scale(scale).seeds) + 1)
+        self.at = experiment.scale(scale)
+        self.seeds = range(1, (seeds or self.at.seeds) + 1)
         self.cells = {(cell.row, cell.column): cell for cell in experiment.cells(scale, more)}
         self.trials = self._trials()
         self.chosen: dict[Place, dict[str, Any]] = {}
@@ -193,8 +196,7 @@ class Measured:
 
     def options(self, analysis: str) -> dict[str, Any]:
         """Return what the experiment and this scale give an analysis: its options, and ``of``."""
-        at = self.experiment.scale(self.scale)
-        return {**self.experiment.analyses.get(analysis, {}), **at.analyses.get(analysis, {})}
+        return {**self.experiment.analyses.get(analysis, {}), **self.at.analyses.get(analysis, {})}
 
 
 def in_words(choice: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""A page of an experiment for a folder of documents: Markdown, with the command of every cell beside its numbers."""
+"""A page of an experiment for a folder of documents: Markdown, with numbers and the command of every cell."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def page(
         parts += _section(measured, shown, pictures.get(shown.column))
         parts.append(_commands(measured, name, [shown.column]))
     if not experiment.ranking:
-        parts.append(_commands(measured, name, experiment.scale(measured.scale).columns))
+        parts.append(_commands(measured, name, measured.at.columns))
     return "\n\n".join(parts) + "\n"
 
 
 def command(measured: Measured, name: str, verb: str, row: str = "", column: str = "") -> str:
     """Return the command that runs all cells, or one."""
     words = ["fedpfl", "experiment", verb, name, "--scale", measured.scale]
-    if len(measured.seeds) != measured.experiment.scale(measured.scale).seeds:
+    if len(measured.seeds) != measured.at.seeds:
         words += ["--seeds", str(len(measured.seeds))]
     words += [word for key, of in (("--row", row), ("--column", column)) if of for word in (key, of)]
     for key, value in measured.more.items():

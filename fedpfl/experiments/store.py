@@ -1,4 +1,4 @@
-"""Where the runs of grids lie, each under a name that follows from its settings, so that equal runs are run once.
+"""Where the runs of grids are stored, each under a name that follows from its settings: equal runs are run once.
 
 ::
 
@@ -11,7 +11,7 @@
     ROOT/state/                      the clients' personal arrays
     ROOT/jobs/ID_…                   scripts and logs of a cluster's jobs
     ROOT/generated/HASH/             data that a script of an experiment made
-    ROOT/tables/EXPERIMENT/SCALE/    tables as `fedpfl experiment run` left them
+    ROOT/tables/EXPERIMENT/SCALE/    tables that `fedpfl experiment run` wrote
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NOT_IDENTIFYING = frozenset({
     "tracker", "tracker-project",
 })  # fmt: skip
 
-# Settings that are younger than runs that are stored: at their defaults they do not count, so that names stay.
+# Settings that were added after runs were stored: at their defaults they do not count, so that names do not change.
 ADDED_LATER = frozenset({
     "label-column", "client-column", "split-column", "ignore-columns", "class-names", "window-column", "window-length",
     "window-step",
@@ -185,13 +185,13 @@ class Store:
         counts as interrupted until :meth:`note` stores how this try ends. A run that is still active, because its grid
         was killed, is not changed: this try will fail and say so.
         """
-        folder, beside = self.folder(run), self.cell(run)
-        beside.mkdir(parents=True, exist_ok=True)
+        folder, cell = self.folder(run), self.cell(run)
+        cell.mkdir(parents=True, exist_ok=True)
         with suppress(StateError), folder.alone() if folder.path.is_dir() else nullcontext():
             self._make_ready(run)
         places = {"output-dir": str(folder.path.parent), "state-dir": str(self.root / "state")}
         values = {**run.settings, **places, "run-name": run.name, "resume": False}
-        path = beside / "settings.toml"
+        path = cell / "settings.toml"
         write_atomically(path, to_toml(values).encode())
         return path
 

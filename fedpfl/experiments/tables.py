@@ -32,21 +32,17 @@ def tables(measured: Measured) -> list[Table]:
 
 
 def _table(measured: Measured, metric: str) -> Table:
-    experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
-    found = metrics.find(metric)
-    published = experiment.paper_values.get(metric)
-    order = list(experiment.columns)
-    kinds = [f"{measured.scale} scale", *(["published"] if published else [])]  # nobody shall take one for the other
+    experiment, at = measured.experiment, measured.at
+    published = metric in experiment.paper_values
+    kinds = [f"{measured.scale} scale", *["published"] * published]  # nobody shall take one for the other
     heads = [f"{column} ({kind})" for column in at.columns for kind in kinds]
     rows: list[list[TableCell]] = []
     for row in at.rows:
-        cells: list[TableCell] = [row]
+        rows.append([row])
         for column in at.columns:
-            cells.append(_cell(measured, metric, found, row, column))
-            if published:
-                cells.append(_published(published[row][order.index(column)]))
-        rows.append(cells)
-    what, digits = _heading(experiment, found)
+            rows[-1].append(_cell(measured, metric, row, column))
+            rows[-1] += [experiment.paper_value(metric, row, column)] if published else []
+    what, digits = _heading(experiment, metrics.find(metric))
     return Table(f"{experiment.title}: {what}", ["", *heads], rows, digits, note=_note(measured, metric))
 
 
@@ -59,12 +55,12 @@ def _heading(experiment: Experiment, found: metrics.Metric) -> tuple[str, int]:
     return found.heading, found.digits
 
 
-def _cell(measured: Measured, metric: str, found: metrics.Metric, row: str, column: str) -> TableCell:
+def _cell(measured: Measured, metric: str, row: str, column: str) -> TableCell:
     if (row, column) in measured.experiment.not_covered:
         return None
     if values := measured.values(metric, row, column):
         plain = measured.experiment.fractions or measured.experiment.relative_to
-        return Spread.of(values) if plain else found.spread(values)
+        return Spread.of(values) if plain else metrics.find(metric).spread(values)
     of = measured.pooled(row, column) or [column]
     states = {measured.state(row, other, seed) for seed in measured.seeds for other in of}
     if states == {State.FINISHED}:
@@ -87,19 +83,17 @@ class RankedColumn(NamedTuple):
 
 def rankings(measured: Measured) -> list[RankedColumn]:
     """Return what an experiment with a ranking shows of each column."""
-    experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
-    if experiment.ranking is None:
-        return []
-    return [_ranking(measured, experiment.ranking, column) for column in at.columns]
+    ranking = measured.experiment.ranking
+    return [_ranking(measured, ranking, column) for column in measured.at.columns] if ranking else []
 
 
 def _ranking(measured: Measured, ranking: Ranking, column: str) -> RankedColumn:
-    experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
+    experiment, at = measured.experiment, measured.at
     first, compared = experiment.metrics[0], ranking.baseline in at.rows
     lines: list[tuple[float, list[TableCell]]] = []
     below: list[str] = []
     for row in at.rows:
-        numbers = [_cell(measured, metric, metrics.find(metric), row, column) for metric in experiment.metrics]
+        numbers = [_cell(measured, metric, row, column) for metric in experiment.metrics]
         chosen = measured.chosen.get((row, column))
         cells = [row, *numbers, *([in_words(chosen) if chosen else None] if measured.trials else [])]
         if compared:
@@ -134,7 +128,7 @@ def _drawn(measured: Measured, ranking: Ranking, column: str, title: str, best_f
     """Draw the first metric over another one. The legend has the table's order, which is also that of the points."""
     experiment = measured.experiment
     names = (ranking.over, experiment.metrics[0])
-    found = {row: [_cell(measured, name, metrics.find(name), row, column) for name in names] for row in best_first}
+    found = {row: [_cell(measured, name, row, column) for name in names] for row in best_first}
     series = {row: ([x.mean], [y.mean]) for row, (x, y) in found.items() if isinstance(x, Spread)
               and isinstance(y, Spread)}  # fmt: skip
     if not series:
@@ -146,7 +140,7 @@ def _drawn(measured: Measured, ranking: Ranking, column: str, title: str, best_f
 
 def _remarks(measured: Measured, ranking: Ranking, column: str, below: Sequence[str] | None) -> Iterator[str]:
     """Yield remarks on a column's ranking; ``below`` are the rows below the baseline, if it is there."""
-    experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
+    experiment, at = measured.experiment, measured.at
     if below:
         yield f"Below {ranking.baseline} on these data: {', '.join(below)}."
     elif below is not None:
@@ -172,21 +166,15 @@ def _candidates(measured: Measured, column: str) -> Iterator[str]:
         yield f"Chosen for {whose} with seed {measured.seeds[0]} on the samples for validation, among {values}."
 
 
-def _published(value: str | float | None) -> TableCell:
-    return None if value is None else str(value)
-
-
 def figures(measured: Measured) -> list[Figure]:
     """Return a figure for each metric, where the experiment names an x axis: values over the numbers in its names.
 
     The rest of a cell's names is the name of the curve; the paper's values are other curves.
     """
-    experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
+    experiment, at = measured.experiment, measured.at
     out: list[Figure] = [ranking.figure for ranking in rankings(measured) if ranking.figure]
     place = re.compile(rf"(?:^|, ){re.escape(experiment.x)} (-?[\d.]+(?:e-?\d+)?)(?=,|$)")
-    order = list(experiment.columns)
     for metric in experiment.metrics if experiment.x else ():
-        found, published = metrics.find(metric), experiment.paper_values.get(metric)
         points: dict[str, list[tuple[float, Spread]]] = {}
         for row, column in product(at.rows, at.columns):
             name = f"{row}, {column}"
@@ -194,9 +182,9 @@ def figures(measured: Measured) -> list[Figure]:
             if not where:
                 continue
             curve = place.sub("", name, count=1).removeprefix(", ")
-            cells = {curve: _cell(measured, metric, found, row, column)}
-            if published:
-                cells[f"{curve}, published"] = _published(published[row][order.index(column)])
+            cells = {curve: _cell(measured, metric, row, column)}
+            if metric in experiment.paper_values:
+                cells[f"{curve}, published"] = experiment.paper_value(metric, row, column)
             for of, cell in cells.items():
                 if value := _number(cell):
                     points.setdefault(of, []).append((float(where.group(1)), value))
@@ -205,7 +193,7 @@ def figures(measured: Measured) -> list[Figure]:
             lines = {name: ([x for x, _ in of], [value.mean for _, value in of]) for name, of in series.items()}
             bands = {name: [value.std or 0.0 for _, value in of] for name, of in series.items()
                      if any(value.std for _, value in of)}  # fmt: skip
-            heading, _ = _heading(experiment, found)
+            heading, _ = _heading(experiment, metrics.find(metric))
             out.append(Lines(f"{experiment.title}: {heading}", experiment.x, heading, lines, bands))
     return out
 
@@ -219,7 +207,7 @@ def _number(cell: TableCell) -> Spread | None:
 
 
 def _note(measured: Measured, metric: str) -> str:
-    experiment, at = measured.experiment, measured.experiment.scale(measured.scale)
+    experiment, at = measured.experiment, measured.at
     parts = [f"{experiment.paper}. Scale {measured.scale}: {at.remarks}", experiment.remarks]
     parts += _repeated(measured)
     parts += _thin(measured, metric)
@@ -261,7 +249,7 @@ def _without(measured: Measured, metric: str, only: str | None = None) -> Iterat
     found = metrics.find(metric)
     without: dict[str, list[str]] = {}
     for row, column in measured.cells:
-        if only in (None, column) and _cell(measured, metric, found, row, column) is None:
+        if only in (None, column) and _cell(measured, metric, row, column) is None:
             reason = measured.experiment.no_number.get((metric, row, column), "")
             without.setdefault(reason, []).append(f"{row}, {column}" if only is None else row)
     what = "such number" if only is None else f"“{found.short or found.heading}”"
@@ -298,10 +286,9 @@ def _curves(measured: Measured, name: str) -> Table:
 def analysed(measured: Measured) -> Result:
     """Return what the experiment's analyses find in the runs that have finished."""
     out = Result()
-    at = measured.experiment.scale(measured.scale)
     for name in measured.experiment.analyses:
         options = measured.options(name)
-        columns = at.columns if options.pop("of") == BY_COLUMN else (None,)
+        columns = measured.at.columns if options.pop("of") == BY_COLUMN else (None,)
         options = {key.replace("-", "_"): value for key, value in options.items()}
         for column in columns:
             runs = measured.finished(column)

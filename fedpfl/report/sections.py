@@ -7,7 +7,7 @@ here; everything else comes from the analyses (:mod:`fedpfl.analysis`) that find
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -176,33 +176,34 @@ def _curves(groups: Sequence[RunGroup]) -> Iterator[Section]:
 def _over(
     title: str, groups: Sequence[RunGroup], number: str, y: str = "accuracy in percent", factor: float = 100
 ) -> list[Figure]:
-    series, bands = {}, {}
-    for group in groups:
-        rounds, means, stds = _mean(group, number, factor)
-        if rounds:
-            series[group.label] = rounds, means
-            if stds:
-                bands[group.label] = stds
-    return [Lines(title, "round", y, series, bands)] if series else []
+    """Draw a number, times a factor, over the rounds."""
+    return _drawn(title, "round", y, {group: _mean(group, number, factor) for group in groups})
 
 
 def _over_bytes(title: str, groups: Sequence[RunGroup]) -> list[Figure]:
-    series, bands = {}, {}
+    """Draw the personalised accuracy over the mean traffic of the runs."""
+    curves = {}
     for group in groups:
         rounds, means, stds = _mean(group, "personalised.accuracy", 100)
         totals = [run.history().traffic() for run in group.runs]
-        if rounds:
-            series[group.label] = [statistics.fmean(total[n] / 1e6 for total in totals) for n in rounds], means
-            if stds:
-                bands[group.label] = stds
-    if not series:
-        return []
-    lasts = [xs[-1] for xs, _ in series.values()]
-    log = min(xs[0] for xs, _ in series.values()) > 0 and max(lasts) > WIDE * min(lasts)
-    return [Lines(title, "MB, up and down", "accuracy in percent", series, bands, log_x=log)]
+        curves[group] = [statistics.fmean(total[n] / 1e6 for total in totals) for n in rounds], means, stds
+    ends = [(xs[0], xs[-1]) for xs, _, _ in curves.values() if xs]
+    lasts = [last for _, last in ends]
+    log = bool(ends) and min(ends)[0] > 0 and max(lasts) > WIDE * min(lasts)
+    return _drawn(title, "MB, up and down", "accuracy in percent", curves, log)
 
 
-def _mean(group: RunGroup, number: str, factor: float) -> tuple[list[int], list[float], list[float]]:
+# xs and means of a group and, for several runs, standard deviations.
+Curve = tuple[list[Any], list[float], list[float]]
+
+
+def _drawn(title: str, x: str, y: str, curves: Mapping[RunGroup, Curve], log: bool = False) -> list[Figure]:
+    series = {group.label: (xs, means) for group, (xs, means, _) in curves.items() if xs}
+    bands = {group.label: stds for group, (_, _, stds) in curves.items() if stds}
+    return [Lines(title, x, y, series, bands, log)] if series else []
+
+
+def _mean(group: RunGroup, number: str, factor: float) -> Curve:
     """Return rounds, means and standard deviations of a number times a factor, over the rounds that all runs have.
 
     Runs without the number do not count; one run alone has no deviations.

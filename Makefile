@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= default
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help install dist docs simulate test test-cluster test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
+.PHONY: help install dist lock pin docs simulate test test-attacks test-cluster test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,7 @@ simulate: install ## the default experiment: FedDecomp on scikit-learn's digits,
 	$(BIN)/fedpfl run
 
 docs: install ## the documentation's site, in build/site; needs no network, fails on a warning or a dead link
+	$(BIN)/python docs/tools/records.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: install ## ruff and mypy
@@ -35,11 +36,35 @@ lint: install ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-dist: install ## wheel and source package in dist/, and the bundle for Flower there
+# SIGNING_KEY=~/.ssh/id_ed25519 signs the checksums; jetson/verify.sh checks them.
+dist: install ## wheel, source package and Flower's bundle in dist/, with lists of their packages (SBOM) and checksums
 	mkdir -p dist
-	rm -f dist/fedpfl-* dist/*.fab
+	rm -f dist/fedpfl* dist/SHA256SUMS*
 	$(BIN)/hatchling build --directory dist
 	cd dist && $(abspath $(BIN))/flwr build --app ..
+	$(call sbom,deploy/requirements-server.txt,server)
+	$(call sbom,jetson/requirements-nano.txt,device)
+	cd dist && sha256sum fedpfl* > SHA256SUMS
+	@$(if $(SIGNING_KEY),ssh-keygen -q -Y sign -f $(SIGNING_KEY) -n fedpfl dist/SHA256SUMS, \
+		echo 'dist/SHA256SUMS is not signed; make dist SIGNING_KEY=~/.ssh/id_ed25519 signs it')
+
+# CycloneDX: every package of a lock, its version and its files' hashes.
+sbom = $(BIN)/cyclonedx-py requirements --no-validate --pyproject pyproject.toml --mc-type application \
+	--output-reproducible --output-file dist/fedpfl-$(2).cdx.json $(1)
+
+# Pins that are there stay. LOCK_OPTIONS=--upgrade renews them, LOCK_OPTIONS='--torch-backend cpu' leaves CUDA out.
+LOCK ?= deploy/requirements-server.txt
+lock: install ## the packages of a server with their hashes, from pyproject.toml; LOCK=FILE writes another file
+	echo 'hatchling>=1.25' | UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile --quiet --universal \
+		--python-version 3.11 --only-binary :all: --generate-hashes --extra mqtt --output-file $(LOCK) $(LOCK_OPTIONS) \
+		pyproject.toml -
+
+pin: ## the digests that deploy/docker's images have now; needs docker and the network
+	@for image in $$(sed -n 's/^FROM \([^@ ]*\).*/\1/p' deploy/docker/*.Dockerfile | sort -u); do \
+		docker pull --quiet $$image >/dev/null && digest=$$(docker image inspect --format '{{index .RepoDigests 0}}' $$image) \
+		&& sed -i "s|^FROM $$image[^ ]*|FROM $$image@$${digest#*@}|" deploy/docker/*.Dockerfile \
+		&& echo "$$image@$${digest#*@}" || exit 1; \
+	done
 
 # The command, and the package if it has another name.
 TOOLS := mosquitto shellcheck bats chromium
@@ -57,6 +82,10 @@ packages: ## what tests use of Debian's or Ubuntu's packages, if it is missing a
 
 test: lint packages ## lint, then the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# Those of a few seconds are part of `make test`, too.
+test-attacks: install packages ## false clients, damaged files, greedy devices; minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m '' tests/attacks
 
 test-cluster: install ## `flwr run .` on a Ray cluster of two nodes, here on one machine; two minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster tests/test_cluster.py

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .version import __version__
+
 if TYPE_CHECKING:
     from .api.many import Comparison, Sweep, compare, sweep
     from .api.runs import Run, load, run
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     from .models import BaseHeadModel
     from .rules import Rule
     from .training.phase import Phase
-
-__version__ = "0.1.0"
 
 # A name → the module of this package that it is in.
 _PUBLIC = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from logging import WARNING, getLogger
 
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
@@ -13,6 +14,7 @@ from .core.payload import Payload, is_probe
 from .core.settings import require_absolute
 from .flower_private import CLIENT_APP_RAISED_EXCEPTION
 
+logger = getLogger("flwr")
 app = ClientApp()
 
 
@@ -22,10 +24,15 @@ def _answer(kind: str, message: Message, context: Context) -> Message:
 
     try:
         require_absolute(context.run_config)
-        reply = _reply(kind, from_content(message.content), context)
+        payload = from_content(message.content)
+        if kind == "query":
+            payload.config["in-turn"] = not _simulated()
+        reply = _reply(kind, payload, context)
         if kind == "query":
             reply.config["in-turn"] = not _simulated()
     except FedpflError as error:
+        if not _simulated():  # there the server's log is the same
+            logger.log(WARNING, "fedpfl: %s", error)
         return Message(Error(CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=message)
     # A simulation's objects need no requests.
     return Message((to_content if _simulated() else to_framed_content)(reply), reply_to=message)

@@ -13,6 +13,8 @@ CLIENT_APP_RAISED_EXCEPTION = 2
 # the MQTT bridge therefore has to know which requests are SuperNodes', and which of those are worth waiting for.
 FLEET_API = "/v1/fleet/"
 PULL_MESSAGES = "/pull-messages"
+# The header by which the bridge knows one SuperNode from another; the SuperLink checks the signature that goes with it.
+PUBLIC_KEY_HEADER = "flwr-public-key"
 
 # A SuperLink that answers here has started. The documented commands are slower to ask than it is to start.
 HEALTH = "/health"

@@ -18,11 +18,15 @@ May be run again at any time: what is there already stays as it is.
 
   --check               change nothing; say what would be done and what is in the way
   --offline FOLDER      take everything from a bundle made by wheelhouse.sh; without it packages come from PyPI
+  --allowed-signers FILE
+                        refuse a bundle that none of these keys has signed (wheelhouse.sh --sign); needs OpenSSH 8.2
   --target BOARD        nano (Jetson Nano, JetPack 4.6), orin (Orin Nano, JetPack 6), pi (Raspberry Pi OS, 64 bit) or
                         auto (the default: what the device tree says)
   --prefix FOLDER       where to install (default /opt/fedpfl)
   --user NAME           system user for the services, made if it is missing; its home is the state folder
   --state FOLDER        the user's home, which uninstall.sh keeps (default /var/lib/fedpfl)
+  --policy FILE         what this device takes part in; made from policy.toml beside this script if it is missing, and
+                        never overwritten (default /etc/fedpfl/policy.toml with --user, else policy.toml in the prefix)
   --python PATH         a Python 3.11 that is there already, instead of one of fedpfl's own
   --wheel FILE          fedpfl's wheel (default: the bundle's, or else the checkout in which this script is)
   --lock FILE           hash-pinned packages (default requirements-nano.txt beside this script)
@@ -85,8 +89,8 @@ trap '[[ $? == 0 ]] || $explained || fail "could not $doing; the lines above say
 
 # -- options --
 
-bundle='' target=auto prefix=/opt/fedpfl user='' state=/var/lib/fedpfl python='' wheel='' lock='' time_server=''
-swap='' zram=false power_mode='' any_machine=false
+bundle='' signers='' target=auto prefix=/opt/fedpfl user='' state=/var/lib/fedpfl python='' wheel='' lock='' time_server=''
+policy='' swap='' zram=false power_mode='' any_machine=false
 
 whole_number() {  # OPTION VALUE
     [[ $2 =~ ^(0|[1-9][0-9]{0,5})$ ]] || wrong_usage "$1 $2: must be a whole number"
@@ -98,14 +102,16 @@ while (($#)); do
         --zram) zram=true ;;
         --any-machine) any_machine=true ;;
         --help | -h) usage; exit 0 ;;
-        --offline | --target | --prefix | --user | --state | --python | --wheel | --lock | --time-server | --swap | --power-mode)
+        --offline | --allowed-signers | --target | --prefix | --user | --state | --policy | --python | --wheel | --lock | --time-server | --swap | --power-mode)
             [[ -n ${2:-} ]] || wrong_usage "$1 needs a value"
             case $1 in
                 --offline) bundle=$2 ;;
+                --allowed-signers) signers=$2 ;;
                 --target) target=$2 ;;
                 --prefix) prefix=$2 ;;
                 --user) user=$2 ;;
                 --state) state=$2 ;;
+                --policy) policy=$2 ;;
                 --python) python=$2 ;;
                 --wheel) wheel=$2 ;;
                 --lock) lock=$2 ;;
@@ -122,9 +128,13 @@ done
 [[ $target =~ ^(nano|orin|pi|auto)$ ]] || wrong_usage "--target $target: must be nano, orin, pi or auto"
 [[ $prefix == /?* ]] || wrong_usage "--prefix $prefix: must be an absolute path"
 [[ $state == /?* ]] || wrong_usage "--state $state: must be an absolute path"
+[[ -z $policy || $policy == /?* ]] || wrong_usage "--policy $policy: must be an absolute path"
 [[ -z $user || $user =~ ^[a-z_][a-z0-9_-]{0,31}$ ]] || wrong_usage "--user $user: must be a name in lower case"
+[[ -z $signers || -n $bundle ]] || wrong_usage '--allowed-signers needs --offline'
 [[ $swap != 0 ]] || wrong_usage "--swap 0: must be at least 1 (MiB)"
 
+if [[ -z $policy && -n $user ]]; then policy=$root/etc/fedpfl/policy.toml; fi
+policy=${policy:-$prefix/policy.toml}
 lock_given=$lock
 lock=${lock:-$here/requirements-nano.txt}
 venv=$prefix/venv
@@ -274,6 +284,7 @@ check_rights() {
     if [[ $(id -u) != 0 ]]; then
         [[ -z $needs ]] || problem "rights:$needs must be run as root (sudo)"
         [[ -w $(existing "$prefix") ]] || problem "rights: $prefix cannot be written; run as root (sudo) or choose --prefix"
+        [[ -e $policy || -w $(existing "$policy") ]] || problem "rights: $policy cannot be written; choose --policy"
     fi
     if [[ -d $prefix && ! -f $record && -n $(ls -A "$prefix") ]]; then
         problem "prefix: $prefix holds something that this script did not install; choose another --prefix"
@@ -293,10 +304,17 @@ check_rights() {
 check_sources() {
     local version found
     [[ -f $lock ]] || problem "lock: $lock is not there"
+    [[ -e $policy || -f $here/policy.toml ]] || problem "policy: $here/policy.toml is not there"
     if [[ -n $bundle ]]; then
         if ! bundle=$(cd "$bundle" 2> /dev/null && pwd) || [[ ! -f $bundle/SHA256SUMS ]]; then
             problem 'bundle: the folder of --offline has no SHA256SUMS; make it with wheelhouse.sh'
             bundle=''
+        elif [[ -n $signers ]]; then
+            if found=$("$here/verify.sh" "$bundle" "$signers" 2>&1); then
+                good "bundle: ${found#ok: }"
+            else
+                problem "bundle: ${found#error: }"
+            fi
         elif ! found=$(cd "$bundle" && sha256sum --check --strict --quiet SHA256SUMS 2>&1); then
             problem "bundle: damaged: $(head -n 1 <<< "$found")"
         else
@@ -343,6 +361,16 @@ make_user() {
 
 make_state() {
     install -d -m 0700 -o "$user" -g "$(id -gn "$user")" "$state"
+}
+
+make_policy() {
+    local folder
+    folder=$(dirname "$policy")
+    mkdir -p "$folder"
+    cp "$here/policy.toml" "$policy.new"
+    chmod 0644 "$policy.new"
+    mv "$policy.new" "$policy"
+    [[ -n $(recorded policy) ]] || remember policy "$policy"
 }
 
 unpack_python() {
@@ -394,7 +422,8 @@ project_digest() {
 
 install_project() {
     # The packages are the lock's: fedpfl's own list has what a simulation needs as well.
-    pip install --no-deps --force-reinstall --no-cache-dir "${wheel:-$here/..}"
+    # A checkout is built with the lock's hatchling: an isolated build would fetch one without a hash.
+    pip install --no-deps --no-index --no-build-isolation --force-reinstall --no-cache-dir "${wheel:-$here/..}"
     project_digest > "$venv/.fedpfl"
 }
 
@@ -481,6 +510,7 @@ main() {
         [[ -d $state ]] || act "make $state, for $user alone" make_state
         $check_only || [[ -n $(recorded state) ]] || remember state "$state"
     fi
+    [[ -e $policy ]] || act "write the policy $policy" make_policy
     install_python
     if ! packages_installed; then
         act "install the packages of ${lock##*/} into $venv" install_packages

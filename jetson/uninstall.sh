@@ -14,7 +14,8 @@ services first.
 
   --check               change nothing; say what would be removed
   --prefix FOLDER       where fedpfl is installed (default /opt/fedpfl)
-  --keep-state          keep the state folder (the clients' personal arrays) and the user it belongs to: the default
+  --keep-state          keep the state folder (the clients' personal arrays), the user it belongs to and the policy: the
+                        default
   --purge-state         remove them, too; the personal arrays cannot be had back
   --help                this text
 HELP
@@ -51,6 +52,7 @@ fi
 recorded() { sed -n "s/^$1=//p" "$record"; }
 user=$(recorded user) state=$(recorded state) swap_file=$(recorded swap) power_mode=$(recorded power-mode)
 zram=$(recorded zram)
+policy=$(recorded policy)
 
 act() {  # DESCRIPTION COMMAND…
     if $check_only; then
@@ -96,6 +98,13 @@ if [[ -n $state ]]; then
     else
         act "remove Flower's and other programs' caches in $state" rm -rf "$state/.flwr" "$state/.cache"
         echo "kept: $state${user:+ and its user $user}; to remove: rm -r $state${user:+ && userdel $user}"
+    fi
+fi
+if [[ -n $policy && $policy != "$prefix"/* ]]; then
+    if $purge; then
+        act "remove the policy $policy" rm -f "$policy"
+    else
+        echo "kept: the policy $policy"
     fi
 fi
 # Last, because the record lies in it: what stopped half-way can be run again.

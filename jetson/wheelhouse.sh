@@ -14,7 +14,9 @@ it, SHA256SUMS. Needs pip and the network. On the device: sudo FOLDER/install.sh
   --python-archive FILE python-build-standalone's cpython-3.11.…-aarch64-unknown-linux-gnu-install_only.tar.gz (or
                         …_stripped.tar.gz); without it the devices need a Python 3.11 (install.sh --python)
   --python-sha256 SUM   what its SHA-256 has to be: the release's page names it
+  --unverified-python   take the archive without --python-sha256, whatever is in it
   --python PATH         interpreter whose pip downloads and builds (default: the checkout's .venv, or python3)
+  --sign KEY            sign SHA256SUMS with an ssh key (ssh-keygen -Y sign); verify.sh checks it
   --help                this text
 HELP
 }
@@ -26,16 +28,18 @@ fail() {  # MESSAGE [EXIT CODE]
 
 wrong_usage() { fail "$1 (--help lists the options)" 2; }
 
-folder='' archive='' archive_sum='' python=''
+folder='' archive='' archive_sum='' unverified=false python='' key=''
 while (($#)); do
     case $1 in
         --help | -h) usage; exit 0 ;;
-        --python-archive | --python-sha256 | --python)
+        --unverified-python) unverified=true ;;
+        --python-archive | --python-sha256 | --python | --sign)
             [[ -n ${2:-} ]] || wrong_usage "$1 needs a value"
             case $1 in
                 --python-archive) archive=$2 ;;
                 --python-sha256) archive_sum=$2 ;;
                 --python) python=$2 ;;
+                --sign) key=$2 ;;
             esac
             shift
             ;;
@@ -56,8 +60,13 @@ if [[ -n $archive ]]; then
     [[ ${archive##*/} =~ ^cpython-3\.11\.[0-9]+.*aarch64-unknown-linux-gnu-install_only(_stripped)?\.tar\.gz$ ]] \
         || fail "${archive##*/}: must be called cpython-3.11.…-aarch64-unknown-linux-gnu-install_only.tar.gz"
     sum=$(sha256sum < "$archive")
-    [[ -z $archive_sum || ${sum%% *} == "$archive_sum" ]] || fail "${archive##*/}: its SHA-256 is ${sum%% *}, not $archive_sum"
+    if [[ -n $archive_sum ]]; then
+        [[ ${sum%% *} == "$archive_sum" ]] || fail "${archive##*/}: its SHA-256 is ${sum%% *}, not $archive_sum"
+    elif ! $unverified; then
+        wrong_usage '--python-archive needs --python-sha256 SUM, which the release names, or --unverified-python'
+    fi
 fi
+[[ -z $key || -f $key ]] || fail "$key is not there"
 if [[ -z $python ]]; then
     if [[ -x $here/../.venv/bin/python ]]; then python=$here/../.venv/bin/python; else python=python3; fi
 fi
@@ -74,12 +83,15 @@ pip download --dest "$new/wheels" --no-deps --require-hashes --requirement "$her
     --only-binary :all: --implementation cp --python-version 3.11 --abi cp311 --abi abi3 --abi none \
     --platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64
 echo "fedpfl's wheel"
-pip wheel --no-deps --wheel-dir "$new" "$here/.."
-cp "$here"/{install.sh,uninstall.sh,training_step.py,requirements-nano.txt} "$new"
+# Built with the lock's hatchling.
+pip wheel --no-deps --no-index --find-links "$new/wheels" --wheel-dir "$new" "$here/.."
+cp "$here"/{install.sh,uninstall.sh,verify.sh,training_step.py,requirements-nano.txt,policy.toml} "$new"
 [[ -z $archive ]] || cp "$archive" "$new"
 sums=$(cd "$new" && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum)
 printf '%s\n' "$sums" > "$new/SHA256SUMS"
+[[ -z $key ]] || ssh-keygen -q -Y sign -f "$key" -n fedpfl "$new/SHA256SUMS"
 rm -rf "$folder"
 mv "$new" "$folder"
 echo "ok: $(find "$folder/wheels" -type f | wc -l) wheels, $(du -sm "$folder" | cut -f 1) MiB in $folder"
 [[ -n $archive ]] || echo 'note: without Python (--python-archive): devices need --python, a Python 3.11 of their own'
+[[ -n $key ]] || echo 'note: not signed (--sign)'

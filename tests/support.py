@@ -39,7 +39,7 @@ from fedpfl.transports.local import LocalTransport
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
 # Nodes in this process are all there from the beginning.
-flower.SETTLED_SECONDS = 0.0
+flower.SETTLED_SECONDS = flower.GRACE_SECONDS = 0.0
 
 
 class Clock:
@@ -188,6 +188,12 @@ def arrays(folder: RunFolder, tmp_path: Path) -> dict[str, np.ndarray]:
         newest = sorted(client.glob("round-*.safetensors"))[-1]
         found.update({f"{client.name}/{newest.name}/{k}": v for k, v in load_file(newest).items()})
     return found
+
+
+def edit_settings(run: Path, change: Callable[[str], str]) -> None:
+    """Change a run's stored settings, and delete the line of their checksum, as a user does who means the change."""
+    path = run / "config.toml"
+    path.write_text(change(path.read_text().partition("\n")[2]))
 
 
 def engine(num_nodes: int, values: dict[str, Any]) -> LocalTransport:

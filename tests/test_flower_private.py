@@ -156,6 +156,7 @@ def test_the_private_names_are_those_of_the_flower_that_is_installed():
     }
     assert lost == exchange.LOST
     assert f'"{flower_private.FLEET_API.rstrip("/")}{flower_private.PULL_MESSAGES}"' in sources
+    assert f'FLEET_HTTP_PUBLIC_KEY_HEADER = "{flower_private.PUBLIC_KEY_HEADER}"' in sources
     assert f'get("{flower_private.HEALTH}"' in sources
     assert f'"{flower_private.TASK_POLL_INTERVAL}"' in sources
     assert f'log(INFO, "{flower_private.TASK_ENDED} ' in sources

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "fedpfl"
 
 # Lowest first; a package may import what stands before it, and files of its own.
 LAYERS = [
-    ["core", "flower_private"],
+    ["core", "flower_private", "version"],
     ["data", "layers", "models", "mqtt"],
     ["rules", "training"],
     ["methods"],
@@ -32,51 +32,64 @@ LAYERS = [
     ["report"],
     ["api"],
     ["cli"],
+    ["fedpfl"],  # the package's own __init__.py, which hands on names
 ]
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
 
 
-def part_of(path):
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def module_of(path):
+    return ".".join((PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
 
 
-def imports(path):
-    """Yield (package part or foreign module, whether it is imported when the file is) of a file's imports."""
-    tree = ast.parse(path.read_text())
-    typing_only = {
-        child
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for child in ast.walk(node)
-    }
-    depth = len(path.relative_to(PACKAGE).parts)
-    for node in ast.walk(tree):
-        if node in typing_only:
-            continue
+MODULES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def part_of(module):
+    """Return the package or file, at the top of fedpfl, that a module belongs to."""
+    return module.split(".")[:2][-1]
+
+
+def imports(module):
+    """Yield the modules that a module imports anywhere, in functions and for type checkers too; others' as they are."""
+    path = MODULES[module]
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from ((alias.name.split(".")[0], False) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            yield (node.module or "").split(".")[0], False
-        elif isinstance(node, ast.ImportFrom) and node.level == depth:
-            names = [node.module.split(".")[0]] if node.module else [alias.name for alias in node.names]
-            yield from ((name, True) for name in names if name in RANK)
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from {f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base for alias in node.names}
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_dependencies_point_downwards(path):
-    part = part_of(path)
-    if part == "__init__":
-        return
-    for name, ours in imports(path):
-        if ours and name != part:
-            assert RANK[name] < RANK[part], f"{part} imports {name}"
+@pytest.mark.parametrize("module", MODULES)
+def test_dependencies_point_downwards(module):
+    part = part_of(module)
+    for other in imports(module):
+        ours = other.split(".")[0] == PACKAGE.name
+        if ours and part_of(other) != part:
+            assert RANK[part_of(other)] < RANK[part], f"{module} imports {other}"
         if not ours and part in {*DEVICE_PACKAGES, "mqtt"}:
-            assert name != "flwr", f"{part} imports flwr"
+            assert other.split(".")[0] != "flwr", f"{module} imports flwr"
+
+
+def test_no_module_imports_itself_through_others():
+    graph = {module: {*imports(module)} & MODULES.keys() - {module} for module in MODULES}
+
+    def reached(module):
+        found, new = set(), {module}
+        while new:
+            found |= new
+            new = set().union(*(graph[other] for other in new)) - found
+        return found
+
+    circles = {module: sorted(other for other in graph[module] if module in reached(other)) for module in MODULES}
+    assert not {module: others for module, others in circles.items() if others}
 
 
 def test_what_runs_on_devices_uses_nothing_newer_than_python_3_8():
     pytest.importorskip("vermin")
-    paths = [str(path) for path in sorted(PACKAGE.rglob("*.py")) if part_of(path) in DEVICE_PACKAGES]
+    paths = [str(path) for module, path in MODULES.items() if part_of(module) in DEVICE_PACKAGES]
     assert len(paths) > 60
     # Syntax, modules, functions and their arguments.
     code = "from vermin.main import main; main()"
@@ -89,7 +102,8 @@ def test_the_training_core_loads_without_flower():
     found = "{m.split('.')[0] for m in sys.modules}"
     # And what it loads is what a worker compares with the app's.
     parts = "{m.split('.')[1] for m in sys.modules if m.startswith('fedpfl.')}"
-    checks = f"assert not {found} & {{'flwr', 'ray'}}; assert {parts} == {set(DEVICE_PACKAGES)}"
+    wanted = {*DEVICE_PACKAGES, "version"}
+    checks = f"assert not {found} & {{'flwr', 'ray'}}; assert {parts} == {wanted}"
     code = f"import sys, fedpfl.client.engine, fedpfl.methods.feddecomp, fedpfl.client.worker; {checks}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
@@ -100,41 +114,9 @@ def test_flower_loads_the_apps_without_torch():
 
 
 def test_no_method_s_name_decides_anything_outside_its_file():
-    for path in PACKAGE.rglob("*.py"):
-        text = path.read_text()
-        if part_of(path) != "methods":
-            assert "method ==" not in text, path
-
-
-def imported_modules(path):
-    """Yield the package's modules that a file imports at its top level, those for type checkers alone included."""
-    package = ("fedpfl", *path.relative_to(PACKAGE).parts[:-1])
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.col_offset <= 4 and node.level:
-            base = [*package[: len(package) - node.level + 1], *(node.module or "").split(".")]
-            whole = ".".join(part for part in base if part)
-            for alias in node.names:
-                name = f"{whole}.{alias.name}"
-                yield name if name in MODULES else whole
-
-
-def module_of(path):
-    return ".".join(("fedpfl", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
-
-
-MODULES = {module_of(path): path for path in PACKAGE.rglob("*.py")}
-
-
-def test_no_module_imports_itself_through_others():
-    graph = {name: {*imported_modules(path)} - {name} for name, path in MODULES.items() if path.name != "__init__.py"}
-    # What is imported by nobody that is left, or imports nobody that is left, is in no circle.
-    while True:
-        free = {name for name, used in graph.items() if not used & graph.keys()}
-        if not free:
-            break
-        graph = {name: used for name, used in graph.items() if name not in free}
-    used_by_some = set().union(*(used for used in graph.values())) if graph else set()
-    assert not {name: sorted(used & graph.keys()) for name, used in graph.items() if name in used_by_some}
+    for module, path in MODULES.items():
+        if part_of(module) != "methods":
+            assert "method ==" not in path.read_text(), path
 
 
 def test_the_device_s_packages_are_listed_alike_everywhere():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -87,6 +89,46 @@ def test_an_installed_wheel_runs_reports_and_makes_outside_a_checkout(fedpfl_com
 
     fedpfl_command("new", "my-app")
     assert (folder / "my-app" / "pyproject.toml").is_file()
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    """Return the dist/ that `make dist` makes of a copy of this checkout, signed by the key beside it."""
+    if not (Path(sys.prefix) / "bin" / "cyclonedx-py").exists():
+        pytest.skip("cyclonedx-bom is not installed (make install)")
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("ssh-keygen is not installed (Debian: apt-get install openssh-client)")
+    folder = tmp_path_factory.mktemp("release")
+    for name in carry_out("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines():
+        if (ROOT / name).is_file():
+            (folder / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / "checkout" / name)
+    carry_out("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "key")
+    (folder / "signers").write_text(f"releases {(folder / 'key.pub').read_text()}", encoding="utf-8")
+    make = ["make", "--silent", "--old-file=install", f"VENV={sys.prefix}", "dist"]
+    assert "dist/SHA256SUMS is not signed; make dist SIGNING_KEY=" in carry_out(*make, "--dry-run", cwd=ROOT)
+    carry_out(*make, f"SIGNING_KEY={folder / 'key'}", cwd=folder / "checkout")
+    return folder / "checkout" / "dist"
+
+
+def test_a_release_is_signed_and_whole(release):
+    done = carry_out(ROOT / "jetson" / "verify.sh", release, release.parents[1] / "signers")
+    assert done == "ok: 5 files, signed by releases\n"
+    kinds = sorted(path.suffix for path in release.iterdir())
+    assert kinds == ["", ".fab", ".gz", ".json", ".json", ".sig", ".whl"]
+
+
+@pytest.mark.parametrize(
+    ("name", "lock"), [("server", "deploy/requirements-server.txt"), ("device", "jetson/requirements-nano.txt")]
+)
+def test_a_release_lists_its_packages_with_their_hashes(release, name, lock):
+    listed = json.loads((release / f"fedpfl-{name}.cdx.json").read_text(encoding="utf-8"))
+    assert listed["bomFormat"] == "CycloneDX"
+    about = listed["metadata"]["component"]
+    assert (about["name"], about["version"]) == ("fedpfl", fedpfl.__version__)
+    pins = [line.split()[0] for line in (ROOT / lock).read_text(encoding="utf-8").splitlines() if line[:1].isalnum()]
+    assert sorted(f"{part['name']}=={part['version']}" for part in listed["components"]) == sorted(pins)
+    assert all(reference["hashes"] for part in listed["components"] for reference in part["externalReferences"])
 
 
 def test_the_version_has_one_place(wheel):

@@ -28,7 +28,13 @@ def test_a_workflow_runs_make_targets_and_nothing_else(path):
         made = [run.split()[-1] for run in runs if re.fullmatch(r"(sudo )?make( TORCH=cpu)? [a-z-]+", run)]
         assert made and set(made) <= TARGETS, name
         assert len(made) + runs.count("sudo apt-get update") == len(runs), name
-        assert all("@v" in step["uses"] for step in job["steps"] if "uses" in step)
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_names_actions_by_commit_and_version(path):
+    uses = [line for line in path.read_text(encoding="utf-8").splitlines() if "uses:" in line]
+    pinned = re.compile(r"uses: [\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+    assert uses and [line for line in uses if not pinned.search(line)] == []
 
 
 def test_continuous_integration_and_the_workflow_run_the_same_tests():

@@ -1,15 +1,17 @@
 # The server of a bench: SuperLink, SuperExec and the proxy before them, in one container (server.sh).
 # Not built so far: no machine of ours has a container daemon. tests/deployment/test_docker.py checks files and commands.
 #   docker build --file deploy/docker/server.Dockerfile --tag fedpfl-server .        # in the checkout
-FROM python:3.11-slim
+FROM python:3.11-slim@sha256:9c900dea9e8fb7e16277c179b555cc72d29a352dbc33cff48ad5a0412fd5bfc7
 
-# Without the CUDA libraries; another index, or https://pypi.org/simple, for who computes on the server's GPU.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN pip install --no-cache-dir --index-url "$TORCH_INDEX" torch torchvision
+# The lock decides which files are taken, whatever an index offers. Without the CUDA libraries: docs/install.md.
+ARG EXTRA_INDEX=https://pypi.org/simple
+COPY deploy/requirements-server.txt /opt/fedpfl/requirements.txt
+RUN pip install --no-cache-dir --extra-index-url "$EXTRA_INDEX" --require-hashes --only-binary :all: \
+    --requirement /opt/fedpfl/requirements.txt
 
 # The checkout is the app as well: `flwr run /opt/fedpfl/app`.
 COPY . /opt/fedpfl/app
-RUN pip install --no-cache-dir "/opt/fedpfl/app[mqtt]"
+RUN pip install --no-cache-dir --no-index --no-deps --no-build-isolation /opt/fedpfl/app
 
 COPY deploy/docker/server.sh /usr/local/bin/fedpfl-bench-server
 RUN useradd --uid 10001 --home-dir /var/lib/fedpfl --create-home fedpfl \

@@ -12,9 +12,9 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from .. import __version__
-from ..core.files import write_atomically
+from ..core.files import private_folder, write_atomically
 from ..results.run import RunFolder
+from ..version import __version__
 
 
 def cached(
@@ -40,6 +40,6 @@ def cached(
     found = compute()
     content = io.BytesIO()
     np.savez_compressed(content, allow_pickle=False, **found)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     write_atomically(path, content.getvalue())
     return found

@@ -78,7 +78,7 @@ def communication(runs: Sequence[RunFolder], options: NoOptions) -> Result:
 
 def traffic(run: RunFolder) -> Traffic:
     """Return the bytes of a run, counted and computed."""
-    config, task, lines = Config.parse(run.config()), run.task(), run.history().lines
+    config, task, lines = Config.parse(run.config()), run.described(), run.history().lines
     shape, vocabulary = tuple(task["input_shape"]), task.get("vocabulary", 0)
     _, sharing = assemble(config, shape, task["num_classes"], vocabulary=vocabulary)
     plain = models.merged(plain_model(config, shape, task["num_classes"], vocabulary))

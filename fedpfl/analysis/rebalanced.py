@@ -38,11 +38,11 @@ def rebalanced(runs: Sequence[RunFolder], options: NoOptions) -> Result:
 
 
 def _one(run: RunFolder, values: dict[str, Any]) -> tuple[Table, list[Figure]]:
-    config, clients = Config.parse(values), int(run.task()["clients"])
+    config, clients = Config.parse(values), int(run.described()["clients"])
     counts = partition_counts(federated_data(config.data, clients, config.run.seed))
     absent = set(new_clients(config.run.seed, config.run.new_clients, clients))
     threshold = THRESHOLDS[values[THRESHOLD]]([int(row.sum()) for i, row in enumerate(counts) if i not in absent])
-    quotas = [quota(row, threshold) for row in counts]
+    quotas = [quota(row, threshold, config.method.settings.max_growth) for row in counts]
     made = np.where(counts > 0, np.array(quotas)[:, None], 0)
     rows: list[list[Cell]] = [
         [client, int(row.sum()), int((row > 0).sum()), size, int(made[client].sum()), effective_samples(row, size)]

@@ -19,7 +19,7 @@ from .figure import Bars
 from .registry import NotRecorded
 
 # Settings in which repetitions of a run may differ; no experiment compares them.
-IGNORED_IN_GROUPS = (FREE_ON_RESUME - {"num-server-rounds", "data", "early-stop"}) | {
+IGNORED_IN_GROUPS = (FREE_ON_RESUME - {"num-server-rounds", "data", "division-file", "early-stop"}) | {
     "seed",
     "num-clients",
     "diagnostics",

@@ -58,7 +58,7 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """Every setting by its key, as it was used."""
-        return self._folder.config()
+        return dict(self._folder.config())
 
     @property
     def summary(self) -> dict[str, Any]:

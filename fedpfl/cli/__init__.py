@@ -2,113 +2,26 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from typing import Any
-
-import click
-import typer
-import typer.core
-
-from ..core.errors import ConfigError, FedpflError
-
-# Typer escapes the brackets of "[default: 3]" for Rich, which prints none of the help here (rich_markup_mode=None).
-typer.core.HAS_RICH = False
-
-
-# Which commands stand together in the help; those that are named nowhere come last.
-GROUPS = {
-    "Run": ("run", "compare", "sweep", "experiment"),
-    "Results": ("show", "report", "analyse", "export", "new-clients"),
-    "Data, methods and settings": ("methods", "models", "datasets", "partition", "config", "new"),
-    "Devices": ("up", "watch", "doctor", "keys", "register", "broker"),
-}
-
-
-class OneLineErrors(typer.core.TyperGroup):
-    """A group of commands that answers every mistake with one line: exit code 2 for wrong usage, else 1."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; of one that is not there, say which is meant."""
-        name = args[0]
-        if self.get_command(ctx, name) is None and not name.startswith("-"):
-            from ..core.errors import meant  # only the error needs it
-
-            hint = meant(name, self.list_commands(ctx)) or "; `fedpfl --help` lists all"
-            raise click.UsageError(f"there is no command {name}{hint}")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands in their groups."""
-        found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
-        shown = {name: command for name, command in found.items() if command is not None and not command.hidden}
-        grouped = {name for names in GROUPS.values() for name in names}
-        if not grouped & shown.keys():
-            super().format_commands(ctx, formatter)
-            return
-        rest = tuple(name for name in shown if name not in grouped)
-        width = formatter.width - 6 - max(map(len, shown), default=0)
-        for title, names in {**GROUPS, "More": rest}.items():
-            rows = [(name, shown[name].get_short_help_str(width)) for name in names if name in shown]
-            if rows:
-                with formatter.section(title):
-                    # Names stand below one another in all groups.
-                    longest = max(map(len, shown))
-                    formatter.write_dl([(name.ljust(longest), words) for name, words in rows])
-
-    def main(  # type: ignore[override]
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        standalone_mode: bool = True,
-        **extra: Any,
-    ) -> Any:
-        """Run the command line that ``args`` is, and leave the program."""
-        if not standalone_mode:
-            return super().main(args, prog_name, standalone_mode=False, **extra)
-        try:
-            code = super().main(args, prog_name, standalone_mode=False, **extra)
-        except click.ClickException as error:
-            # A command without arguments is no mistake; click before 8.2 has no word for it.
-            if type(error).__name__ == "NoArgsIsHelpError":
-                click.echo(error.format_message())
-                code = 0
-            else:
-                code = _complain(error.format_message(), error.exit_code)
-        except click.Abort:
-            code = 130
-        except FedpflError as error:
-            code = _complain(str(error), 2 if isinstance(error, ConfigError) else 1)
-        except OSError as error:  # the disk is full, or a file belongs to somebody else
-            code = _complain(in_words(error), 1)
-        sys.exit(code if isinstance(code, int) else 0)
-
-
-def in_words(error: FedpflError | OSError) -> str:
-    """Say what went wrong; of a file, which one."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
-    return str(error)
-
-
-def _complain(message: str, code: int) -> int:
-    click.echo("error: " + " ".join(message.split()), err=True)
-    return code
-
-
-app = typer.Typer(
-    cls=OneLineErrors,
-    help="Personalised federated learning as one Flower app.",
-    no_args_is_help=True,
-    add_completion=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+# Importing a module registers its commands with `app`.
+from . import (  # noqa: F401
+    analyse,
+    doctor,
+    experiment,
+    keys,
+    listing,
+    new,
+    partition,
+    register,
+    report,
+    runs,
+    start,
+    sweep,
+    up,
+    watch,
 )
+from .app import GROUPS, app
 
-# The commands register themselves with `app`, which therefore has to be there first.
-from . import analyse, doctor, experiment, keys, listing, new, partition, register, report, runs, start, sweep, up, watch  # fmt: skip  # noqa: E402, E501, F401, I001
+__all__ = ["GROUPS", "app", "main"]
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import typer
 
 from ..core.errors import ConfigError
 from ..results.tables import FORMATS
-from . import app
+from .app import app
 from .common import overrides, print_tables, require_one_of, run_folder, write_figures
 
 

@@ -18,12 +18,14 @@ import typer
 
 from ..core.errors import ConfigError, FedpflError
 from ..mqtt.frames import DEFAULT_CHUNK, MAX_CHUNK
-from . import OneLineErrors
+from .app import OneLineErrors
 
 if TYPE_CHECKING:
     from ..mqtt.account import Account
-    from ..mqtt.device import DeviceBridge, LocalServer
+    from ..mqtt.device import DeviceBridge
     from ..mqtt.link import Link
+    from ..mqtt.local import LocalServer
+    from ..mqtt.upstream import Upstream
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +58,7 @@ MaxChunk = Annotated[
 SuperLink = Annotated[str, typer.Option(metavar="HOST:PORT", help="The SuperLink.")]
 SuperLinkCa = Annotated[
     Path | None,
-    typer.Option(help="Certificate of the authority that signed the SuperLink's; without it: plain HTTP."),
+    typer.Option(help="Certificate of the authority that signed the SuperLink's; optional on loopback only."),
 ]
 StateDir = Annotated[Path, typer.Option(help="Where answers are kept until they have reached their SuperNode.")]
 LogLevel = Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")]
@@ -75,13 +77,14 @@ def device(
         str, typer.Option(metavar="HOST:PORT", help="Where this device's SuperNodes connect to (their --superlink).")
     ] = "127.0.0.1:8000",
     tls_cert: Annotated[
-        Path | None, typer.Option(help="Certificate shown to them: SuperNodes that have keys demand TLS.")
+        Path | None,
+        typer.Option(help="Certificate shown to them; optional on loopback, unless SuperNodes have keys."),
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
     max_chunk: MaxChunk = DEFAULT_CHUNK,
     log_level: LogLevel = "info",
 ) -> None:
-    """Serve this device's SuperNodes. The account's name is the device's unless --username says otherwise."""
+    """Serve this device's SuperNodes. The account has the device's name unless there is a --username."""
     _log_to_stderr(log_level)
     _require_paho()
     from ..mqtt import topics
@@ -91,7 +94,7 @@ def device(
 
     name = topics.checked_name("device", device)
     tls = server_context(tls_cert, tls_key)
-    address = host_and_port("listen", listen)
+    address = _listen_address(listen, tls)
     with _ending() as stopping:
         link = Link(
             account(broker, username or name, password_file, ca),
@@ -131,7 +134,7 @@ def server(
     max_chunk: MaxChunk = DEFAULT_CHUNK,
     log_level: LogLevel = "info",
 ) -> None:
-    """Carry the devices' requests to the SuperLink. The account's name is "server" unless --username says otherwise."""
+    """Carry the devices' requests to the SuperLink. The account is "server" unless there is a --username."""
     _log_to_stderr(log_level)
     _require_paho()
     from ..mqtt import topics
@@ -139,9 +142,8 @@ def server(
     from ..mqtt.events import RunFollower
     from ..mqtt.link import Link
     from ..mqtt.server import ServerBridge
-    from ..mqtt.upstream import Upstream
 
-    host, port = host_and_port("superlink", superlink)
+    upstream = _upstream(superlink, superlink_ca)
     name = username or SERVER_ACCOUNT
     with _ending() as stopping:
         link = Link(
@@ -152,9 +154,9 @@ def server(
             max_chunk=max_chunk,
             stopping=stopping,
         )
-        bridge = ServerBridge(link, Upstream(host, port, superlink_ca), state_dir.expanduser())
+        bridge = ServerBridge(link, upstream, state_dir.expanduser())
         try:
-            events = _serve(link, stopping, name, f"{host}:{port}")
+            events = _serve(link, stopping, name, f"{upstream.host}:{upstream.port}")
             if events is not None:
                 if runs is not None:
                     follower = RunFollower(events, runs.expanduser())
@@ -179,22 +181,19 @@ def direct(
 ) -> None:
     """Stand before the SuperLink without a broker: nothing but SuperNodes' requests passes, and none waits 3 s."""
     _log_to_stderr(log_level)
-    from ..mqtt.account import is_loopback
-    from ..mqtt.direct import MAX_CONNECTIONS
+    from ..mqtt.direct import MAX_BODIES_BYTES, MAX_CONNECTIONS
     from ..mqtt.direct import direct as both_sides
-    from ..mqtt.upstream import Upstream
 
     tls = server_context(tls_cert, tls_key)
-    address = host_and_port("listen", listen)
-    if tls is None and not is_loopback(address[0]):
-        raise ConfigError("listen", listen, "is not loopback: --tls-cert and --tls-key are missing")
-    host, port = host_and_port("superlink", superlink)
+    address = _listen_address(listen, tls)
+    upstream = _upstream(superlink, superlink_ca)
     with _ending() as stopping:
-        device_side, server_side = both_sides(Upstream(host, port, superlink_ca), state_dir.expanduser())
-        http = _listening(address, listen, device_side, tls, MAX_CONNECTIONS)
+        device_side, server_side = both_sides(upstream, state_dir.expanduser())
+        http = _listening(address, listen, device_side, tls, MAX_CONNECTIONS, MAX_BODIES_BYTES)
         threading.Thread(target=http.serve_forever, daemon=True).start()
         try:
-            print(f"ready {http.server_address[0]!s}:{http.server_address[1]} {host}:{port}", flush=True)
+            own = f"{http.server_address[0]!s}:{http.server_address[1]}"
+            print(f"ready {own} {upstream.host}:{upstream.port}", flush=True)
             stopping.wait()
         finally:
             http.stop()
@@ -204,12 +203,29 @@ def direct(
 def _listening(
     address: tuple[str, int], option: str, bridge: DeviceBridge, tls: ssl.SSLContext | None, *limits: int
 ) -> LocalServer:
-    from ..mqtt.device import LocalServer
+    from ..mqtt.local import LocalServer
 
     try:
         return LocalServer(address, bridge, tls, *limits)
     except OSError as error:
         raise ConfigError("listen", option, f"cannot be listened on ({error.strerror})") from error
+
+
+def _listen_address(listen: str, tls: ssl.SSLContext | None) -> tuple[str, int]:
+    from ..mqtt.account import require_tls
+
+    host, port = host_and_port("listen", listen)
+    require_tls("listen", listen, host, tls, "--tls-cert and --tls-key are missing")
+    return host, port
+
+
+def _upstream(superlink: str, ca: Path | None) -> Upstream:
+    from ..mqtt.account import require_tls
+    from ..mqtt.upstream import Upstream
+
+    host, port = host_and_port("superlink", superlink)
+    require_tls("superlink", superlink, host, ca, "--superlink-ca is missing")
+    return Upstream(host, port, ca)
 
 
 def account(broker: str, username: str, password_file: Path | None, ca: Path | None) -> Account:
@@ -254,7 +270,7 @@ def _require_paho() -> None:
 
 
 def _serve(link: Link, stopping: threading.Event, name: str, where: str) -> Any:
-    """Connect, say that everything is ready, and return where events go; None if it shall end before that."""
+    """Connect, print that everything is ready, and return where events go; None if it shall end before that."""
     from ..mqtt.events import Events, LogEvents
 
     link.start()
@@ -278,7 +294,7 @@ def _every(seconds: float, do: Any, stopping: threading.Event) -> None:
 def _keep_freed_memory() -> None:
     """Have glibc keep up to 32 MiB of freed memory, in one arena.
 
-    It would give every freed buffer of megabytes back to the system, which clears each of its pages anew for the next
+    It would give every freed buffer of megabytes back to the system, which clears each of its pages again for the next
     one: a third of the processor time of a large message.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import ConfigError, FedpflError
-from . import in_words
+from .app import in_words
 from .common import print_json, stdout
 
 if TYPE_CHECKING:

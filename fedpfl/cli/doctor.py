@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from ..core.errors import ConfigError
-from . import app
+from .app import app
 from .common import AsJson, app_settings, print_json, stdout
 
 if TYPE_CHECKING:

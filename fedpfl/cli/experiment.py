@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ConfigError
-from . import app, many
+from . import many
+from .app import app
 from .common import RunConfig, can_draw, overrides, print_tables, require_one_of, require_used, stdout, write_figures
 
 if TYPE_CHECKING:

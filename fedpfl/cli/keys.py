@@ -10,7 +10,7 @@ import typer
 
 from ..core.errors import ConfigError, FedpflError
 from ..mqtt.frames import DEFAULT_CHUNK, MAX_CHUNK
-from . import app
+from .app import app
 from .bridge import host_and_port, server_context
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import app
+from .app import app
 from .common import AsJson, look_here, print_json, stdout
 
 

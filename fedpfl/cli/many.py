@@ -106,9 +106,9 @@ def _cluster(executor: str, slurm: list[str] | None, store: Store) -> Cluster | 
 
 def write_tables(tables: list[Table], folder: Path) -> None:
     """Write tables as ``table.md``, ``table.csv`` and, if there are more, ``table-2.csv`` …."""
-    from ..core.files import write_atomically
+    from ..core.files import private_folder, write_atomically
 
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     for old in folder.glob("table*.csv"):
         old.unlink()
     head = f"Made on {time.strftime('%Y-%m-%d')}.\n\n"

@@ -11,10 +11,12 @@ import typer
 
 from ..core.errors import ConfigError, FedpflError
 from ..core.files import write_atomically
-from . import app
+from .app import app
 from .common import RunConfig, app_settings, look_here, overrides
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ..data.federation import FederatedData
 
 CHART = "partition.png"
@@ -30,12 +32,17 @@ def partition_command(
     output: Annotated[Path | None, typer.Option(help="Draw it into this .png, .svg or .pdf instead.")] = None,
     export: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Write each client's samples to FOLDER/client-NUMBER.npz, for its device."),
+        typer.Option(
+            metavar="PATH",
+            help="FILE.npz: write which client has each sample, for division-file. FOLDER: write each client's samples "
+            "to FOLDER/client-NUMBER.npz, for its device.",
+        ),
     ] = None,
 ) -> None:
-    """Print each client's samples by class; with --export also write its samples for its device."""
+    """Print each client's samples by class; with --export also write the division, or each client's samples."""
     from ..core.parts import short
     from ..data import as_text, bubble_chart, default_clients, federated_data, partition_counts, with_partitioner
+    from ..data.settings import in_words
     from ..launch.plan import DEFAULT_CLIENTS
     from ..setup.config import Config, check_keys
 
@@ -52,22 +59,31 @@ def partition_command(
         typer.echo(f"note: {remark}", err=True)
     counts = partition_counts(data)
     typer.echo(as_text(counts))
-    if export is not None:
+    if export is not None and export.suffix == ".npz":
+        if export.expanduser().exists():
+            raise ConfigError("export", str(export), "is there already")
+        _write(export.expanduser(), data.division())
+        typer.echo(f"wrote {export}, division {data.checksum}", err=True)
+    elif export is not None:
         typer.echo(f"wrote {_export(data, export.expanduser())} files to {export}", err=True)
     if chart is not None:
-        title = f"{short(config.data.dataset)}, {with_partitioner(config.data).partitioner}, {clients} clients"
+        title = f"{short(config.data.dataset)}, {in_words(with_partitioner(config.data))}, {clients} clients"
         typer.echo(f"wrote {bubble_chart(counts, chart, title).absolute()}", err=True)
 
 
 def _export(data: FederatedData, folder: Path) -> int:
+    for client in range(data.num_clients):
+        _write(folder / f"client-{client}.npz", data.arrays(client))
+    return data.num_clients
+
+
+def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
     import numpy as np
 
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for client in range(data.num_clients):
-            content = io.BytesIO()
-            np.savez_compressed(content, **data.arrays(client))  # type: ignore[arg-type]
-            write_atomically(folder / f"client-{client}.npz", content.getvalue())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content.getvalue())
     except OSError as error:
-        raise ConfigError("export", str(folder), f"cannot be written ({error.strerror})") from error
-    return data.num_clients
+        raise ConfigError("export", str(path), f"cannot be written ({error.strerror})") from error

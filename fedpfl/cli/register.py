@@ -13,7 +13,7 @@ import typer
 
 from ..core.errors import ConfigError, FedpflError
 from ..core.files import write_atomically
-from . import app
+from .app import app
 
 
 @app.command("register")

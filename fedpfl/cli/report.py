@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ConfigError, FedpflError
-from . import app
+from .app import app
 from .common import RunConfig, can_draw, require_one_of, run_folder
 from .experiment import Seeds, made, plan
 from .many import OutputDir, store

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..core.errors import ConfigError
-from . import app
+from ..core.errors import ConfigError, StateError
+from .app import app
 from .common import AsJson, RunName, complete_runs, output_dir, percent, print_json, run_folder, stdout
 from .many import store
 
@@ -131,7 +131,11 @@ def _list_runs(root: Path) -> None:
     table = Table("run", "method", "data", "rounds", "personalised", "global", "finished", title=str(root))
     for path in found:
         folder = RunFolder(path)
-        values, result = folder.config(), outcome(folder)
+        try:
+            values, result = folder.config(), outcome(folder)
+        except StateError as error:  # the others are shown
+            typer.echo(f"note: {error}", err=True)
+            continue
         table.add_row(
             path.name, str(values.get("method")), str(values.get("dataset")),
             f"{result['rounds']}/{values.get('num-server-rounds')}", percent(result["personalised_accuracy"]),

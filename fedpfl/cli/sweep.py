@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import ConfigError
-from . import app, many
+from . import many
+from .app import app
 from .common import RunConfig, look_here, overrides, require_one_of, require_used
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ConfigError
-from . import app
+from .app import app
 from .common import RunConfig
 from .conduct import AppDir, Outcome, Quiet, Resume, conduct
 

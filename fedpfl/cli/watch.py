@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import FedpflError
-from . import app
+from .app import app
 from .bridge import DEFAULT_BROKER, Broker, Ca, PasswordFile, account
 from .common import print_json, stdout
 

@@ -29,6 +29,7 @@ from ..setup.config import Config
 from ..training.device import require_device
 from ..training.loop import Score, evaluate, run_phase
 from ..training.phase import Forward, Phase
+from . import policy
 from .number import clients_of, own_data_path, stored_number, unnumbered
 from .state import ClientState
 
@@ -72,6 +73,9 @@ class Engine:
         self.sharing.accept({})
         # All clients must divide common data alike; data of a device's own are not divided.
         division: dict[str, Value] = {} if self.own else {"division": self.data.checksum}
+        if message.config.get("in-turn") is True:  # a device, not one of a simulation's many clients
+            key = str(message.config.get("state-key", ""))
+            division["identity"] = ClientState(self.config.run.state_dir, key, client).secret()
         if self.data.remarks:
             division["remarks"] = "\n".join(self.data.remarks)
         return Payload(
@@ -107,7 +111,9 @@ class Engine:
             key = noise_key(self.config.privacy, state.folder, local.seed, local.client)
             # What the client keeps is as it was trained.
             shared, besides = self.private(local, shared, extra.arrays, key)
-            extra = Payload(extra.config, extra.metrics, besides)
+            # No noise is added to numbers and texts: of the method's, only those leave that the rule needs.
+            needed = {name: extra.metrics[name] for name in method.aggregation.rule.reads if name in extra.metrics}
+            extra = Payload(metrics=needed, arrays=besides)
         sent = {**extra.arrays, **self._for_evaluation(local.round)}
         reply = Payload(
             metrics={
@@ -136,16 +142,16 @@ class Engine:
         personalised, shared = method.personalised(self.model), method.common_model(self.model)
         # Before the model adapts: the next message loads every array anew, so the adapted one needs no undoing.
         if shared is not None and (adaptation or shared is not personalised):
-            metrics.update(_metrics("global", self._score(shared, samples)))
+            metrics.update(_metrics("global", self.score(shared, local, samples)))
         if local.has_received(EVALUATION_ONLY):
-            metrics.update(_metrics("global", self._test_mean_model(local.received(EVALUATION_ONLY), samples)))
+            metrics.update(_metrics("global", self._test_mean_model(local, samples)))
         if adaptation:
             self._run(adaptation, local, "adaptation")
             self.model.eval()
-        score = self._score(personalised, samples)
+        score = self.score(personalised, local, samples)
         metrics.update(_metrics("personalised", score))
         if self.config.data.validation_fraction and len((held := self.validation_samples(client)).y):
-            metrics.update(_metrics("validation", self._score(personalised, held)))
+            metrics.update(_metrics("validation", self.score(personalised, local, held)))
         if shared is not None and "global-correct" not in metrics:
             metrics.update(_metrics("global", score))
         metrics["evaluate-seconds"] = time.perf_counter() - started
@@ -155,8 +161,8 @@ class Engine:
         # The model may adapt: all that is sent or kept of it has been copied.
         self._run(self.config.method.adaptation(local), local, "adaptation")
         self.model.eval()
-        score = self._score(self.config.method.personalised(self.model), self.test_samples(local.client))
-        return _metrics("trained", score)
+        forward = self.config.method.personalised(self.model)
+        return _metrics("trained", self.score(forward, local, self.test_samples(local.client)))
 
     def private(
         self, local: LocalRound, shared: np.ndarray, besides: Mapping[str, np.ndarray], key: bytes
@@ -198,11 +204,11 @@ class Engine:
         squares = [float(np.sum(np.square(now[name].astype(np.float64) - first[name]))) for name in now]
         return {"personal-change": sum(squares) ** 0.5}
 
-    def _test_mean_model(self, mean: np.ndarray, samples: Samples) -> Score:
+    def _test_mean_model(self, local: LocalRound, samples: Samples) -> Score:
         """Test the shared arrays with the mean of the clients' personal ones."""
-        own = self.sharing.get_personal()
+        own, mean = self.sharing.get_personal(), local.received(EVALUATION_ONLY)
         self.sharing.set_personal({**own, **self._mean_model.unflatten(mean)})
-        score = self._score(self.config.method.personalised(self.model), samples)
+        score = self.score(self.config.method.personalised(self.model), local, samples)
         self.sharing.set_personal(own)
         return score
 
@@ -212,8 +218,7 @@ class Engine:
         phases = [phase for phase in phases if phase.epochs]
         if phases:
             # Dropout draws from torch's own generator; the batches have theirs.
-            seed = torch_seed(local.seed, f"torch {purpose}", local.client, local.round)
-            seed_torch(seed, self.config.training.device)
+            self.seed(local, purpose)
         return [
             run_phase(
                 self.model, phase, local.samples, self.config.training,
@@ -258,6 +263,8 @@ class Engine:
             extras=extras,
             validation_data=lambda: self.validation_samples(client),
         )  # fmt: skip
+        # Methods may draw before a phase or a test: in `prepare`, or where they make the forward pass.
+        self.seed(local, "prepare")
         return state, local
 
     def test_samples(self, client: int) -> Samples:
@@ -268,8 +275,15 @@ class Engine:
         """Return a client's samples for validation where the model computes."""
         return self._on_device(self.data.validation(self._place(client)))
 
-    def _score(self, forward: Forward, samples: Samples) -> Score:
+    def score(self, forward: Forward, local: LocalRound, samples: Samples) -> Score:
+        """Test a forward pass; what it draws from torch's generator does not depend on what was drawn before."""
+        self.seed(local, "test")
         return evaluate(forward, samples, self.config.training.loss)
+
+    def seed(self, local: LocalRound, purpose: str) -> None:
+        """Seed the generators from which torch draws, for one purpose of a client's round."""
+        seed = torch_seed(local.seed, f"torch {purpose}", local.client, local.round)
+        seed_torch(seed, self.config.training.device)
 
     def _place(self, client: int) -> int:
         return 0 if self.own else client
@@ -306,9 +320,10 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
     Raises
     ------
     FedpflError
-        A setting, the data, the stored state or the message is not as it should be.
+        A setting, the data, the stored state or the message is not as it should be, or the device's policy refuses it.
     """
     path = own_data_path(node_config)
+    policy.check(run_config, path)
     if path and not {"partition-id", "num-partitions"} & node_config.keys():
         nodes, given = clients_of(run_config), stored_number(message, run_config, path)
         if given is None and kind == "query":

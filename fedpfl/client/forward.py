@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
 
-from .. import __version__
 from ..core import parts
 from ..core.errors import FedpflError
 from ..core.payload import Payload
 from ..core.settings import Value
+from ..version import __version__
 from . import protocol
 
 logger = getLogger("flwr")

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Mapping
 
 from ..core.errors import ConfigError, StateError
-from ..core.files import write_atomically
+from ..core.files import private_folder, write_atomically
 from ..core.payload import UNNUMBERED, Payload
 from ..core.settings import Value
+from ..core.stored import from_json_line, json_line
 from .state import run_state
 
 # Flower's own name of it, and the older one here.
@@ -54,10 +55,7 @@ def stored_number(message: Payload, run_config: Mapping[str, Value], path: str) 
     """
     file = _file(message, run_config, path)
     given = message.config.get("client")
-    try:
-        stored = int(file.read_text(encoding="ascii")) if file.is_file() else None
-    except ValueError as error:
-        raise StateError(f"{file}: holds no number of a client") from error
+    stored = _read(file) if file.is_file() else None
     if given is None or given == stored:
         return stored
     if type(given) is not int or not 0 <= given < clients_of(run_config):
@@ -67,8 +65,8 @@ def stored_number(message: Payload, run_config: Mapping[str, Value], path: str) 
             f"data-path = {path!r}: is client {stored} already; two nodes of a device that use the same data need a "
             "partition-id each"
         )
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_atomically(file, str(given).encode(), private=True)
+    private_folder(file.parent)
+    write_atomically(file, json_line({"client": given}).encode(), private=True)
     return given
 
 
@@ -89,6 +87,13 @@ def clients_of(run_config: Mapping[str, Value]) -> int:
 def unnumbered(run_config: Mapping[str, Value]) -> Payload:
     """Return the answer of a node that does not know yet which client it is."""
     return Payload({UNNUMBERED: True, "num-clients": clients_of(run_config)})
+
+
+def _read(file: Path) -> int:
+    content = file.read_bytes()
+    if content.isdigit() and len(content) < 10:  # of a version that wrote no checksum
+        return int(content)
+    return int(from_json_line(content, file, "client")["client"])
 
 
 def _file(message: Payload, run_config: Mapping[str, Value], path: str) -> Path:

@@ -15,7 +15,7 @@ import struct
 from functools import lru_cache
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, Sequence
 
 import numpy as np
 from safetensors import SafetensorError
@@ -80,11 +80,16 @@ def code_hash(package: Path = Path(__file__).parents[1]) -> str:
     package : Path
         The package's folder; by default that of this process, as it is at the first call.
     """
+    return folder_hash(package, DEVICE_PACKAGES)
+
+
+def folder_hash(folder: Path, within: Sequence[str] = ("",)) -> str:
+    """Return a hash of the Python files of a folder, or of some folders in it."""
     digest = hashlib.sha256()
-    files = [path for name in DEVICE_PACKAGES for path in (package / name).rglob("*.py") if path.name[0] != "."]
+    files = [path for name in within for path in (folder / name).rglob("*.py") if path.name[0] != "."]
     for path in sorted(path for path in files if path.is_file()):
         source = path.read_bytes().replace(b"\r\n", b"\n")
-        digest.update(f"{path.relative_to(package).as_posix()} {len(source)}\n".encode() + source)
+        digest.update(f"{path.relative_to(folder).as_posix()} {len(source)}\n".encode() + source)
     return digest.hexdigest()[:16]
 
 

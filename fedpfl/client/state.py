@@ -3,22 +3,24 @@
 One safetensors file a client and round, ``state-dir/KEY/client-00003/round-000012.safetensors``, written beside and
 renamed, so that a crash or a full disk leaves the last good file. The server says after which round the client's
 arrays are wanted (the last one whose reply it has), so a round that is repeated starts exactly where it did; that
-round's file and the new one are kept.
+round's file and the new one are kept. So is one more before them, because a server whose newest checkpoint is damaged
+goes back by a round.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import cached_property
 from pathlib import Path
 from typing import Mapping
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
 
 from ..core.errors import StateError
-from ..core.files import write_atomically
+from ..core.files import make_password, private_folder
+from ..core.stored import read_arrays, write_arrays
+from .policy import require_room
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _FILE = re.compile(r"round-(\d{6,})\.safetensors")
@@ -77,11 +79,12 @@ class ClientState:
         StateError
             The file is missing or damaged.
         """
-        path = self._path(server_round)
-        try:
-            return dict(load_file(path))
-        except (SafetensorError, OSError) as error:
-            raise StateError(f"{path}: the client's personal arrays cannot be read ({error})") from error
+        return read_arrays(self._path(server_round))
+
+    def require_intact(self, server_round: int) -> None:
+        """Raise :class:`DamagedFile` if the arrays after ``server_round`` are here, but not as they were written."""
+        if self._path(server_round).is_file():
+            self.load(server_round)
 
     def save(self, arrays: Mapping[str, np.ndarray], server_round: int, started_from: int) -> None:
         """Store the arrays that the client holds after ``server_round``; does nothing if there are none.
@@ -93,16 +96,23 @@ class ClientState:
         server_round : int
             The round that was trained.
         started_from : int
-            The round whose arrays it started from: its file stays, earlier ones go. Later ones stay as well: this may
-            be the late answer to a round that the server has long closed.
+            The round whose arrays it started from: its file stays, and of the earlier ones the latest. Later ones stay
+            as well: this may be the late answer to a round that the server has long closed.
         """
         if not arrays:
             return
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(self._path(server_round), save(dict(arrays)), private=True)
-        for number in self.rounds():
-            if number < min(server_round, started_from):
-                self._path(number).unlink()
+        require_room(sum(array.nbytes for array in arrays.values()))
+        private_folder(self.folder)
+        write_arrays(self._path(server_round), arrays)
+        earlier = [number for number in self.rounds() if number < min(server_round, started_from)]
+        for number in earlier[:-1]:
+            self._path(number).unlink()
+
+    def secret(self) -> str:
+        """Return what shows the server that this is the same node as before: made once a run, 64 hexadecimal digits."""
+        private_folder(self.folder)
+        password = make_password(self.folder / "secret")
+        return hashlib.sha256(f"{self._key}/{password}".encode()).hexdigest()
 
     def rounds(self) -> list[int]:
         """Return the rounds after which arrays are stored, in order."""

@@ -22,11 +22,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Iterator
 
-from .. import __version__
 from ..core import parts
 from ..core.errors import FedpflError
 from ..core.payload import Payload
-from . import protocol
+from ..version import __version__
+from . import policy, protocol
 
 if TYPE_CHECKING:
     from .engine import Handler
@@ -49,8 +49,12 @@ def serve(path: Path) -> None:
     Raises
     ------
     FedpflError
-        Another worker has the socket, or it cannot be made.
+        Another worker has the socket, or it cannot be made; or the device's policy cannot be read.
     """
+    if policy.current() is None:
+        logger.info("no policy: this device takes part in every run")
+    else:
+        logger.info("the policy is %s", os.environ[policy.VARIABLE])
     with listening(path) as listener:
         end_at_signals(path)
         protocol.code_hash()  # of what is imported now, whatever becomes of the files
@@ -171,12 +175,17 @@ def main() -> None:
     parser.add_argument(
         "--socket", metavar="PATH", help=f"where to listen; ${protocol.SOCKET_VARIABLE} tells the ClientApps"
     )
+    parser.add_argument(
+        "--policy", metavar="FILE", help=f"what this device takes part in; ${policy.VARIABLE} tells the ClientApps"
+    )
     arguments = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
     end_at_signals()
     try:
         if arguments.socket:
             os.environ[protocol.SOCKET_VARIABLE] = arguments.socket
+        if arguments.policy is not None:
+            os.environ[policy.VARIABLE] = str(Path(arguments.policy).absolute())
         serve(protocol.socket_path())
     except FedpflError as error:
         sys.exit(f"error: {error}")

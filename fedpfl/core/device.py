@@ -1,7 +1,7 @@
 """Where the device ends: the one list of what a worker on a device needs of this package."""
 
-# These packages import neither Flower nor any other package of fedpfl, and run under Python 3.8. A client's answer
-# follows from them alone. So app and worker compare a hash of their source. Of the rest, the command line above all,
-# each may have another version. pyproject.toml (ruff's target), docs/architecture.md and the tests are checked
+# These packages import neither Flower nor anything else of fedpfl but its version, and run under Python 3.8. A client's
+# answer follows from them alone. So app and worker compare a hash of their source. Of the rest, the command line above
+# all, each may have another version. pyproject.toml (ruff's target), docs/architecture.md and the tests are checked
 # against this list.
 DEVICE_PACKAGES = ("client", "core", "data", "layers", "methods", "models", "rules", "setup", "training")

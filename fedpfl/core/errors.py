@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
-from typing import Iterable
+from typing import Iterable, Mapping, Sequence
 
 
 class FedpflError(Exception):
@@ -47,12 +47,36 @@ class TrainingDiverged(FedpflError):
     """Local training ended in values that are not finite."""
 
 
+class UnusedParameter(FedpflError):
+    """A parameter is to be trained on a loss that does not depend on it."""
+
+
 class NoPlainModel(FedpflError):
     """The method predicts with something that no single plain model can be."""
 
 
 class StateError(FedpflError):
     """A stored file (personal state, checkpoint, result) is missing or damaged."""
+
+
+class DamagedFile(StateError):
+    """A stored file does not hold what was written to it.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    more : str
+        What else there is to know.
+    """
+
+    def __init__(self, path: Path, more: str = "") -> None:
+        super().__init__(f"{path}: is damaged or was changed: it does not hold what was written{more and f' ({more})'}")
+        self.path = path
+        self.more = more
+
+    def __reduce__(self) -> tuple[type[DamagedFile], tuple[Path, str]]:
+        return (DamagedFile, (self.path, self.more))
 
 
 def meant(word: object, known: Iterable[str]) -> str:
@@ -62,6 +86,55 @@ def meant(word: object, known: Iterable[str]) -> str:
 
     near = get_close_matches(str(word).lower(), known, 3)
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def printable(text: str, limit: int = 200) -> str:
+    """Return a text from the network as one line of printable characters, cut to ``limit``."""
+    # Cut first: it may be as long as a message.
+    line = "".join(char if char.isprintable() else " " for char in text[: limit + 1])
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def reasons(failed: Mapping[int, str], who: str, limit: int = 3) -> str:
+    """Tell why clients or nodes failed: those with the same reason together, at most ``limit`` reasons."""
+    same: dict[str, list[int]] = {}
+    for number, reason in failed.items():
+        same.setdefault(reason, []).append(number)
+    told = [f"{_numbered(numbers, who)}: {reason}" for reason, numbers in list(same.items())[:limit]]
+    more = len(same) - len(told)
+    return "; ".join([*told, *([f"and {more} other reasons"] if more else [])])
+
+
+def _numbered(numbers: Sequence[int], who: str) -> str:
+    first = ", ".join(map(str, sorted(numbers)[:5]))
+    return f"{who}{'s' * (len(numbers) > 1)} {first}{f' and {len(numbers) - 5} more' * (len(numbers) > 5)}"
+
+
+def require_hooks(kind: str, made: type, base: type) -> None:
+    """Raise :class:`ConfigError` if a class has an attribute that looks like a misspelt one of its base.
+
+    Attributes are let through that begin with an underscore, that another base has, and that resemble an attribute
+    which the class has, too.
+
+    Parameters
+    ----------
+    kind : str
+        What the class is, for the error: ``method``.
+    made : type
+        The class, a subclass of ``base``.
+    base : type
+        Its public attributes are the hooks.
+    """
+    from difflib import get_close_matches
+
+    hooks = {name.replace("_", "").lower(): name for name in vars(base) if not name.startswith("_")}
+    for name in vars(made):
+        if name.startswith("_") or any(hasattr(other, name) for other in made.__mro__[1:]):
+            continue
+        near = get_close_matches(name.replace("_", "").lower(), hooks, 1, cutoff=0.8)
+        if near and hooks[near[0]] not in vars(made):
+            hint = f"did you mean {hooks[near[0]]!r}? A helper's name begins with _"
+            raise ConfigError(kind, made.__name__, f"has {name!r}, which nothing calls; {hint}")
 
 
 def in_one_line(error: Exception) -> str:

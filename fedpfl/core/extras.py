@@ -48,10 +48,15 @@ class Extra:
         NumPy type in which the array travels as it is, for example ``uint8`` for a mask. Without it the array is of
         floats, travels in ``wire-dtype`` and arrives as float32.
     required : bool
-        Whether a reply that lacks the array is refused. A rule has to look for itself where it may be missing.
+        Whether a reply without the array is refused before the rule sees it. If it is false, ``conclude`` may leave
+        the array out, and the rule looks for it in ``reply.arrays``. The server may always leave an array out, whatever
+        this says: a method asks ``local.has_received``.
     private_from : str
         What differential privacy bounds the array from, unless it is a copy: ``zeros``, or ``received``, the array of
         this name that the server sent with the message (zeros where it sent none).
+    checked : bool
+        Whether the rule's ``check`` bounds the array by what it knows, for example numbers of samples; otherwise
+        ``update-norm-limit`` compares its norm with that of others.
     """
 
     name: str
@@ -62,6 +67,7 @@ class Extra:
     exact: str = ""
     required: bool = True
     private_from: str = ZEROS
+    checked: bool = False
 
     def __post_init__(self) -> None:
         if self.to not in (SERVER, CLIENT, BOTH):
@@ -119,6 +125,14 @@ class Extras:
     def names(self, to: str) -> list[str]:
         """Return the names of the arrays that travel to an end, ``server`` or ``client``."""
         return [name for name, extra in self._declared.items() if extra.goes(to)]
+
+    def unchecked(self) -> list[str]:
+        """Return the names of the arrays that clients send and that no rule's ``check`` bounds."""
+        return [name for name in self.names(SERVER) if not self._declared[name].checked]
+
+    def is_like_shared(self, name: str) -> bool:
+        """Return whether an array is declared to have a value for each shared one."""
+        return self._declared[name].shape == (SHARED,)
 
     def pack(self, arrays: Mapping[str, np.ndarray], to: str) -> dict[str, np.ndarray]:
         """Return shaped arrays as the vectors in which they travel to an end.

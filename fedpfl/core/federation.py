@@ -18,11 +18,14 @@ class Client:
         Client from 0 (its partition id).
     train_samples, test_samples : int
         Sizes of its data.
+    absent : bool
+        Whether it takes no part in this run: it was not there at the start, or was left out.
     """
 
     id: int
     train_samples: int
     test_samples: int
+    absent: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Federation:
     layout : Layout
         Layout of the shared vector.
     held_out : frozenset of int
-        Clients that are kept for tests as new ones: they neither train nor count.
+        Clients that neither train nor count: those that are kept for tests as new ones, and absent ones.
     seed : int
         The run's.
     wire_dtype : str

@@ -60,6 +60,13 @@ def _write(path: Path, content: bytes, private: bool, durable: bool, executable:
         raise
 
 
+def private_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, which only this user may enter; leave others as they are."""
+    for folder in (*reversed(path.parents), path):
+        if not folder.is_dir():
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def make_password(path: Path) -> str:
     """Return the password in a file; make one of 32 random bytes, for this user only, if there is no such file."""
     if not path.exists():
@@ -116,4 +123,6 @@ class Rounds:
                 found.append(json.loads(line))
             except ValueError:  # a line's end: the file was shortened and has grown past where we were
                 continue
+        for one in found:
+            one.pop("sha256", None)
         return found

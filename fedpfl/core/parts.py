@@ -294,12 +294,18 @@ def app_folder(values: Mapping[str, Any]) -> Path | None:
     for kind in GROUPS:
         text = values.get(kind)
         if isinstance(text, str) and is_reference(text):
-            found = _file_of(text.partition(":")[0].partition(".")[0])
-            if found is not None:
-                folder = found.parent.parent if found.name == "__init__.py" else found.parent
-                if (folder / "pyproject.toml").is_file():
-                    return folder
+            folder = folder_of(text)
+            if folder is not None and (folder / "pyproject.toml").is_file():
+                return folder
     return None
+
+
+def folder_of(text: str) -> Path | None:
+    """Return the folder from which the module of ``MODULE:NAME`` would be imported; None if there is no such file."""
+    found = _file_of(text.partition(":")[0].partition(".")[0])
+    if found is None:
+        return None
+    return found.parent.parent if found.name == "__init__.py" else found.parent
 
 
 def module(kind: str, text: str) -> ModuleType:
@@ -312,6 +318,8 @@ def module(kind: str, text: str) -> ModuleType:
         for new in set(sys.modules) - before:
             if _lies_here(sys.modules[new]):
                 del sys.modules[new]  # so that the next attempt sees the file as it is then
+        if isinstance(error, FedpflError):
+            raise
         missing = isinstance(error, ModuleNotFoundError) and error.name is not None
         if missing and (name == error.name or name.startswith(f"{error.name}.")):  # type: ignore[attr-defined]
             where = f" in {_place.folder}, and none that is installed" if _place.folder else ""

@@ -14,9 +14,9 @@ from typing import Mapping, Sequence
 
 import numpy as np
 
-from .errors import ConfigError, StateError
+from .errors import ConfigError, DamagedFile
 from .extras import SERVER, Extra
-from .files import write_atomically
+from .files import private_folder, write_atomically
 from .layout import Layout
 from .rng import generator
 from .settings import setting
@@ -197,18 +197,21 @@ def noise_key(settings: PrivacySettings, folder: Path, seed: int, *owner: int | 
 
     Raises
     ------
-    StateError
-        The file is damaged.
+    DamagedFile
+        The file is not as it was written.
     """
     if settings.dp_reproducible:
         return generator(seed, "noise key", *owner).bytes(KEY_BYTES)
     path = folder / KEY_FILE
     if not path.is_file():
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(path, secrets.token_bytes(KEY_BYTES), private=True)
-    key = path.read_bytes()
-    if len(key) != KEY_BYTES:
-        raise StateError(f"{path}: has {len(key)} bytes instead of {KEY_BYTES}")
+        private_folder(folder)
+        made = secrets.token_bytes(KEY_BYTES)
+        write_atomically(path, made + hashlib.sha256(made).digest(), private=True)
+    content = path.read_bytes()
+    key, checksum = content[:KEY_BYTES], content[KEY_BYTES:]
+    # Versions that wrote no checksum wrote the key alone.
+    if len(key) < KEY_BYTES or checksum not in (b"", hashlib.sha256(key).digest()):
+        raise DamagedFile(path)
     return key
 
 

@@ -241,6 +241,8 @@ class ChannelSharing(Sharing):
         self, model: nn.Module, is_shared: Callable[[str], bool], layers: Sequence[Sequence[str]], only_shared: bool
     ) -> None:
         super().__init__(model, is_shared)
+        for name in (name for names in layers for name in names if name not in self._arrays):
+            raise LayoutError(f"{name} is a parameter of another layer, too (tied weights), and cannot be split")
         self.channels = Channels(self.layout, tuple(tuple(names) for names in layers))
         self.only_shared = only_shared
         self._wholly_personal = self.personal
@@ -314,14 +316,32 @@ def _stored(arrays: Mapping[str, np.ndarray], name: str, shapes: Sequence[Shape]
     if name not in arrays or tuple(arrays[name].shape) not in shapes:
         found = tuple(arrays[name].shape) if name in arrays else "nothing"
         raise StateError(f"personal array {name!r}: {found} was stored, {shapes[-1]} is expected")
-    return np.ascontiguousarray(arrays[name])
+    # Not ascontiguousarray, which makes a vector of a number.
+    return np.asarray(arrays[name], order="C")
 
 
 def is_parameter(layout: Layout) -> np.ndarray:
     """Return which values of a flat vector are trained parameters, not running statistics: bool, (layout.size,)."""
-    return layout.mask(lambda name: not name.split(PART)[0].endswith(RUNNING_STATISTICS))
+    return layout.mask(lambda name: not is_running_statistic(name))
+
+
+def is_running_statistic(name: str) -> bool:
+    """Return whether an array of a layout is BatchNorm's running mean or variance, or a part of one."""
+    return name.split(PART)[0].endswith(RUNNING_STATISTICS)
+
+
+def tied(model: nn.Module) -> list[list[str]]:
+    """Return the names of each array of a model that has several (tied weights); the first is the one that counts."""
+    names: dict[int, list[str]] = {}
+    for name, array in model.state_dict(keep_vars=True).items():
+        names.setdefault(id(array), []).append(name)
+    return [same for same in names.values() if len(same) > 1]
 
 
 def _arrays(model: nn.Module) -> dict[str, Tensor]:
     # keep_vars gives the tensors themselves rather than detached views, so that writing to them trains no ghost.
-    return dict(model.state_dict(keep_vars=True))
+    arrays = dict(model.state_dict(keep_vars=True))
+    for _, *others in tied(model):
+        for name in others:
+            del arrays[name]
+    return arrays

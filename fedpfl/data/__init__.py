@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import pfllib  # noqa: F401  (registers its partitioners)
 from .dataset import Dataset
 from .datasets import fetch, load, no_downloads
 from .federation import FederatedData, Samples, default_clients, federated_data, own_data, with_partitioner

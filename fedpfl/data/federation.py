@@ -14,7 +14,8 @@ import numpy as np
 from ..core import parts
 from ..core.errors import ConfigError, DataError
 from .dataset import Dataset
-from .datasets import load_once, owners, read_own
+from .datasets import entry, load_once, owners, read_own
+from .division_file import division_arrays, read_division
 from .partitioners import (
     Share,
     chosen_partitioner,
@@ -25,7 +26,7 @@ from .partitioners import (
     partition,
     task_of,
 )
-from .registry import AUTO, entry
+from .registry import AUTO
 from .settings import DataSettings
 
 if TYPE_CHECKING:
@@ -116,10 +117,13 @@ class FederatedData:
         data = load_once(settings)
         settings = replace(settings, split=data.split or settings.split)
         settings = chosen_partitioner(settings, data.client_train is not None)
-        shares = partition(data, settings, num_clients, seed)
+        if settings.division_file:
+            shares = _shares_of_file(data, settings, num_clients)
+        else:
+            shares = partition(data, settings, num_clients, settings.partition_seed or seed)
         self._set_up(data, shares, range(num_clients), settings, seed, cache_bytes)
-        for client in range(num_clients):
-            self._tasks[client] = task_of(settings, client, num_clients)
+        if not settings.division_file:
+            self._tasks[:] = [task_of(settings, client, num_clients) for client in range(num_clients)]
         self.remarks = _remarks(data, settings, num_clients)
 
     @classmethod
@@ -161,7 +165,7 @@ class FederatedData:
             raise DataError(f"{place}: has {data.num_classes} classes, the federation has {num_classes}")
         n = len(data.y_train)
         if data.y_test is None:
-            share, size = cut_share(np.arange(n), settings, seed, client), n
+            share, size = cut_share(np.arange(n), settings, settings.partition_seed or seed, client), n
         else:
             share, size = Share(np.arange(n), np.arange(n, n + len(data.y_test))), n
         if size < settings.min_samples:
@@ -245,6 +249,10 @@ class FederatedData:
         for positions in (part for share in self._shares for part in share):
             crc = zlib.crc32(positions.astype("<i8").tobytes(), zlib.crc32(str(len(positions)).encode(), crc))
         return crc
+
+    def division(self) -> dict[str, np.ndarray]:
+        """Return who has each sample, as a file of a division has it; errors as of :func:`division_arrays`."""
+        return division_arrays(self._shares, _samples(self._data))
 
     def sizes(self, i: int) -> tuple[int, int]:
         """Return (training samples, test samples) of client ``i`` without preparing its data."""
@@ -346,13 +354,15 @@ def scale(pixels: torch.Tensor) -> torch.Tensor:
 
 
 def default_clients(settings: DataSettings) -> int | None:
-    """Return how many clients natural data make: all owners with ``min_samples``; None where the data are divided.
+    """Return how many clients natural data or a file of a division make; None where the data are divided.
 
     Raises
     ------
     ConfigError, DataError
-        The data are missing or damaged.
+        The data or the file are missing or damaged.
     """
+    if settings.division_file:
+        return len(_shares_of_file(load_once(settings), settings))
     if settings.partitioner not in (AUTO, "natural"):
         return None
     owned = owners(settings)
@@ -364,12 +374,24 @@ def with_partitioner(settings: DataSettings) -> DataSettings:
     return chosen_partitioner(settings, settings.partitioner == AUTO and owners(settings) is not None)
 
 
+def _shares_of_file(data: Dataset, settings: DataSettings, num_clients: int | None = None) -> list[Share]:
+    shares = read_division(Path(settings.division_file).expanduser(), _samples(data))
+    if num_clients not in (None, len(shares)):
+        allowed = f"must be {len(shares)}, the number of clients in {settings.division_file}"
+        raise ConfigError("num-clients", num_clients, allowed)
+    return shares
+
+
+def _samples(data: Dataset) -> int:
+    return len(data.y_train) + (0 if data.y_test is None else len(data.y_test))
+
+
 def _remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[str]:
     said = []
     if data.unnamed and data.missing and not settings.num_classes:
         lacking = ", ".join(map(str, data.missing[:MOST_NAMED])) + (", …" if len(data.missing) > MOST_NAMED else "")
         said.append(f"{data.name}: no sample has label {lacking}: the models tell {data.num_classes} classes apart")
-    if settings.partitioner == "natural" and data.client_train is not None:
+    if settings.partitioner == "natural" and data.client_train is not None and not settings.division_file:
         there = natural_clients(data.client_train, data.client_test, settings)
         if num_clients < there:
             said.append(f"{data.name}: {num_clients} of {there} natural clients take part (num-clients)")

@@ -354,7 +354,10 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
         return [positions[np.sort(mine)] for mine in chosen.deal(pool, num_clients, settings, seed)]
 
     everything = np.arange(n)
-    if chosen.draws:
+    if chosen.cuts:
+        dealt = chosen.deal(Pool(labels, data.num_classes, owners), num_clients, settings, seed)
+        shares = [Share(*(np.sort(part) for part in both)) for both in dealt]
+    elif chosen.draws:
         cut = Share(everything[:n_train], everything[n_train:]) if given else cut_share(everything, settings, seed)
         shares = [Share(*both) for both in zip(deal(cut.train, "train"), deal(cut.test, "test"))]
     elif given:
@@ -474,6 +477,8 @@ def _check(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -
         raise ConfigError("partitioner", settings.partitioner, "must be one of " + ", ".join(partitioner_names()))
     if settings.split == "given" and data.y_test is None:
         raise ConfigError("split", "given", f'{data.name} has no test set of its own, use "mixed"')
+    if settings.split == "given" and partitioner_entry(settings.partitioner).cuts:
+        raise ConfigError("split", "given", f'must be "mixed" for partitioner = "{settings.partitioner}"')
 
 
 def _check_shares(shares: list[Share], settings: DataSettings, data: Dataset) -> None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, NamedTuple, Sequence
 
-import numpy as np
-
 from ..core import parts
 
 
@@ -74,48 +72,9 @@ def dataset_names() -> list[str]:
     return [*ours, *(name for name in parts.named("dataset") if name not in _DATASETS)]
 
 
-def entry(name: str) -> tuple[DatasetInfo, Loader]:
-    """Return what is registered under a name of :func:`dataset_names`, or the user's own data set that it refers to.
-
-    Raises
-    ------
-    ConfigError
-        There is none.
-    """
-    if name in _DATASETS and name not in parts.named("dataset"):
-        return _DATASETS[name]
-    found = parts.find("dataset", name, _DATASETS)
-    about = (getattr(found, "__doc__", None) or "").strip().partition("\n")[0]
-    words = {"size": "any", "classes": "any", "shape": "any", "source": name}
-    return DatasetInfo(parts.short(name), about, **words, download=False, owned=True, own=True), OwnLoader(name, found)
-
-
-class OwnLoader:
-    """Makes a data set by what a user has given; equal only to one of the very same object.
-
-    Parameters
-    ----------
-    name : str
-        The value of the setting ``dataset``.
-    source : object
-        A function that returns a data set, or a data set.
-    """
-
-    def __init__(self, name: str, source: Any) -> None:
-        self.name, self.source = name, source
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, OwnLoader) and self.source is other.source
-
-    def __hash__(self) -> int:
-        return id(self.source)
-
-    def __call__(self, settings: Any) -> Any:
-        """Make the data set; see :mod:`fedpfl.data.yours`."""
-        # Which knows what a data set is, and not only what it is called.
-        from .yours import made
-
-        return made(self, settings)
+def built_in() -> dict[str, tuple[DatasetInfo, Loader]]:
+    """Return what is registered, by name."""
+    return _DATASETS
 
 
 def table() -> list[DatasetInfo]:
@@ -125,8 +84,9 @@ def table() -> list[DatasetInfo]:
 
 # Chooses among the partitioners by the data.
 AUTO = "auto"
-# (samples to divide, number of clients, settings, seed) → the positions of each client's samples.
-Partitioner = Callable[[Any, int, Any, int], List[np.ndarray]]
+# (samples to divide, number of clients, settings, seed) → the positions of each client's samples, or its training and
+# its test samples.
+Partitioner = Callable[[Any, int, Any, int], List[Any]]
 # (client, number of clients) → the classes that are this client's task, in the order in which it numbers them.
 Tasks = Callable[[int, int], Sequence[int]]
 
@@ -136,13 +96,16 @@ class PartitionerEntry(NamedTuple):
 
     deal: Partitioner
     draws: bool
+    cuts: bool
     tasks: Tasks | None
 
 
 _PARTITIONERS: dict[str, PartitionerEntry] = {}
 
 
-def partitioner(name: str, *, draws: bool = False, tasks: Tasks | None = None) -> Callable[[Partitioner], Partitioner]:
+def partitioner(
+    name: str, *, draws: bool = False, cuts: bool = False, tasks: Tasks | None = None
+) -> Callable[[Partitioner], Partitioner]:
     """Register a partitioner.
 
     Parameters
@@ -152,13 +115,15 @@ def partitioner(name: str, *, draws: bool = False, tasks: Tasks | None = None) -
     draws : bool
         The partitioner draws training and test samples by itself: it is called once with the training and once with
         the test samples instead of once with all.
+    cuts : bool
+        The partitioner cuts each client's samples into training and test samples by itself and returns both.
     tasks : callable, optional
         Says which classes each client has to tell apart, where these are not all classes of the data set. The client's
         labels are then their places in that list.
     """
 
     def register(deal: Partitioner) -> Partitioner:
-        _PARTITIONERS[name] = PartitionerEntry(deal, draws, tasks)
+        _PARTITIONERS[name] = PartitionerEntry(deal, draws, cuts, tasks)
         return deal
 
     return register

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..core import parts
 from ..core.settings import Value, items, setting
@@ -10,12 +11,14 @@ from .registry import AUTO, dataset_names, partitioner_names
 
 # Settings that only some partitioners, or one kind of split, look at. "auto" may be any of the first two.
 _OF_PARTITIONERS = {
-    "dirichlet-alpha": (AUTO, "dirichlet", "dirichlet-client"),
-    "classes-per-client": ("pathological",),
+    "dirichlet-alpha": (AUTO, "dirichlet", "dirichlet-client", "pfllib-dirichlet"),
+    "classes-per-client": ("pathological", "pfllib-pathological"),
     "train-samples": ("dirichlet-client",),
     "test-samples": ("dirichlet-client",),
 }
 _OF_SPLITS = {"test-fraction": "mixed"}
+# What a file of a division takes the place of.
+_OF_DIVIDING = ("partitioner", "split", "partition-seed", *_OF_PARTITIONERS, *_OF_SPLITS)
 # Settings that only some kinds of the user's own data look at.
 _TABLES = ("table", "series", "huggingface", "clients")
 _SERIES = ("series", "clients")
@@ -110,11 +113,19 @@ class DataSettings:
         "dirichlet.",
         choices=lambda: (AUTO, *partitioner_names()),
     )
+    division_file: str = setting(
+        "",
+        "File that says which client has each sample, instead of a partitioner; `fedpfl partition --export FILE.npz` "
+        "writes one. The partitioner, split and what belongs to them are then not used.",
+    )
+    partition_seed: int = setting(
+        0, "Seed of the division, so that runs with several seeds have the same clients; 0: the run's.", minimum=0
+    )
     dirichlet_alpha: float = setting(
         0.3, "Concentration α of the Dirichlet partitioners: the smaller, the more the clients differ.", above=0
     )
     classes_per_client: int = setting(
-        2, 'Number of distinct classes of every client, for partitioner = "pathological".', minimum=1
+        2, "Number of distinct classes of every client, for the pathological partitioners.", minimum=1
     )
     train_samples: int = setting(
         500, 'Training samples of every client, for partitioner = "dirichlet-client".', minimum=1
@@ -152,6 +163,8 @@ class DataSettings:
         """Return what decides which samples clients get, without what this partitioner or split does not look at."""
 
         def counts(key: str) -> bool:
+            if self.division_file and key in _OF_DIVIDING:
+                return False
             of_partitioner = self.partitioner in _OF_PARTITIONERS.get(key, (self.partitioner,))
             of_split = _OF_SPLITS.get(key, self.split) == self.split
             return of_partitioner and of_split and self.dataset in _OF_DATASETS.get(key, (self.dataset,))
@@ -160,7 +173,9 @@ class DataSettings:
 
 
 def in_words(settings: DataSettings) -> str:
-    """Return the partitioner and what it goes by, for titles: ``dirichlet, α 0.1``."""
+    """Return the partitioner and what it goes by, for titles: ``dirichlet, α 0.1``; or the name of the file."""
+    if settings.division_file:
+        return Path(settings.division_file).name
     signs = {"dirichlet-alpha": "α", "classes-per-client": "S"}
     division = settings.division()
     return ", ".join([settings.partitioner, *(f"{signs[key]} {division[key]:g}" for key in signs if key in division)])

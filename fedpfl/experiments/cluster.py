@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ConfigError, FedpflError
 from ..core.files import write_atomically
+from ..core.stored import read_json
 from .grid import Job, Process, Resources, Start
 from .store import PlannedRun, Store
 
@@ -74,7 +75,7 @@ class Cluster:
         path = _note(run, store)
         if not path.is_file():
             return None
-        job = self._executor.job_class(self._executor.folder, str(json.loads(path.read_text(encoding="utf-8"))["id"]))
+        job = self._executor.job_class(self._executor.folder, str(read_json(path)["id"]))
         return None if job.done(force_check=True) else job
 
     def _submit(self, run: PlannedRun, store: Store) -> QueuedJob[Any]:

@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple, Protocol
 
 from ..core import parts
 from ..core.errors import ConfigError
-from ..core.files import Rounds
+from ..core.files import Rounds, private_folder
 from .store import PlannedRun, State, Store
 
 LOOK_SECONDS = 0.3
@@ -76,7 +76,7 @@ class Grid:
         each run that has finished.
         """
         try:
-            self._store.root.mkdir(parents=True, exist_ok=True)
+            private_folder(self._store.root)
         except OSError as error:
             raise ConfigError("output-dir", str(self._store.root), f"cannot be written ({error.strerror})") from error
         waiting = deque(run for run in self.runs if self._store.state(run) is not State.FINISHED)
@@ -112,7 +112,7 @@ class Grid:
     def _started(self, run: PlannedRun, share: Resources, watcher: Watcher) -> _ActiveRun | None:
         """Start a run; None if another grid runs it now or has finished it."""
         cell = self._store.cell(run)
-        cell.mkdir(parents=True, exist_ok=True)
+        private_folder(cell)
         lock = (cell / "lock").open("w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

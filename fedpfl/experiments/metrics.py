@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import ConfigError
+from ..core.stored import read_json
 from ..results.history import History
 from ..results.run import RunFolder
 from ..results.tables import Spread
@@ -100,7 +100,7 @@ def measure(name: str, folder: RunFolder, notes: Path, clients: Collection[int] 
     ``notes`` is the folder with what was measured after the run. If clients are given, only their accuracies count.
     """
     if mode := mode_of(name):
-        return float(json.loads((notes / f"{NEW_CLIENTS}-{mode}.json").read_text(encoding="utf-8"))["weighted"])
+        return float(read_json(notes / f"{NEW_CLIENTS}-{mode}.json")["weighted"])
     value = find(name).value(folder.history().only(clients))
     return None if value is None else float(value)
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from .. import __version__
 from ..analysis.figure import file_name
 from ..results.tables import Table
+from ..version import __version__
 from .measured import Measured
 from .store import State
 from .tables import RankedColumn

@@ -28,11 +28,11 @@ from typing import Any
 
 from ..core import parts
 from ..core.errors import ConfigError, StateError
-from ..core.files import write_atomically
+from ..core.files import private_folder, write_atomically
 from ..core.settings import absolute_places, items
-from ..data.settings import DataSettings
+from ..core.stored import read_json
 from ..results.run import RunFolder, to_toml
-from ..setup.config import Config, check_keys
+from ..setup.config import Config, check_keys, sections
 from . import metrics
 
 DEFAULT_ROOT = "~/.fedpfl/experiments"
@@ -40,13 +40,14 @@ DEFAULT_ROOT = "~/.fedpfl/experiments"
 # What a run's results do not depend on. `data` and `initial-weights` are places too, but other data are another run.
 NOT_IDENTIFYING = frozenset({
     "output-dir", "state-dir", "data-dir", "run-name", "resume", "node-timeout", "round-timeout", "check-after",
-    "tracker", "tracker-project",
+    "min-clients", "max-client-samples", "tracker", "tracker-project",
 })  # fmt: skip
 
 # Settings that were added after runs were stored: at their defaults they do not count, so that names do not change.
 ADDED_LATER = frozenset({
     "label-column", "client-column", "split-column", "ignore-columns", "class-names", "window-column", "window-length",
-    "window-step",
+    "window-step", "partition-seed", "division-file", "update-norm-limit", "robust-aggregation", "robust-clip",
+    "robust-false-share", "krum-clients", "max-weight-share", "fedreg-max-growth",
 })  # fmt: skip
 
 
@@ -102,8 +103,8 @@ def plan(
         raise ConfigError("num-clients", 0, "has to be given for the runs of a grid")
     # Nor on whose home folder it is: a place below `~` counts as it was written.
     named = {key: written[key] if str(written[key]).startswith("~") else flat[key] for key in flat}
-    defaults = dict(items(DataSettings()))
-    same = {key for key in ADDED_LATER if named[key] == defaults[key]}
+    defaults = {key: default for _, part, prefix in sections() for key, default in items(part(), prefix)}
+    same = {key for key in ADDED_LATER & named.keys() if named[key] == defaults[key]}
     counted = {key: value for key, value in sorted(named.items()) if key not in NOT_IDENTIFYING | same}
     if code := parts.fingerprint(flat):
         counted["parts"] = code  # another run once the user's own code is another
@@ -173,10 +174,10 @@ class Store:
         outcome = self.outcome(run)
         return "" if outcome.get("status") == "interrupted" else str(outcome.get("error") or "")
 
-    def outcome(self, run: PlannedRun) -> dict[str, Any]:
+    def outcome(self, run: PlannedRun) -> Mapping[str, Any]:
         """Return what was noted of the last try of a run; empty if nothing was."""
         path = self.cell(run) / "outcome.json"
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+        return read_json(path) if path.is_file() else {}
 
     def prepare(self, run: PlannedRun) -> Path:
         """Write the file of settings that a run is started with, and prepare its folder for a try.
@@ -186,7 +187,7 @@ class Store:
         was killed, is not changed: this try will fail and say so.
         """
         folder, cell = self.folder(run), self.cell(run)
-        cell.mkdir(parents=True, exist_ok=True)
+        private_folder(cell)
         with suppress(StateError), folder.alone() if folder.path.is_dir() else nullcontext():
             self._make_ready(run)
         places = {"output-dir": str(folder.path.parent), "state-dir": str(self.root / "state")}

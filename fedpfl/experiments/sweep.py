@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ConfigError
-from ..core.files import write_atomically
+from ..core.files import private_folder, write_atomically
 from ..core.rng import generator
 from ..methods import find
 from ..results.run import RunFolder
@@ -147,7 +147,7 @@ class SweepPlan:
 
     def note_runs(self, folder: Path) -> None:
         """Write the names of the runs into the folder of the tables."""
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         write_atomically(folder / RUNS, "".join(f"{run.name}\n" for run in self.runs).encode())
 
 

@@ -51,10 +51,12 @@ OPTIONAL: Mapping[str, _Must] = {
     "fedpfl_keys": _TEXT, "fedpfl_command": _TEXT, "fedpfl_collected": _TEXT,
     "fedpfl_superlink_port": _PORT, "fedpfl_broker_port": _PORT,
     "fedpfl_watchers": (_are_names, "must be a list of names of letters, digits, '.', '_' and '-'"),
-    "fedpfl_server_python": _TEXT, "fedpfl_server_pip_options": _OPTIONS,
+    "fedpfl_allowed_signers": _PATH,
+    "fedpfl_server_python": _TEXT, "fedpfl_server_pip_options": _OPTIONS, "fedpfl_server_lock": _TEXT,
     "fedpfl_install": _one_of("bundle", "existing"), "fedpfl_target": _one_of("nano", "orin", "pi", "auto"),
     "fedpfl_install_options": _OPTIONS, "fedpfl_supernode_port": _PORT,
     "fedpfl_client_data": (lambda value: isinstance(value, dict), "must be a mapping of clients' numbers to paths"),
+    "fedpfl_policy": (lambda value: isinstance(value, dict), "must be a mapping of the policy's keys to values"),
     "fedpfl_data": _PATH, "fedpfl_partitions": _PATH, "fedpfl_time": _one_of(True, False),
 }  # fmt: skip
 # Of each device.

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core import parts
 from ..core.errors import ConfigError
+from ..core.files import private_folder
 from ..core.settings import Value, absolute_places
 from ..data import default_clients as natural_clients
 from ..data import with_partitioner
@@ -55,7 +56,8 @@ class Plan:
         history = self.folder.history()
         run = self.config.run
         done = history.last_round >= run.num_server_rounds or history.stalled(run.early_stop)
-        return done and self.folder.finished
+        # What is damaged is made again by going on with the run.
+        return done and self.folder.finished and self.folder.is_intact(self.config.run.state_dir)
 
     def how_to_go_on(self) -> str:
         """Return why resuming a run that has finished trains nothing, and which setting changes that."""
@@ -156,7 +158,7 @@ def _fresh(config: Config) -> RunFolder:
         raise ConfigError("run-name", config.run.run_name, allowed)
     for key, path in (("output-dir", root), ("state-dir", Path(config.run.state_dir))):
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            private_folder(path)
         except OSError as error:
             raise ConfigError(key, str(path), f"cannot be written ({error.strerror})") from error
         if not os.access(path, os.W_OK):

@@ -28,10 +28,10 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from .. import __version__
 from ..core.errors import FedpflError
 from ..flower_private import HEALTH, RUN_REFUSED, TASK_ENDED
 from ..results.run import to_toml
+from ..version import __version__
 from . import guard
 
 SUPERLINK = "Flower's SuperLink"

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import ConfigError, LayoutError
+from ..core.errors import ConfigError, LayoutError, require_hooks
 from ..core.extras import Extra
 from ..core.layout import Layout
 from ..core.payload import Payload
@@ -207,6 +207,10 @@ class Method:
     quick: ClassVar[Mapping[str, Any]] = {}
     Settings: ClassVar[type[Any]] = NoSettings
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        require_hooks("method", cls, Method)
+
     def __init__(self, settings: Any, training: TrainingSettings, personal_head: bool = False) -> None:
         self.settings = settings
         self.training = training
@@ -292,7 +296,8 @@ class Method:
         -------
         Payload
             Its metrics are sent (and recorded, as means over the clients), and so are its arrays, by the names and in
-            the shapes that :attr:`extras` declares.
+            the shapes that :attr:`extras` declares. With differential privacy only those metrics leave the client that
+            the rule names in ``reads``, and nothing of its ``config``.
         """
         return Payload()
 

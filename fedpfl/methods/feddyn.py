@@ -73,6 +73,7 @@ class FedDynMean(Mean):
     name = "feddyn"
     only_a_sum = True  # h follows from the mean
     no_server_step = "goes on from the mean by h"
+    no_robust_mean = ""
     remembers = ("h",)
 
     def __init__(self, federation: Federation, shared: np.ndarray, alpha: float) -> None:

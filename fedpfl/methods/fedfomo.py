@@ -23,7 +23,7 @@ from ..core.extras import ANY, CLIENT, SERVER, SHARED, Extra
 from ..core.payload import Payload
 from ..core.rng import generator
 from ..core.settings import setting
-from ..core.sharing import UNUSED_BUFFER, is_parameter
+from ..core.sharing import is_parameter
 from ..data.federation import Samples
 from ..layers.memory import Memory
 from ..rules.candidates import Candidates
@@ -70,7 +70,7 @@ class FedFomo(Method):
     )
     extras = (
         Extra("models", CLIENT, "models of other clients, a row each", (ANY, SHARED)),
-        Extra("weights", SERVER, "ω, the weight that the client gave to each of them", (ANY,)),
+        Extra("weights", SERVER, "ω, the weight that the client gave to each of them", (ANY,), checked=True),
     )
     Settings = FedFomoSettings
 
@@ -87,8 +87,7 @@ class FedFomo(Method):
     def build(self, model: nn.Module) -> nn.Module:
         """Add the memory of the model from before the last local training, if that is compared with."""
         if self._remembers:
-            arrays = {name: array for name, array in model.state_dict().items() if self.travels(name, model)}
-            model.add_module(BEFORE, Memory({n: a for n, a in arrays.items() if not n.endswith(UNUSED_BUFFER)}))
+            model.add_module(BEFORE, Memory(self.sharing(model).received()))
         return model
 
     def is_shared(self, name: str, model: nn.Module) -> bool:

@@ -18,7 +18,7 @@ from ..core.federation import Client, Federation
 from ..core.payload import Payload
 from ..core.settings import setting
 from ..models import cut
-from ..rules.mean import RunningMean
+from ..rules.averages import RunningMean
 from ..rules.per_client import inner_products
 from ..rules.simplex import least_on_simplex
 from ..training.phase import Batch, Forward, Phase
@@ -53,6 +53,7 @@ class HeadCombination(PrototypeRule):
 
     name = "head-combination"
     one_model = False
+    no_robust_mean = "also combines single clients' heads"
     remembers = ("heads",)
 
     def __init__(
@@ -78,7 +79,7 @@ class HeadCombination(PrototypeRule):
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Add the base; keep the head, h_i and V_i."""
         super().add(client, shared, reply)
-        self._mean.add(shared, client.train_samples)
+        self._mean.add(shared, client.train_samples * self.damping(client))
         moments, (variance,) = reply.arrays["moments"].reshape(-1), reply.arrays["variance"]
         self._replies[client.id] = shared[self._head], moments, float(variance)
 

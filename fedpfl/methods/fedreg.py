@@ -5,28 +5,33 @@ Liu, Yang, Wang: FedReG: Recouping the Global Model in Personalized Federated Le
 Where the paper leaves it open: a head is the last linear layer; head_P starts as a copy of head_G; Q = t / C is rounded
 to the nearest whole number, at least 1; samples to augment are drawn with replacement; the rebalanced set is drawn
 once, since it is an input of the client's Algorithm 1. The optimiser starts afresh with each step, so with the order
-``interleaved`` in each epoch.
+``interleaved`` in each epoch. Not of the paper: ``fedreg-max-growth`` bounds t on the client, because t follows from
+what other clients claim.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass, replace
+from logging import WARNING, getLogger
 from typing import Any, Callable
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.errors import NoPlainModel
+from ..core.errors import ConfigError, NoPlainModel
 from ..core.payload import Payload
 from ..core.rng import generator
 from ..core.settings import setting
 from ..data.federation import Samples, SamplesCache
-from ..data.rebalance import AUGMENTATIONS, THRESHOLDS, effective_samples, quota, rebalance
+from ..data.rebalance import AUGMENTATIONS, THRESHOLDS, effective_samples, most_rebalanced, quota, rebalance
 from ..models.parts import cut
 from ..rules.by_part import MeanOfRebalanced
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything, excluding
+
+logger = getLogger("flwr")
 
 HEAD_P = "head_p"
 # The ablations of Section 4.7, a) to d).
@@ -48,6 +53,13 @@ class FedReGSettings:
         "How a class with too few images is filled up: flip, crop, rotation, colour jitter, affine map (simple), "
         "AutoAugment (auto) or plain copies (none). Data that are no images are always filled up with copies.",
         choices=AUGMENTATIONS,
+    )
+    max_growth: float = setting(
+        20.0,
+        "Maximum size of a client's rebalanced set as a multiple of its own training samples, of which at least 1,000 "
+        "are counted: the threshold follows from what all clients say of themselves.",
+        minimum=1,
+        maximum=10_000,
     )
     redraw: bool = setting(False, "Draw the rebalanced set anew in every round; the paper draws it once (Algorithm 1).")
     order: str = setting(
@@ -84,11 +96,12 @@ class FedReG(Method):
 
     _in_head_g: Callable[[str], bool]
     _rebalanced_sets: SamplesCache
+    _bounded: set[int]
 
     def build(self, model: nn.Module) -> nn.Module:
         """Add head_P, which starts as a copy of head_G."""
         parts = cut(model, self.settings.head_layers)
-        self._in_head_g, self._rebalanced_sets = parts.in_head, SamplesCache()
+        self._in_head_g, self._rebalanced_sets, self._bounded = parts.in_head, SamplesCache(), set()
         if self.settings.variant not in ONE_HEAD:
             model.add_module(HEAD_P, copy.deepcopy(parts.head))
         return model
@@ -123,7 +136,7 @@ class FedReG(Method):
         """Send n^r, the weight of head_G (Equation 6)."""
         if self.settings.variant == "original-only":
             return Payload(metrics={"effective-samples": int(local.class_counts.sum())})
-        return Payload(metrics={"effective-samples": effective_samples(local.class_counts, _quota(local))})
+        return Payload(metrics={"effective-samples": effective_samples(local.class_counts, self._quota(local))})
 
     @property
     def aggregation(self) -> Aggregation:
@@ -167,7 +180,7 @@ class FedReG(Method):
     def _rebalanced(self, local: LocalRound) -> Samples | None:
         if self.settings.variant == "original-only":
             return None
-        size = _quota(local)
+        size = self._quota(local)
 
         def draw(number: int) -> Samples:
             rng = generator(local.seed, "rebalanced set", local.client, number)
@@ -177,11 +190,24 @@ class FedReG(Method):
             return draw(local.round)
         return self._rebalanced_sets.get((local.client, size), lambda: draw(0))
 
+    def _quota(self, local: LocalRound) -> int:
+        threshold, growth = _threshold(local), self.settings.max_growth
+        most = most_rebalanced(local.class_counts, growth)
+        if threshold > most and local.client not in self._bounded:
+            self._bounded.add(local.client)
+            words = "fedreg: client %d: the rebalanced set has %d instead of %.0f samples (fedreg-max-growth = %g)"
+            logger.log(WARNING, words, local.client, most, threshold, growth)
+        return quota(local.class_counts, threshold, growth)
+
 
 def in_head_p(name: str) -> bool:
     """Say whether an array belongs to the personal head."""
     return name.startswith(HEAD_P + ".")
 
 
-def _quota(local: LocalRound) -> int:
-    return quota(local.class_counts, float(local.message.config["rebalance-threshold"]))
+def _threshold(local: LocalRound) -> float:
+    """Return t of the message, which comes from the network."""
+    found = local.message.config.get("rebalance-threshold")
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found < math.inf:
+        raise ConfigError("rebalance-threshold", found, "must be a number of samples, at least 0")
+    return float(found)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.errors import LayoutError
 from ..core.extras import BOTH, CLIENT, RECEIVED, SERVER, Extra
 from ..core.federation import Client, Federation
 from ..core.payload import Payload
@@ -34,6 +35,7 @@ class PrototypeRule(Rule):
     A class of which nobody in the round has samples keeps its prototype, if it has one.
     """
 
+    no_robust_mean = "averages class by class"
     remembers: ClassVar[tuple[str, ...]] = ("prototypes", "known")
 
     def __init__(self, federation: Federation, shared: np.ndarray) -> None:
@@ -49,9 +51,16 @@ class PrototypeRule(Rule):
         """Send all clients the prototypes, as soon as there are any, and which classes have one."""
         return Payload(arrays={"prototypes": self.prototypes, "known": self.known} if self.known.size else {})
 
+    def check(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
+        """Require numbers of samples that are not negative, and no more than the client has."""
+        counts = reply.arrays["counts"].astype(np.float64)
+        # Noise hides the numbers, and float16 rounds them.
+        if not self.federation.noisy and (counts.min() < 0 or counts.sum() > 1.001 * client.train_samples):
+            raise LayoutError(f"its array 'counts' has {counts.sum():g} samples, the client {client.train_samples}")
+
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Add n_ij·c_ij; the noise of differential privacy makes numbers of samples negative."""
-        counts = np.maximum(reply.arrays["counts"].astype(np.float64), 0)
+        counts = np.maximum(reply.arrays["counts"].astype(np.float64), 0) * self.damping(client)
         self._sums = self._sums + counts[:, None] * reply.arrays["prototypes"]
         self._counts = self._counts + counts
 
@@ -73,7 +82,7 @@ class PrototypeMethod(Method):
         """The prototypes both ways; what their mean is weighted by; which classes have one."""
         return (
             Extra("prototypes", BOTH, "mean features of each class", class_by_width, private_from=RECEIVED),
-            Extra("counts", SERVER, "training samples of each class", classes),
+            Extra("counts", SERVER, "training samples of each class", classes, checked=True),
             Extra("known", CLIENT, "1 for classes with a prototype", classes, exact="uint8"),
         )
 

@@ -59,6 +59,7 @@ class ControlledMean(Mean):
     """
 
     name = "scaffold"
+    no_robust_mean = ""
     remembers = ("control",)
 
     def __init__(self, federation: Federation, shared: np.ndarray, step: float) -> None:
@@ -68,7 +69,7 @@ class ControlledMean(Mean):
     def begin(self) -> None:
         """Start the sums at zero."""
         super().begin()
-        self._change = np.zeros(self.layout.size, np.float64)
+        self._change = self.averaging(self.layout.size)
 
     def attachments(self, client: Client, kind: str) -> Payload:
         """Send c to clients that train."""
@@ -77,12 +78,12 @@ class ControlledMean(Mean):
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Add y_i and Δc_i."""
         super().add(client, shared, reply)
-        self._change += reply.arrays["change"]
+        self._change.add(reply.arrays["change"], 1.0)
 
     def finish(self) -> None:
         """Step, and move c."""
         super().finish()
-        self.control = (self.control + self._change / len(self.participants)).astype(np.float32)
+        self.control = (self.control + self._change.total() / len(self.participants)).astype(np.float32)
 
 
 class Scaffold(KeepsArrays):

@@ -17,13 +17,13 @@ from . import (  # noqa: F401
 )
 from .about import ModelInfo, describe
 from .adapters import merged
+from .build import as_given, build, require_known
 from .elsewhere import with_head
 from .parts import Parts, cut
-from .registry import BaseHeadModel, build, names, register, require_known, source, sources
+from .registry import BaseHeadModel, names, register, source, sources
 from .torchvision_weights import from_torchvision
 from .trainable import TrainableSettings, adapt, is_adapted
 from .weight_files import load_weights
-from .yours import as_given
 
 __all__ = [
     "BaseHeadModel", "ModelInfo", "Parts", "TrainableSettings", "adapt", "as_given", "build", "cut", "describe",

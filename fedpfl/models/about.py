@@ -8,7 +8,8 @@ from typing import NamedTuple, Tuple
 
 import torch
 
-from .registry import BaseHeadModel, Shape, build, entry
+from .build import build
+from .registry import BaseHeadModel, Shape, entry
 
 # Inputs by which sizes are told: shape of a sample, classes, tokens, in words.
 _Example = Tuple[Shape, int, int, str]

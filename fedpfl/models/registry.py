@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from functools import partial
 from typing import Callable, NamedTuple, Tuple
 
 from torch import Tensor, nn
 
 from fedpfl.core import parts
-from fedpfl.core.errors import ConfigError
 
 Shape = Tuple[int, ...]
 
@@ -63,6 +61,22 @@ class _Entry(NamedTuple):
     smallest_side: int | None
     tokens: bool = False
     smallest_length: int | None = None
+
+    def complaint(self, shape: Shape, vocabulary: int) -> str | None:
+        """Return what the model needs, if it cannot take an input of this shape."""
+        if self.tokens:
+            return None if vocabulary and len(shape) == 1 and shape[0] >= 1 else "needs texts"
+        if self.smallest_length is not None:
+            fits = not vocabulary and len(shape) == 2 and shape[0] >= 1 and shape[1] >= self.smallest_length
+            steps = f"{self.smallest_length} step{'s' * (self.smallest_length > 1)}"
+            return None if fits else f"needs series (channels x time) of at least {steps}"
+        if self.smallest_side is None and vocabulary:
+            return "needs numbers that can be computed with"
+        if self.smallest_side is None:
+            return None if shape and min(shape) >= 1 else "needs an input with at least one value"
+        if len(shape) == 3 and shape[0] >= 1 and min(shape[1:]) >= self.smallest_side:
+            return None
+        return f"needs images (channels x height x width) of at least {self.smallest_side}x{self.smallest_side} pixels"
 
 
 _MODELS: dict[str, _Entry] = {}
@@ -140,81 +154,15 @@ def sources() -> dict[str, Callable[[str], bool]]:
     return {about: has(prefix) for prefix, (about, _) in _SOURCES.items()}
 
 
-def build(
-    name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0, download: bool = False
-) -> BaseHeadModel:
-    """Build a model, drawing its initial weights from torch's global random generator.
-
-    Parameters
-    ----------
-    name : str
-        One of :func:`names`, a prefix of :func:`sources` with a word behind it, or what
-        :func:`fedpfl.core.parts.find` takes.
-    input_shape : tuple of int
-        Shape of one sample: (channels, height, width) of an image, (channels, time) of a series, (length,) of a text,
-        for example (features,) otherwise.
-    num_classes : int
-        Number of logits.
-    vocabulary : int
-        Number of different tokens if the input is text, else 0.
-    download : bool
-        Whether a source may fetch pretrained weights from the internet.
-
-    Raises
-    ------
-    ConfigError
-        The name is unknown, or the model cannot take inputs of this shape.
-    """
-    prefix, colon, word = name.partition(":")
-    if colon and prefix in _SOURCES:
-        model = _SOURCES[prefix][1](word, input_shape, num_classes, vocabulary, download)
-    elif name not in _MODELS or name in parts.named("model"):
-        # A module of its own: it needs the shape of a model, which is this one's.
-        from .yours import build_yours
-
-        model = build_yours(name, input_shape, num_classes, vocabulary)
-    else:
-        model = _registered(name, input_shape, num_classes, vocabulary)
-    model.input_shape, model.vocabulary = input_shape, vocabulary
-    model.another = partial(build, name, input_shape, num_classes, vocabulary, download)
-    return model
-
-
-def require_known(name: str) -> None:
-    """Raise :class:`ConfigError` for a model that is not there; one that is need not be able to take the data."""
-    elsewhere = name.partition(":")[0] in _SOURCES
-    if not elsewhere and (name not in _MODELS or name in parts.named("model")):
-        parts.find("model", name, _MODELS)
-
-
-def _registered(name: str, input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
-    entry = _MODELS[name]
-    complaint = _complaint(entry, input_shape, vocabulary)
-    if complaint:
-        given = f"{shown(input_shape)}{' tokens of text' * bool(vocabulary)}"
-        raise ConfigError("model", name, f"{complaint}, but the input is {given}")
-    return entry.builder(input_shape, num_classes, *([vocabulary] if vocabulary else []))
+def source_of(name: str) -> Source | None:
+    """Return the source that a name of the form ``PREFIX:WORD`` is for; None for other names."""
+    prefix, colon, _ = name.partition(":")
+    return _SOURCES[prefix][1] if colon and prefix in _SOURCES else None
 
 
 def shown(shape: Shape) -> str:
     """Return a shape as users read it."""
     return "x".join(map(str, shape)) or "empty"
-
-
-def _complaint(entry: _Entry, shape: Shape, vocabulary: int) -> str | None:
-    if entry.tokens:
-        return None if vocabulary and len(shape) == 1 and shape[0] >= 1 else "needs texts"
-    if entry.smallest_length is not None:
-        fits = not vocabulary and len(shape) == 2 and shape[0] >= 1 and shape[1] >= entry.smallest_length
-        steps = f"{entry.smallest_length} step{'s' * (entry.smallest_length > 1)}"
-        return None if fits else f"needs series (channels x time) of at least {steps}"
-    if entry.smallest_side is None and vocabulary:
-        return "needs numbers that can be computed with"
-    if entry.smallest_side is None:
-        return None if shape and min(shape) >= 1 else "needs an input with at least one value"
-    if len(shape) == 3 and shape[0] >= 1 and min(shape[1:]) >= entry.smallest_side:
-        return None
-    return f"needs images (channels x height x width) of at least {entry.smallest_side}x{entry.smallest_side} pixels"
 
 
 def named(**layers: nn.Module) -> nn.Sequential:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedpfl.core.errors import ConfigError
+from fedpfl.core.stored import has_checksum, read_arrays
 
 from .registry import BaseHeadModel
 from .torchvision_weights import from_torchvision
@@ -64,7 +65,9 @@ def _read(path: str) -> Mapping[str, Tensor]:
     place = Path(path).expanduser()
     try:
         if place.suffix == ".safetensors":
-            return load_file(place)
+            if not has_checksum(place):
+                return load_file(place)
+            return {name: torch.from_numpy(array) for name, array in read_arrays(place).items()}
         content = torch.load(place, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
         reason = str(error).split("\n")[0]

@@ -39,8 +39,7 @@ class Account:
 
     def __post_init__(self) -> None:
         topics.checked_name("username", self.username)
-        if self.ca is None and not is_loopback(self.host):
-            raise ConfigError("broker", self.host, "needs TLS (--ca), because it is not on this machine")
+        require_tls("broker", self.host, self.host, self.ca, "--ca is missing")
 
     def tls(self) -> ssl.SSLContext | None:
         """Return the TLS context; None without TLS.
@@ -88,8 +87,26 @@ def read_password(path: Path) -> str:
     return lines[0]
 
 
+def require_tls(option: str, value: str, host: str, tls: object, missing: str) -> None:
+    """Raise ``ConfigError`` if ``tls`` is None and the address is not one of this machine alone.
+
+    Parameters
+    ----------
+    option, value : str
+        What the user wrote.
+    host : str
+        The address.
+    tls : object
+        What TLS needs, or None.
+    missing : str
+        What the user has to add.
+    """
+    if tls is None and not is_loopback(host):
+        raise ConfigError(option, value, f"needs TLS, because it is not loopback: {missing}")
+
+
 def is_loopback(host: str) -> bool:
-    """Say whether an address is one of this machine that nobody else can reach."""
+    """Return whether an address is one of this machine that nobody else can reach."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

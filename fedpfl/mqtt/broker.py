@@ -19,13 +19,13 @@ from pathlib import Path
 from ..core.errors import ConfigError
 from ..core.files import make_password, write_atomically
 from . import topics
-from .account import is_loopback
+from .account import require_tls
 from .frames import DEFAULT_CHUNK
-from .link import PACKET_OVERHEAD, WINDOW
+from .link import KEEPALIVE_SECONDS, PACKET_OVERHEAD, WINDOW
 
 SERVER_ACCOUNT = "server"
 WATCH_ACCOUNT = "watch"
-# For whoever starts mosquitto: glibc would clear the memory of every large message anew (up to 32 MiB are kept).
+# The environment of mosquitto: glibc would clear the memory of every large message again (up to 32 MiB are kept).
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "33554432"}
 # As mosquitto_passwd does it ($7$: PBKDF2 with SHA-512), which would want the password on its command line. The
 # passwords are 32 random bytes, so that nothing is gained by more iterations.
@@ -100,8 +100,7 @@ def write_broker_files(
         topics.checked_name("device", name)
         if accounts.count(name) > 1:
             raise ConfigError("device", name, "is the name of another account")
-    if tls is None and not is_loopback(host):
-        raise ConfigError("host", host, "needs TLS, because it is not on this machine alone")
+    require_tls("listen", host, host, tls, "--tls-cert and --tls-key are missing")
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     passwords = (passwords or folder / "passwords").absolute()
@@ -138,16 +137,20 @@ def _settings(folder: Path, host: str, port: int, tls: BrokerTls | None, max_chu
         "allow_anonymous false",
         f"password_file {folder / 'accounts'}",
         f"acl_file {folder / 'access'}",
-        # Whoever has a device's account is that device, and nobody else can take its session.
+        # The name of the account is that of the session, so that no other account can take it over.
         "use_username_as_clientid true",
+        # Each account has one connection. mosquitto has no setting for those that do not log in; they end after 90 s.
+        "max_connections 512",
+        f"max_keepalive {4 * KEEPALIVE_SECONDS}",
         # Sessions, and what is queued in them, outlive the broker.
         "persistence true",
         f"persistence_location {folder / 'store'}/",
         "autosave_interval 30",
         "persistent_client_expiration 1d",
-        # By default messages beyond the 1000th are dropped without a word.
-        "max_queued_messages 0",
-        "max_queued_bytes 1073741824",
+        # What waits for one account; what is beyond is dropped without a word, and a device asks again.
+        "max_queued_messages 100000",
+        "max_queued_bytes 536870912",
+        "memory_limit 2147483648",
         f"max_inflight_messages {WINDOW}",
         f"max_packet_size {max_chunk + PACKET_OVERHEAD}",
         "set_tcp_nodelay true",

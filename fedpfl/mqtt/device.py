@@ -1,30 +1,23 @@
-"""The device's side of the bridge: a small HTTP server for the SuperNodes of this device.
+"""The device's side of the bridge: SuperNodes' requests go to the broker, responses come back.
 
-It answers with what the SuperLink answered, with 503 or 504, or it closes the connection: Flower's SuperNode takes
-anything else for the SuperLink's word, and some of it for a reason to give up.
+`local.py` is the HTTP server that the SuperNodes connect to.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-import select
-import socket
-import ssl
-import sys
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from http.client import responses
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 from . import frames, topics
 from .account import LinkError
-from .exchange import Body, Request, Response, carried, is_held, may_pass
+from .exchange import Body, Request, Response, carried
 from .frames import Assembler, FrameError, Kind
+from .limits import Complaints
 from .publisher import Arrived, Publisher
 from .server import EXPIRY_SECONDS, HOLD_SECONDS, TIMED_OUT
 
@@ -43,12 +36,6 @@ SELF_TEST_SECONDS = 5.0
 INTERIM_SECONDS = 10.0
 # How long it takes to notice that a SuperNode has gone.
 LOOK_SECONDS = 0.5
-# HTTP connections; a SuperNode has up to four.
-MAX_CONNECTIONS = 64
-# Bytes of bodies of requests that are on their way at a time; more SuperNodes wait for their turn.
-MAX_BODY_BYTES = frames.MAX_MESSAGE_BYTES - 2**17  # the head needs room, too
-MAX_BODIES_BYTES = 2 * frames.MAX_MESSAGE_BYTES
-IDLE_CONNECTION_SECONDS = 120.0
 MAX_RECEIPTS = 256
 
 
@@ -77,6 +64,8 @@ class DeviceBridge:
         Seconds, and Unix time.
     account : str, optional
         The account at the broker, if it is not named like the device.
+    max_bytes : int
+        Bytes of responses that arrive or are handed over.
     """
 
     def __init__(
@@ -86,16 +75,18 @@ class DeviceBridge:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         account: str | None = None,
+        max_bytes: int = frames.MAX_SENDER_BYTES,
     ) -> None:
         self._name, self._account = name, account or name
         self._link = link
         self._clock, self._wall = clock, wall
         self._lock = threading.Lock()
-        self._assembler = Assembler(clock=clock)
+        self._assembler = Assembler(max_bytes=max_bytes, clock=clock)
         self._waiting: dict[bytes, _Waiting] = {}
         self._receipts: OrderedDict[bytes, str] = OrderedDict()
         self._session = b""
-        self._heard = self._complained = -1e9
+        self._heard = -1e9
+        self._complain = Complaints(logger, clock)
 
     # -- what arrives, in the network thread -------------------------------------------------------------------------
 
@@ -119,16 +110,19 @@ class DeviceBridge:
                 if frame.kind is not Kind.RESPONSE:
                     raise FrameError("only the device's side sends these")
                 content = self._assembler.add(frame)
-                response = None if content is None else Response.decode(content)
+                if content is None:
+                    return
+                try:
+                    response = Response.decode(content)
+                except FrameError:
+                    self._assembler.drop(frame.id)
+                    raise
         except FrameError as error:
-            if self._clock() - self._complained >= 1.0:
-                self._complained = self._clock()
-                logger.warning("refused a message on %s: %s", message.topic, error)
+            self._complain(message.topic, "refused a message on %s: %s", message.topic, error)
             return
-        if response is not None:
-            with waiting.changed:
-                waiting.response = response
-                waiting.changed.notify_all()
+        with waiting.changed:
+            waiting.response = response
+            waiting.changed.notify_all()
 
     def online(self, _session_present: bool) -> None:
         """Ask about everything that waits: there is a new connection, and something may be lost."""
@@ -140,14 +134,14 @@ class DeviceBridge:
                 waiting.changed.notify_all()
 
     def _server_presence(self, payload: bytes) -> None:
-        # Another session than before: the server's side was started anew, or the broker has lost what was queued.
+        # Another session than before: the server's side was restarted, or the broker has lost what was queued.
         if b'"online"' in payload and payload != self._session:
             self._session = payload
             self.online(True)
             threading.Thread(target=self._test_access, daemon=True).start()
 
     def _test_access(self) -> None:
-        """Ask the server's side about a request that never was, and say so if the answer does not come.
+        """Ask the server's side about a request that never was; log an error if no answer comes.
 
         A broker grants every subscription, and keeps back without a word what the access list forbids to read.
         """
@@ -287,167 +281,3 @@ class DeviceBridge:
     def _tell(self, kind: Kind, message_id: bytes, content: bytes = b"") -> None:
         payload = frames.single(kind, content)
         self._link.publish(topics.request(self._name), payload, message_id=message_id, expires=EXPIRY_SECONDS)
-
-
-class _Bytes:
-    """Room for so many bytes; who needs more than is left waits."""
-
-    def __init__(self, total: int) -> None:
-        self._left = total
-        self._changed = threading.Condition()
-
-    def take(self, amount: int) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._left >= amount)
-            self._left -= amount
-
-    def give(self, amount: int) -> None:
-        with self._changed:
-            self._left += amount
-            self._changed.notify_all()
-
-
-class _Reading:
-    """Reads a body from its connection, no further than it is needed."""
-
-    def __init__(self, source: Any, body: memoryview) -> None:
-        self._source, self._body = source, body
-        self._there = 0
-
-    def __call__(self, end: int) -> None:
-        """Return when the body is there up to ``end``."""
-        if end > self._there:
-            if self._source.readinto(self._body[self._there : end]) < end - self._there:
-                raise ConnectionResetError("the SuperNode has gone")
-            self._there = end
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """One HTTP connection of a SuperNode."""
-
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    timeout = IDLE_CONNECTION_SECONDS
-    server: LocalServer
-
-    def setup(self) -> None:
-        if isinstance(self.request, ssl.SSLSocket):
-            self.request.settimeout(self.timeout)
-            self.request.do_handshake()
-        super().setup()
-
-    def do_POST(self) -> None:
-        """Carry a request."""
-        length = self.headers.get("content-length", "")
-        if not may_pass(self.path) or not length.isdecimal() or int(length) > MAX_BODY_BYTES:
-            self.send_error(400)
-            return
-        bridge, room = self.server.bridge, self.server.room
-        room.take(int(length))
-        try:
-            body = memoryview(bytearray(int(length)))
-            ready = _Reading(self.rfile, body)
-            if is_held(self.path):
-                ready(len(body))  # what is known of such requests goes by their bodies
-            request = bridge.request(self.path, self.headers.items(), body)
-            bridge.exchange(request, self._client_waits, self._interim, self._answer, ready)
-        finally:
-            room.give(int(length))
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Close the connection instead: the SuperNode would take a status for the SuperLink's."""
-        what = f"{self.command or '?'} {self.path if hasattr(self, 'path') else '?'}"
-        logger.warning("refused a request that is not one to Flower's Fleet API: %.200r", what)
-        self.close_connection = True
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log for people who look for an error."""
-        logger.debug(format, *args)
-
-    def _client_waits(self) -> bool:
-        # It has sent its whole request and gets no answer before this one: whatever comes now is its goodbye.
-        readable, _, _ = select.select([self.connection], [], [], 0)
-        return not readable and not self.server.stopping.is_set()
-
-    def _interim(self) -> None:
-        self.wfile.write(b"HTTP/1.1 102 Processing\r\n\r\n")
-
-    def _answer(self, response: Response) -> None:
-        if not self._client_waits():
-            raise ConnectionResetError("the SuperNode has gone")
-        phrase = responses.get(response.status, "")
-        lines = [f"HTTP/1.1 {response.status} {phrase}", *(f"{name}: {value}" for name, value in response.headers)]
-        head = "\r\n".join([*lines, f"content-length: {len(response.body)}", "", ""])
-        self.wfile.write(head.encode("latin-1"))
-        self.wfile.write(response.body)
-
-
-class LocalServer(ThreadingHTTPServer):
-    """The HTTP server for this device's SuperNodes.
-
-    Parameters
-    ----------
-    address : tuple of (str, int)
-        Where to listen.
-    bridge : DeviceBridge
-        Where requests go.
-    tls : SSLContext, optional
-        Certificate and key; Flower demands TLS wherever SuperNodes have keys.
-    max_connections : int
-        More wait.
-    """
-
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = MAX_CONNECTIONS
-
-    def __init__(
-        self,
-        address: tuple[str, int],
-        bridge: DeviceBridge,
-        tls: ssl.SSLContext | None = None,
-        max_connections: int = MAX_CONNECTIONS,
-    ) -> None:
-        self.bridge = bridge
-        self.room = _Bytes(MAX_BODIES_BYTES)
-        self.stopping = threading.Event()
-        self._tls = tls
-        self._connections = threading.BoundedSemaphore(max_connections)
-        super().__init__(address, _Handler)
-
-    def server_bind(self) -> None:
-        """Bind, without asking the name service who this is."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-
-    def get_request(self) -> tuple[Any, Any]:
-        """Accept a connection; the handshake is left to its thread."""
-        if not self._connections.acquire(timeout=1.0):
-            raise TimeoutError("too many connections")  # the next one waits in the listening socket's queue
-        try:
-            connection, address = self.socket.accept()
-            if self._tls is not None:
-                connection = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-            return connection, address
-        except BaseException:
-            self._connections.release()
-            raise
-
-    def close_request(self, request: Any) -> None:
-        """Close a connection."""
-        super().close_request(request)
-        self._connections.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Note that a connection broke; the SuperNode comes back by itself."""
-        error = sys.exc_info()[1]
-        refused = isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
-        logger.log(logging.WARNING if refused else logging.DEBUG, "connection with %s broke: %s", client_address, error)
-
-    def stop(self) -> None:
-        """End what waits and stop serving."""
-        self.stopping.set()
-        self.shutdown()
-        self.server_close()

@@ -19,6 +19,9 @@ NAME = "direct"
 # A SuperNode has up to four connections and, beside the one that is held, up to four requests at a time.
 MAX_CONNECTIONS = 256
 MAX_RUNNING = 256
+# Bytes of bodies that the HTTP server takes, and of requests and of responses between the two sides.
+MAX_BODIES_BYTES = 128 * 2**20
+MAX_BYTES = 256 * 2**20
 
 
 class Wire:
@@ -75,6 +78,9 @@ def direct(upstream: Upstream, state_dir: Path) -> tuple[DeviceBridge, ServerBri
     state_dir : Path
         Where answers are kept until they are confirmed.
     """
-    server = ServerBridge(Wire(lambda message: device.arrived(message)), upstream, state_dir, max_running=MAX_RUNNING)
-    device = DeviceBridge(NAME, Wire(server.arrived))
+    server = ServerBridge(
+        Wire(lambda message: device.arrived(message)), upstream, state_dir,
+        max_running=MAX_RUNNING, max_bytes=MAX_BYTES, max_responses_bytes=MAX_BYTES, by_node=True,
+    )  # fmt: skip
+    device = DeviceBridge(NAME, Wire(server.arrived), max_bytes=MAX_BYTES)
     return device, server

@@ -42,7 +42,7 @@ class Events:
         self._name = name
 
     def run_state(self, run: str, state: str, **details: Any) -> None:
-        """Say what a run is doing: ``running``, ``finished``, ``failed`` or ``stopped``; retained."""
+        """Publish what a run is doing: ``running``, ``finished``, ``failed`` or ``stopped``; retained."""
         self._publish(topics.RUN_STATE, {"run": run, "state": state, **details}, retain=True)
 
     def round_metrics(self, run: str, line: Mapping[str, Any]) -> None:
@@ -154,7 +154,7 @@ def _state(run: Path) -> dict[str, str]:
 
 
 def _goes_on(lock: Path) -> bool:
-    """Say whether a server holds the run's lock; also where that cannot be known, or it is only about to."""
+    """Return whether a server holds the run's lock, will hold it in a moment, or may hold it."""
     try:
         with lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

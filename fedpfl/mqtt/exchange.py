@@ -13,20 +13,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..flower_private import FLEET_API, PULL_MESSAGES
-from .frames import FrameError
+from ..flower_private import FLEET_API, PUBLIC_KEY_HEADER, PULL_MESSAGES
+from .frames import MAX_MESSAGE_BYTES, FrameError
 
 # The SuperLink serves its other interfaces, with which one can run code, on the same port: only this one is carried.
 _PATH = re.compile(re.escape(FLEET_API) + r"[A-Za-z0-9_-]{1,100}")
 MAX_HEAD_BYTES = 65_536
 MAX_HEADERS = 100
+MAX_BODY_BYTES = MAX_MESSAGE_BYTES - 2 * MAX_HEAD_BYTES
+# A pull-messages names its node and little else, and is kept for minutes.
+MAX_HELD_BODY_BYTES = 65_536
 _LENGTH = struct.Struct("!I")
 _RECEIPT = re.compile(r"[0-9a-f]{32}")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,16384}")
 
-# About one connection and not about the message (RFC 9110, 7.6.1), or made anew by whoever sends it on, or believed by
-# servers when it comes from a proxy.
+# They describe one connection and not the message (RFC 9110, 7.6.1), or each sender sets them, or servers believe them
+# when they come from a proxy.
 _NOT_CARRIED = frozenset({
     "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer",
     "transfer-encoding", "upgrade", "expect", "host", "content-length", "date", "server", "forwarded", "via",
@@ -67,8 +70,13 @@ class Request:
         return is_held(self.path)
 
     @property
+    def node(self) -> str:
+        """The public key that the SuperNode names; the SuperLink checks its signature."""
+        return next((value for name, value in self.headers if name.lower() == PUBLIC_KEY_HEADER), "")
+
+    @property
     def key(self) -> bytes:
-        """What a repetition of this request by the same SuperNode has in common with it (headers are signed anew)."""
+        """What a repetition of this request by the same SuperNode has in common with it, under a new signature."""
         return hashlib.sha256(self.path.encode() + b"\0" + self.body).digest()
 
     @property
@@ -96,6 +104,8 @@ class Request:
         # Neither NaN nor a whole number that is too large for a float is below the limit.
         if not isinstance(sent, (int, float)) or not abs(sent) < 1e12:
             raise FrameError("the time of the request is not a number")
+        if len(body) > max_body(path):
+            raise FrameError(f"a body of {len(body)} bytes; at most {max_body(path)} are carried to {path}")
         return cls(path, _headers(head.get("headers")), body, float(sent), _receipt(head.get("delivered")))
 
 
@@ -151,7 +161,7 @@ class Response:
 
 
 def may_pass(path: str) -> bool:
-    """Say whether requests to this path are carried."""
+    """Return whether requests to this path are carried."""
     return _PATH.fullmatch(path) is not None
 
 
@@ -164,8 +174,13 @@ def carried(headers: Iterable[tuple[str, str]]) -> Headers:
 
 
 def is_held(path: str) -> bool:
-    """Say whether the answer to a request to this path is awaited when there is none yet."""
+    """Return whether the answer to a request to this path is awaited when there is none yet."""
     return path.endswith(PULL_MESSAGES)
+
+
+def max_body(path: str) -> int:
+    """Return the length of the longest body that is carried to this path."""
+    return MAX_HELD_BODY_BYTES if is_held(path) else MAX_BODY_BYTES
 
 
 def _head(fields: dict[str, Any]) -> bytes:

@@ -17,21 +17,26 @@ anything is stored, and what is stored is bounded: the bytes come from the netwo
 from __future__ import annotations
 
 import struct
+import sys
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 from ..core.errors import FedpflError
+from .limits import Budget, Claim
 
 ID_BYTES = 16
 # Longest MQTT payload: --max-chunk, and the largest that it can be.
 DEFAULT_CHUNK, MAX_CHUNK = 2**20, 2**26
 # The largest bodies of Flower 1.41 are 10 MB; a message is a body with its headers.
 MAX_MESSAGE_BYTES = 32 * 2**20
-# Bytes of unfinished messages that are kept at a time, of one sender.
-MAX_PENDING_BYTES = 2 * MAX_MESSAGE_BYTES
+# Bytes of messages of one sender that are joined or worked on at a time: a device sends 64 MiB of bodies, with heads.
+MAX_SENDER_BYTES = 68 * 2**20
 MAX_PENDING_MESSAGES = 256
+# What a frame that waits for the others takes beside its piece.
+FRAME_OVERHEAD = 512
 # Smaller pieces would cost more memory in bookkeeping than they carry.
 MIN_PIECE_BYTES = 1024
 # A message of which nothing new arrives for so long is given up.
@@ -165,66 +170,88 @@ def decode(message_id: bytes | None, payload: bytes) -> Frame:
 class _Pending:
     count: int
     size: int
+    claim: Claim
     touched: float
-    arrived: set[int] = field(default_factory=set)
-    message: bytearray = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.message = bytearray(self.size)  # of which the system gives no page before it is written to
+    pieces: dict[int, memoryview] = field(default_factory=dict)
 
 
 class Assembler:
-    """Puts one sender's messages together again, in whatever order their frames arrive.
+    """Joins one sender's messages from their frames, in whatever order these arrive.
+
+    Memory is taken for what has arrived, never for what a frame announces. What a message takes is counted until
+    :meth:`drop`, also after :meth:`add` has returned the message.
 
     Parameters
     ----------
+    budget : Budget, optional
+        Bytes that have arrived, shared with the assemblers of other senders.
+    account : str
+        This sender's account there.
     max_bytes : int
-        Bytes of unfinished messages, by their declared lengths, that are kept at a time.
+        Bytes of this sender's messages, by their announced lengths.
     clock : callable
         Returns seconds.
     """
 
-    def __init__(self, max_bytes: int = MAX_PENDING_BYTES, clock: Callable[[], float] = time.monotonic) -> None:
-        self._max_bytes = max_bytes
+    def __init__(
+        self,
+        budget: Budget | None = None,
+        account: str = "",
+        max_bytes: int = MAX_SENDER_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._budget = Budget(sys.maxsize) if budget is None else budget
+        self._account = account
+        self._max_bytes, self._announced = max_bytes, 0
         self._clock = clock
-        self._pending: dict[bytes, _Pending] = {}
+        # The one that has waited longest for a frame comes first.
+        self._pending: OrderedDict[bytes, _Pending] = OrderedDict()
+        self._joined: dict[bytes, _Pending] = {}
 
-    def add(self, frame: Frame) -> memoryview | None:
+    def add(self, frame: Frame) -> bytes | memoryview | None:
         """Add a frame; return the message if this was the last one missing.
 
         Raises
         ------
         FrameError
-            It contradicts earlier frames of its message, or there is no room for another message.
+            It contradicts earlier frames of its message, or there is no room for it. Then the message is dropped.
         """
-        pending = self._pending.get(frame.id)
-        if pending is None:
-            if frame.count == 1:
-                return frame.piece
-            pending = self._open(frame)
+        if frame.id in self._joined:
+            return None
+        pending = self._pending.get(frame.id) or self._open(frame)
         if (pending.count, pending.size) != (frame.count, frame.size):
             raise FrameError(f"{frame.count} frames of {frame.size} bytes, before {pending.count} of {pending.size}")
         pending.touched = self._clock()
-        begin = frame.index * _piece_length(frame.size, frame.count)
-        pending.message[begin : begin + len(frame.piece)] = frame.piece
-        pending.arrived.add(frame.index)
-        if len(pending.arrived) < pending.count:
+        self._pending.move_to_end(frame.id)
+        if frame.index in pending.pieces:
             return None
-        del self._pending[frame.id]
-        return memoryview(pending.message)
+        if not pending.claim.take(len(frame.piece) + FRAME_OVERHEAD):
+            self.drop(frame.id)
+            raise FrameError(f"no room for {len(frame.piece)} bytes more of all senders")
+        pending.pieces[frame.index] = frame.piece
+        if len(pending.pieces) < pending.count:
+            return None
+        self._joined[frame.id] = self._pending.pop(frame.id)
+        pieces = [pending.pieces.pop(index) for index in range(pending.count)]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def drop(self, message_id: bytes) -> None:
-        """Forget what has arrived of a message."""
-        self._pending.pop(message_id, None)
+        """Forget a message, and what it took."""
+        for messages in (self._pending, self._joined):
+            if found := messages.pop(message_id, None):
+                self._announced -= found.size
+                found.claim.release()
 
     def _open(self, frame: Frame) -> _Pending:
         now = self._clock()
-        for old in [i for i, p in self._pending.items() if now - p.touched > STALE_SECONDS]:
-            del self._pending[old]
-        waiting = sum(p.size for p in self._pending.values())
-        if waiting + frame.size > self._max_bytes or len(self._pending) >= MAX_PENDING_MESSAGES:
-            raise FrameError(f"no room for {frame.size} bytes beside {len(self._pending)} unfinished messages")
-        return self._pending.setdefault(frame.id, _Pending(frame.count, frame.size, now))
+        while self._pending and now - next(iter(self._pending.values())).touched > STALE_SECONDS:
+            self.drop(next(iter(self._pending)))
+        if self._announced + frame.size > self._max_bytes or len(self._pending) >= MAX_PENDING_MESSAGES:
+            messages = len(self._pending) + len(self._joined)
+            raise FrameError(f"no room for {frame.size} bytes beside {messages} messages of the same sender")
+        self._announced += frame.size
+        pending = _Pending(frame.count, frame.size, self._budget.claim(self._account), now)
+        return self._pending.setdefault(frame.id, pending)
 
 
 def _piece_length(size: int, count: int) -> int:

@@ -149,7 +149,7 @@ class Link:
             raise self._refused
 
     def stop(self) -> None:
-        """Say goodbye and disconnect. The session stays."""
+        """Publish that this side goes, and disconnect. The session stays."""
         self._leaving = True
         if self._presence is not None and self.online:
             gone = threading.Event()
@@ -383,7 +383,7 @@ class Link:
             logger.exception("a message on %s was dropped", message.topic)
 
     def _complain(self, words: str) -> None:
-        """Say once, until there is a connection again, why there is none."""
+        """Log once, until there is a connection again, why there is none."""
         if not self._complained:
             logger.warning("%s", words)
         self._complained = True

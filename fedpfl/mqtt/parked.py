@@ -23,8 +23,9 @@ logger = logging.getLogger(__name__)
 
 # A SuperNode that has not come back after so long has been given up by every round that waited for it.
 KEEP_SECONDS = 3600.0
-# Bytes of answers that are kept at a time, of one device.
+# Bytes of answers that are kept at a time, of one device and of all.
 MAX_BYTES = 2 * MAX_MESSAGE_BYTES
+MAX_ALL_BYTES = 4 * MAX_BYTES
 
 
 class Parked:
@@ -45,6 +46,7 @@ class Parked:
         self._folder = folder
         self._lock = threading.Lock()
         self._answers: dict[tuple[str, str], tuple[float, Response]] = {}
+        self._keys: dict[tuple[str, str], str] = {}  # by device and receipt
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
@@ -57,8 +59,11 @@ class Parked:
         """Store an answer and return it with its receipt."""
         stored = replace(response, receipt=secrets.token_hex(16))
         with self._lock:
-            self._answers.pop((device, key.hex()), None)  # so that the newest comes last
+            before = self._answers.pop((device, key.hex()), None)  # so that the newest comes last
+            if before is not None:
+                self._keys.pop((device, before[1].receipt), None)
             self._answers[device, key.hex()] = (time.time(), stored)
+            self._keys[device, stored.receipt] = key.hex()
             try:
                 # Not for a loss of power: that ends the SuperLink, and the run that the answer belongs to, as well.
                 write_atomically(self._path(device, key.hex()), stored.encode(), private=True, durable=False)
@@ -79,31 +84,32 @@ class Parked:
             return found[1]
 
     def drop(self, device: str, receipt: str) -> bool:
-        """Forget a device's answer with this receipt, which was handed over; say whether there was one."""
+        """Forget a device's answer with this receipt, which was handed over; return whether there was one."""
         with self._lock:
-            for (owner, key), (_, response) in self._answers.items():
-                if owner == device and response.receipt == receipt:
-                    self._remove(device, key)
-                    return True
-        return False
+            key = self._keys.get((device, receipt))
+            if key is not None:
+                self._remove(device, key)
+            return key is not None
 
     def _remove(self, device: str, key: str) -> None:
-        del self._answers[device, key]
+        _, response = self._answers.pop((device, key))
+        self._keys.pop((device, response.receipt), None)
         try:
             self._path(device, key).unlink(missing_ok=True)
         except OSError as error:
             logger.error("%s: an answer that is over cannot be removed (%s)", self._folder, error)
 
     def _sweep(self, device: str) -> None:
-        """Remove what nobody has fetched in time, and a device's oldest answers if it has too many."""
-        now, room = time.time(), MAX_BYTES
+        """Remove what nobody has fetched in time, and the oldest answers of a device that has too many, or of all."""
+        now, own, everything = time.time(), 0, 0
         for (owner, key), (since, response) in reversed(list(self._answers.items())):
-            if owner == device:
-                room -= len(response.body)
+            everything += len(response.body)
+            own += len(response.body) if owner == device else 0
             if now - since > KEEP_SECONDS:
                 self._remove(owner, key)
-            elif owner == device and room < 0:
-                logger.error("an answer for %s is dropped: more than %d bytes wait for it", device, MAX_BYTES)
+            elif everything > MAX_ALL_BYTES or (owner == device and own > MAX_BYTES):
+                words = "an answer for %s is dropped: more than %d bytes wait for it, or %d for all devices"
+                logger.error(words, owner, MAX_BYTES, MAX_ALL_BYTES)
                 self._remove(owner, key)
 
     def _load(self, path: Path) -> None:
@@ -113,7 +119,9 @@ class Parked:
             if time.time() - written > KEEP_SECONDS or path.stat().st_size > MAX_MESSAGE_BYTES:
                 path.unlink()
             else:
-                self._answers[device, key] = (written, Response.decode(path.read_bytes()))
+                response = Response.decode(path.read_bytes())
+                self._answers[device, key] = (written, response)
+                self._keys[device, response.receipt] = key
         except FrameError as error:
             logger.warning("%s is damaged and is left out: %s", path, error)
 

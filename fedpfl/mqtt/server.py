@@ -21,6 +21,7 @@ from . import frames, topics
 from .account import LinkError
 from .exchange import Request, Response
 from .frames import Assembler, Frame, FrameError, Kind
+from .limits import MAX_SENDERS, Budget, Claim, Complaints
 from .parked import Parked
 from .publisher import Arrived, Publisher
 from .upstream import Connection, Upstream, UpstreamError
@@ -47,13 +48,17 @@ LOOK_GROWTH = 1.1
 # come together, so the looks of different SuperNodes are spread over the time: the first of them finds one soon.
 LOOK_SHARE = 0.2
 LOOK_SECONDS_CROWDED = 1.0
-# Of one device, which may have several SuperNodes.
+# Requests of one device, which may have several SuperNodes.
 MAX_RUNNING = 64
 # While so many responses wait for their turn at the broker, those sent for the first time included, none is sent again;
 # a device asks once more.
 MAX_REPEATED = 8
 MAX_REMEMBERED = 4096
-MAX_STORED_BYTES = 2 * frames.MAX_MESSAGE_BYTES
+# Bytes of requests of all devices, and bytes of their responses; one device has at most its share of each.
+MAX_BYTES = 512 * 2**20
+MAX_RESPONSES_BYTES = 2 * frames.MAX_MESSAGE_BYTES
+# A response waits so long for room, less than the device's side waits for it.
+ROOM_SECONDS = 20.0
 UNAVAILABLE, TIMED_OUT = 503, 504
 
 
@@ -64,6 +69,8 @@ class _Exchange:
     device: str
     id: bytes
     touched: float
+    claim: Claim  # of the response's bytes
+    content: bytes | memoryview = b""
     cancelled: bool = False
     superseded: bool = False
     running: bool = True
@@ -85,10 +92,38 @@ class _Hold:
 class _Device:
     """What is known of one device."""
 
+    name: str
     assembler: Assembler
     exchanges: dict[bytes, _Exchange] = field(default_factory=dict)
+    # Neither running nor sending, the longest at rest first; `stored` are those that have a response.
+    resting: dict[bytes, _Exchange] = field(default_factory=dict)
+    stored: dict[bytes, _Exchange] = field(default_factory=dict)
+    running: int = 0
+    sending: int = 0
     holds: dict[bytes, _Hold] = field(default_factory=dict)
-    complained: float = -1e9
+
+    def rest(self, exchange: _Exchange, now: float) -> None:
+        """Note that an exchange neither runs nor sends any more."""
+        exchange.finished = now
+        self.resting[exchange.id] = exchange
+        if exchange.response is None:
+            exchange.claim.release()
+        else:
+            self.stored[exchange.id] = exchange
+
+    def wake(self, exchange: _Exchange) -> None:
+        """Note that a response is to be sent once more."""
+        self.resting.pop(exchange.id, None)
+        self.stored.pop(exchange.id, None)
+        exchange.sending = True
+        self.sending += 1
+
+    def forget_response(self, exchange: _Exchange) -> None:
+        """Forget a response; if it is being sent just now, its bytes are free after that."""
+        exchange.response = None
+        self.stored.pop(exchange.id, None)
+        if exchange.id in self.resting:
+            exchange.claim.release()
 
 
 class ServerBridge:
@@ -106,6 +141,13 @@ class ServerBridge:
         Seconds, and Unix time.
     max_running : int
         Requests of one device that are worked on or answered at a time.
+    max_bytes : int
+        Bytes of requests of one device.
+    max_responses_bytes : int
+        Bytes of responses for one device.
+    by_node : bool
+        Whether each node has its own share of the responses' bytes, and none is forgotten to make room for another:
+        where the device's side is in the same process, it still holds them.
     """
 
     def __init__(
@@ -116,14 +158,22 @@ class ServerBridge:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         max_running: int = MAX_RUNNING,
+        max_bytes: int = frames.MAX_SENDER_BYTES,
+        max_responses_bytes: int = MAX_RESPONSES_BYTES,
+        by_node: bool = False,
     ) -> None:
         self._link = link
-        self._max_running = max_running
+        self._max_running, self._max_bytes = max_running, max_bytes
+        self._requests = Budget(MAX_BYTES)
+        self._responses = Budget(MAX_BYTES, max_responses_bytes)
+        self._by_node = by_node
         self._upstream = upstream
         self._parked = Parked(state_dir / "answers")
         self._clock, self._wall = clock, wall
         self._lock = threading.Lock()
         self._devices: dict[str, _Device] = {}
+        self._holds = 0
+        self._complain = Complaints(logger, clock)
         self._news = threading.Condition()
         self._news_count = 0
         self._next_turn = 0.0
@@ -143,143 +193,178 @@ class ServerBridge:
     def arrived(self, message: Arrived) -> None:
         """Take a message of a request topic; whatever is wrong with it is logged and changes nothing."""
         name = topics.requesting_device(message.topic)
+        exchange = None
         with self._lock:
-            device = self._devices.setdefault(name, _Device(Assembler(clock=self._clock)))
             try:
-                frame = frames.decode(message.id, message.payload)
-                ready = self._take(name, device, frame, message)
+                device = self._device(name)
+                exchange = self._take(device, frames.decode(message.id, message.payload), message)
             except FrameError as error:
-                self._complain(device, "refused a message of %s: %s", name, error)
-                return
-        if ready is not None:
-            exchange, content = ready
-            thread = threading.Thread(target=self._work, args=(device, exchange, content), daemon=True)
-            self._threads.add(thread)
-            try:
-                thread.start()
-            except RuntimeError as error:  # the system has no more threads: the device asks again
-                with self._lock:
-                    self._threads.discard(thread)
-                    del device.exchanges[exchange.id]
-                    self._complain(device, "dropped a request of %s: %s", name, error)
+                self._complain(name, "refused a message of %s: %s", name, error)
+        if exchange is None:
+            return
+        thread = threading.Thread(target=self._work, args=(device, exchange), daemon=True)
+        self._threads.add(thread)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more threads: the device asks again
+            with self._lock:
+                self._threads.discard(thread)
+                device.running -= 1
+                device.assembler.drop(exchange.id)
+                del device.exchanges[exchange.id]
+            self._complain(name, "dropped a request of %s: %s", name, error)
 
-    def _take(self, name: str, device: _Device, frame: Frame, message: Arrived) -> tuple[_Exchange, memoryview] | None:
+    def _device(self, name: str) -> _Device:
+        device = self._devices.get(name)
+        if device is None:
+            # A broker with the access list of `fedpfl broker` lets no such message pass.
+            if not topics.is_name(name) or len(self._devices) >= MAX_SENDERS:
+                raise FrameError("it is no device, or there are too many")
+            assembler = Assembler(self._requests, name, self._max_bytes, self._clock)
+            device = self._devices[name] = _Device(name, assembler)
+        return device
+
+    def _take(self, device: _Device, frame: Frame, message: Arrived) -> _Exchange | None:
         now = self._clock()
         self._forget(device, now)
         known = device.exchanges.get(frame.id)
         if known is not None:
             known.touched = now
         if frame.kind is Kind.REQUEST:
-            if message.response_topic != topics.response(name):
-                raise FrameError(f"it asks for the response on {message.response_topic!r}")
-            if message.expires is None or message.expires > EXPIRY_SECONDS:
-                raise FrameError("it does not expire in time")
-            if known is not None:
-                if frame.index == 0:
-                    self._answer_again(device, known)
-                return None
-            content = device.assembler.add(frame)
-            if content is None:
-                return None
-            exchange = device.exchanges[frame.id] = _Exchange(name, frame.id, now)
-            if sum(e.running or e.sending for e in device.exchanges.values()) <= self._max_running:
-                return exchange, content
-            exchange.running, exchange.finished = False, now
-            self._answer_again(device, exchange)
-            raise FrameError(f"{self._max_running} of its requests are being worked on or answered")
+            return self._take_request(device, frame, message, known, now)
         if frame.kind is Kind.PROBE:
-            self._answer_probe(name, device, frame, known)
+            self._answer_probe(device, frame, known)
         elif frame.kind is Kind.DELIVERED:
-            self._delivered(name, frame, known)
+            self._delivered(device, frame, known)
         elif frame.kind is Kind.CANCEL:
-            device.assembler.drop(frame.id)
-            if known is not None:
-                known.cancelled, known.response = True, None
-                self._tell()
-        elif frame.kind in (Kind.RESPONSE, Kind.AGAIN):
+            self._cancel(device, frame, known)
+        else:
             raise FrameError("only the server's side sends these")
         return None
 
-    def _answer_probe(self, name: str, device: _Device, frame: Frame, known: _Exchange | None) -> None:
+    def _take_request(
+        self, device: _Device, frame: Frame, message: Arrived, known: _Exchange | None, now: float
+    ) -> _Exchange | None:
+        if message.response_topic != topics.response(device.name):
+            raise FrameError(f"it asks for the response on {message.response_topic!r}")
+        if message.expires is None or message.expires > EXPIRY_SECONDS:
+            raise FrameError("it does not expire in time")
+        if known is not None:
+            if frame.index == 0:
+                self._answer_again(device, known)
+            return None
+        content = device.assembler.add(frame)
+        if content is None:
+            return None
+        exchange = _Exchange(device.name, frame.id, now, self._responses.claim(device.name), content)
+        device.exchanges[frame.id] = exchange
+        if device.running + device.sending < self._max_running:
+            device.running += 1
+            return exchange
+        exchange.running, exchange.content = False, b""
+        device.assembler.drop(frame.id)
+        device.rest(exchange, now)
+        self._answer_again(device, exchange)
+        raise FrameError(f"{self._max_running} of its requests are being worked on or answered")
+
+    def _cancel(self, device: _Device, frame: Frame, known: _Exchange | None) -> None:
+        if known is None:
+            device.assembler.drop(frame.id)
+            return
+        known.cancelled = True
+        device.forget_response(known)
+        self._wake()
+
+    def _answer_probe(self, device: _Device, frame: Frame, known: _Exchange | None) -> None:
         if known is None:
             # All its frames went before the probe, so what is missing of them is lost.
             device.assembler.drop(frame.id)
             again = frames.single(Kind.AGAIN)
-            self._link.publish(topics.response(name), again, message_id=frame.id, expires=EXPIRY_SECONDS)
+            self._link.publish(topics.response(device.name), again, message_id=frame.id, expires=EXPIRY_SECONDS)
         else:
             self._answer_again(device, known)
 
-    def _delivered(self, name: str, frame: Frame, known: _Exchange | None) -> None:
+    def _delivered(self, device: _Device, frame: Frame, known: _Exchange | None) -> None:
         if known is not None:
-            known.response = None
-        if frame.piece and self._parked.drop(name, bytes(frame.piece).decode("ascii", "replace")):
+            device.forget_response(known)
+        if frame.piece and self._parked.drop(device.name, bytes(frame.piece).decode("ascii", "replace")):
             self._tell()
 
     def _answer_again(self, device: _Device, exchange: _Exchange) -> None:
-        if exchange.running or exchange.sending:
-            return
-        if sum(e.sending for e in device.exchanges.values()) >= MAX_REPEATED:
+        if exchange.running or exchange.sending or device.sending >= MAX_REPEATED:
             return
         # There is none if it was never carried out, confirmed, cancelled, or not kept for want of room.
         response = exchange.response or Response(UNAVAILABLE)
         try:
-            threading.Thread(target=self._send, args=(exchange, response), daemon=True).start()
+            threading.Thread(target=self._send, args=(device, exchange, response), daemon=True).start()
         except RuntimeError as error:  # the system has no more threads: the device asks again
-            self._complain(device, "dropped an answer for %s: %s", exchange.device, error)
+            self._complain(device.name, "dropped an answer for %s: %s", device.name, error)
             return
-        exchange.sending = True
+        device.wake(exchange)
 
     def _forget(self, device: _Device, now: float) -> None:
-        # In order of arrival: the oldest that still runs ends the search.
-        for message_id, old in list(device.exchanges.items()):
-            crowded = len(device.exchanges) > MAX_REMEMBERED
-            if old.running or old.sending or not (crowded or now - old.finished > REMEMBER_SECONDS):
-                if not crowded:
-                    break
-                continue
-            del device.exchanges[message_id]
+        while device.resting:
+            oldest = next(iter(device.resting.values()))
+            if len(device.exchanges) <= MAX_REMEMBERED and now - oldest.finished <= REMEMBER_SECONDS:
+                break
+            device.forget_response(oldest)
+            del device.resting[oldest.id], device.exchanges[oldest.id]
 
     # -- work, each request in its own thread ------------------------------------------------------------------------
 
-    def _work(self, device: _Device, exchange: _Exchange, content: memoryview) -> None:
+    def _work(self, device: _Device, exchange: _Exchange) -> None:
         response: Response | None = None
         try:
-            response = self._carry_out(device, exchange, content)
+            response = self._carry_out(device, exchange)
         finally:
             self._finish(device, exchange, response)
             self._threads.discard(threading.current_thread())
 
-    def _carry_out(self, device: _Device, exchange: _Exchange, content: memoryview) -> Response | None:
+    def _carry_out(self, device: _Device, exchange: _Exchange) -> Response | None:
+        content, exchange.content = exchange.content, b""  # it is free when this returns
         try:
             request = Request.decode(content)
         except FrameError as error:
-            with self._lock:
-                self._complain(device, "refused a request of %s: %s", exchange.device, error)
+            self._complain(device.name, "refused a request of %s: %s", device.name, error)
             return Response(UNAVAILABLE)
+        if self._by_node:
+            exchange.claim = self._responses.claim(request.node)
         age = self._wall() - request.sent
         if age > SIGNATURE_SECONDS:
-            with self._lock:
-                words = "refused a request of %s that is %.0f s old by this clock (both clocks must agree)"
-                self._complain(device, words, exchange.device, age)
+            words = "refused a request of %s that is %.0f s old by this clock (both clocks must agree)"
+            self._complain(device.name, words, device.name, age)
             return Response(TIMED_OUT)
         try:
             if request.held:
                 return self._hold(device, exchange, request)
             with self._upstream.connect() as connection:
-                return connection.call(request)
+                return connection.call(request, lambda length: self._make_room(device, exchange, length))
         except UpstreamError as error:
-            with self._lock:
-                self._complain(device, "no response for %s: %s", exchange.device, error)
+            self._complain(device.name, "no response for %s: %s", device.name, error)
             return Response(UNAVAILABLE)
+
+    def _make_room(self, device: _Device, exchange: _Exchange, length: int) -> bool:
+        """Take room for a response, if necessary that of the device's oldest stored ones; return whether there is."""
+        while not exchange.claim.take(length):
+            with self._lock:
+                oldest = None if self._by_node else next(iter(device.stored.values()), None)
+                if oldest is not None:
+                    device.forget_response(oldest)
+            if oldest is None:
+                return exchange.claim.take(length, time.monotonic() + ROOM_SECONDS)
+        return True
 
     def _hold(self, device: _Device, exchange: _Exchange, request: Request) -> Response | None:
         with self._lock:
-            hold = device.holds.setdefault(request.key, _Hold(exchange))
+            hold = device.holds.get(request.key)
+            if hold is None:
+                hold = device.holds[request.key] = _Hold(exchange)
+                self._holds += 1
             hold.users += 1
             before, hold.holder = hold.holder, exchange
         if before is not exchange:
             before.superseded = True
-            self._tell()
+            self._wake()
         try:
             with self._upstream.connect() as connection:
                 return self._look_until(hold, exchange, request, connection)
@@ -288,6 +373,7 @@ class ServerBridge:
                 hold.users -= 1
                 if hold.users == 0:
                     del device.holds[request.key]
+                    self._holds -= 1
 
     def _look_until(
         self, hold: _Hold, exchange: _Exchange, request: Request, connection: Connection
@@ -303,67 +389,71 @@ class ServerBridge:
                 if exchange.cancelled or self._stopping.is_set():
                     return None
                 began = self._clock()
-                answer = self._look(exchange.device, request, connection)
+                answer = self._look(exchange, request, connection)
                 took = self._clock() - began
             if not answer.says_nothing or self._clock() > until:
                 return answer
             if self._clock() - exchange.touched > LEASE_SECONDS:
                 return None
-            news = self._wait_for_news(seen, max(pause, self._take_turn(took)))
+            news = self._wait_for_news(exchange, seen, max(pause, self._take_turn(took)))
             pause = LOOK_SECONDS if news else min(pause * LOOK_GROWTH, LOOK_SECONDS_IDLE)
 
     def _take_turn(self, took: float) -> float:
         """Return the seconds until a SuperNode's next look: it comes evenly after those of the others."""
-        with self._lock:
-            holds = sum(len(device.holds) for device in self._devices.values())
-        apart = min(took / LOOK_SHARE, LOOK_SECONDS_CROWDED / holds)
+        apart = min(took / LOOK_SHARE, LOOK_SECONDS_CROWDED / self._holds)
         with self._news:
             now = self._clock()
             self._next_turn = min(max(now, self._next_turn) + apart, now + LOOK_SECONDS_CROWDED)
             return self._next_turn - now
 
-    def _look(self, device: str, request: Request, connection: Connection) -> Response:
+    def _look(self, exchange: _Exchange, request: Request, connection: Connection) -> Response:
         if request.delivered:
-            self._parked.drop(device, request.delivered)
-        answer = self._parked.get(device, request.key)
+            self._parked.drop(exchange.device, request.delivered)
+        answer = self._parked.get(exchange.device, request.key)
         if answer is None:
             answer = connection.call(request)
             if answer.status == 200 and answer.body:
-                answer = self._parked.put(device, request.key, answer)
+                answer = self._parked.put(exchange.device, request.key, answer)
                 self._tell()
+        # The SuperLink has given it away, so it is not refused for want of room.
+        exchange.claim.add(len(answer.body))
         return answer
 
     def _finish(self, device: _Device, exchange: _Exchange, response: Response | None) -> None:
         with self._lock:
-            exchange.running, exchange.finished = False, self._clock()
+            device.assembler.drop(exchange.id)
+            device.running -= 1
+            exchange.running = False
             if response is None:
                 # Nobody waits, or this side stops: a device that asks nevertheless sends the request again.
                 device.exchanges.pop(exchange.id, None)
+                exchange.claim.release()
                 return
             if exchange.cancelled:
+                device.rest(exchange, self._clock())
                 return
-            stored = sum(len(e.response.body) for e in device.exchanges.values() if e.response is not None)
-            if stored + len(response.body) <= MAX_STORED_BYTES:
-                exchange.response = response
-            exchange.sending = True
-        self._send(exchange, response)
+            exchange.response = response
+            device.wake(exchange)
+        self._send(device, exchange, response)
 
-    def _send(self, exchange: _Exchange, response: Response) -> None:
+    def _send(self, device: _Device, exchange: _Exchange, response: Response) -> None:
         try:
             self._link.send(
-                topics.response(exchange.device),
+                topics.response(device.name),
                 frames.split(Kind.RESPONSE, response.head, self._link.max_payload, response.body),
                 message_id=exchange.id,
                 expires=EXPIRY_SECONDS,
                 deadline=time.monotonic() + SEND_SECONDS,
             )
         except LinkError as error:
-            logger.warning("a response for %s was not sent: %s", exchange.device, error)
+            logger.warning("a response for %s was not sent: %s", device.name, error)
         finally:
             with self._lock:
                 exchange.sending = False
+                device.sending -= 1
+                device.rest(exchange, self._clock())
 
-    # -- news: whoever gets a message makes all others look at once --------------------------------------------------
+    # -- news: after a message was found, all others look at once ----------------------------------------------------
 
     def _tell(self) -> None:
         with self._news:
@@ -371,13 +461,14 @@ class ServerBridge:
             self._next_turn = 0.0  # all look now, and nobody uses the turn that it has
             self._news.notify_all()
 
-    def _wait_for_news(self, seen: int, seconds: float) -> bool:
+    def _wake(self) -> None:
+        """Have held requests notice that they are over; the others do not look because of it."""
         with self._news:
-            return self._news.wait_for(lambda: self._news_count != seen or self._stopping.is_set(), seconds)
+            self._news.notify_all()
 
-    def _complain(self, device: _Device, words: str, *details: object) -> None:
-        """Log at most a line a second for each device."""
-        now = self._clock()
-        if now - device.complained >= 1.0:
-            device.complained = now
-            logger.warning(words, *details)
+    def _wait_for_news(self, exchange: _Exchange, seen: int, seconds: float) -> bool:
+        def over() -> bool:
+            return exchange.cancelled or exchange.superseded or self._stopping.is_set()
+
+        with self._news:
+            return self._news.wait_for(lambda: self._news_count != seen or over(), seconds)

@@ -37,7 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def is_name(text: str) -> bool:
-    """Say whether a text can name a device or an account."""
+    """Return whether a text can name a device or an account."""
     return _NAME.fullmatch(text) is not None
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from ..core.errors import FedpflError
 from .account import client_context
-from .exchange import Request, Response, carried
-from .frames import MAX_MESSAGE_BYTES
+from .exchange import MAX_BODY_BYTES, Request, Response, carried
 
 # As long as the SuperNode itself would wait.
 TIMEOUT_SECONDS = 30.0
@@ -21,7 +20,6 @@ TIMEOUT_SECONDS = 30.0
 # TLS handshake, a few milliseconds of a core at either end.
 IDLE_SECONDS = 2.0
 MAX_IDLE = 64
-_MAX_BODY = MAX_MESSAGE_BYTES - 2**17  # the head needs room, too
 
 
 class UpstreamError(FedpflError):
@@ -92,13 +90,20 @@ class Connection:
         else:
             self._connection.close()
 
-    def call(self, request: Request) -> Response:
+    def call(self, request: Request, room: Callable[[int], bool] = lambda _length: True) -> Response:
         """Send a request and return the response.
+
+        Parameters
+        ----------
+        request : Request
+            What is asked.
+        room : callable
+            Gets the length of the response's body before it is read; returns whether there is room for it.
 
         Raises
         ------
         UpstreamError
-            There is no complete response.
+            There is no complete response, or no room for it.
         """
         try:
             self._connection.putrequest("POST", request.path, skip_accept_encoding=True)
@@ -107,13 +112,14 @@ class Connection:
             self._connection.putheader("content-length", str(len(request.body)))
             self._connection.endheaders(request.body)
             answer = self._connection.getresponse()
-            body = answer.read(_MAX_BODY + 1)
+            length = MAX_BODY_BYTES if answer.length is None else answer.length
+            if length <= MAX_BODY_BYTES and not room(length):
+                raise UpstreamError(f"{self._where}: no room for a response of {length} bytes")
+            body = answer.read(MAX_BODY_BYTES + 1)
         except (OSError, HTTPException) as error:
-            self._connection.close()
             raise UpstreamError(f"{self._where}: {error or type(error).__name__}") from error
-        if len(body) > _MAX_BODY:
-            self._connection.close()
-            raise UpstreamError(f"{self._where}: the response is longer than {_MAX_BODY} bytes")
+        if len(body) > MAX_BODY_BYTES:
+            raise UpstreamError(f"{self._where}: the response is longer than {MAX_BODY_BYTES} bytes")
         return Response(answer.status, carried(answer.getheaders()), body)
 
     @property

@@ -13,10 +13,10 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from .. import __version__
 from ..analysis.figure import Figure, Heatmap, file_name
 from ..core.files import write_atomically
 from ..results.tables import Table
+from ..version import __version__
 from .draw import Pen
 from .sections import Section
 

@@ -8,18 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from .. import models
 from ..client.state import ClientState
 from ..core.errors import ConfigError, NoPlainModel, StateError
-from ..core.files import write_atomically
-from ..core.sharing import UNUSED_BUFFER, Sharing
+from ..core.files import private_folder
+from ..core.sharing import UNUSED_BUFFER, Sharing, tied
+from ..core.stored import read_arrays, write_arrays
 from ..setup.assembly import assemble, plain_model
 from ..setup.config import Config
-from .run import RunFolder
+from .run import GLOBAL, RunFolder
 
 
 def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> list[Path]:
@@ -31,8 +30,8 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     written = []
     for client, arrays in personal_models(folder, clients):
         path = folder.path / "personal" / f"client-{client:05d}.safetensors"
-        path.parent.mkdir(exist_ok=True)
-        write_atomically(path, save(arrays), private=True)  # as the same arrays are in state-dir
+        private_folder(path.parent)  # as the same arrays are in state-dir
+        write_arrays(path, {name: array.numpy() for name, array in arrays.items()})
         written.append(path)
     return written
 
@@ -66,7 +65,8 @@ def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> 
             sharing.set_personal(state.load(number) if number else initial)
         exported = config.method.export(model)
         complete = _complete(plain, exported)
-        yield client, {name: array.detach().cpu().contiguous() for name, array in complete.items()}
+        # Copies: safetensors writes no tensors that share memory, as tied weights do.
+        yield client, {name: array.detach().cpu().contiguous().clone() for name, array in complete.items()}
 
 
 def trained_model(folder: RunFolder, client: int | None = None) -> nn.Module:
@@ -85,13 +85,12 @@ def trained_model(folder: RunFolder, client: int | None = None) -> nn.Module:
 
 
 def _shared_model(folder: RunFolder, config: Config, plain: nn.Module) -> dict[str, Tensor]:
-    path, wanted = folder.path / "global.safetensors", plain.state_dict()
-    try:
-        shared = load_file(path) if path.is_file() else {}
-    except (SafetensorError, OSError) as error:
-        raise StateError(f"{path}: cannot be read ({error})") from error
+    path, wanted = folder.path / GLOBAL, plain.state_dict()
+    stored = read_arrays(path) if path.is_file() else {}
+    shared = {name: torch.from_numpy(array) for name, array in stored.items()}
     counts = {name: torch.zeros_like(array) for name, array in wanted.items() if name.endswith(UNUSED_BUFFER)}
-    found = {name: array for name, array in {**counts, **shared}.items() if name in wanted}
+    also = {name: shared[first] for first, *others in tied(plain) if first in shared for name in others}
+    found = {name: array for name, array in {**counts, **also, **shared}.items() if name in wanted}
     fits = all(found[name].shape == array.shape for name, array in wanted.items() if name in found)
     if found.keys() != wanted.keys() or not fits:
         raise NoPlainModel(f"{config.method.name} leaves no model that all clients share; ask for a client's")

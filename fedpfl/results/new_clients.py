@@ -26,7 +26,7 @@ from ..data.federation import federated_data
 from ..methods.base import LocalRound
 from ..setup.assembly import make_rule
 from ..setup.config import Config
-from ..training.loop import EVALUATION_BATCH, evaluate, run_phase
+from ..training.loop import EVALUATION_BATCH, run_phase
 from ..training.phase import Penalty, Phase
 from .run import RunFolder
 
@@ -85,7 +85,7 @@ class Simulation:
     @classmethod
     def of(cls, folder: RunFolder) -> Simulation:
         """Read what a run stored; its data must be on this machine."""
-        config, task = Config.parse(folder.config()), folder.task()
+        config, task = Config.parse(folder.config()), folder.described()
         last, stored = folder.checkpoint()
         clients = int(task["clients"])
         engine = Engine(config, federated_data(config.data, clients, config.run.seed), clients)
@@ -119,6 +119,7 @@ class Simulation:
 
     def train(self, phases: Sequence[Phase], local: LocalRound, purpose: str, weight_decay: float) -> None:
         """Run phases."""
+        self.engine.seed(local, purpose)
         settings = replace(self.engine.config.training, weight_decay=weight_decay)
         for place, phase in enumerate(phases):
             rng = generator(local.seed, purpose, local.client, local.round, place)
@@ -129,7 +130,8 @@ class Simulation:
         method = self.engine.config.method
         self.train(method.adaptation(local), local, "adaptation", self.engine.config.training.weight_decay)
         local.model.eval()
-        return evaluate(method.personalised(local.model), self.engine.test_samples(local.client)).correct
+        samples = self.engine.test_samples(local.client)
+        return self.engine.score(method.personalised(local.model), local, samples).correct
 
 
 class OnlyPersonal:
@@ -158,7 +160,11 @@ def _local_train(stored: Simulation, new: Sequence[int]) -> dict[int, float]:
         local = stored.load(client, "train")
         own = stored.engine.sharing.personal_elements()
         decay = stored.engine.config.training.weight_decay
-        phases = [_of_personal(phase, own, decay) for phase in stored.engine.config.method.schedule(local)]
+        phases = list(stored.engine.config.method.schedule(local))
+        if own.keys() & dict(local.model.named_parameters()).keys():
+            phases = [_of_personal(phase, own, decay) for phase in phases]
+        elif own:  # running statistics alone, which move under parameters that stand still
+            phases = [replace(phase, learning_rate=0.0, groups=(), penalty=None, project=None) for phase in phases]
         stored.train(phases, local, "batches", weight_decay=0.0)
         trained = stored.engine.sharing.get_personal()
         stored.engine.sharing.set_shared(stored.rule.shared)  # running statistics have moved

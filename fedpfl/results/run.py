@@ -13,6 +13,8 @@
     RUN/failed.txt           why the run failed, if it did; what was stopped or killed has neither this nor a summary
     RUN/.lock                locked by the server of the run for as long as it runs
     RUN/events.out.tfevents… the curves, for TensorBoard
+
+Only the user may enter the folder. Everything that a resumed run reads carries a checksum (``core/stored.py``).
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
 
+from ..client.state import ClientState
 from ..core import parts
-from ..core.errors import ConfigError, StateError
-from ..core.files import write_atomically
+from ..core.errors import ConfigError, DamagedFile, StateError
+from ..core.files import private_folder, write_atomically
+from ..core.stored import Stored, from_json_line, json_line, read_arrays, read_toml, write_arrays, write_toml
 from ..rules import Rule
 from ..setup.config import Config
 from .history import History
@@ -45,13 +47,16 @@ from .record import Round
 
 # A crash while the newest checkpoint is read or judged damaged leaves one more.
 KEPT_CHECKPOINTS = 2
+GLOBAL = "global.safetensors"
 _CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
 
 
 # What a resumed run may change: how long it runs, how long it waits, where things lie, and with how many threads.
 FREE_ON_RESUME = frozenset({
     "resume", "run-name", "num-server-rounds", "node-timeout", "round-timeout", "check-after",
-    "min-replies", "output-dir", "state-dir", "data-dir", "data", "threads", "early-stop", "tracker", "tracker-project",
+    "min-replies", "min-clients", "max-client-samples",
+    "output-dir", "state-dir", "data-dir", "data", "division-file", "threads", "early-stop",
+    "tracker", "tracker-project", "update-norm-limit",
 })  # fmt: skip
 
 
@@ -91,7 +96,8 @@ class RunFolder:
         path, tries = root / name, 1
         while True:
             try:
-                path.mkdir(parents=True)
+                private_folder(root)
+                path.mkdir(mode=0o700)
                 break
             except FileExistsError:
                 if config.run.run_name:
@@ -105,7 +111,7 @@ class RunFolder:
         folder._write_config(config)
         # The name may have been used before, by a run that was deleted: its clients' arrays must not come back.
         folder._write_task({"state_key": f"{path.name}-{secrets.token_hex(4)}"})
-        (path / "checkpoint").mkdir()
+        private_folder(path / "checkpoint")
         return folder
 
     @classmethod
@@ -164,12 +170,16 @@ class RunFolder:
         remarks: Sequence[str] = (),
         vocabulary: int = 0,
         division: int | None = None,
+        identities: Mapping[str, str] | None = None,
     ) -> None:
         """Write what the model was built for, so that it can be built again without the data; and the remarks on it.
 
         ``division`` is the checksum of how common data are divided, None where a client has data of its own.
+        ``identities`` has a hash of the secret of each client's node, by client.
         """
-        described = {"vocabulary": vocabulary, "division": division, "remarks": list(remarks)}
+        described = {
+            "vocabulary": vocabulary, "division": division, "remarks": list(remarks), "identities": identities or {},
+        }  # fmt: skip
         self._write_task({**self.task(), **_task(input_shape, classes), **described})
 
     def require_task(self, input_shape: tuple[int, ...], classes: Sequence[int], division: int | None = None) -> None:
@@ -187,6 +197,7 @@ class RunFolder:
     def go_on(self, config: Config) -> None:
         """Note that the run goes on with these settings; what it concluded before no longer holds."""
         self._write_config(config)
+        self._write_task(self.task())  # from now on with a checksum
         for name in ("summary.md", "failed.txt"):
             (self.path / name).unlink(missing_ok=True)
 
@@ -209,11 +220,10 @@ class RunFolder:
         for name, array in done.arrays.items():
             self._write_array(name, done.number, array)
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json_line(line))
             file.flush()
             os.fsync(file.fileno())  # as the checkpoint is: a loss of power must not leave it without its line
-        path = self.path / "checkpoint" / f"round-{done.number:06d}.safetensors"
-        write_atomically(path, save(dict(state)))
+        write_arrays(self.path / "checkpoint" / f"round-{done.number:06d}.safetensors", state)
         for old in self._checkpoints()[:-KEPT_CHECKPOINTS]:
             old[1].unlink()
         self._write_events(line)
@@ -222,30 +232,39 @@ class RunFolder:
     def finish(self, rule: Rule, text: str) -> None:
         """Write the final weights, and the summary's text."""
         if rule.one_model:
-            arrays = {name: array.copy() for name, array in rule.layout.unflatten(rule.shared).items()}
-            write_atomically(self.path / "global.safetensors", save(arrays))
+            write_arrays(self.path / GLOBAL, rule.layout.unflatten(rule.shared))
         write_atomically(self.path / "summary.md", text.encode())
         if self._events is not None:
             self._events.close()
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def config(self) -> dict[str, Any]:
+    @property
+    def has_checksums(self) -> bool:
+        """Whether a version began the run, or went on with it, that notices damage of its files."""
+        return (self.path / "config.toml").read_bytes().startswith(b"#")
+
+    def config(self) -> Stored:
         """Return the stored settings.
 
         Raises
         ------
         ConfigError
             This is not the folder of a run.
+        StateError
+            The file cannot be read, or is not as it was written.
         """
+        path = self.path / "config.toml"
         try:
-            return tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
+            return Stored(path, tomllib.loads(read_toml(path)).items())
         except FileNotFoundError:
             raise ConfigError("run", str(self.path), "is not the folder of a run (it has no config.toml)") from None
-        except (OSError, ValueError) as error:  # neither TOML nor UTF-8
-            raise StateError(f"{self.path / 'config.toml'}: cannot be read ({error})") from error
+        except OSError as error:
+            raise StateError(f"{path}: cannot be read ({error.strerror})") from error
+        except ValueError as error:  # of a version that wrote no checksum, or edited
+            raise DamagedFile(path, str(error)) from error
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> Stored:
         """Return :meth:`task` of a run whose clients are found.
 
         Raises
@@ -258,7 +277,7 @@ class RunFolder:
             raise StateError(f"{self.path}: the run has not got as far as its first round")
         return task
 
-    def task(self) -> dict[str, Any]:
+    def task(self) -> Stored:
         """Return ``state_key`` and, once the clients are found, what they have to learn.
 
         That is ``input_shape``, ``num_classes``, ``vocabulary`` (0 unless the inputs are texts), ``clients``,
@@ -272,17 +291,27 @@ class RunFolder:
         """
         path = self.path / "task.json"
         try:
-            return dict(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            raise StateError(f"{path}: cannot be read ({error})") from error
+            return from_json_line(path.read_bytes(), path, "state_key")
+        except OSError as error:
+            raise StateError(f"{path}: cannot be read ({error.strerror})") from error
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return the recorded rounds; a last line that a crash cut short does not count."""
-        return list(_lines(self.path / "metrics.jsonl"))
+    def metrics(self) -> list[Stored]:
+        """Return the recorded rounds; a last line that a crash cut short does not count.
+
+        Raises
+        ------
+        StateError
+            A line is damaged, or a round is missing.
+        """
+        return self._rounds()
 
     def history(self) -> History:
         """Return the recorded rounds."""
         return History(self.metrics())
+
+    def stalled(self, patience: int) -> bool:
+        """Return :meth:`History.stalled`, without reading the rounds if there is no patience (0: never)."""
+        return patience > 0 and self.history().stalled(patience)
 
     @property
     def finished(self) -> bool:
@@ -294,7 +323,7 @@ class RunFolder:
         """Whether there is a checkpoint from which the run can be resumed."""
         return bool(self._checkpoints())
 
-    def checkpoint(self) -> tuple[int, dict[str, np.ndarray]]:
+    def checkpoint(self) -> tuple[int, Stored]:
         """Return (round, the state of rule and companions after it) of the newest checkpoint.
 
         Raises
@@ -305,30 +334,88 @@ class RunFolder:
         stored = self._checkpoints()
         if not stored:
             raise StateError(f"{self.path}: no round was finished")
-        last, path = stored[-1]
+        return stored[-1][0], read_arrays(stored[-1][1])
+
+    def last_intact(self, state_dir: str) -> tuple[int, Stored, list[str]]:
+        """Return (round, state after it, remarks) of the newest checkpoint from which the run can go on.
+
+        It is intact, as are the lines of all rounds up to it, and of the clients' arrays that belong to it those in
+        ``state_dir`` on this machine. The clients keep the arrays of two checkpoints, so no older ones are tried.
+
+        Raises
+        ------
+        StateError
+            There is none.
+        """
+        key, found = self.task()["state_key"], dict[str, int]()
+        for number, path in reversed(self._checkpoints()[-KEPT_CHECKPOINTS:]):
+            try:
+                state = self._intact_state(number, path, state_dir, key)
+            except DamagedFile as error:
+                found[str(error)] = number
+            else:
+                return number, state, [f"{reason}; round {repeated} is repeated" for reason, repeated in found.items()]
+        what = "put a copy in its place or start another run; without a client's file this client alone fails"
+        raise StateError(f"{'; '.join(found)}; no earlier round to go on from is stored: {what}")
+
+    def is_intact(self, state_dir: str) -> bool:
+        """Return whether all that belongs to the newest checkpoint is as it was written; see :meth:`last_intact`."""
         try:
-            return last, dict(load_file(path))
-        except (SafetensorError, OSError) as error:
-            raise StateError(f"{path}: cannot be read ({error}); delete it to go on from the round before") from error
+            for number, path in self._checkpoints()[-1:]:
+                self._intact_state(number, path, state_dir, self.task()["state_key"])
+            if (self.path / GLOBAL).is_file():
+                read_arrays(self.path / GLOBAL)
+        except DamagedFile:
+            return False
+        return True
+
+    def _intact_state(self, number: int, path: Path, state_dir: str, key: str) -> Stored:
+        state = read_arrays(path)
+        self._rounds(number)
+        for client, trained in enumerate(state["personal_round"].tolist()):
+            ClientState(state_dir, key, client).require_intact(trained)
+        return state
 
     def forget_after(self, last: int) -> None:
-        """Drop the rounds that were recorded after ``last``, that of the checkpoint from which the run goes on."""
-        kept = [line for line in self.metrics() if line["round"] <= last]
-        write_atomically(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept).encode())
+        """Drop what was stored after round ``last``, that of the checkpoint from which the run goes on."""
+        for number, path in self._checkpoints():
+            if number > last:
+                path.unlink()
+        write_atomically(self.path / "metrics.jsonl", b"".join(self._lines()[:last]))
+
+    def _lines(self) -> list[bytes]:
+        path = self.path / "metrics.jsonl"
+        return io.BytesIO(path.read_bytes()).readlines() if path.is_file() else []
+
+    def _rounds(self, last: int | None = None) -> list[Stored]:
+        """Return the lines of all recorded rounds, or of those up to ``last``, each of which has to be there."""
+        path, found = self.path / "metrics.jsonl", list[Stored]()
+        for line in self._lines()[:last]:
+            if not line.endswith(b"\n"):  # a crash cut it short
+                break
+            try:
+                found.append(from_json_line(line, path, "round"))
+            except DamagedFile as error:
+                raise DamagedFile(path, f"line {len(found) + 1}{error.more and f': {error.more}'}") from error
+            if found[-1]["round"] != len(found):
+                raise DamagedFile(path, f"line {len(found)} is of round {found[-1]['round']}")
+        if last is not None and len(found) < last:
+            raise DamagedFile(path, f"it has {len(found)} of {last} rounds")
+        return found
 
     def _write_array(self, name: str, number: int, array: np.ndarray) -> None:
         path = self.path / "arrays" / name / f"round-{number:06d}.npy"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         content = io.BytesIO()
         np.save(content, array, allow_pickle=False)
         write_atomically(path, content.getvalue())
 
     def _write_config(self, config: Config) -> None:
         values = {**config.flat(), "run-name": "", "resume": False}
-        write_atomically(self.path / "config.toml", to_toml(values).encode())
+        write_toml(self.path / "config.toml", to_toml(values))
 
-    def _write_task(self, task: dict[str, Any]) -> None:
-        write_atomically(self.path / "task.json", (json.dumps(task) + "\n").encode())
+    def _write_task(self, task: Mapping[str, Any]) -> None:
+        write_atomically(self.path / "task.json", json_line(task).encode(), private=True)
 
     def _checkpoints(self) -> list[tuple[int, Path]]:
         folder = self.path / "checkpoint"
@@ -372,15 +459,3 @@ def to_toml(values: dict[str, Any]) -> str:
 def _task(input_shape: tuple[int, ...], classes: Sequence[int]) -> dict[str, Any]:
     task = {"input_shape": list(input_shape), "num_classes": max(classes), "clients": len(classes)}
     return task if len(set(classes)) == 1 else {**task, "classes_of_clients": list(classes)}
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.is_file():
-        return
-    lines = path.read_bytes().splitlines()
-    for at, line in enumerate(lines):
-        try:
-            yield json.loads(line)
-        except ValueError as error:
-            if at < len(lines) - 1:
-                raise StateError(f"{path}: line {at + 1} is damaged ({error})") from error

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..core.errors import LayoutError
 from ..core.federation import Client, Federation
+from ..core.layout import rounded
 from ..core.payload import Payload
 from ..data.rebalance import THRESHOLDS
 from .rule import Rule
@@ -26,6 +27,7 @@ class MeanByPart(Rule):
 
     name = "mean-by-part"
     no_server_step = ""
+    no_robust_mean = ""
 
     def __init__(self, federation: Federation, shared: np.ndarray, weight_of: Callable[[str], str]) -> None:
         super().__init__(federation, shared)
@@ -35,8 +37,8 @@ class MeanByPart(Rule):
 
     def begin(self) -> None:
         """Start the sums at zero."""
-        self._sum = np.zeros(self.layout.size, np.float64)
-        self._total = dict.fromkeys(self._places, 0.0)
+        start = self._parts(rounded(self.shared, self.federation.wire_dtype))
+        self._means = {metric: self.averaging(len(part), part) for metric, part in start.items()}
 
     def check(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Require each weight, and that it counts no more samples than the client has."""
@@ -47,18 +49,22 @@ class MeanByPart(Rule):
 
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Add a_i·w_i, part by part."""
-        for metric, places in self._places.items():
-            self._total[metric] += reply.metrics[metric]
-            for place in places:
-                self._sum[place] += reply.metrics[metric] * shared[place].astype(np.float64)
+        for metric, part in self._parts(shared).items():
+            self._means[metric].add(part, reply.metrics[metric] * self.damping(client))
 
     def finish(self) -> None:
         """Divide by the sums of the weights; a part that nobody has samples for stays as it is."""
         new = self.shared.copy()
-        for metric, places in self._places.items():
-            for place in places if self._total[metric] else []:
-                new[place] = self._sum[place] / self._total[metric]
+        for metric, mean in self._means.items():
+            if mean.weights:
+                ends = np.cumsum([place.stop - place.start for place in self._places[metric]])[:-1]
+                for place, values in zip(self._places[metric], np.split(mean.value(), ends)):
+                    new[place] = values
         self.shared = new
+
+    def _parts(self, vector: np.ndarray) -> dict[str, np.ndarray]:
+        """Return what each metric weighs of a vector."""
+        return {metric: np.concatenate([vector[at] for at in places]) for metric, places in self._places.items()}
 
 
 class MeanOfRebalanced(MeanByPart):
@@ -72,6 +78,8 @@ class MeanOfRebalanced(MeanByPart):
 
     name = "mean-of-rebalanced"
     no_server_step = ""
+    reads = ("effective-samples",)
+    no_robust_mean = ""
 
     def __init__(self, federation: Federation, shared: np.ndarray, threshold: str, **options: Any) -> None:
         super().__init__(federation, shared, **options)

@@ -35,6 +35,7 @@ class PartialMean(Mean):
 
     only_shared = True
     no_server_step = "has a step η_g of its own"
+    no_robust_mean = ""
 
     def __init__(
         self, federation: Federation, shared: np.ndarray, channels: Channels, server_step: float = 1.0
@@ -97,6 +98,7 @@ class ChannelMean(PartialMean):
 
     name = "channel-mean"
     only_a_sum = True
+    no_robust_mean = ""
 
     def __init__(self, federation: Federation, shared: np.ndarray, split: str, share: float, **options: Any) -> None:
         super().__init__(federation, shared, **options)

@@ -7,7 +7,6 @@ import numpy as np
 from ..core.federation import Client, Federation
 from ..core.payload import Payload
 from ..core.sharing import is_parameter
-from .mean import RunningMean
 from .per_client import PerClientRule, inner_products
 
 
@@ -37,6 +36,7 @@ class Clusters(PerClientRule):
     """
 
     name = "clusters"
+    no_robust_mean = ""
     remembers = ("cluster", "updates")
 
     def __init__(
@@ -78,7 +78,7 @@ class Clusters(PerClientRule):
         for number in range(self._clusters()):
             answered = self._answered(number)
             if answered:
-                mean = RunningMean(self.layout.size)
+                mean = self.averaging(self.layout.size, self.received(self.clients[answered[0]]))
                 for i in answered:
                     mean.add(self._arrived[i], self._weight(i))
                 self.for_clients[self.cluster == number] = mean.value()
@@ -92,7 +92,8 @@ class Clusters(PerClientRule):
         return [i for i in self._arrived if self.cluster[i] == number]
 
     def _weight(self, client: int) -> float:
-        return float(self.clients[client].train_samples) if self.weights == "examples" else 1.0
+        found = self.clients[client]
+        return found.train_samples * self.damping(found) if self.weights == "examples" else 1.0
 
     def _members(self, number: int) -> list[int]:
         return [i for i in self.answered_before() if self.cluster[i] == number]
@@ -103,7 +104,7 @@ class Clusters(PerClientRule):
     def _is_stuck(self, answered: list[int]) -> bool:
         if len(answered) < 2:
             return False
-        mean = RunningMean(self.layout.size)
+        mean = self.averaging(self.layout.size)
         for i in answered:
             mean.add(self.updates[i], self._weight(i))
         largest = max(np.linalg.norm(self.updates[i]) for i in answered)

@@ -8,7 +8,7 @@ from ..core.federation import Client, Federation
 from ..core.layout import Layout
 from ..core.payload import Payload
 from ..core.sharing import is_parameter
-from .mean import RunningMean
+from .averages import RunningMean
 from .per_client import PerClientRule, inner_products, mix
 
 
@@ -31,6 +31,7 @@ class Critical(PerClientRule):
     """
 
     name = "critical"
+    no_robust_mean = "also mixes models of few clients"
     remembers = ("masks", "newest")
 
     def __init__(self, federation: Federation, shared: np.ndarray, share: float, beta: float) -> None:
@@ -50,7 +51,7 @@ class Critical(PerClientRule):
         criticality = np.abs((shared - self.received(client)) * shared)
         self.masks[client.id] = top_share(criticality, self.layout, self.share) & self._parameters
         self.newest[client.id] = shared
-        self._mean.add(shared, client.train_samples)
+        self._mean.add(shared, client.train_samples * self.damping(client))
 
     def finish(self) -> None:
         """Put every client's next model together."""

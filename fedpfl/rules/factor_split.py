@@ -41,6 +41,7 @@ class FactorSplit(PartialMean):
     """
 
     name = "factor-split"
+    no_robust_mean = ""
 
     def __init__(
         self,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from ..core.federation import Client, Federation
@@ -12,44 +10,6 @@ from ..core.payload import Payload
 from ..core.privacy import without_negative_variances
 from ..core.sharing import is_parameter
 from .rule import Rule
-
-# Values that are added at a time: they stay in a core's cache, and no copy of a whole vector is made.
-BLOCK = 1 << 15
-
-
-class RunningMean:
-    """Σ a_i·w_i / Σ a_i, added up in float64 one vector after the other; the mean of equal vectors is that vector.
-
-    Parameters
-    ----------
-    size : int
-        Length of the vectors.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._sum = np.zeros(size, np.float64)
-        self._weights = 0.0
-        self._block = np.empty(min(size, BLOCK), np.float64)
-
-    def add(self, vector: np.ndarray, weight: float) -> None:
-        """Add a vector, shape (size,), with its weight, at least 0."""
-        for at in range(0, len(vector), BLOCK):
-            values = vector[at : at + BLOCK]
-            product = self._block[: len(values)]
-            product[...] = values  # in float64, as all that follows
-            np.multiply(product, weight, out=product)
-            total = self._sum[at : at + BLOCK]
-            np.add(total, product, out=total)
-        self._weights += weight
-
-    def disturb(self, noise: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Add to the sum what ``noise`` makes for it."""
-        self._sum += noise(self._sum)
-
-    def value(self) -> np.ndarray:
-        """Return the mean as float32, shape (size,)."""
-        mean: np.ndarray = (self._sum / self._weights).astype(np.float32)
-        return mean
 
 
 class Mean(Rule):
@@ -73,6 +33,7 @@ class Mean(Rule):
     name = "mean"
     only_a_sum = True
     no_server_step = ""
+    no_robust_mean = ""
 
     def __init__(
         self,
@@ -89,7 +50,7 @@ class Mean(Rule):
 
     def begin(self) -> None:
         """Start the sums at zero."""
-        self._mean = RunningMean(self.layout.size)
+        self._mean = self.averaging(self.layout.size, rounded(self.shared, self.federation.wire_dtype))
         self._answered: set[int] = set()
 
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
@@ -102,7 +63,7 @@ class Mean(Rule):
         sent = self.shared
         if self.absent == "last":
             missing = sum(self._weight(c) for c in self.participants if c.id not in self._answered)
-            self._mean.add(self.shared, missing)
+            self._mean.add_trusted(self.shared, missing)
         if self.noise is not None:
             self._mean.disturb(self.noise)
             self.shared = without_negative_variances(self.layout, self._mean.value())
@@ -117,4 +78,4 @@ class Mean(Rule):
     def _weight(self, client: Client) -> float:
         # Noise on the sum hides a client only if none counts for more than the noise is made for.
         alike = self.weights == "uniform" or self.noise is not None
-        return 1.0 if alike else float(client.train_samples)
+        return 1.0 if alike else client.train_samples * self.damping(client)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
+from ..core.errors import require_hooks
 from ..core.federation import Client, Federation
 from ..core.layout import rounded
 from ..core.payload import Payload
+from .averages import RobustSettings, RunningMean, averaging, largest_weight
 from .server_step import ServerStep
 
 # Makes the noise of differential privacy for a sum of clients' updates, of the same shape.
@@ -43,9 +46,14 @@ class Rule(ABC):
     no_server_step : str
         Why ``server-optimizer`` cannot be had with the rule, after its name in a sentence; empty if the rule makes a
         mean and nothing else of :attr:`shared`. A class never inherits the empty one either.
+    no_robust_mean : str
+        Likewise why ``robust-aggregation`` cannot be had; empty if the rule makes its means by :meth:`averaging` alone.
     remembers : tuple of str
         Attributes, arrays all of them, that the next round depends on: they are stored with the run and come back when
         it is resumed, free to be written to. A class names its own; those of its bases are added.
+    reads : tuple of str
+        Numbers of a method's own (``conclude``) that the rule computes with. With differential privacy they are the
+        only ones of those that leave a client, and no noise covers them.
     clients : dict of int to Client
         All clients, in order of their ids.
     participants : list of Client
@@ -63,21 +71,27 @@ class Rule(ABC):
         Noise that a rule with ``only_a_sum`` has to add to its sum. All clients weigh alike then.
     server_step : ServerStep or None
         Where the server goes from the mean that :meth:`finish` makes; ``None``: nowhere.
+    robust : RobustSettings
+        What :meth:`averaging` and :meth:`damping` do.
     """
 
     name: ClassVar[str]
     one_model: ClassVar[bool] = True
     only_a_sum: ClassVar[bool] = False
     no_server_step: ClassVar[str] = "makes something else than a mean"
+    no_robust_mean: ClassVar[str] = "makes something else than a mean"
     remembers: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        require_hooks("rule", cls, Rule)
         cls.only_a_sum = vars(cls).get("only_a_sum", False)
         named = (name for base in reversed(cls.__mro__) for name in vars(base).get("remembers", ()))
         cls.remembers = tuple(dict.fromkeys(named))
-        if not cls.no_server_step and "no_server_step" not in vars(cls):
-            cls.no_server_step = Rule.no_server_step
+        for reason in ("no_server_step", "no_robust_mean"):
+            if not getattr(cls, reason) and reason not in vars(cls):
+                setattr(cls, reason, getattr(Rule, reason))
 
     def __init__(self, federation: Federation, shared: np.ndarray) -> None:
         self.federation = federation
@@ -89,14 +103,26 @@ class Rule(ABC):
         self.personal_round = dict.fromkeys(self.clients, 0)
         self.noise: Noise | None = None
         self.server_step: ServerStep | None = None
+        self.robust = RobustSettings()
+        self._largest_weight = math.inf
         self.numbers: dict[str, float] = {}
         self.arrays: dict[str, np.ndarray] = {}
 
     # -- a round -----------------------------------------------------------------------------------------------------
 
-    def begin_round(self, number: int) -> None:
-        """Start a round, from 1: forget what was recorded of the one before, and :meth:`begin`."""
+    def begin_round(self, number: int, asked: Sequence[Client] = ()) -> None:
+        """Start a round, from 1: forget what was recorded of the one before, and :meth:`begin`.
+
+        Parameters
+        ----------
+        number : int
+            The round.
+        asked : sequence of Client, optional
+            The clients that are asked to train; all participants unless given.
+        """
         self.round, self.numbers, self.arrays = number, {}, {}
+        samples = [client.train_samples for client in asked or self.participants]
+        self._largest_weight = largest_weight(samples, self.robust.max_weight_share)
         self.begin()
 
     def finish_round(self) -> None:
@@ -106,6 +132,17 @@ class Rule(ABC):
         if self.server_step is not None:
             # What the clients started from: `wire-dtype` may have rounded it.
             self.shared = self.server_step(rounded(before, self.federation.wire_dtype), self.shared)
+
+    def damping(self, client: Client) -> float:
+        """Return what to multiply a client's weight by where that is a number of samples (``max-weight-share``)."""
+        return min(1.0, self._largest_weight / max(1, client.train_samples))
+
+    def averaging(self, size: int, start: np.ndarray | None = None) -> RunningMean:
+        """Return what averages the clients' vectors of this length, as ``robust-aggregation`` says.
+
+        ``start`` is what the clients started from, zeros unless it is given.
+        """
+        return averaging(self.robust, size, start)
 
     @abstractmethod
     def begin(self) -> None:

@@ -87,7 +87,7 @@ class Similarity(PerClientRule):
         weights = np.exp(exponents - exponents.max(axis=1, keepdims=True))
         self.for_clients[known] = self._means(weights)
         unknown = [i for i in self.clients if i not in self._latest]
-        samples = np.array([[self.clients[j].train_samples for j in known]], np.float64)
+        samples = np.array([[self.clients[j].train_samples * self.damping(self.clients[j]) for j in known]])
         if unknown:
             self.for_clients[unknown] = self._means(samples)
         self._record(known, similarity, matched)

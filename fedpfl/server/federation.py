@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
@@ -10,13 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 from flwr.serverapp import Grid
 
-from ..core.errors import ConfigError, FedpflError, LayoutError
+from ..core.errors import ConfigError, FedpflError
 from ..core.extras import SERVER
 from ..core.federation import Client, new_clients
 from ..core.layout import Layout
 from ..core.payload import Payload
 from ..core.settings import Value
-from ..core.sharing import Sharing
 from ..results.line import in_words
 from ..results.record import Round
 from ..results.run import RunFolder
@@ -28,10 +28,12 @@ from ..setup.config import Config, scored, untuned, unused
 from ..strategies import Companion, PersonalisedStrategy
 from ..strategies.diagnostics import Diagnostics
 from ..strategies.mean_model import MeanModel
+from ..strategies.norm_limit import NormLimit
 from ..strategies.privacy import ServerPrivacy
 from ..training.losses import MSE
 from ..transports import Transport
 from ..transports.flower import FlowerTransport
+from .agreement import leave_out_false_classes, leave_out_other_models, leave_out_others
 
 logger = getLogger("flwr")
 
@@ -89,30 +91,49 @@ def _run(
     tracked: Tracked,
 ) -> None:
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
-    transport = grid if isinstance(grid, Transport) else FlowerTransport(grid, config.run, folder.task()["state_key"])
-    descriptions = transport.find_clients(config)
-    shape, classes, vocabulary = _task(descriptions)
-    division = _division(descriptions)
+    finished, state = _resumed(folder, config) if config.run.resume else (0, None)
+    task, identities = folder.task(), dict[str, str]()
+    if isinstance(grid, Transport):
+        transport = grid
+    else:
+        transport = FlowerTransport(grid, config.run, task["state_key"], task.get("identities"))
+    found = transport.find_clients(config)
+    if isinstance(transport, FlowerTransport):
+        identities = transport.identities()
+    total = int(next(iter(found.values())).config["num-clients"])
+    least = config.run.enough_clients(total)
+    descriptions = leave_out_others(found, least)
+    shape, classes, vocabulary = _task(descriptions, total)
     model, sharing = assemble(config, shape, max(classes), vocabulary=vocabulary)
+    if len(set(classes)) > 1:
+        descriptions = leave_out_false_classes(descriptions, sharing.layout, least)
+        if max(remaining := _task(descriptions, total)[1]) != max(classes):
+            classes = remaining
+            model, sharing = assemble(config, shape, max(classes), vocabulary=vocabulary)
+    descriptions = leave_out_other_models(descriptions, sharing.layout, least)
+    division = _division(descriptions)
     if config.run.resume:
         folder.require_task(shape, classes, division)
     else:
-        clients = len(descriptions) - len(new_clients(config.run.seed, config.run.new_clients, len(descriptions)))
+        clients = total - len(new_clients(config.run.seed, config.run.new_clients, total))
         remarks = [
             *config.method.remarks(model, clients, config.run.num_server_rounds),
-            *config.server.remarks(sharing.layout.size), *untuned(config), *scored(config),
-            *unused(run_config, config.method.name), *_remarks(descriptions),
+            *config.server.remarks(sharing.layout.size),
+            *config.robust.remarks(config.run.asked(clients), sharing.layout.size), *untuned(config), *scored(config),
+            *unused(run_config, config.method.name), *_remarks(descriptions), *_absent(descriptions, total),
         ]  # fmt: skip
-        folder.describe(shape, classes, remarks, vocabulary, division)
+        folder.describe(shape, classes, remarks, vocabulary, division, identities)
     remarks = folder.task().get("remarks", [])
     if watch is not None:
         watch.described(remarks)
     else:
         for remark in remarks:
             logger.log(WARNING, "fedpfl: %s", remark)
-    rule = make_rule(config, _clients(descriptions, sharing), sharing)
+    rule = make_rule(config, _clients(descriptions, total), sharing)
     state_key = folder.task()["state_key"]
-    companions: list[Companion] = []
+    extras, training = extras_of(config, model, sharing), config.training
+    limit = NormLimit(config.robust.update_norm_limit, extras, config.privacy, config.run.wire_dtype)
+    companions: list[Companion] = [limit]
     if config.privacy.on:
         companions.append(_privacy(config, rule, state_key))
     personal = mean_model_layout(config, model, sharing)
@@ -121,19 +142,27 @@ def _run(
     if config.run.diagnostics:
         companions.append(Diagnostics())
     companions.append(_Recorder(folder, watch, config.run.num_server_rounds, config.run.early_stop, tracked))
-    extras, counted = extras_of(config, model, sharing), config.training.loss != MSE
-    strategy = PersonalisedStrategy(rule, config.run, state_key, extras, companions, counted)
-    first_round = 1
-    if config.run.resume:
-        finished, state = folder.checkpoint()
+    strategy = PersonalisedStrategy(
+        rule, config.run, state_key, extras, companions, training.loss != MSE, not training.kind.classes
+    )
+    if state is not None:
         strategy.load_state(state)
         folder.forget_after(finished)
-        first_round = finished + 1
         folder.go_on(config)
     # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
-    if not folder.history().stalled(config.run.early_stop):
-        strategy.start(transport, first_round=first_round)
+    if not folder.stalled(config.run.early_stop):
+        strategy.start(transport, first_round=finished + 1)
     folder.finish(rule, summary(folder))
+
+
+def _resumed(folder: RunFolder, config: Config) -> tuple[int, Mapping[str, np.ndarray]]:
+    """Return the round after which a run goes on, and the state after it."""
+    if not folder.has_checksums:
+        logger.log(WARNING, "fedpfl: %s was begun without checksums: its files are not checked", folder.path)
+    finished, state, remarks = folder.last_intact(config.run.state_dir)
+    for remark in remarks:
+        logger.log(WARNING, "fedpfl: %s", remark)
+    return finished, state
 
 
 class _Recorder(Companion):
@@ -155,79 +184,43 @@ class _Recorder(Companion):
         else:
             # Where the server is Flower's, `flwr log` is what its user sees.
             logger.log(INFO, "fedpfl: round %d of %d: %s", done.number, self.rounds, in_words(line))
-        return self.folder.history().stalled(self.patience)
+        return self.folder.stalled(self.patience)
 
 
 def _division(descriptions: Mapping[int, Payload]) -> int | None:
-    """Return the checksum of how common data are divided; None where a client has data of its own.
-
-    Raises
-    ------
-    FedpflError
-        Clients' processes divide the common data differently: some samples would be trained on twice.
-    """
-    clients: dict[int, list[int]] = {}
-    for description in descriptions.values():
-        if "division" in description.config:
-            clients.setdefault(int(description.config["division"]), []).append(int(description.config["client"]))
-    if len(clients) > 1:
-        groups = " and ".join(f"clients {same}" for same in sorted(map(sorted, clients.values())))
-        raise FedpflError(f"{groups} divide the data differently: other versions of NumPy or of the data set?")
-    common = all("division" in description.config for description in descriptions.values())
-    return next(iter(clients)) if common else None
+    """Return the checksum of how common data are divided; None where a client has data of its own."""
+    divisions = {description.config.get("division") for description in descriptions.values()}
+    return None if None in divisions else int(str(divisions.pop()))
 
 
 def _remarks(descriptions: Mapping[int, Payload]) -> list[str]:
-    """Return what clients say of common data, each remark once."""
+    """Return what clients remark on common data, each remark once."""
     said = (str(description.config.get("remarks", "")).splitlines() for description in descriptions.values())
     return list(dict.fromkeys(line for lines in said for line in lines))
 
 
-def _task(descriptions: Mapping[int, Payload]) -> tuple[tuple[int, ...], list[int], int]:
-    """Return input shape and vocabulary, which all clients have in common, and each one's classes, in client order.
+def _absent(descriptions: Mapping[int, Payload], total: int) -> list[str]:
+    """Return a remark that names the clients that do not take part, if there are any."""
+    absent = sorted(set(range(total)) - descriptions.keys())
+    return [f"clients {', '.join(map(str, absent))} of {total} do not take part in this run"] if absent else []
 
-    Numbers of classes may differ where the method keeps on the client whatever depends on them: the layouts are then
-    the same all the same.
 
-    Returns
-    -------
-    input_shape : tuple of int
-    classes : list of int
-    vocabulary : int
-        Number of different tokens of texts, else 0.
+def _task(descriptions: Mapping[int, Payload], total: int) -> tuple[tuple[int, ...], list[int], int]:
+    """Return input shape, the classes of each client in order, and the number of different tokens of texts (else 0).
+
+    An absent client counts as one with as many classes as most others have.
     """
-    found = sorted(descriptions.values(), key=lambda description: int(description.config["client"]))
-    inputs = [(str(d.config["input-shape"]), int(d.config.get("vocabulary", 0))) for d in found]
-    classes, layouts = [int(d.config["num-classes"]) for d in found], {str(d.config["layout"]) for d in found}
-    tasks = set(zip(inputs, classes, strict=True))
-    if len(set(inputs)) > 1 or (len(tasks) > 1 and len(layouts) > 1):
-        described = ", ".join(
-            f"{shape}{f' of {tokens} tokens' * bool(tokens)} with {count} classes"
-            for (shape, tokens), count in sorted(tasks)
-        )
-        raise FedpflError(f"the clients' data do not fit together: {described}")
-    shape, vocabulary = inputs[0]
-    return tuple(int(n) for n in shape.split("x")), classes, vocabulary
+    one = next(iter(descriptions.values())).config
+    classes = {client: int(description.config["num-classes"]) for client, description in descriptions.items()}
+    usual = Counter(classes.values()).most_common(1)[0][0]
+    shape = tuple(int(n) for n in str(one["input-shape"]).split("x"))
+    return shape, [classes.get(client, usual) for client in range(total)], int(one.get("vocabulary", 0))
 
 
-def _clients(descriptions: Mapping[int, Payload], sharing: Sharing) -> list[Client]:
-    """Return the clients as they described themselves.
-
-    Raises
-    ------
-    LayoutError
-        One of them has another model.
-    """
-    clients, layout = [], sharing.layout.to_text()
-    for client, description in descriptions.items():
-        try:
-            if description.config["layout"] != layout:
-                sharing.layout.require(Layout.from_text(str(description.config["layout"])))
-        except LayoutError as error:
-            raise LayoutError(f"client {client} has another model: {error}") from error
-        metrics = description.metrics
-        clients.append(Client(client, int(metrics["train-samples"]), int(metrics["test-samples"])))
-    return clients
+def _clients(descriptions: Mapping[int, Payload], total: int) -> list[Client]:
+    """Return the clients as they described themselves, and those that are absent."""
+    sizes = {i: (int(d.metrics["train-samples"]), int(d.metrics["test-samples"])) for i, d in descriptions.items()}
+    return [Client(i, *sizes.get(i, (0, 0)), absent=i not in sizes) for i in range(total)]
 
 
 def _privacy(config: Config, rule: Rule, state_key: str) -> ServerPrivacy:

@@ -15,7 +15,7 @@ from ..core.frozen import frozen
 from ..core.layout import Layout
 from ..core.payload import EVALUATION_ONLY
 from ..core.rng import torch_seed
-from ..core.sharing import Sharing
+from ..core.sharing import Sharing, tied
 from ..rules import Rule
 from ..rules.server_step import ServerStep
 from .config import Config
@@ -33,7 +33,10 @@ def plain_model(
     plain = models.build(config.run.model, input_shape, num_classes, vocabulary, download)
     if config.run.initial_weights:
         models.load_weights(plain, config.run.model, config.run.initial_weights)
-    return models.adapt(plain, config.trainable)
+    layers = _layers_of_tied(plain)
+    adapted = models.adapt(plain, config.trainable)
+    _require_tied(layers, adapted, "trainable", config.trainable.trainable)
+    return adapted
 
 
 def assemble(
@@ -63,20 +66,41 @@ def assemble(
         for its initial weights.
     """
     plain = plain_model(config, input_shape, num_classes, vocabulary)
-    names = plain.state_dict().keys()
+    names, layers = plain.state_dict().keys(), _layers_of_tied(plain)
     model = config.method.build(plain)
+    _require_tied(layers, model, "method", config.run.method)
     lost = names - model.state_dict().keys()
     if config.run.initial_weights and lost:
         allowed = f"must be empty for {config.run.method}, which draws {min(lost)} and other arrays anew"
         raise ConfigError("initial-weights", config.run.initial_weights, allowed)
     # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for first, *others in tied(model):
+        for other in others:
+            if config.method.travels(first, model) != config.method.travels(other, model):
+                allowed = f"shares only one of {first} and {other}, which are one parameter of the model (tied weights)"
+                raise ConfigError("method", config.run.method, allowed)
     sharing = config.method.sharing(model)
     still = [name for name, _ in frozen(model)]
     if not sharing.shared and any(config.method.travels(name, model) for name in still):
         allowed = f"leaves nothing of what {config.run.method} shares: it would train alone"
         raise ConfigError("trainable", config.trainable.trainable, allowed)
     return model, sharing
+
+
+def _layers_of_tied(model: nn.Module) -> list[dict[str, nn.Module]]:
+    """Return, for each parameter with several names, the layer that each name belongs to."""
+    return [{name: model.get_submodule(name.rpartition(".")[0]) for name in names} for names in tied(model)]
+
+
+def _require_tied(layers: list[dict[str, nn.Module]], model: nn.Module, key: str, value: str) -> None:
+    """Refuse a change of the model that made several arrays of a parameter with several names."""
+    there, arrays = dict(model.named_modules(remove_duplicate=False)), model.state_dict(keep_vars=True)
+    for names in layers:
+        kept = all(there.get(name.rpartition(".")[0]) is layer for name, layer in names.items())
+        if not kept or len({id(arrays.get(name)) for name in names}) > 1:
+            allowed = f"would take {' and '.join(names)} apart, which are one parameter of the model (tied weights)"
+            raise ConfigError(key, value, allowed)
 
 
 def mean_model_layout(config: Config, model: nn.Module, sharing: Sharing) -> Layout:
@@ -122,12 +146,14 @@ def make_rule(config: Config, clients: Iterable[Client], sharing: Sharing) -> Ru
     federation = Federation(
         clients=listed,
         layout=sharing.layout,
-        held_out=frozenset(new_clients(run.seed, run.new_clients, len(listed))),
+        held_out=frozenset(new_clients(run.seed, run.new_clients, len(listed))) | {c.id for c in listed if c.absent},
         seed=run.seed,
         wire_dtype=run.wire_dtype,
         noisy=config.privacy.on,
     )
     rule = aggregation.rule(federation, sharing.get_shared(), **aggregation.options, **sharing.rule_options)
+    rule.robust = config.robust
+    config.robust.require_enough(run.asked(len(rule.participants)))
     if config.server.on:
         rule.server_step = ServerStep(config.server, rule.layout)
     return rule

@@ -23,6 +23,7 @@ from ..models import TrainableSettings
 from ..models import names as model_names
 from ..models import sources as model_sources
 from ..models.trainable import ALL
+from ..rules.averages import RobustSettings
 from ..rules.server_step import ServerStepSettings
 from ..training.losses import CROSS_ENTROPY
 from ..training.settings import TrainingSettings
@@ -105,6 +106,19 @@ class RunSettings:
         "again.",
         above=0,
     )
+    min_clients: int = setting(
+        0,
+        "Over Flower, clients that have to be there at the start. Nodes whose answers cannot be right are left out by "
+        "name. 0: more than half, and a node that is missing or silent ends the start after node-timeout. Another "
+        "number: after node-timeout the run starts without those that are missing, too.",
+        minimum=0,
+    )
+    max_client_samples: int = setting(
+        1_000_000,
+        "Most samples that a client may have. A client that claims more is left out; the number bounds its weight in "
+        "means, and what others compute from it.",
+        minimum=1,
+    )
     min_replies: int = setting(1, "Fewest clients that have to train in a round; with fewer the run ends.", minimum=1)
 
     tracker: str = setting(
@@ -114,6 +128,14 @@ class RunSettings:
         choices=("none", "wandb", "mlflow"),
     )
     tracker_project: str = setting("fedpfl", "Project in Weights & Biases, or experiment in MLflow.")
+
+    def enough_clients(self, expected: int) -> int:
+        """Return how many of the expected clients have to take part."""
+        return min(self.min_clients, expected) or expected // 2 + 1
+
+    def asked(self, clients: int) -> int:
+        """Return how many of that many clients train in a round."""
+        return max(1, round(self.fraction_train * clients))
 
     def evaluates_in(self, server_round: int) -> bool:
         """Say whether the clients are tested after a round."""
@@ -127,7 +149,7 @@ class Config:
 
     Attributes
     ----------
-    run, trainable, data, training, server, privacy : dataclass
+    run, trainable, data, training, server, robust, privacy : dataclass
         The parts that all methods use.
     method : Method
         The method, set up with its own settings.
@@ -138,6 +160,7 @@ class Config:
     data: DataSettings
     training: TrainingSettings
     server: ServerStepSettings
+    robust: RobustSettings
     privacy: PrivacySettings
     method: Method = field(compare=False)
 
@@ -175,14 +198,22 @@ class Config:
         if server.on and rule.no_server_step:
             allowed = f"must be none for {method.name}: its rule {rule.name!r} {rule.no_server_step}"
             raise ConfigError("server-optimizer", server.server_optimizer, allowed)
+        robust = s.parse(RobustSettings, values)
+        if robust.on and rule.no_robust_mean:
+            why = f"its rule {rule.name!r} {rule.no_robust_mean}; there is update-norm-limit"
+            allowed = f"must be none for {method.name}: {why}"
+            raise ConfigError("robust-aggregation", robust.robust_aggregation, allowed)
+        if robust.on and privacy.on and privacy.dp_where == "server":
+            allowed = "must be none with dp-where = server: the noise is made for a sum"
+            raise ConfigError("robust-aggregation", robust.robust_aggregation, allowed)
         require_covered(
             privacy, method.name, own.extras, evaluate_global=run.evaluate_global, diagnostics=run.diagnostics
         )
-        return cls(run, trainable, data, training, server, privacy, own)
+        return cls(run, trainable, data, training, server, robust, privacy, own)
 
     def flat(self) -> dict[str, s.Value]:
         """Return the settings that this run uses, by key: the common ones and the method's own."""
-        parted = (self.run, self.trainable, self.data, self.training, self.server, self.privacy)
+        parted = (self.run, self.trainable, self.data, self.training, self.server, self.robust, self.privacy)
         common = [(part, "") for part in parted]
         parts = [*common, (self.method.settings, self.method.name)]
         return {key: value for part, prefix in parts for key, value in s.items(part, prefix)}
@@ -193,7 +224,8 @@ def sections() -> list[tuple[str, type, str]]:
     common: list[tuple[str, type, str]] = [
         ("Run", RunSettings, ""), ("What trains", TrainableSettings, ""), ("Data", DataSettings, ""),
         ("Local training", TrainingSettings, ""),
-        ("Server's step", ServerStepSettings, ""), ("Differential privacy", PrivacySettings, ""),
+        ("Server's step", ServerStepSettings, ""), ("False clients", RobustSettings, ""),
+        ("Differential privacy", PrivacySettings, ""),
     ]  # fmt: skip
     return common + [(f"Method {m.name}", m.Settings, m.name) for m in known().values() if s.keys(m.Settings)]
 

@@ -12,16 +12,18 @@ import re
 from pathlib import Path
 from typing import Any, Mapping
 
-from .. import __version__
+from ..core.claims import DESCRIPTION, REPLY, TEXTS
 from ..core.errors import FedpflError
 from ..core.extras import describe
 from ..core.settings import key_of
 from ..methods import Method, methods
 from ..training.settings import TrainingSettings
+from ..version import __version__
 from .config import sections
 
 BEGIN = "# -- settings: written by `fedpfl config --update`, which reads them from the code --"
 END = "# -- end of settings --"
+BOUNDS_BEGIN, BOUNDS_END = "<!-- bounds: written by `fedpfl config --update` -->", "<!-- end of bounds -->"
 VERSION = re.compile(r'(?<=^version = ")[^"]*(?="$)', re.MULTILINE)
 CITED_VERSION = re.compile(r"(?<=^version: ).*$", re.MULTILINE)
 
@@ -86,10 +88,23 @@ def methods_page() -> str:
     return "\n".join(lines)
 
 
+def bounds_table() -> str:
+    """Return the bounds of what clients say as a Markdown table, between the two marker lines of its page."""
+    lines = [BOUNDS_BEGIN, "", "| value | when | allowed | compared with |", "|---|---|---|---|"]
+    for when, claims in (("before round 1", DESCRIPTION), ("in a reply", REPLY)):
+        for name, claim in claims.items():
+            called = f"`…{name}`" if name.startswith("-") else f"`{name}`" if name else "any other metric"
+            kind = "whole numbers" if claim.kind is int else "numbers"
+            lowest, highest = (f"{n:,}" if isinstance(n, int) else f"{n:g}" for n in (claim.lowest, claim.highest))
+            lines.append(f"| {called} | {when} | {kind} from {lowest} to {highest} | {claim.against} |")
+    lines += [f"| `{name}` | before round 1 | a text of its form | {against} |" for name, (_, against) in TEXTS.items()]
+    return "\n".join([*lines, "", BOUNDS_END])
+
+
 def update(root: Path) -> list[Path]:
     """Rewrite the block in ``pyproject.toml`` and the two pages in ``docs``.
 
-    And the version, whose one place is ``fedpfl/__init__.py``: Flower wants it written out in ``pyproject.toml``.
+    And the version, whose one place is ``fedpfl/version.py``: Flower wants it written out in ``pyproject.toml``.
     An app of a user's own, which is without the package's code, has the block alone, and keeps its own values there.
 
     Returns
@@ -117,6 +132,10 @@ def update(root: Path) -> list[Path]:
     citation = root / "CITATION.cff"
     if citation.is_file():
         wanted[citation] = CITED_VERSION.sub(__version__, citation.read_text(encoding="utf-8"))
+    security = root / "docs" / "security.md"
+    if security.is_file():
+        bounds = re.compile(re.escape(BOUNDS_BEGIN) + ".*?" + re.escape(BOUNDS_END), re.DOTALL)
+        wanted[security] = bounds.sub(lambda _: bounds_table(), security.read_text(encoding="utf-8"))
     return _write(wanted)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from ..core.errors import require_hooks
 from ..core.federation import Client
 from ..core.payload import Payload
 from ..results.record import Round
@@ -27,6 +29,10 @@ class Companion:
     2 and 3 overlap: a message may be made after another client's reply was added. Companions are called in the order in
     which they were given.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        require_hooks("companion", cls, Companion)
 
     def begin(self, rule: Rule, done: Round, clients: Sequence[Client]) -> None:
         """Prepare for a round in which these clients are asked to train."""

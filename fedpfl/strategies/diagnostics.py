@@ -13,6 +13,7 @@ import numpy as np
 
 from ..core.federation import Client
 from ..core.payload import Payload
+from ..core.sharing import is_parameter
 from ..results.record import Round
 from ..rules import Rule
 from .companion import Companion
@@ -25,7 +26,8 @@ class Diagnostics(Companion):
 
     ``drift`` is (1/N)·Σ‖σ_i − σ̄‖₂ over the N clients that answered, where σ̄ is what client i gets next.
     ``shared-change`` is ‖σ̄ − σ̄¹‖₂ since before round 1; where each client gets a model of its own, the mean over all
-    clients. Neither is noted if the method shares nothing, or shares less after the round than before
+    clients. Both are distances of parameters: BatchNorm's running statistics, which move much farther, do not count.
+    Neither is noted if the method shares nothing, or shares less after the round than before
     (``shared-change`` counts from there then).
     """
 
@@ -52,8 +54,9 @@ class Diagnostics(Companion):
         assert self._first is not None  # begin has seen to it
         if self._first.shape != now.shape:
             self._first = now
-        drift = [_distance(vector, rule.outgoing(rule.clients[i])) for i, vector in self._trained.items()]
-        change = [_distance(vector, first) for vector, first in zip(now, self._first, strict=True)]
+        counts = is_parameter(rule.layout)
+        drift = [_distance(vector, rule.outgoing(rule.clients[i]), counts) for i, vector in self._trained.items()]
+        change = [_distance(vector, first, counts) for vector, first in zip(now, self._first, strict=True)]
         done.details.update({"drift": float(np.mean(drift)), "shared-change": float(np.mean(change))})
 
     def state(self) -> dict[str, np.ndarray]:
@@ -72,5 +75,5 @@ def _vectors(rule: Rule) -> np.ndarray:
     return np.stack([rule.outgoing(client) for client in rule.clients.values()])
 
 
-def _distance(a: np.ndarray, b: np.ndarray) -> float:
-    return float(np.linalg.norm(a.astype(np.float64) - b))
+def _distance(a: np.ndarray, b: np.ndarray, counts: np.ndarray) -> float:
+    return float(np.linalg.norm((a.astype(np.float64) - b)[counts]))

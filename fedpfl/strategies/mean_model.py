@@ -40,7 +40,7 @@ class MeanModel(Companion):
         """Start the sums at zero."""
         self._due = self.tested_in(done.number)
         self._sum = np.zeros(self.layout.size, np.float64)
-        self._samples = 0
+        self._samples = 0.0
 
     def receive(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> np.ndarray:
         """Require the personal arrays."""
@@ -51,8 +51,9 @@ class MeanModel(Companion):
     def added(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Add n_i·w_i."""
         if self._due:
-            self._sum += client.train_samples * reply.arrays[EVALUATION_ONLY].astype(np.float64)
-            self._samples += client.train_samples
+            samples = client.train_samples * rule.damping(client)
+            self._sum += samples * reply.arrays[EVALUATION_ONLY].astype(np.float64)
+            self._samples += samples
 
     def combined(self, rule: Rule, done: Round) -> None:
         """Make the mean of what was added, ready to be sent."""

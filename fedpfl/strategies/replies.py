@@ -1,12 +1,14 @@
-"""Are the numbers in a client's reply such that they can be computed with? They come from the network."""
+"""Checks of the numbers in a client's reply: it comes from the network, and the server computes with them."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flwr.app import MessageType
+
+from ..core.claims import LARGEST, MAX_CLASSES, Claim, claim_of, problem
+from ..core.federation import Client
 
 # Numbers that a reply must have: what is computed with here.
 REQUIRED = {
@@ -15,28 +17,38 @@ REQUIRED = {
 }
 # Models that a reply may have the scores of: all three numbers, or none.
 TESTED = ("trained", "personalised", "global", "validation")
+# Where tests do not count what is right: below 0 where the mean of the targets predicts better than the model.
+EXPLAINED = Claim(float, -LARGEST, LARGEST, "the samples of the same test")
 
 
-def improper(metrics: Mapping[str, Any], required: Sequence[str], counted: bool = True) -> list[str]:
-    """Return the names of the numbers that a reply lacks, or that cannot be what they have to be.
+def problems(
+    metrics: Mapping[str, Any], required: Iterable[str], client: Client, counted: bool = True, several: bool = False
+) -> dict[str, str]:
+    """Return what is wrong with the numbers of a reply: one line each, by their names.
 
     Parameters
     ----------
     metrics : mapping
         The reply's numbers.
-    required : sequence of str
+    required : iterable of str
         Those that it must have.
+    client : Client
+        What it said of itself before round 1.
     counted : bool
         Whether tests count what is right; otherwise they score it with any number of at most 1 for a value.
+    several : bool
+        Whether a sample has several values that tests count, targets or labels, and not one class.
     """
     needed = set(required)
     for name in TESTED:
         needed |= _score(name) if _score(name) & metrics.keys() else set()
-    bad = [
-        key for key in sorted(needed | metrics.keys()) if not _is_proper(key, metrics.get(key), key in needed, counted)
-    ]
-    whole = [name for name in TESTED if name + "-correct" in metrics and not _score(name) & set(bad)]
-    return bad + [f"{name}-correct" for name in whole if metrics[f"{name}-correct"] > metrics[f"{name}-samples"]]
+    found = {key: _problem(key, metrics.get(key), client, counted, several) for key in sorted(needed | metrics.keys())}
+    wrong = {key: text for key, text in found.items() if text}
+    for name in TESTED:
+        correct, samples = metrics.get(f"{name}-correct"), metrics.get(f"{name}-samples")
+        if correct is not None and not _score(name) & wrong.keys() and correct > samples:
+            wrong[f"{name}-correct"] = f"{name}-correct = {correct:g}: must be at most {name}-samples = {samples:g}"
+    return wrong
 
 
 def leave_out(metrics: dict[str, Any], bad: Iterable[str]) -> None:
@@ -46,13 +58,16 @@ def leave_out(metrics: dict[str, Any], bad: Iterable[str]) -> None:
             metrics.pop(also, None)
 
 
-def _is_proper(key: str, value: Any, counts: bool, counted: bool) -> bool:
-    if not isinstance(value, (int, float)) or not math.isfinite(value):
-        return False
+def _problem(key: str, value: object, client: Client, counted: bool, several: bool) -> str:
+    claim = claim_of(key)
     if key.endswith("-correct") and not counted:
-        return True
-    whole = isinstance(value, int) or not key.endswith(("-correct", "-samples"))
-    return not counts or (value >= 0 and whole)
+        claim = EXPLAINED
+    highest = None
+    if key == "train-samples":
+        highest = client.train_samples
+    elif key in ("trained-samples", "personalised-samples", "global-samples"):
+        highest = client.test_samples * (MAX_CLASSES if several else 1)
+    return problem(key, value, claim, highest)
 
 
 def _score(name: str) -> set[str]:

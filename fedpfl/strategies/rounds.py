@@ -19,7 +19,8 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MessageType, MetricRecord
 from flwr.serverapp.strategy import Result, Strategy
 
-from ..core.errors import ConfigError, FedpflError, LayoutError
+from ..core.claims import require_metrics
+from ..core.errors import ConfigError, FedpflError, LayoutError, printable, reasons
 from ..core.extras import CLIENT, SERVER, Extras
 from ..core.federation import Client
 from ..core.layout import Layout
@@ -32,7 +33,7 @@ from ..setup.config import RunSettings
 from ..transports import Request, Transport
 from ..transports.base import array_bytes, count_bytes
 from .companion import Companion
-from .replies import REQUIRED, improper, leave_out
+from .replies import REQUIRED, leave_out, problems
 
 logger = getLogger("flwr")
 
@@ -40,8 +41,6 @@ logger = getLogger("flwr")
 LEAST_FOR_TESTS = 0.25
 # Vectors that go to several clients are packed once: of this many different ones, the latest.
 KEPT_PACKED = 16
-# Of a round in which nobody trained, the reasons that are told.
-TOLD_REASONS = 3
 
 
 class RoundFailed(FedpflError):
@@ -65,6 +64,8 @@ class PersonalisedStrategy(Strategy):
         What goes along with the rounds.
     counted : bool
         Whether tests count what is right; otherwise they give a score.
+    several : bool
+        Whether a sample has several values that tests count.
     """
 
     def __init__(
@@ -75,13 +76,14 @@ class PersonalisedStrategy(Strategy):
         extras: Extras | None = None,
         companions: Sequence[Companion] = (),
         counted: bool = True,
+        several: bool = False,
     ) -> None:
         self.rule = rule
         self.settings = settings
         self.state_key = state_key
         self.extras = extras or Extras()
         self.companions = list(companions)
-        self.counted = counted
+        self.counted, self.several = counted, several
         self.round = Round(0)
 
     def state(self) -> dict[str, np.ndarray]:
@@ -110,7 +112,7 @@ class PersonalisedStrategy(Strategy):
     ) -> list[Request]:
         """List the requests to the clients of this round, longest work first."""
         chosen = self.choose(server_round)
-        self.rule.begin_round(server_round)
+        self.rule.begin_round(server_round, chosen)
         for companion in self.companions:
             companion.begin(self.rule, self.round, chosen)
         longest_first = sorted(chosen, key=lambda client: -client.train_samples)
@@ -135,7 +137,8 @@ class PersonalisedStrategy(Strategy):
                 for companion in self.companions:
                     shared = companion.receive(rule, client, shared, reply)
             except LayoutError as error:
-                self._fail(client, str(error))
+                # Names of arrays in it are the client's, too.
+                self._fail(client, printable(str(error)))
                 continue
             rule.add(client, shared, reply)
             for companion in self.companions:
@@ -146,7 +149,7 @@ class PersonalisedStrategy(Strategy):
         trained, wanted = len(self.round.trained), self.settings.min_replies
         if trained < wanted:
             found = f"{trained} of at least {wanted} clients" if trained else "no client"
-            raise RoundFailed(f"round {server_round}: {found} trained; {self._reasons()}")
+            raise RoundFailed(f"round {server_round}: {found} trained; {reasons(self.round.failed, 'client')}")
         rule.finish_round()
         self.round.details.update(rule.numbers)
         self.round.arrays.update(rule.arrays)
@@ -231,9 +234,9 @@ class PersonalisedStrategy(Strategy):
     def choose(self, server_round: int) -> list[Client]:
         """Draw the clients that train in a round: ``fraction-train`` of the participants, at least one."""
         clients = self.rule.participants
-        count = max(1, round(self.settings.fraction_train * len(clients)))
         rng = generator(self.settings.seed, "clients", server_round)
-        return [clients[i] for i in sorted(rng.choice(len(clients), count, replace=False))]
+        chosen = rng.choice(len(clients), self.settings.asked(len(clients)), replace=False)
+        return [clients[i] for i in sorted(chosen)]
 
     def _requests(self, clients: Iterable[Client], server_round: int, kind: str) -> list[Request]:
         packed: OrderedDict[tuple[int, ...], tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = OrderedDict()
@@ -278,16 +281,21 @@ class PersonalisedStrategy(Strategy):
         """Yield the replies whose numbers can be computed with; note the others as failed."""
         for client, reply in replies:
             self.round.bytes_up += self._count(reply)
-            required = REQUIRED[kind]
-            bad = improper(reply.metrics, required, self.counted)
-            lacking = next((key for key in bad if key in required), None)
-            if lacking is not None:
-                self._fail(client, f"its reply lacks a proper {lacking}")
+            try:
+                require_metrics(reply.metrics)
+            except LayoutError as error:
+                self._fail(client, str(error))
                 continue
-            if bad:  # a global model may be of no use on one client's data: the client's other numbers count
-                number = self.round.number
-                logger.log(WARNING, "round %d: client %d: no proper %s; left out", number, client.id, ", ".join(bad))
-                leave_out(reply.metrics, bad)
+            required = REQUIRED[kind]
+            wrong = problems(reply.metrics, required, client, self.counted, self.several)
+            fatal = next((text for key, text in wrong.items() if key in required), None)
+            if fatal is not None:
+                self._fail(client, f"its reply says {fatal}")
+                continue
+            if wrong:  # a global model may be of no use on one client's data: the client's other numbers count
+                for text in wrong.values():
+                    logger.log(WARNING, "round %d: client %d: %s; left out", self.round.number, client.id, text)
+                leave_out(reply.metrics, wrong)
             yield client, reply
 
     def _count(self, payload: Payload) -> int:
@@ -299,20 +307,6 @@ class PersonalisedStrategy(Strategy):
 
     def _fail(self, client: Client, reason: str) -> None:
         self.round.failed[client.id] = reason
-
-    def _reasons(self) -> str:
-        """Tell why clients failed, those with the same reason together."""
-        clients: dict[str, list[int]] = {}
-        for client, reason in self.round.failed.items():
-            clients.setdefault(reason, []).append(client)
-        told = [f"{_numbered(same)}: {reason}" for reason, same in list(clients.items())[:TOLD_REASONS]]
-        more = len(clients) - len(told)
-        return "; ".join([*told, *([f"and {more} other reasons"] if more else [])])
-
-
-def _numbered(clients: Sequence[int]) -> str:
-    first = ", ".join(map(str, sorted(clients)[:5]))
-    return f"client{'s' * (len(clients) > 1)} {first}{f' and {len(clients) - 5} more' * (len(clients) > 5)}"
 
 
 def _mean(values: Iterable[float]) -> float:

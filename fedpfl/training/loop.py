@@ -23,6 +23,7 @@ from .losses import CROSS_ENTROPY, KINDS
 from .optim import OPTIMIZERS, Optimizer, clip
 from .phase import Batch, Forward, Group, Phase
 from .settings import TrainingSettings
+from .steps import gradients
 
 # On a CPU the activations of more samples fall out of the caches (measured for FedAvg's CNN: 500 costs a quarter more).
 EVALUATION_BATCH = 200
@@ -93,7 +94,7 @@ def run_phase(
                     with precision:
                         loss = phase_loss(model, batch)
                     weight = settings.loss_weight(len(batch.y))
-                    grads: list[Tensor] = list(torch.autograd.grad(loss if weight == 1 else weight * loss, params))
+                    grads = gradients(loss if weight == 1 else weight * loss, model, params)
                 else:
                     with precision:
                         loss, grads = phase.gradient(model, batch, names, params)

@@ -8,6 +8,7 @@ from typing import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from ..core.errors import UnusedParameter
 from .phase import Batch, Loss, cross_entropy
 
 try:
@@ -27,7 +28,24 @@ def gradient_of(
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the loss and the gradient of ``weight`` times the loss, at the parameters as they are."""
     value = loss(model, batch)
-    return value, list(torch.autograd.grad(value if weight == 1 else weight * value, list(params)))
+    return value, gradients(value if weight == 1 else weight * value, model, params)
+
+
+def gradients(loss: Tensor, model: nn.Module, params: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradient of a loss at parameters of a model.
+
+    Raises
+    ------
+    UnusedParameter
+        The loss does not depend on one of them.
+    """
+    grads = torch.autograd.grad(loss, list(params), allow_unused=True)
+    if any(grad is None for grad in grads):
+        unused = {id(p) for p, grad in zip(params, grads) if grad is None}
+        names = [name for name, p in model.named_parameters() if id(p) in unused]
+        shown = ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
+        raise UnusedParameter(f"the loss does not depend on {shown}: use it in the model, or do not train it")
+    return list(grads)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from logging import WARNING, getLogger
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
+from ..core.errors import printable
 from ..core.federation import Client
 from ..core.payload import probe
 from ..messages import to_content
@@ -172,7 +173,7 @@ class Exchange:
             if client not in self._sent_at:
                 continue  # the reply to a message that was sent again
             if reply.has_error() and reply.error.code in LOST:
-                if self._send_again(client, str(reply.error.reason)):
+                if self._send_again(client, printable(str(reply.error.reason))):
                     continue
                 if self._may_come_back(client):
                     self._away[client] = reply, time.monotonic() + self._check_after

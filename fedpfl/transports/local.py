@@ -19,7 +19,9 @@ from typing import Literal
 
 from ..client.engine import Engine, engine_for
 from ..core import parts
+from ..core.errors import FedpflError
 from ..core.federation import Client
+from ..core.files import private_folder
 from ..core.payload import Payload
 from ..core.settings import Value
 from ..setup.config import Config
@@ -126,7 +128,11 @@ class LocalTransport(Transport):
         if not requests:
             return
         if self._pool is None:
-            self._pool = Pool(self.workers, self._maker, self._fork, self._printed)
+            try:
+                self._pool = Pool(self.workers, self._maker, self._fork, self._printed)
+            except OSError as error:
+                reason = f"{self.workers} worker processes cannot be started ({error.strerror}); use fewer workers"
+                raise FedpflError(reason) from error
         pool = self._pool
         pool.forget()
         by_client = {request.client.id: (place, request) for place, request in enumerate(requests)}
@@ -191,7 +197,7 @@ class LocalTransport(Transport):
             return ""
         path = self._traces / f"client-{failed.client:05d}.txt"
         with suppress(OSError):  # a full disk: the reason itself is still told
-            self._traces.mkdir(exist_ok=True)
+            private_folder(self._traces)
             path.write_text(failed.trace, encoding="utf-8")
             return f"; traceback: {path}"
         return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import fedpfl
@@ -20,36 +21,100 @@ class Net(nn.Module):
         self.norm = nn.BatchNorm2d(4)
         self.pool = nn.MaxPool2d(2)
         self.hidden = nn.Linear(4 * (height // 2) * (width // 2), 16)
+        self.scale = nn.Parameter(torch.tensor(1.0))  # of no dimension
         self.out = nn.Linear(16, num_classes)
 
     def forward(self, x):
         x = self.pool(self.norm(self.conv(x)).relu())
-        return self.out(self.hidden(x.flatten(1)).relu())
+        return self.out(self.scale * self.hidden(x.flatten(1)).relu())
 
 
-# What only some models have.
-REFUSED: dict[str, str] = {}
+class TiedNet(nn.Module):
+    """Two of its layers have one weight."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.first, self.hidden, self.again = nn.Linear(64, 16), nn.Linear(16, 16), nn.Linear(16, 16)
+        self.again.weight = self.hidden.weight
+        self.out = nn.Linear(16, num_classes)
+
+    def forward(self, x):
+        x = self.hidden(self.first(x.flatten(1)).relu()).relu()
+        return self.out(self.again(x).relu())
 
 
-@pytest.mark.parametrize("method", list(methods()))
-def test_a_model_of_fifteen_lines_runs(method, tmp_path):
+class TiedHead(nn.Module):
+    """Its head has the weight of a layer of its base."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.first, self.hidden, self.out = nn.Linear(64, 10), nn.Linear(10, 10), nn.Linear(10, num_classes)
+        self.out.weight = self.hidden.weight
+
+    def forward(self, x):
+        return self.out(self.hidden(self.first(x.flatten(1)).relu()).relu())
+
+
+APART = "method = '{}': would take base.hidden.weight and base.again.weight apart, which are one parameter of the model"
+CHANNELS = "base.again.weight is a parameter of another layer, too"
+# What TiedNet is refused by: layers that are replaced, or that are cut into channels.
+REFUSED = {
+    **dict.fromkeys(["factorized-fl", "factorized-fl-plus", "feddecomp", "pfedpara"], APART),
+    **dict.fromkeys(["fedfac", "fedsplit"], CHANNELS),
+}
+
+
+def run(method, model, tmp_path, **given):
     quick = {key.replace("-", "_"): value for key, value in methods()[method].quick.items()}
     settings = {
         "num_server_rounds": 1, "local_epochs": 2, "batch_size": 32, "num_clients": 2, "train_samples": 64,
         "partitioner": "dirichlet-client", "test_samples": 16, "validation_fraction": 0.2, "quiet": True, "workers": 0,
         "output_dir": tmp_path / "runs", "state_dir": tmp_path / "state", "num_classes": 0,
     }  # fmt: skip
-    if method in REFUSED:
-        with pytest.raises(fedpfl.FedpflError, match=REFUSED[method]):
-            fedpfl.run(method=method, model=Net, **{**settings, **quick})
-        assert not list(tmp_path.glob("runs/*/metrics.jsonl"))
-        return
-    run = fedpfl.run(method=method, model=Net, **{**settings, **quick})
-    assert run.summary["rounds"] == 1 and np.isfinite(run.summary["personalised_accuracy"])
-    # Only a model that is one can be given back.
+    return fedpfl.run(method=method, model=model, **{**settings, **quick, **given})
+
+
+def model_of(finished):
+    """Return client 0's model, or None where it is not one that can be given back."""
+    assert np.isfinite(finished.summary["personalised_accuracy"])
     try:
-        model = run.model(client=0)
+        return finished.model(client=0)
     except fedpfl.FedpflError as error:
         assert "\n" not in str(error)
-    else:
-        assert isinstance(model, Net) and model.out.out_features == 10
+        return None
+
+
+@pytest.mark.parametrize("method", list(methods()))
+def test_a_model_of_fifteen_lines_runs(method, tmp_path):
+    model = model_of(run(method, Net, tmp_path))
+    assert model is None or (isinstance(model, Net) and model.out.out_features == 10)
+
+
+@pytest.mark.parametrize("method", list(methods()))
+def test_layers_that_have_one_weight_keep_it_or_are_refused_before_training(method, tmp_path):
+    if method in REFUSED:
+        with pytest.raises(fedpfl.FedpflError, match=REFUSED[method].format(method)):
+            run(method, TiedNet, tmp_path)
+        assert not list(tmp_path.glob("runs/*/metrics.jsonl"))
+        return
+    model = model_of(run(method, TiedNet, tmp_path))
+    assert model is None or torch.equal(model.hidden.weight, model.again.weight)
+
+
+@pytest.mark.parametrize(("method", "setting"), [("fedper", {}), ("fedavg", {"personal_head": True})])
+def test_a_head_that_has_a_weight_of_the_base_is_not_kept_by_half(method, setting, tmp_path):
+    match = f"method = '{method}': shares only one of base.hidden.weight and head.weight, which are one parameter"
+    with pytest.raises(fedpfl.FedpflError, match=match):
+        run(method, TiedHead, tmp_path, **setting)
+    assert not list(tmp_path.glob("runs/*/metrics.jsonl"))
+
+
+def test_a_frozen_base_is_refused_if_the_head_has_its_weight(tmp_path):
+    with pytest.raises(fedpfl.FedpflError, match=r"trainable = 'head': would take base.hidden.weight and head.weight"):
+        run("fedavg", TiedHead, tmp_path, trainable="head")
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local"])
+def test_a_head_that_has_a_weight_of_the_base_travels_or_stays_with_it(method, tmp_path):
+    model = model_of(run(method, TiedHead, tmp_path))
+    assert torch.equal(model.hidden.weight, model.out.weight)

@@ -197,6 +197,17 @@ def test_an_exported_partition_is_the_one_of_a_simulation(elsewhere):
     assert fedpfl("partition", "--export", "parts/client-0.npz").exit_code == 2
 
 
+def test_a_division_is_written_to_a_file_and_used_by_a_run(elsewhere):
+    done = fedpfl("partition", "-c", "num-clients=3 seed=4", "--export", "division.npz")
+    checksum = federated_data(Config.parse({"seed": 4}).data, 3, 4).checksum
+    assert (done.exit_code, done.stderr) == (0, f"wrote division.npz, division {checksum}\n")
+    assert "is there already" in fedpfl("partition", "--export", "division.npz").stderr
+    settings = "division-file='division.npz' num-server-rounds=1 seed=9 local-epochs=2 run-name='first'"
+    assert fedpfl("run", "--quiet", "--workers", 0, "-c", settings).exit_code == 0
+    task = json.loads((elsewhere / ".fedpfl/runs/first/task.json").read_text())
+    assert (task["clients"], task["division"]) == (3, checksum)
+
+
 def test_partition(elsewhere):
     done = fedpfl("partition", "-c", "num-clients=4", "--plot")
     assert done.exit_code == 0
@@ -277,6 +288,9 @@ def test_damaged_files_of_a_run_are_one_line(stored_run):
         done = fedpfl("show", "first")
         assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
         assert name in done.stderr
+    listed = fedpfl("show")
+    assert listed.exit_code == 0
+    assert "config.toml: is damaged" in listed.stderr
 
 
 BAD = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from support import simulate
+from support import edit_settings, simulate
 from typer.testing import CliRunner
 
 from fedpfl.cli import app
@@ -43,8 +43,7 @@ def test_names_cannot_become_markup(run, tmp_path):
     for path in run.iterdir():
         if path.is_file():
             (other / path.name).write_bytes(path.read_bytes())
-    config = other / "config.toml"
-    config.write_text(config.read_text().replace('initial-weights = ""', f'initial-weights = "{evil}"'))
+    edit_settings(other, lambda text: text.replace('initial-weights = ""', f'initial-weights = "{evil}"'))
     page = tmp_path / "report.html"
     done = fedpfl("report", run, other, "-o", page, "--title", evil)
     assert done.exit_code == 0, done.output
@@ -74,8 +73,7 @@ def test_seeds_stand_in_their_order(run, tmp_path):
     for seed in (10, 2, 1):
         other = tmp_path / f"seed-{seed}"
         shutil.copytree(run, other)
-        config = other / "config.toml"
-        config.write_text(config.read_text().replace("\nseed = 3\n", f"\nseed = {seed}\n"))
+        edit_settings(other, lambda text, seed=seed: text.replace("\nseed = 3\n", f"\nseed = {seed}\n"))
         others.append(other)
     page = tmp_path / "report.html"
     assert fedpfl("report", *others, "-o", page).exit_code == 0

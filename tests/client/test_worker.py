@@ -1,16 +1,11 @@
 """The worker as a process of its own: it answers as this process would, and its death costs only time."""
 
-import contextlib
 import logging
 import os
 import re
-import shutil
 import signal
 import socket
 import stat
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +13,7 @@ import pytest
 from old_python import old_python
 from support import FEW_SAMPLES, LocalGrid, federation, simulate
 from waiting import HANG_SECONDS, InThread, wait_until
+from worker_parts import workers
 
 from fedpfl import __version__
 from fedpfl.client import forward as forwarding
@@ -28,8 +24,6 @@ from fedpfl.client.worker import listening
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.payload import Payload
 from fedpfl.methods import methods
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -60,30 +54,6 @@ def old_worker():
     with workers() as start:
         start(old_python())
         yield start
-
-
-@contextlib.contextmanager
-def workers():
-    folder = Path(tempfile.mkdtemp(prefix="fedpfl-test-"))
-    path = folder / "run" / "worker.sock"
-    processes = []
-
-    def start(python=sys.executable, wait=True):
-        log = (folder / "log").open("ab")
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), protocol.SOCKET_VARIABLE: str(path)}
-        process = subprocess.Popen([python, "-m", "fedpfl.client.worker"], env=environment, cwd=folder, stderr=log)
-        processes.append(process)
-        if wait:
-            wait_until(lambda: "ready" in start.log(), lambda: process.poll() is None, start.log)
-        return process
-
-    start.path = path
-    start.log = lambda: (folder / "log").read_text()
-    yield start
-    for process in processes:
-        process.kill()
-        process.wait()
-    shutil.rmtree(folder)
 
 
 def asked(values, node, **more):

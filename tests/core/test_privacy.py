@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import stat
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 from scipy import stats
-from support import LocalGrid, federation, play, rule, simulate
+from support import FEW_SAMPLES, LocalGrid, federation, play, rule, simulate
 from typer.testing import CliRunner
 
+import fedpfl
 from fedpfl.cli import app
 from fedpfl.client import engine as client_module
+from fedpfl.core import parts
 from fedpfl.core.errors import ConfigError, StateError
 from fedpfl.core.extras import SERVER
 from fedpfl.core.federation import Client
@@ -102,7 +105,7 @@ def test_the_secret_is_the_client_s_own(tmp_path):
     assert noise_key(settings, tmp_path / "other", 1, 0) != key
     assert stat.S_IMODE((tmp_path / "client" / KEY_FILE).stat().st_mode) == 0o600
     (tmp_path / "client" / KEY_FILE).write_bytes(b"short")
-    with pytest.raises(StateError, match="5 bytes instead of 32"):
+    with pytest.raises(StateError, match=r"noise\.key: is damaged or was changed"):
         noise_key(settings, tmp_path / "client", 1, 0)
     known = PrivacySettings(dp_noise_multiplier=1.0, dp_reproducible=True)
     assert noise_key(known, tmp_path / "none", 1, 0) == noise_key(known, tmp_path / "none", 1, 0)
@@ -217,6 +220,33 @@ def test_every_method_runs_and_nothing_passes_by_the_noise(tmp_path, method):
         noise = np.linalg.norm(reply.arrays["shared"] - start)
         expected = config.privacy.deviation * np.sqrt(len(start))
         assert len(start) == 0 or noise > 0.5 * expected, "no update leaves a client without its noise"
+
+
+class Telling(fedpfl.Method):
+    """Tells the server what it has learnt, in numbers and in words."""
+
+    name, paper, shares = "telling", "none", "everything"
+
+    def conclude(self, local):
+        first = float(next(local.model.parameters()).flatten()[0])
+        return Payload({"said": str(first)}, {"first-weight": first})
+
+
+@pytest.mark.parametrize("method", [Telling, "factorized-fl", "fedreg"])
+def test_numbers_and_words_of_a_method_leave_only_if_its_rule_needs_them(tmp_path, method):
+    sent = []
+    for settings in ({}, DP):
+        given = {"num_server_rounds": 1, "local_epochs": 1, "learning_rate": 0.005, **FEW_SAMPLES, **settings}
+        with parts.given("method", method) if method is Telling else nullcontext(method) as name:
+            values = federation(tmp_path / str(len(sent)), 2, method=name, **given)
+            grid = LocalGrid(2, values)
+            run_federation(grid, values)
+        replies = [from_content(answer) for kind, _, _, answer in grid.log if kind == "train"]
+        sent.append({word for reply in replies for word in (*reply.metrics, *reply.config)})
+    plain, private = sent
+    common = {"train-samples", "train-loss", "train-seconds", "layout"}
+    assert plain > common
+    assert private == common | ({"effective-samples"} if method == "fedreg" else set())
 
 
 def states_after(method, replies):

@@ -46,7 +46,7 @@ def test_the_second_smallest_of_one_client_is_its_own_size_and_of_equals_the_sam
     ("counts", "t", "q"), [([5, 0, 5], 9, 5), ([1, 1, 1], 10, 3), ([1, 1, 1], 1, 1), ([0, 0], 9, 9)]
 )
 def test_a_class_gets_its_share_of_the_threshold(counts: list[int], t: float, q: int) -> None:
-    assert quota(np.array(counts), t) == q  # classes that the client lacks get nothing; ½ goes up; at least 1
+    assert quota(np.array(counts), t, 20.0) == q  # classes that the client lacks get nothing; ½ goes up; at least 1
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.floats(0.1, 100))
@@ -54,7 +54,7 @@ def test_a_class_gets_its_share_of_the_threshold(counts: list[int], t: float, q:
 def test_a_rebalanced_set_has_q_of_each_class_and_its_effective_samples_follow_the_formula(
     counts: list[int], t: float
 ) -> None:
-    samples, q = images(counts, side=2), quota(np.array(counts), t)
+    samples, q = images(counts, side=2), quota(np.array(counts), t, 20.0)
     made = rebalanced(samples, q, "none")
     of_class = np.bincount(made.y.numpy(), minlength=len(counts))
     assert of_class.tolist() == [q if n else 0 for n in counts]

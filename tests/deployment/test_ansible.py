@@ -8,11 +8,15 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 pytest.importorskip("ansible", reason="ansible-core is not installed (make install)")
+
+from fedpfl.launch.credentials import prepare, prepare_passwords
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "ansible"
@@ -20,6 +24,13 @@ PLAYBOOKS = sorted(path.name for path in FOLDER.glob("*.yml"))
 EXAMPLE = FOLDER / "inventory" / "example.yml"
 PATH = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
 ENVIRONMENT = {**os.environ, "PATH": PATH, "ANSIBLE_NOCOLOR": "1", "NO_COLOR": "1"}
+
+
+# What a task does with a file's content.
+TRANSFERS = {f"ansible.builtin.{name}" for name in ("copy", "template", "fetch", "slurp", "lineinfile", "blockinfile")}
+
+# Where certificates, keys and passwords are.
+SECRETS = re.compile("fedpfl_keys|/etc/fedpfl/(keys|local)|/passwords/")
 
 
 def run(*command):
@@ -68,7 +79,11 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
     """Every variable in the units has a value in the templates, for a client with data of its own too."""
     play = [{
         "hosts": "nano-2", "gather_facts": False, "connection": "local", "roles": ["fedpfl"],
-        "vars": {"fedpfl_client_data": {4: "/srv/my data.npz"}, "item": 4, "device_position": 1},
+        "vars": {
+            "fedpfl_client_data": {4: "/srv/my data.npz", 9: "/srv/another device's.npz"}, "item": 4,
+            "device_position": 1, "fedpfl_policy": {"personal-arrays": True, "methods": ["fedavg", "fedper"]},
+        },
+        "vars_files": [f"{FOLDER}/roles/device/vars/main.yml"],
         "tasks": [
             {
                 "ansible.builtin.template": {
@@ -76,7 +91,10 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
                 },
                 "vars": {"ansible_python_interpreter": sys.executable},
             }
-            for role, name in (("device", "device.env"), ("device", "supernode.env"), ("broker", "server.env"))
+            for role, name in (
+                ("device", "device.env"), ("device", "supernode.env"), ("device", "policy.toml"),
+                ("broker", "server.env"),
+            )
         ],
     }]  # fmt: skip
     (tmp_path / "play.yml").write_text(json.dumps(play))
@@ -89,6 +107,11 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
     }  # fmt: skip
     assert values["device.env"]["DEVICE"] == "nano-2"
     assert shlex.split(values["supernode.env"]["NODE_CONFIG"])[2] == "data=/srv/my data.npz"
+    policy = tomllib.loads((tmp_path / "policy.toml").read_text())
+    shipped = tomllib.loads((ROOT / "jetson" / "policy.toml").read_text())
+    folders = [*shipped["data-folders"], "/srv/my data.npz"]
+    changed = {"data-folders": folders, "personal-arrays": True, "methods": ["fedavg", "fedper"]}
+    assert policy == {**shipped, **changed}
     known = set().union(*values.values())
     for unit in (ROOT / "deploy" / "systemd").glob("*.service"):
         assert set(re.findall(r"\$\{(\w+)\}", unit.read_text())) <= known, unit.name
@@ -107,6 +130,88 @@ def test_a_python_that_is_too_old_for_the_server_is_named(tmp_path):
     command = ["ansible-playbook", "-i", EXAMPLE, "-e", "ansible_become=false", tmp_path / "play.yml"]
     done = subprocess.run(command, cwd=FOLDER, env=ENVIRONMENT, capture_output=True, text=True, timeout=280)
     assert (done.returncode, f"{python} is Python 3.10; set fedpfl_server_python to" in done.stdout) == (2, True)
+
+
+def tasks():
+    """Yield the path of each file of tasks and each task in it, those in blocks too."""
+
+    def flat(entries):
+        for entry in entries:
+            for key in ("block", "rescue", "always", "tasks", "pre_tasks", "post_tasks"):
+                yield from flat(entry.get(key, []))
+            yield entry
+
+    for path in sorted([*FOLDER.glob("*.yml"), *FOLDER.glob("roles/*/tasks/*.yml")]):
+        yield from ((path, task) for task in flat(yaml.safe_load(path.read_text())))
+
+
+def secret_tasks():
+    """Return the tasks that handle the content of a file which may be a private key or a password."""
+    found = []
+    for path, task in tasks():
+        for module in TRANSFERS & task.keys():
+            source = str(task[module].get("src") or task[module].get("content") or task[module])
+            names = task["loop"] if isinstance(task.get("loop"), list) else ["{{ item }}"]
+            files = {source.replace("{{ item }}", str(name)) for name in names}
+            if SECRETS.search(source) and not all(name.endswith((".pem", ".pub")) for name in files):
+                found.append((path, module, task))
+    return found
+
+
+def test_a_task_that_handles_a_secret_shows_neither_its_content_nor_a_difference():
+    found = secret_tasks()
+    assert {(path.parts[-3], path.stem) for path, _, _ in found} == {
+        ("broker", "main"), ("credentials", "device"), ("credentials", "server"),
+    }  # fmt: skip
+    for path, _, task in found:
+        assert (task.get("no_log"), task.get("diff")) == (True, False), f"{path.name}: {task['name']}"
+
+
+@pytest.mark.parametrize("mode", [["--check", "--diff"], ["--diff"]], ids=" ".join)
+def test_no_secret_is_in_the_output(tmp_path, mode):
+    """The tasks as they are, apart from places below another root and this test's user as owner."""
+    keys = tmp_path / "keys"
+    prepare(keys, 30, ["192.168.1.10"])
+    prepare_passwords(keys, ["server", "watch", *(f"nano-{number}" for number in range(1, 11))])
+    play = {"hosts": "nano-2", "gather_facts": False, "connection": "local", "roles": ["fedpfl"], "tasks": []}
+    for _, module, task in secret_tasks():
+        arguments = {key: value for key, value in task[module].items() if key not in ("owner", "group")}
+        arguments["dest"] = f"{tmp_path}/machine{arguments['dest']}"
+        Path(arguments["dest"]).parent.mkdir(parents=True, exist_ok=True)
+        play["tasks"].append({key: value for key, value in task.items() if key != "notify"} | {module: arguments})
+    play["vars"] = {"fedpfl_keys": str(keys), "ansible_python_interpreter": sys.executable}
+    (tmp_path / "play.yml").write_text(json.dumps([play]))
+    output = run("ansible-playbook", "-vvv", *mode, "-i", EXAMPLE, tmp_path / "play.yml")
+    written = {path.name for path in (tmp_path / "machine").rglob("*") if path.is_file()}
+    secret = {"server.key", "superexec.secret", "node-3", "broker.password", "server", "watch", "nano-10"}
+    assert written >= secret if mode == ["--diff"] else written == set()
+    for path in keys.rglob("*"):
+        # Lines, because YAML and JSON quote them in their own ways.
+        for line in path.read_bytes().splitlines() if path.is_file() and path.suffix not in (".pem", ".pub") else []:
+            if len(line) > 16 and b"PRIVATE KEY" not in line:
+                assert line.decode("latin-1") not in output, path.name
+    assert "PRIVATE KEY" not in output
+
+
+@pytest.mark.parametrize("signers", ["", "signers"], ids=["none named", "named"])
+def test_a_bundle_must_be_signed_where_the_inventory_says_so(tmp_path, signers):
+    place = tmp_path / "deploy" / "ansible"
+    place.mkdir(parents=True)
+    # Where playbooks find it.
+    (tmp_path / "jetson").symlink_to(ROOT / "jetson")
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "SHA256SUMS").write_text("")
+    task = {"ansible.builtin.include_role": {"name": "common", "tasks_from": "signed"}}
+    variables = {"fedpfl_bundle": f"{tmp_path}/bundle", "fedpfl_allowed_signers": signers and f"{tmp_path}/{signers}"}
+    play = [{
+        "hosts": "laptop", "gather_facts": False, "connection": "local", "roles": ["fedpfl"], "tasks": [task],
+        "vars": {"ansible_python_interpreter": sys.executable, **variables},
+    }]  # fmt: skip
+    (place / "play.yml").write_text(json.dumps(play))
+    command = ["ansible-playbook", "-i", EXAMPLE, place / "play.yml"]
+    done = subprocess.run(command, cwd=FOLDER, env=ENVIRONMENT, capture_output=True, text=True, timeout=280)
+    refused = f"{tmp_path}/bundle is not signed: it has no SHA256SUMS.sig" in done.stdout
+    assert (done.returncode, refused) == ((2, True) if signers else (0, False))
 
 
 def test_no_secret_is_in_the_repository():

@@ -80,7 +80,7 @@ def make_bundle(folder: Path, source: Path) -> None:
     })  # fmt: skip
     digest = hashlib.sha256(packages.read_bytes()).hexdigest()
     (folder / "requirements-nano.txt").write_text(f"fedpfl-test-packages==1.0 --hash=sha256:{digest}\n")
-    for name in ("install.sh", "uninstall.sh", "training_step.py"):
+    for name in ("install.sh", "uninstall.sh", "verify.sh", "training_step.py", "policy.toml"):
         shutil.copy(ROOT / "jetson" / name, folder)
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*build, "--wheel-dir", str(folder), str(source)], check=True)
@@ -95,7 +95,9 @@ def inventory() -> dict[str, object]:
         "vars": {
             "fedpfl_address": LAPTOP, "fedpfl_network": "10.87.0.0/24", "fedpfl_bundle": "/srv/bundle",
             "fedpfl_server_python": f"{machines.PYTHON}/bin/python3.11", "fedpfl_partitions": "/srv/partitions",
-            "fedpfl_collected": "/srv/collected",
+            "fedpfl_server_lock": "/srv/bundle/requirements-nano.txt",
+            "fedpfl_server_pip_options": ["--no-index", "--find-links", "/srv/bundle/wheels"],
+            "fedpfl_allowed_signers": "/srv/signers", "fedpfl_collected": "/srv/collected",
             "fedpfl_install_options": [
                 "--any-machine", "--lock", "/opt/fedpfl-bundle/requirements-nano.txt",
                 "--python", f"{machines.PYTHON}/bin/python3.11",
@@ -131,6 +133,7 @@ class Bench:
         """Give the laptop what its owner has beforehand: a checkout's environment, a bundle, an ssh key."""
         laptop, srv = self.laptop, self.laptop.path("/srv")
         make_bundle(srv / "bundle", ROOT)
+        self.sign()
         for venv in ("/opt/control", "/opt/fedpfl/venv"):
             laptop.do(f"{machines.PYTHON}/bin/python3.11", "-m", "venv", venv)
             pip = [f"{venv}/bin/python", "-m", "pip", "--quiet"]
@@ -148,6 +151,20 @@ class Bench:
             board.do("sh", "-c", f"echo '{public}' > /home/nano/.ssh/authorized_keys")
             board.do("systemctl", "start", "chrony")
         (srv / "inventory.json").write_text(json.dumps(inventory()))
+
+    def sign(self) -> None:
+        """Sign the bundle, with a key that is made on first use."""
+        srv = self.laptop.path("/srv")
+        if not (srv / "signer").exists():
+            self.laptop.do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/srv/signer")
+            (srv / "signers").write_text(f"us {(srv / 'signer.pub').read_text()}")
+        self.laptop.do("ssh-keygen", "-q", "-Y", "sign", "-n", "fedpfl", "-f", "/srv/signer", "/srv/bundle/SHA256SUMS")
+
+    def secrets(self) -> dict[str, bytes]:
+        """Return the contents of the files that the laptop keeps to itself."""
+        keys = self.laptop.path(f"{machines.HOME}/.fedpfl/testbed-keys")
+        files = [path for path in keys.rglob("*") if path.is_file() and path.suffix not in (".pem", ".pub")]
+        return {path.name: content for path in files if (content := path.read_bytes())}
 
     def play(self, playbook: str, *options: str, fails: bool = False) -> str:
         """Run a playbook on the laptop; return its output."""
@@ -208,6 +225,18 @@ def changed(output: str) -> dict[str, int]:
     return {name: int(count) for name, count in found}
 
 
+def assert_tells_no_secret(bench, output):
+    secrets = bench.secrets()
+    assert len(secrets) >= CLIENTS + 3 + len(BOARDS) + 2
+    assert "PRIVATE KEY" not in output
+    for name, content in secrets.items():
+        # Line by line, because YAML quotes line ends in its own way.
+        lines = [
+            line for line in content.decode("latin-1").splitlines() if len(line) > 16 and "PRIVATE KEY" not in line
+        ]
+        assert [line for line in lines if line in output] == [], name
+
+
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
     bench = Bench(tmp_path_factory.mktemp("bench"))
@@ -224,7 +253,9 @@ def test_an_inventory_that_is_wrong_is_told(bench):
 
 
 def test_the_playbook_brings_everything_up(bench):
-    assert set(changed(bench.play("site"))) == {"laptop", *BOARDS}
+    output = bench.play("site", "--diff")
+    assert set(changed(output)) == {"laptop", *BOARDS}
+    assert_tells_no_secret(bench, output)
     assert len(bench.online()) == CLIENTS
     units = {"laptop": ["broker", "superlink", "superexec", "bridge-server"]}
     for name, (_, clients) in BOARDS.items():
@@ -248,6 +279,8 @@ def test_secrets_are_where_they_belong_and_nowhere_else(bench):
         assert sorted(others.split()) == ["/etc/fedpfl/local/ca.key", "/etc/fedpfl/local/superexec.secret"]
         password = board.path("/etc/fedpfl/keys/broker.password").read_text()
         assert password == bench.laptop.path(f"{machines.HOME}/.fedpfl/testbed-keys/passwords/{name}").read_text()
+    for machine in bench.all:
+        assert_tells_no_secret(bench, machine.do("ps", "-e", "-ww", "-o", "args"))
 
 
 def test_a_second_run_changes_nothing(bench):
@@ -284,13 +317,15 @@ def test_an_update_goes_one_device_at_a_time_and_loses_no_state(bench, tmp_path)
     newer = tmp_path / "newer"
     shutil.copytree(ROOT, newer, ignore=shutil.ignore_patterns(".*", "build", "tests", "__pycache__"))
     version = f"{__version__}.post1"
-    for path in ("fedpfl/__init__.py", "pyproject.toml"):
+    for path in ("fedpfl/version.py", "pyproject.toml"):
         text = (newer / path).read_text()
         changed_text, places = re.subn(rf'(version(?:__)?) = "{re.escape(__version__)}"', rf'\1 = "{version}"', text)
         assert places == 1
         (newer / path).write_text(changed_text)
     shutil.rmtree(bench.laptop.path("/srv/bundle"))
     make_bundle(bench.laptop.path("/srv/bundle"), newer)
+    assert "/srv/bundle is not signed" in bench.play("update", fails=True)
+    bench.sign()
     output = bench.play("update")
     headers = re.findall(r"^PLAY \[Devices, one at a time\]", output, re.MULTILINE)
     assert len(headers) == len(BOARDS)
@@ -313,8 +348,9 @@ def test_keys_are_replaced_everywhere(bench):
         return found
 
     before, ids = secrets(), bench.online()
-    bench.play("rotate-keys")
+    output = bench.play("rotate-keys", "--diff")
     after = secrets()
+    assert_tells_no_secret(bench, output)
     assert [name for name in before if before[name] == after[name]] == []
     assert len(bench.online() - ids) == CLIENTS
     assert bench.train(f"{SETTINGS} num-server-rounds=3 resume=true")[-1]["round"] == 3

@@ -99,7 +99,8 @@ def test_supernodes_with_their_data_path_alone_take_part(home):
     lines = [json.loads(line) for line in (home.runs / "paths" / "metrics.jsonl").read_text().splitlines()]
     assert [line["clients"] for line in lines] == [[0, 1, 2]] * 2
     # Only a node that was given no number stores the one that the server gave it.
-    assert sorted(path.read_text() for path in (home.path / "state").rglob("number-*")) == ["0", "1", "2"]
+    stored = [json.loads(path.read_text())["client"] for path in (home.path / "state").rglob("number-*")]
+    assert sorted(stored) == [0, 1, 2]
 
 
 @pytest.mark.faults

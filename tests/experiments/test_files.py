@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from fedpfl.experiments.description import SCALES, load
 from fedpfl.experiments.measured import Measured
 from fedpfl.experiments.store import Store
 from fedpfl.methods import methods
+from fedpfl.setup.assembly import assemble
+from fedpfl.setup.config import Config
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
 FILES = sorted(FOLDER.glob("*.toml"))
@@ -58,3 +62,28 @@ def test_the_leaderboard_has_a_method_once_with_its_defaults_and_the_choice_of_i
     assert len(rows) == len({*rows} & set(methods()))
     for scale in ("small", "paper"):
         assert all(len(experiment.choices(scale, cell.row, cell.column)) == 3 for cell in experiment.cells(scale))
+
+
+def test_the_loop_of_the_testbed_s_page_runs_table_6() -> None:
+    page = (FOLDER.parent / "docs" / "testbed.md").read_text(encoding="utf-8")
+    (methods,) = re.findall(r"^    for method in (.*); do$", page, re.MULTILINE)
+    (printed,) = re.findall(r"printf '%s\\n' (.*?) >>", page, re.DOTALL)
+    lines = [word for word in shlex.split(printed.replace("\\\n", " ")) if "$" not in word]
+    base = tomllib.loads((FOLDER.parent / "configs" / "fedreg-testbed.toml").read_text(encoding="utf-8"))
+    cells = {str(cell.settings["method"]): cell for cell in load(FOLDER / "fedreg-table-6.toml").cells("paper")}
+    assert methods.split() == sorted(cells, key=methods.split().index)
+    for method, cell in cells.items():
+        looped = Config.parse({**base, **tomllib.loads("\n".join(lines)), "method": method}).flat()
+        planned = Config.parse(cell.settings).flat()
+        assert {key for key, value in looped.items() if planned[key] != value} == {"round-timeout"}
+
+
+@pytest.mark.parametrize(("name", "traffic"), [("labels", 7.4 / 20.39), ("domains", 15.98 / 40.78)])
+def test_pfedpara_sends_the_share_of_the_model_that_the_paper_prints(name: str, traffic: float) -> None:
+    cells = load(FOLDER / f"factorized-fl-table-1-{name}.toml").cells("paper")
+    sent = {}
+    for method in ("fedavg", "pfedpara"):
+        config = Config.parse(next(cell.settings for cell in cells if cell.settings["method"] == method))
+        _, sharing = assemble(config, (3, 32, 32), 10)
+        sent[method] = sharing.layout.size
+    assert sent["pfedpara"] / sent["fedavg"] == pytest.approx(traffic, abs=0.001)

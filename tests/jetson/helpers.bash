@@ -78,7 +78,7 @@ setup_board() {  # a stock Jetson Nano with JetPack 4.6.1, as root
     seal
 }
 
-seal() { (cd "$BOARD/bundle" && find . -type f -not -name SHA256SUMS -exec sha256sum {} + > ../sums && mv ../sums SHA256SUMS); }
+seal() { (cd "$BOARD/bundle" && find . -type f -not -name 'SHA256SUMS*' -exec sha256sum {} + > ../sums && mv ../sums SHA256SUMS); }
 
 install_fedpfl() {
     run "$REPOSITORY/jetson/install.sh" --offline "$BOARD/bundle" --prefix "$PREFIX" --state "$STATE" "$@"

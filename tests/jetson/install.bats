@@ -11,7 +11,7 @@ setup() { setup_board; }
     says 'fedpfl-install: {"verdict": "ok", "changed": true, "target": "nano", "loss": 2.302013,'
     [[ -x $PREFIX/python/bin/python3.11 && -x $PREFIX/venv/bin/python ]]
     calls | grep -q -- "install --require-hashes --only-binary :all: --no-cache-dir --no-index --find-links $BOARD/bundle/wheels"
-    calls | grep -q -- "install --no-deps --force-reinstall --no-cache-dir $BOARD/bundle/fedpfl-0.1.0-py3-none-any.whl"
+    calls | grep -q -- "install --no-deps --no-index --no-build-isolation --force-reinstall --no-cache-dir $BOARD/bundle/fedpfl-0.1.0-py3-none-any.whl"
 }
 
 @test "the machine-readable line is JSON" {
@@ -29,7 +29,7 @@ setup() { setup_board; }
     install_fedpfl --check --user fedpfl --swap 64 --power-mode 0 --zram
     status_is 0
     [[ $(everything) == "$before" ]]
-    for step in 'make the system user fedpfl' 'unpack cpython-3.11' 'install the packages' 'install fedpfl' \
+    for step in 'make the system user fedpfl' 'write the policy' 'unpack cpython-3.11' 'install the packages' 'install fedpfl' \
         'make a swap file of 64 MiB' 'enter it into /etc/fstab' 'turn nvzramconfig on' 'set power mode 0'; do
         says "would    $step"
     done
@@ -48,6 +48,32 @@ setup() { setup_board; }
     says '"changed": false'
     [[ $(calls) == 'runuser fedpfl HOME=/state' ]]  # the training step
     [[ $(everything | grep -v ' ./calls') == "$before" ]]
+}
+
+@test "the policy is written where there is none, and never overwritten" {
+    policy=$BOARD/system/etc/fedpfl/policy.toml
+    install_fedpfl --user fedpfl
+    status_is 0
+    says "write the policy $policy"
+    cmp "$policy" "$REPOSITORY/jetson/policy.toml"
+    [[ $(/usr/bin/stat -c %a "$policy") == 644 ]]
+    echo 'methods = ["fedavg"]' > "$policy"
+    install_fedpfl --user fedpfl
+    status_is 0
+    says 'everything is there already'
+    [[ $(cat "$policy") == 'methods = ["fedavg"]' ]]
+}
+
+@test "without services the policy lies in the prefix, or where --policy says" {
+    install_fedpfl
+    status_is 0
+    cmp "$PREFIX/policy.toml" "$REPOSITORY/jetson/policy.toml"
+    install_fedpfl --policy "$BOARD/mine/policy.toml"
+    status_is 0
+    cmp "$BOARD/mine/policy.toml" "$REPOSITORY/jetson/policy.toml"
+    install_fedpfl --policy policy.toml
+    status_is 2
+    says '--policy policy.toml: must be an absolute path'
 }
 
 @test "a new wheel renews fedpfl alone, a new lock everything" {
@@ -139,6 +165,28 @@ refuses() {  # WORDS OPTION…: nothing changed
     install_fedpfl --python "$BOARD/bin/python3.11"
     status_is 0
     refuses 'no SHA256SUMS' --offline "$BOARD/system"
+}
+
+@test "refused: with --allowed-signers a bundle that nobody, or somebody else, has signed" {
+    for name in mine other; do ssh-keygen -q -t ed25519 -N '' -C '' -f "$BOARD/$name"; done
+    echo "me $(cat "$BOARD/mine.pub")" > "$BOARD/signers"
+    refuses 'is not signed: it has no SHA256SUMS.sig' --allowed-signers "$BOARD/signers"
+    ssh-keygen -q -Y sign -n fedpfl -f "$BOARD/other" "$BOARD/bundle/SHA256SUMS"
+    refuses "is not signed by a key of $BOARD/signers" --allowed-signers "$BOARD/signers"
+    rm "$BOARD/bundle/SHA256SUMS.sig"
+    ssh-keygen -q -Y sign -n fedpfl -f "$BOARD/mine" "$BOARD/bundle/SHA256SUMS"
+    install_fedpfl --allowed-signers "$BOARD/signers"
+    status_is 0
+    says '2 files, signed by me'
+    echo damaged >> "$BOARD/bundle/fedpfl-0.1.0-py3-none-any.whl"
+    seal
+    refuses 'does not fit' --allowed-signers "$BOARD/signers"
+}
+
+@test "refused: --allowed-signers without a bundle" {
+    run "$REPOSITORY/jetson/install.sh" --allowed-signers "$BOARD/signers"
+    status_is 2
+    says '--allowed-signers needs --offline'
 }
 
 @test "refused: what needs root without it, a folder of something else" {

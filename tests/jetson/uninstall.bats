@@ -11,13 +11,16 @@ setup() {
     : > "$BOARD/calls"
 }
 
-@test "by default the personal state and its user stay, and nothing else" {
+@test "by default the personal state, its user and the policy stay, and nothing else" {
+    policy=$BOARD/system/etc/fedpfl/policy.toml
     uninstall_fedpfl
     status_is 0
     says "kept: $STATE and its user fedpfl"
     [[ $(cat "$STATE/.fedpfl/state/RUN/client-00000") == personal && ! -e $STATE/.cache ]]
     [[ $(calls) == $'swapoff\nnvpmodel -m 1\nsystemctl disable --now nvzramconfig' ]]
-    rm -r "$STATE"
+    says "kept: the policy $policy"
+    rm -r "$STATE" "$policy"
+    rmdir "${policy%/*}"
     [[ $(everything | grep -v -e ' ./calls' -e ' ./users' -e ' ./power') == "$before" ]]
 }
 
@@ -25,6 +28,7 @@ setup() {
     uninstall_fedpfl --purge-state
     status_is 0
     calls | grep -qx 'userdel fedpfl'
+    rmdir "$BOARD/system/etc/fedpfl"  # where keys lie, too
     [[ $(everything | grep -v -e ' ./calls' -e ' ./users' -e ' ./power') == "$before" ]]
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from support import Killed, LocalGrid, arrays, federation
@@ -43,8 +45,8 @@ def test_nodes_with_a_data_path_alone_are_numbered_by_their_ids(tmp_path, key):
     values = own(tmp_path)
     folder = run_federation(PathsAlone(3, values, node_config=own_data(tmp_path, 3, key)), values)
     assert [line["clients"] for line in folder.metrics()] == [[0, 1, 2]] * 2
-    stored = sorted(path.read_text() for path in (tmp_path / "state").rglob("number-*"))
-    assert stored == ["0", "1", "2"]
+    stored = sorted(json.loads(path.read_text())["client"] for path in (tmp_path / "state").rglob("number-*"))
+    assert stored == [0, 1, 2]
 
 
 def test_they_do_what_nodes_with_the_same_numbers_do(tmp_path):
@@ -69,7 +71,7 @@ def test_some_may_have_a_number_of_their_own(tmp_path):
     values = own(tmp_path, num_server_rounds=1)
     folder = run_federation(Mixed(3, values, node_config=nodes), values)
     assert folder.metrics()[0]["clients"] == [0, 1, 2]
-    assert sorted(path.read_text() for path in (tmp_path / "state").rglob("number-*")) == ["1", "2"]
+    assert sorted(json.loads(path.read_text())["client"] for path in (tmp_path / "state").rglob("number-*")) == [1, 2]
 
 
 def test_a_resumed_run_finds_them_as_they_were_though_their_ids_changed(tmp_path):
@@ -125,9 +127,13 @@ def test_what_cannot_be_numbered_is_one_line_before_round_1(tmp_path):
         FedpflError, match="is client 0 already; two nodes of a device that use the same data need a part"
     ):
         run_federation(PathsAlone(2, values, node_config={0: nodes[0], 1: nodes[0]}), values)
-    values = own(tmp_path / "c", 1)
-    with pytest.raises(ConfigError, match="num-clients = 1: this federation has 2 nodes"):
-        run_federation(PathsAlone(2, values, node_config=nodes), values)
+
+
+def test_more_nodes_than_clients_cost_only_themselves(tmp_path, caplog):
+    values = own(tmp_path, 1)
+    folder = run_federation(PathsAlone(2, values, node_config=own_data(tmp_path, 2)), values)
+    assert folder.task()["clients"] == 1
+    assert "node 101 cannot take part: num-clients = 1: all numbers of clients are taken" in caplog.text
 
 
 def test_a_node_believes_no_number_that_cannot_be(tmp_path):
@@ -144,7 +150,7 @@ def test_a_node_believes_no_number_that_cannot_be(tmp_path):
     assert handle("query", Payload({"state-key": "run", "client": 1}), values, node).config["client"] == 1
     assert handle("query", Payload({"state-key": "run"}), values, node).config["client"] == 1
     next((tmp_path / "state" / "run").glob("number-*")).write_text("x")
-    with pytest.raises(StateError, match="holds no number of a client"):
+    with pytest.raises(StateError, match="is damaged or was changed"):
         handle("query", Payload({"state-key": "run"}), values, node)
 
 

@@ -51,6 +51,7 @@ def test_a_pull_is_held_until_there_is_a_message_and_each_node_gets_its_own(benc
 def test_what_goes_through_comes_back_as_it_was(bench):
     content = bytes(range(256)) * 40_000
     with node(bench) as client:
+        assert client.post(PUSH, content=b"first").content == b"tsrif"  # the SuperLink accepts this node
         answer = client.post(PUSH, content=content, headers={"flwr-signature": "s"})
     assert (answer.content, answer.headers["flwr-answer"]) == (content[::-1], "yes")
     (headers,) = [dict(headers) for path, headers, body in bench.superlink.seen if body == content]

@@ -17,6 +17,7 @@ from fedpfl.mqtt.account import LinkError
 from fedpfl.mqtt.device import DeviceBridge
 from fedpfl.mqtt.exchange import Request, Response
 from fedpfl.mqtt.frames import Kind
+from fedpfl.mqtt.limits import Budget
 from fedpfl.mqtt.link import Arrived
 from fedpfl.mqtt.parked import Parked
 from fedpfl.mqtt.server import ServerBridge
@@ -112,13 +113,15 @@ class FakeSuperLink:
     def connect(self):
         yield self
 
-    def call(self, request):
+    def call(self, request, room=lambda length: True):
         if self.down:
             raise UpstreamError("refused")
         with self.lock:
             if request.held:
                 return Response(200, (), self.messages.pop(0) if self.messages else b"")
             self.done.append(request.body)
+        if not room(len(request.body)):
+            raise UpstreamError("no room")
         return Response(200, (("flwr-x", "y"),), bytes(request.body)[::-1])
 
 
@@ -161,8 +164,12 @@ class Bridge:
         """Return how many SuperNodes' requests the server's side holds."""
         return sum(len(device.holds) for device in self.server._devices.values())
 
+    def taken(self):
+        """Return the bytes that are held for requests and for responses on the server's side, and on the device's."""
+        return [self.server._requests.held, self.server._responses.held, self.device._assembler._announced]
+
     def at_rest(self):
-        """Say whether nothing is on its way and nothing is worked on."""
+        """Return whether nothing is on its way and nothing is worked on."""
         return self.network.quiet and not self.server._threads
 
     def close(self):
@@ -199,6 +206,27 @@ def test_a_request_and_its_response_in_many_frames(make):
     bridge = make()
     assert bridge.ask(PUSH, body) == Response(200, (("flwr-x", "y"),), body[::-1])
     assert sum(f.kind is Kind.REQUEST for f in bridge.network.log) > 25
+    wait_until(bridge.at_rest)
+    assert bridge.taken() == [0, 0, 0]
+
+
+def test_everything_that_was_taken_is_given_back(make, monkeypatch):
+    """After lost frames, repeated requests, broken connections and messages that were refused."""
+    bridge, rng, take = make(misfortune(7)), random.Random(7), Budget.take
+    with monkeypatch.context() as patch:
+        patch.setattr(Budget, "take", lambda budget, *claimed: rng.random() > 0.1 and take(budget, *claimed))
+        for number in range(8):
+            bridge.superlink.messages.append(b"message")
+            bridge.pull(fails=rng.random() < 0.5)
+            bridge.ask(PUSH, bytes(5000), fails=number % 3 == 0)
+    bridge.network.fate = lambda frame: [0.0]
+    wait_until(bridge.at_rest)
+    monkeypatch.setattr(server_side, "REMEMBER_SECONDS", -1.0)
+    monkeypatch.setattr(frames, "STALE_SECONDS", -1.0)
+    assert bridge.ask(PUSH, bytes(5000)).status == 200  # what others left unfinished is forgotten now
+    wait_until(bridge.at_rest)
+    bridge.server._forget(bridge.server._devices[NAME], time.monotonic())
+    assert bridge.taken() == [0, 0, 0]
 
 
 def test_frames_leave_while_the_body_still_arrives(make):
@@ -383,10 +411,10 @@ def test_many_supernodes_leave_the_superlink_its_time(in_turns):
     looks, found, look_itself = [], [], bridge.superlink.call
     nodes = [b"node %d" % number for number in range(20)]
 
-    def call(request):
+    def call(request, *room):
         looks.append(turns.now)
         turns.work(0.01)
-        answer = look_itself(request)
+        answer = look_itself(request, *room)
         if answer.body:
             found.append(turns.now)
         return answer
@@ -612,6 +640,92 @@ def test_requests_whose_responses_wait_are_bounded(held, monkeypatch):
         wait_until(lambda: not any(e.running for e in server._devices[NAME].exchanges.values()))
     wait_until(lambda: server._link.waiting == server_side.MAX_REPEATED)
     assert len(server._upstream.done) == 5
+
+
+def test_a_device_s_responses_take_its_share_and_the_oldest_are_forgotten(held):
+    server, tell = held
+    server._responses = Budget(1000, each=10)
+    server._link.open.set()
+    for number in range(6):
+        tell(Kind.REQUEST, number, Request(PUSH, (), b"1234", time.time()).encode())
+        wait_until(lambda: not server._threads)
+    assert server._responses.held == 8
+    log = server._link.network.log
+    assert len(log) == 6
+    for number, status in ((0, b'"status":503'), (5, b'"status":200')):
+        tell(Kind.PROBE, number)
+        wait_until(lambda: server._devices[NAME].sending == 0 and len(log) > 6)
+        assert status in bytes(log.pop().piece)
+    for number in range(6):
+        tell(Kind.DELIVERED, number)
+    assert server._responses.held == 0
+
+
+def test_in_one_process_each_node_has_its_share_of_the_responses(held, monkeypatch):
+    server, tell = held
+    server._responses, server._by_node = Budget(20), True
+    server._link.open.set()
+    monkeypatch.setattr(server_side, "ROOM_SECONDS", 0.0)
+
+    def status_of(number, node):
+        tell(Kind.REQUEST, number, Request(PUSH, (("Flwr-Public-Key", node),), b"12345678", time.time()).encode())
+        wait_until(lambda: not server._threads)
+        return bytes(server._link.network.log[-1].piece).partition(b",")[0][-3:]
+
+    # None is forgotten for another: the device's side has them still.
+    assert [status_of(0, "a"), status_of(1, "a"), status_of(2, "b")] == [b"200", b"503", b"200"]
+    tell(Kind.DELIVERED, 0)
+    tell(Kind.DELIVERED, 2)
+    assert status_of(3, "a") == b"200"
+
+
+def test_what_all_devices_send_together_is_bounded_and_a_refused_message_comes_again(make):
+    bridge = make()
+    bridge.server._requests = Budget(20_000)
+    other = bridge.server._requests.claim("nano-2")
+    other.add(15_000)
+    refused = InThread(bridge.ask, PUSH, bytes(6000))
+    wait_until(lambda: sum(frame.kind is Kind.AGAIN for frame in bridge.network.log) > 1)
+    assert refused.running
+    assert bridge.server._requests.held < 20_000
+    other.release()
+    assert refused.result().status == 200
+
+
+def test_names_that_are_no_device_s_and_too_many_devices_are_refused(held, caplog, monkeypatch):
+    server, _ = held
+    monkeypatch.setattr(server_side, "MAX_SENDERS", 1)
+    for name in (NAME, "nano 1", "", "nano-2"):
+        server.arrived(Arrived(topics.request(name), frames.single(Kind.PROBE), bytes(16), topics.response(name), 30))
+    assert list(server._devices) == [NAME]
+    assert "no device" in caplog.text
+
+
+def test_a_cancelled_request_makes_no_other_look(in_turns):
+    bridge, turns = in_turns
+    looks, look_itself = [], bridge.superlink.call
+
+    def call(request, *room):
+        looks.append(bytes(request.body))
+        return look_itself(request, *room)
+
+    bridge.superlink.call = call
+    pull = InThread(bridge.pull)
+    wait_until(bridge.holds)
+    turns.all_wait(bridge)
+    before = len(looks)
+    gone = threading.Event()
+    other = InThread(bridge.ask, PULL, b"other", waits=lambda: not gone.is_set())
+    wait_until(lambda: bridge.holds() == 2)
+    turns.all_wait(bridge)
+    gone.set()
+    assert other.result() is None
+    wait_until(lambda: bridge.holds() == 1)
+    turns.all_wait(bridge)
+    assert NODE not in looks[before:]
+    bridge.superlink.messages = [b"now"]
+    turns.pass_time(1.0, bridge)
+    assert pull.result().body == b"now"
 
 
 def test_a_request_for_which_there_is_no_thread_is_asked_for_again(held, monkeypatch, caplog):

@@ -3,15 +3,17 @@
 import socket
 import threading
 import time
+from contextlib import ExitStack
 
 import httpcore
 import httpx
 import pytest
 from waiting import HANG_SECONDS, InThread, wait_until
 
-from fedpfl.mqtt import device as device_side
-from fedpfl.mqtt.device import LocalServer
+from fedpfl.mqtt import local
 from fedpfl.mqtt.exchange import Request, Response
+from fedpfl.mqtt.limits import Budget
+from fedpfl.mqtt.local import LocalServer
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
 
@@ -154,7 +156,171 @@ def test_bodies_wait_for_room(bridge, server, client):
         assert len(working) == 1
         working.pop()
 
-    server.room, bridge.work = device_side._Bytes(10), work
+    server.room, bridge.work = Budget(2 * local.STEP_BYTES), work
     server.room._changed = Watched()
-    posts = [InThread(client.post, PULL, content=b"12345678") for _ in range(2)]
-    assert [post.result().content for post in posts] == [b"12345678"] * 2
+    body = bytes(2 * local.STEP_BYTES)  # of which the first step needs no room
+    posts = [InThread(client.post, PUSH, content=body) for _ in range(2)]
+    assert [post.result().content for post in posts] == [body] * 2
+
+
+# -- limits ----------------------------------------------------------------------------------------------------------
+
+KEY = {"flwr-public-key": "k"}
+
+
+def connect(server):
+    return socket.create_connection(("127.0.0.1", server.server_port), timeout=HANG_SECONDS)
+
+
+def begun(server, length, sent, key="k"):
+    """Return a connection that has sent the first bytes of a body."""
+    connection = connect(server)
+    head = f"POST {PUSH} HTTP/1.1\r\nflwr-public-key: {key}\r\ncontent-length: {length}\r\n\r\n"
+    connection.sendall(head.encode() + bytes(sent))
+    return connection
+
+
+def is_closed(connection):
+    """Return whether the server has closed a connection without an answer."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize("start", [b"", b"POST", f"POST {PUSH} HTTP/1.1\r\ncontent-length: 9999\r\n\r\n".encode()])
+def test_a_request_that_takes_too_long_is_given_up_however_often_a_byte_comes(bridge, server, monkeypatch, start):
+    monkeypatch.setattr(local, "HANDSHAKE_SECONDS", 0.3)
+    monkeypatch.setattr(local, "REQUEST_SECONDS", 0.3)
+    with connect(server) as connection:
+        connection.sendall(start)
+        connection.settimeout(0.05)
+
+        def given_up():
+            try:
+                connection.sendall(b"x" if start else b"")
+                return is_closed(connection)
+            except TimeoutError:  # it waits for more
+                return False
+            except OSError:
+                return True
+
+        wait_until(given_up)
+    assert bridge.seen == []
+
+
+def test_an_answer_that_nobody_reads_is_given_up(bridge, server, monkeypatch):
+    monkeypatch.setattr(local, "REQUEST_SECONDS", 0.3)
+    gone = threading.Event()
+
+    def exchange(request, client_waits, interim, answer, ready):
+        ready(len(request.body))
+        with pytest.raises(TimeoutError):
+            answer(Response(200, (), bytes(50_000_000)))
+        gone.set()
+
+    bridge.exchange = exchange
+    with begun(server, 0, 0):
+        assert gone.wait(HANG_SECONDS)
+
+
+def test_a_head_is_not_longer_than_it_may_be(bridge, server, caplog):
+    with connect(server) as connection:
+        connection.sendall(f"POST {PUSH} HTTP/1.1\r\n".encode())
+        line = b"x: " + b"y" * 1000 + b"\r\n"
+        wait_until(lambda: sends_no_more(connection, line))
+        assert is_closed(connection)
+    wait_until(lambda: "the head of its request is longer" in caplog.text)
+
+
+def sends_no_more(connection, data):
+    try:
+        connection.sendall(data)
+    except OSError:
+        return True
+    return False
+
+
+def test_bytes_are_taken_as_they_arrive(server):
+    with begun(server, 5_000_000, 10), begun(server, 5_000_000, 3 * local.STEP_BYTES):
+        wait_until(lambda: server.room.held == 3 * local.STEP_BYTES)
+    wait_until(lambda: server.room.held == 0)
+
+
+def test_only_a_node_that_the_superlink_has_accepted_sends_long_bodies(bridge, server, client, caplog):
+    length = local.MAX_UNKNOWN_BODY_BYTES + 1
+    with begun(server, length, 0) as connection:
+        assert is_closed(connection)
+    assert "from a node that the SuperLink has not accepted yet" in caplog.text
+    assert client.post(PUSH, content=b"x", headers=KEY).status_code == 200
+    assert len(client.post(PUSH, content=bytes(length), headers=KEY).content) == length
+    with begun(server, length, 0, "another") as connection:
+        assert is_closed(connection)
+
+
+def test_a_node_that_the_superlink_refuses_stays_unknown(bridge, server):
+    def exchange(request, client_waits, interim, answer, ready):
+        ready(len(request.body))
+        answer(Response(401))
+
+    bridge.exchange = exchange
+    with begun(server, 1, 1) as connection:
+        assert connection.recv(100).startswith(b"HTTP/1.1 401 ")
+    assert not server._known
+
+
+@pytest.fixture
+def small_server(bridge):
+    server = LocalServer(("127.0.0.1", 0), bridge, max_connections=8)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield server
+    server.stop()
+    thread.join(HANG_SECONDS)
+
+
+def post(connection, key="k"):
+    """Send a request on a connection and return the answer's status line."""
+    head = f"POST {PUSH} HTTP/1.1\r\nflwr-public-key: {key}\r\ncontent-length: 1\r\n\r\nx"
+    connection.sendall(head.encode())
+    answer = b""
+    while not answer.endswith(b"\r\n\r\nx"):
+        answer += connection.recv(1000) or pytest.fail("the connection was closed")
+    return answer.partition(b"\r\n")[0]
+
+
+def test_unknown_connections_leave_half_of_the_places_and_the_oldest_goes_first(small_server, caplog):
+    with ExitStack() as opened:
+        unknown = [opened.enter_context(connect(small_server)) for _ in range(4)]
+        wait_until(lambda: len(small_server._guests) == 4)
+        honest = opened.enter_context(connect(small_server))
+        assert is_closed(unknown[0])
+        assert post(honest) == b"HTTP/1.1 200 OK"
+        assert len(small_server._guests) <= 5
+    assert "closed a connection of 127.0.0.1" in caplog.text
+
+
+def test_a_connection_that_is_idle_gives_its_place_to_another(small_server):
+    with ExitStack() as opened:
+        idle = []
+        for _ in range(8):
+            idle.append(opened.enter_context(connect(small_server)))
+            assert post(idle[-1]) == b"HTTP/1.1 200 OK"  # the SuperLink accepts its node
+        assert post(opened.enter_context(connect(small_server))) == b"HTTP/1.1 200 OK"
+        assert is_closed(idle[0])
+
+
+def test_one_account_leaves_places_to_others(bridge, small_server, caplog):
+    leave = threading.Event()
+    with ExitStack() as opened:
+        for name in ("liar", "honest"):
+            assert post(opened.enter_context(connect(small_server)), name) == b"HTTP/1.1 200 OK"
+        bridge.work = lambda client_waits, interim: leave.wait(HANG_SECONDS) if len(bridge.seen) < 7 else None
+        for number in range(4):
+            opened.enter_context(begun(small_server, 1, 1, "liar"))
+            wait_until(lambda number=number: len(bridge.seen) == 3 + number)
+        with begun(small_server, 1, 1, "liar") as connection:
+            assert is_closed(connection)
+        assert "too many of its requests are being answered" in caplog.text
+        assert post(opened.enter_context(connect(small_server)), "honest") == b"HTTP/1.1 200 OK"
+        leave.set()

@@ -28,6 +28,13 @@ MEASURING = NOT_IDENTIFYING | {
     "diagnostics", "new-clients", "min-replies", "threads", "device",
 }  # fmt: skip
 
+# Settings that are younger than the first records: at their defaults they do not count, so that keys stay.
+YOUNGER = {
+    "partition-seed": 0, "division-file": "", "min-clients": 0, "max-client-samples": 1_000_000,
+    "update-norm-limit": 4.0, "robust-aggregation": "none", "robust-clip": 0.0, "robust-false-share": 0.2,
+    "krum-clients": 0, "max-weight-share": 1.0, "fedreg-max-growth": 20.0,
+}  # fmt: skip
+
 # Numbers that a table goes through step by step: what trains with the least and the greatest of them trains with those
 # between. Others (a layer, a variant, a data set) are always told apart.
 GRADED = (
@@ -117,7 +124,7 @@ def counted(settings: Mapping[str, Any]) -> dict[str, Any]:
     home = f"{Path.home()}/"
     return {
         key: value.replace(home, "~/") if isinstance(value, str) else value
-        for key, value in settings.items() if key not in MEASURING
+        for key, value in settings.items() if key not in MEASURING and not (key in YOUNGER and value == YOUNGER[key])
     }  # fmt: skip
 
 

@@ -164,7 +164,7 @@ def test_a_damaged_run_is_an_error(changed):
     run = changed("fedavg-1", "damaged")
     path = run.path / "metrics.jsonl"
     path.write_text("not json\n" + path.read_text())
-    with pytest.raises(StateError, match="line 1 is damaged"):
+    with pytest.raises(StateError, match=r"is damaged or was changed: .* \(line 1\)"):
         sections([run])
 
 

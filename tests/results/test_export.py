@@ -112,7 +112,7 @@ def test_damaged_files_are_named(tmp_path):
     with pytest.raises(StateError, match="no round was finished"):
         export_personal(folder)
     (folder.path / "checkpoint" / "round-000001.safetensors").write_bytes(b"rubbish")
-    with pytest.raises(StateError, match=r"round-000001\.safetensors: cannot be read"):
+    with pytest.raises(StateError, match=r"round-000001\.safetensors: is damaged or was changed"):
         export_personal(folder)
     (folder.path / "task.json").write_text("{")
     with pytest.raises(StateError, match=r"task\.json"):

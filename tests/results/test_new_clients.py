@@ -105,6 +105,19 @@ def test_local_training_leaves_what_is_shared_alone(tmp_path, variant, setting, 
     assert np.array_equal(own["base.conv2.bias"].numpy(), split == 0)
 
 
+def test_statistics_that_are_personal_become_those_of_the_new_client(tmp_path, monkeypatch):
+    settings = {**QUICK, "num_server_rounds": 1, "model": "resnet8", "fedavg_share_buffers": False}
+    run = simulate(tmp_path, 4, method="fedavg", **settings)
+    tested = models_tested(monkeypatch)
+    try_new_clients(run, "local-train")
+    ((left, after),) = tested
+    common = left.engine.sharing.layout.unflatten(left.rule.shared)
+    assert all(np.array_equal(after[name].numpy(), array) for name, array in common.items())
+    statistics = {name: array for name, array in after.items() if name not in common}
+    assert {name.rpartition(".")[2] for name in statistics} >= {"running_mean", "running_var"}
+    assert all(array.abs().sum() > 0 for name, array in statistics.items() if name.endswith("running_mean"))
+
+
 def models_tested(monkeypatch):
     """Collect (simulation, state dict) of every model that is tested."""
     found = []

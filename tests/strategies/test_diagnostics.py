@@ -7,7 +7,8 @@ import pytest
 from safetensors.numpy import load_file
 from support import LocalGrid, federation, rule, simulate
 
-from fedpfl.core.layout import decode
+from fedpfl.core.federation import Client, Federation
+from fedpfl.core.layout import Layout, decode
 from fedpfl.core.payload import Payload
 from fedpfl.messages import from_content
 from fedpfl.results.record import Round
@@ -47,6 +48,17 @@ def test_clients_with_models_of_their_own_are_compared_with_those():
         rows = np.array(made, np.float32)
         found = measure(measured, mixed, {0: [3.0], 1: [7.0]}, lambda rows=rows: setattr(mixed, "for_clients", rows))
         assert tuple(found.values()) == expected
+
+
+def test_running_statistics_do_not_count():
+    names = [("bn.weight", (2,)), ("bn.running_mean", (1,)), ("bn.running_var", (1,)), ("fc.weight", (1,))]
+    start = np.array([0.0, 0.0, 5.0, 5.0, 0.0], np.float32)
+    federation = Federation((Client(0, 1, 1), Client(1, 1, 1)), Layout.of(names))
+    mean, measured = Mean(federation, start), Diagnostics()
+    made = np.array([2.0, 0.0, 90.0, 80.0, 1.0], np.float32)
+    vectors = {0: [2.0, 3.0, 70.0, 60.0, 1.0], 1: [2.0, 0.0, 9.0, 8.0, 4.0]}
+    found = measure(measured, mean, vectors, lambda: setattr(mean, "shared", made))
+    assert found == {"drift": 3.0, "shared-change": pytest.approx(5**0.5)}
 
 
 def taus(path):

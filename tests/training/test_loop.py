@@ -8,10 +8,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedpfl.core.errors import UnusedParameter
 from fedpfl.data.federation import Samples
 from fedpfl.training.loop import evaluate, run_phase
 from fedpfl.training.phase import L1, Group, Phase, Proximal, cross_entropy
 from fedpfl.training.settings import TrainingSettings
+from fedpfl.training.steps import gradient_of
 
 SETTINGS = TrainingSettings(batch_size=4, last_batch="keep", learning_rate=0.1, momentum=0.9, weight_decay=0.01)
 
@@ -55,6 +57,16 @@ def test_a_phase_does_the_steps_of_a_plain_loop(norm, last, sizes):
     for a, b in zip(ours.state_dict().values(), reference.state_dict().values()):
         # 1e-5: the plain loop gathers batches in another memory order, so convolutions round differently.
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("gradient", [None, lambda model, batch, names, params: gradient_of(model, batch, params)])
+def test_a_parameter_that_the_loss_does_not_depend_on_is_named(gradient):
+    model = nn.Sequential(convnet(), nn.Identity())
+    model[1].spare = nn.Linear(3, 3)
+    with pytest.raises(UnusedParameter, match=r"^the loss does not depend on 1\.spare\.weight, 1\.spare\.bias: use it"):
+        run_phase(model, Phase(everything, 1, gradient=gradient), images(), SETTINGS, np.random.default_rng(0))
+    used = Phase(lambda name: "spare" not in name, 1, gradient=gradient)
+    assert run_phase(model, used, images(), SETTINGS, np.random.default_rng(0)) > 0
 
 
 def test_groups_have_rates_of_their_own_and_are_clipped_apart():

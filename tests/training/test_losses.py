@@ -8,12 +8,13 @@ import torch
 from support import federation, quick, simulate
 
 from fedpfl.core.errors import ConfigError, DataError
+from fedpfl.core.federation import Client
 from fedpfl.data.datasets import read_npz
 from fedpfl.data.federation import Samples
 from fedpfl.methods import methods
 from fedpfl.results.export import export_personal
 from fedpfl.setup.config import Config
-from fedpfl.strategies.replies import improper
+from fedpfl.strategies.replies import problems
 from fedpfl.training.loop import evaluate
 
 ALLOWED = [name for name, method in methods().items() if not method.needs_classes]
@@ -119,10 +120,15 @@ def test_a_single_target_is_a_column(tmp_path):
 
 def test_a_score_may_be_negative_but_not_a_count():
     reply = {"personalised-correct": -3.5, "personalised-samples": 4, "personalised-loss-sum": 1.0}
-    assert improper(reply, ()) == ["personalised-correct"]
-    assert improper(reply, (), counted=False) == []
-    assert improper({**reply, "personalised-correct": 4.5}, (), counted=False) == ["personalised-correct"]
-    assert improper({**reply, "personalised-correct": float("nan")}, (), counted=False) == ["personalised-correct"]
+    client = Client(0, 8, 4)
+
+    def wrong(counted=False, **numbers):
+        return list(problems({**reply, **numbers}, (), client, counted))
+
+    assert wrong(counted=True) == ["personalised-correct"]
+    assert wrong() == []
+    assert wrong(**{"personalised-correct": 4.5}) == ["personalised-correct"]
+    assert wrong(**{"personalised-correct": float("nan")}) == ["personalised-correct"]
 
 
 def test_settings_of_the_loss_are_in_the_run_s_configuration(tmp_path):

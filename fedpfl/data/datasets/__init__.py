@@ -19,6 +19,7 @@ from . import npz  # noqa: F401
 from . import folder, table, series, huggingface, own, digits, published, text  # noqa: F401
 
 # isort: on
+from .custom import entry
 from .folder import read_image_folder
 from .npz import read_npz
 from .own import read_own
@@ -26,5 +27,6 @@ from .places import data_dir, no_downloads
 from .reading import fetch, load, load_once, owners
 
 __all__ = [
-    "data_dir", "fetch", "load", "load_once", "no_downloads", "owners", "read_image_folder", "read_npz", "read_own",
+    "data_dir", "entry", "fetch", "load", "load_once", "no_downloads", "owners", "read_image_folder", "read_npz",
+    "read_own",
 ]  # fmt: skip

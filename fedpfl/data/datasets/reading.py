@@ -10,8 +10,9 @@ from ...core import parts
 from ...core import settings as s
 from ...core.errors import ConfigError
 from ..dataset import Dataset
-from ..registry import entry, table
+from ..registry import table
 from ..settings import READING, DataSettings
+from .custom import entry
 from .npz import owners_of, read_arrays, read_npz
 from .places import own_path, shortcut
 from .published import downloaded

@@ -1,4 +1,4 @@
-"""Data sets that users bring as Python code or as arrays."""
+"""Data sets by name, those included that users bring as Python code or as arrays."""
 
 from __future__ import annotations
 
@@ -8,39 +8,75 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from ..core import parts
-from ..core.errors import ConfigError, DataError
-from .dataset import Dataset
-from .datasets.npz import labels_of, samples_of
-from .registry import AUTO, OwnLoader
-from .settings import DataSettings
+from ...core import parts
+from ...core.errors import ConfigError, DataError
+from ..dataset import Dataset
+from ..registry import AUTO, DatasetInfo, Loader, built_in
+from ..settings import DataSettings
+from .npz import labels_of, samples_of
 
 # What a client of a list has: samples that are still to be cut, or those to train on and those to test with.
 PAIR, FOUR = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
 
 
-def made(loader: OwnLoader, settings: DataSettings) -> Dataset:
-    """Return the data set that a user's function makes, or that a user has given.
-
-    Parameters
-    ----------
-    loader : OwnLoader
-        The function, the :class:`Dataset`, or the list of each client's arrays.
-    settings : DataSettings
-        The function gets them as ``settings`` if it takes an argument of this name, and the setting ``data`` as
-        ``path``.
+def entry(name: str) -> tuple[DatasetInfo, Loader]:
+    """Return what is registered under a name, or the custom data set that it refers to.
 
     Raises
     ------
-    FedpflError
-        The function raises an exception, or what it returns is no data set.
+    ConfigError
+        There is none.
     """
-    # However the samples are divided, they are the same: the function need not be called again.
-    return _made(loader, replace(settings, partitioner=AUTO, num_clients=0))
+    known = built_in()
+    if name in known and name not in parts.named("dataset"):
+        return known[name]
+    found = parts.find("dataset", name, known)
+    about = (getattr(found, "__doc__", None) or "").strip().partition("\n")[0]
+    words = {"size": "any", "classes": "any", "shape": "any", "source": name}
+    info = DatasetInfo(parts.short(name), about, **words, download=False, owned=True, own=True)
+    return info, CustomLoader(name, found)
+
+
+class CustomLoader:
+    """Makes a data set of what a user has given; equal only to one of the very same object.
+
+    Parameters
+    ----------
+    name : str
+        The value of the setting ``dataset``.
+    source : object
+        A function that returns a :class:`Dataset`, a data set, or the list of each client's arrays.
+    """
+
+    def __init__(self, name: str, source: Any) -> None:
+        self.name, self.source = name, source
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CustomLoader) and self.source is other.source
+
+    def __hash__(self) -> int:
+        return id(self.source)
+
+    def __call__(self, settings: DataSettings) -> Dataset:
+        """Make the data set.
+
+        Parameters
+        ----------
+        settings : DataSettings
+            The function gets them as ``settings`` if it takes an argument of this name, and the setting ``data`` as
+            ``path``.
+
+        Raises
+        ------
+        FedpflError
+            The function raises an exception, or what it returns is no data set.
+        """
+        # However the samples are divided, they are the same: the function need not be called again.
+        return _made(self, replace(settings, partitioner=AUTO, num_clients=0))
 
 
 @lru_cache(maxsize=2)
-def _made(loader: OwnLoader, settings: DataSettings) -> Dataset:
+def _made(loader: CustomLoader, settings: DataSettings) -> Dataset:
     name, source = parts.short(loader.name), loader.source
     if callable(source):
         offered = {"settings": settings, "path": settings.data}

@@ -1,0 +1,330 @@
+"""Records of runs, and the tables that pages make of them: no number in a page is written by hand.
+
+``docs/records/GROUP/NAME.json`` is a run in a few kB: its settings, its accuracies at every fifth round, its processor
+and versions. ``docs/records/grids/EXPERIMENT-SCALE.json`` has what the runs of an experiment measured, by row, column
+and seed. A page has, on separate lines,
+
+    <!-- table published pfllib-fashion-mnist "Dir(0.1)" -->
+    <!-- end -->
+
+and between them what the function of that name makes of the records. Within a line the same two comments stand around a
+single number. ``python docs/tools/records.py``, which ``make docs`` runs, writes all of them, and
+``tests/docs/test_records.py`` fails where a page differs from its records.
+
+    python docs/tools/records.py add RUN NAME --row FedAvg --column 'Dir(0.1)' --command 'fedpfl …' --commit HASH
+    python docs/tools/records.py grid fedfac-figure-6 --scale paper --output-dir FOLDER --commit HASH
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from fedpfl.analysis.fairness import worst_tenth
+from fedpfl.core.files import write_atomically
+from fedpfl.experiments import metrics
+from fedpfl.experiments.description import load
+from fedpfl.experiments.store import Store
+from fedpfl.experiments.tables import Measured
+from fedpfl.results.run import RunFolder
+from fedpfl.setup.config import Config
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+RECORDS = DOCS / "records"
+EVERY = 5
+# A run with fewer rounds says what a round costs and nothing else.
+LEAST_ROUNDS = 20
+PACKAGES = ("torch", "numpy", "flwr")
+# What numbers do not depend on, and what names a place on the machine.
+_LEFT_OUT = {"output-dir", "state-dir", "data-dir", "run-name", "resume", "threads", "seed", "data"}
+_BLOCK = re.compile(r"(<!-- table ([^>]*?) -->)(.*?)(<!-- end -->)", re.DOTALL)
+
+Record = dict[str, Any]
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+def record(folder: RunFolder, about: Mapping[str, Any]) -> Record:
+    """Return the record of a run.
+
+    Parameters
+    ----------
+    folder : RunFolder
+        The run.
+    about : mapping
+        What its folder does not have: ``row`` and ``column`` of an experiment, ``command``, ``commit``,
+        ``cpu_seconds``.
+    """
+    config, lines = folder.config(), folder.metrics()
+    defaults = Config.parse({"method": config["method"]}).flat()
+    settings = {"method": config["method"]}
+    settings |= {key: value for key, value in config.items() if key not in _LEFT_OUT and value != defaults.get(key)}
+    tested = [line for line in lines if line.get("personalised")]
+    curves: dict[str, list[float | None]] = {"round": [line["round"] for line in tested]}
+    for name, curve in CURVES.items():
+        curves[name] = [_percent(curve(line)) for line in tested]
+    best = max(range(len(tested)), key=lambda at: tested[at]["personalised"]["weighted"])
+    shown = [at for at, line in enumerate(tested) if line["round"] % EVERY == 0 or at in (best, len(tested) - 1)]
+    return {
+        **about,
+        "seed": config["seed"],
+        "rounds": lines[-1]["round"],
+        "settings": settings,
+        "division": folder.task().get("division"),
+        "best": {name: values[best] for name, values in curves.items()},
+        "curves": {name: [values[at] for at in shown] for name, values in curves.items()},
+        "megabytes": round(sum(line["bytes_up"] + line["bytes_down"] for line in lines) / 1e6, 1),
+        **machine(),
+    }
+
+
+def grid(name: str, scale: str, output: Path, commit: str) -> Record:
+    """Return the record of an experiment's finished runs.
+
+    Parameters
+    ----------
+    name, scale : str
+        The experiment, and a scale of it.
+    output : Path
+        The folder of its runs, ``--output-dir`` of ``fedpfl experiment run``.
+    commit : str
+        The commit of the code that ran.
+    """
+    experiment = load(ROOT / "experiments" / f"{name}.toml")
+    measured = Measured(experiment, scale, Store(output))
+    values: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for metric in experiment.metrics:
+        factor = 100 if metrics.find(metric).share else 1
+        for row, column in measured.cells:
+            found = [round(factor * value, 4) for value in measured.values(metric, row, column)]
+            values.setdefault(metric, {}).setdefault(row, {})[column] = found
+    return {
+        "command": f"fedpfl experiment run {name} --scale {scale}", "commit": commit, "seeds": len(measured.seeds),
+        "values": values, "curves": {curve: _curves(measured, curve) for curve in experiment.curves}, **machine(),
+    }  # fmt: skip
+
+
+def _curves(measured: Measured, curve: str) -> dict[str, dict[str, list[list[float]]]]:
+    """Return a curve of each seed's run, by row and column; rounds without a value are left out."""
+    _, value = metrics.find_curve(curve)
+    found: dict[str, dict[str, list[list[float]]]] = {}
+    for row, column in measured.cells:
+        runs = [folder for folder in measured.finished(column) if folder.row == row]
+        values = [[value(line, ()) for line in folder.metrics()] for folder in runs]
+        known = [[round(number, 4) for number in numbers if number is not None] for numbers in values]
+        found.setdefault(row, {})[column] = known
+    return found
+
+
+def machine() -> Record:
+    """Return the processor, and the versions of what computes."""
+    packages = {name: version(name) for name in PACKAGES}
+    return {"processor": _processor(), "versions": {"python": platform.python_version(), **packages}}
+
+
+CURVES: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
+    "weighted": lambda line: line["personalised"]["weighted"],
+    "mean": lambda line: line["personalised"]["accuracy"],
+    "worst tenth": lambda line: worst_tenth(list(line["personalised"]["each"].values())),
+    "global": lambda line: line["global"]["accuracy"] if line.get("global") else None,
+}
+
+
+def write(name: str, found: Record, records: Path = RECORDS) -> Path:
+    """Write a record under ``GROUP/NAME``, a curve on a line."""
+    path = records / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(found, indent=1, ensure_ascii=False)
+    text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda of: "[" + re.sub(r",\s+", ", ", of.group(1)) + "]", text)
+    write_atomically(path, (text + "\n").encode())
+    return path
+
+
+def read(group: str, records: Path = RECORDS) -> list[Record]:
+    """Return the records of a group, in the order of their names."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((records / group).glob("*.json"))]
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else round(100 * value, 2)
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+# By the word after "table": (records, the other words) → Markdown.
+Maker = Callable[[Path, Sequence[str]], str]
+TABLES: dict[str, Maker] = {}
+
+
+def table(make: Maker) -> Maker:
+    """Register a function that makes a table or a number, under its name."""
+    TABLES[make.__name__] = make
+    return make
+
+
+@table
+def published(records: Path, words: Sequence[str]) -> str:
+    """Return a column of an experiment next to the published values: ``EXPERIMENT COLUMN``."""
+    name, column = words
+    experiment = load(ROOT / "experiments" / f"{name}.toml")
+    place, values = list(experiment.columns).index(column), experiment.paper_values["weighted-best"]
+    found = {of["row"]: of for of in read(name, records) if of["column"] == column}
+    counts = {row: of for row, of in found.items() if of["rounds"] >= LEAST_ROUNDS}
+    at = sorted({number for of in counts.values() for number in (50, 100, 200, 300) if of["rounds"] >= number})
+    head = ["", "published", "here", "difference", *(f"round {number}" for number in at), "rounds", "best", "s a round"]
+    rows, pairs = [], {}
+    for row in experiment.rows:
+        theirs, of = values[row][place], counts.get(row)
+        price = f"{found[row]['cpu_seconds'] / found[row]['rounds']:.0f}" if row in found else ""
+        if of is None:
+            rows.append([row, str(theirs or "–"), "not run", *[""] * (len(head) - 4), price])
+            continue
+        best = of["best"]["weighted"]
+        if theirs:
+            pairs[row] = float(str(theirs).split()[0]), best
+        curve = dict(zip(of["curves"]["round"], of["curves"]["weighted"], strict=True))
+        rows.append([
+            row, str(theirs or "–"), f"{best:.2f}", f"{best - pairs[row][0]:+.2f}" if theirs else "",
+            *(f"{curve[number]:.2f}" if number in curve else "" for number in at), str(of["rounds"]),
+            str(of["best"]["round"]), price,
+        ])  # fmt: skip
+    return f"{markdown(head, rows)}\n\n{agreement(pairs)}"
+
+
+def agreement(pairs: Mapping[str, tuple[float, float]]) -> str:
+    """Return how many rows are within the goal, and whether the order is the published one."""
+    if len(pairs) < 2:
+        return "Too few rows have run to be compared."
+    from scipy.stats import kendalltau
+
+    theirs, ours = zip(*pairs.values(), strict=True)
+    near = [row for row, (a, b) in pairs.items() if abs(a - b) <= (1.5 if row in ONE_MODEL else 0.5)]
+    far = ", ".join(row for row in pairs if row not in near)
+    text = (
+        f"{len(near)} of the {len(pairs)} rows that have run are within 0.5 points of the published value (one model "
+        f"for all: 1.5). Kendall's τ of the two orders is {kendalltau(theirs, ours).statistic:.2f}."
+    )
+    return text + (f" Not within: {far}." if far else "")
+
+
+ONE_MODEL = ("FedAvg", "FedProx")
+
+
+@table
+def grids(records: Path, words: Sequence[str]) -> str:
+    """Return a metric of an experiment, mean ± deviation over the seeds: ``EXPERIMENT SCALE METRIC``."""
+    name, scale, metric = words
+    found = json.loads((records / "grids" / f"{name}-{scale}.json").read_text(encoding="utf-8"))["values"][metric]
+    columns = list(dict.fromkeys(column for cells in found.values() for column in cells))
+    rows = [[row, *(_spread(cells.get(column, [])) for column in columns)] for row, cells in found.items()]
+    return markdown(["", *columns], rows)
+
+
+@table
+def curves(records: Path, words: Sequence[str]) -> str:
+    """Return the least, the mean and the last value of a curve, over all seeds: ``EXPERIMENT SCALE CURVE``."""
+    name, scale, curve = words
+    found = json.loads((records / "grids" / f"{name}-{scale}.json").read_text(encoding="utf-8"))["curves"][curve]
+    rows = []
+    for row, cells in found.items():
+        for column, runs in cells.items():
+            numbers = [number for run in runs for number in run]
+            shown = [min(numbers), fmean(numbers), fmean(run[-1] for run in runs)] if numbers else []
+            rows.append([f"{row}, {column}", *([f"{number:.2f}" for number in shown] or ["not run", "", ""])])
+    return markdown(["", "least of all rounds", "mean of all rounds", "last round"], rows)
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "not run"
+    return f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+
+
+@table
+def protocol(records: Path, words: Sequence[str]) -> str:
+    """Return what the runs of an experiment ran with, and each one's command: ``EXPERIMENT``."""
+    found = read(words[0], records)
+    ran = {(of["processor"], of["commit"][:7], *of["versions"].items()) for of in found}
+    lines = [
+        f"- {processor}, fedpfl of commit {commit}, " + ", ".join(f"{name} {number}" for name, number in versions)
+        for processor, commit, *versions in sorted(ran)
+    ]
+    commands = [f"- {of['row']}, {of['column']}: `{of['command']}`" for of in found]
+    head = '<details markdown="1"><summary>The command of each cell</summary>'
+    return "\n".join([*lines, "", head, "", *commands, "", "</details>"])
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown; all columns but the first are aligned to the right."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+# -- pages -------------------------------------------------------------------------------------------------------------
+
+
+def filled(text: str, records: Path = RECORDS) -> str:
+    """Return a page whose tables are those of the records."""
+
+    def fill(block: re.Match[str]) -> str:
+        start, words, before, end = block.groups()
+        name, *others = shlex.split(words)
+        made = TABLES[name](records, others)
+        return f"{start}\n\n{made}\n\n{end}" if "\n" in before else f"{start}{made}{end}"
+
+    return _BLOCK.sub(fill, text)
+
+
+def pages() -> list[Path]:
+    """Return the pages that have something made of records."""
+    return [path for path in sorted(DOCS.rglob("*.md")) if _BLOCK.search(path.read_text(encoding="utf-8"))]
+
+
+def main() -> None:
+    """Write all tables, or a record."""
+    parser = argparse.ArgumentParser(prog="records.py", description=__doc__.partition("\n")[0])
+    commands = parser.add_subparsers(dest="verb")
+    add = commands.add_parser("add", help="write the record of a run")
+    add.add_argument("run", type=Path, help="its folder")
+    add.add_argument("name", help="GROUP/NAME of the record")
+    for key in ("row", "column", "command", "commit"):
+        add.add_argument(f"--{key}", required=True)
+    add.add_argument("--cpu-seconds", type=float, required=True, help="of processor time that it took")
+    whole = commands.add_parser("grid", help="write the record of an experiment's runs")
+    whole.add_argument("name", help="the experiment")
+    whole.add_argument("--scale", required=True)
+    whole.add_argument("--output-dir", type=Path, required=True, help="the folder of its runs")
+    whole.add_argument("--commit", required=True)
+    options = parser.parse_args()
+    if options.verb == "grid":
+        found = grid(options.name, options.scale, options.output_dir, options.commit)
+        print(f"wrote {write(f'grids/{options.name}-{options.scale}', found).relative_to(ROOT)}")
+        return
+    if options.verb == "add":
+        about = {key: getattr(options, key) for key in ("row", "column", "command", "commit", "cpu_seconds")}
+        print(f"wrote {write(options.name, record(RunFolder(options.run), about)).relative_to(ROOT)}")
+        return
+    for path in pages():
+        before = path.read_text(encoding="utf-8")
+        if (after := filled(before)) != before:
+            write_atomically(path, after.encode())
+            print(f"wrote {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""What a device takes part in: its owner's policy, a TOML file that no server can change.
+
+``fedpfl-worker --policy FILE`` or the environment variable ``FEDPFL_POLICY`` names the file. The process that answers
+for a client checks each message against it before data are read or code of the user's is imported. Settings of a run
+come from the server; this file and the environment are the device's own. docs/what-leaves-a-client.md has the keys.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import sysconfig
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Tuple
+
+from ..core import parts
+from ..core.errors import FedpflError, meant
+from ..core.extras import SERVER
+from ..core.settings import Value
+from . import protocol
+
+if TYPE_CHECKING:
+    from ..setup.config import Config
+
+VARIABLE = "FEDPFL_POLICY"
+# A model's name that begins with this goes on with a folder. A name on Hugging Face's hub is below no data folder, and
+# what is there is the choice of whoever started the run.
+_HF = "hf:"
+_INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
+
+Names = Tuple[str, ...]
+
+
+class PolicyError(FedpflError):
+    """The device's policy cannot be read, or refuses what a run asks for."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the device's owner allows; a key that the file lacks has its default here.
+
+    Attributes
+    ----------
+    data_folders : tuple of str
+        A run reads data and initial weights only below these.
+    state_folders : tuple of str
+        Clients keep their arrays only below these.
+    methods : tuple of str, optional
+        The methods; None: all that are installed here.
+    parts : tuple of str
+        A user's own methods, models and data sets, as ``MODULE:NAME``.
+    code_hashes : tuple of str, optional
+        What :func:`protocol.code_hash` may be, and the hashes of apps with own parts; None: fedpfl's may be any.
+    personal_arrays : bool
+        Whether personal arrays may leave the device.
+    least_dp_noise_multiplier : float
+        The least noise that clients add themselves; 0: none is asked for.
+    most_state_bytes : int, optional
+        What ``state_folders`` may hold together; None: any size.
+    """
+
+    data_folders: Names = ("~/.fedpfl/data",)
+    state_folders: Names = ("~/.fedpfl/state",)
+    methods: Names | None = None
+    parts: Names = ()
+    code_hashes: Names | None = None
+    personal_arrays: bool = False
+    least_dp_noise_multiplier: float = 0.0
+    most_state_bytes: int | None = None
+
+    def check(self, run_config: Mapping[str, Value], own_data: str) -> None:
+        """Raise :class:`PolicyError` for a run that the policy refuses."""
+        from ..setup.config import Config  # imports torch; a worker listens before that
+
+        # First, because checking the settings imports the user's own method.
+        self._check_code(run_config)
+        config = Config.parse(run_config)
+        self._check_method(config)
+        self._check_privacy(config)
+        for key, place in _read_places(config, own_data):
+            _require_below(key, place, self.data_folders, "data-folders")
+        _require_below("state-dir", config.run.state_dir, self.state_folders, "state-folders")
+
+    def require_room(self, size: int) -> None:
+        """Raise :class:`PolicyError` if ``size`` bytes more would be too many in the state folders."""
+        if self.most_state_bytes is None:
+            return
+        used = 0
+        folders = [folder for folder in map(_resolved, self.state_folders) if folder is not None]
+        for path in {path for folder in folders for path in folder.rglob("*")}:
+            with suppress(FileNotFoundError):  # another process has just removed it
+                used += path.stat().st_size if path.is_file() else 0
+        if used + size > self.most_state_bytes:
+            words = f"state-folders hold {used}, and most-state-bytes is {self.most_state_bytes}"
+            raise PolicyError(f"{_device()} refuses {size} more bytes of state: {words}")
+
+    def _check_code(self, run_config: Mapping[str, Value]) -> None:
+        mine, allowed = protocol.code_hash(), self.code_hashes
+        if allowed is not None and mine not in allowed:
+            raise _refused("fedpfl's code", mine, "it is not in code-hashes")
+        for kind in parts.GROUPS:
+            text = str(run_config.get(kind, ""))
+            if not parts.is_reference(text):
+                continue
+            if text not in self.parts:
+                raise _refused(kind, text, "it is not in parts")
+            folder = parts.folder_of(text)
+            if folder is None:  # or a package without an __init__.py, which would be imported all the same
+                raise _refused(kind, text, "there is no file of this module")
+            if folder.resolve() in {Path(sysconfig.get_path(name)).resolve() for name in _INSTALLED}:
+                continue
+            # The server's app brings this code.
+            theirs = protocol.folder_hash(folder)
+            if theirs not in (allowed or ()):
+                raise _refused(f"the code of {text}", theirs, "it is not in code-hashes")
+
+    def _check_method(self, config: Config) -> None:
+        name, method = config.run.method, config.method
+        if self.methods is not None and not parts.is_reference(name) and not {name, method.name} & {*self.methods}:
+            raise _refused("method", name, f"methods has {', '.join(self.methods) or 'none'}")
+        if self.personal_arrays:
+            return
+        if config.run.evaluate_global:
+            raise _refused("evaluate-global", True, "personal-arrays is false")
+        copies = any(extra.copy_of is not None and extra.goes(SERVER) for extra in method.extras)
+        if method.server_sees_all or copies:
+            raise _refused("method", name, "it sends personal arrays, and personal-arrays is false")
+
+    def _check_privacy(self, config: Config) -> None:
+        privacy, least = config.privacy, self.least_dp_noise_multiplier
+        rule = f"least-dp-noise-multiplier is {least:g}"
+        if privacy.dp_noise_multiplier < least:
+            raise _refused("dp-noise-multiplier", privacy.dp_noise_multiplier, rule)
+        if least and privacy.dp_where != "client":
+            raise _refused("dp-where", privacy.dp_where, f"it must be client, because {rule}")
+        if least and privacy.dp_reproducible:
+            raise _refused("dp-reproducible", True, f"the server could subtract the noise, and {rule}")
+
+
+def current() -> Policy | None:
+    """Return the device's policy, read once in a process; None if it has none.
+
+    Raises
+    ------
+    PolicyError
+        The file cannot be read, or has a key or a value that is not allowed.
+    """
+    given = os.environ.get(VARIABLE)
+    return _read(Path(given).absolute()) if given else None
+
+
+def check(run_config: Mapping[str, Value], own_data: str) -> None:
+    """Raise :class:`PolicyError` for a run that the device's policy refuses, or if the policy cannot be read.
+
+    Parameters
+    ----------
+    run_config : mapping
+        The run's settings.
+    own_data : str
+        The path of the client's own data, or nothing.
+    """
+    policy = current()
+    if policy is not None:
+        policy.check(run_config, own_data)
+
+
+def require_room(size: int) -> None:
+    """Raise :class:`PolicyError` if the device's policy has no room for ``size`` bytes more of state."""
+    policy = current()
+    if policy is not None:
+        policy.require_room(size)
+
+
+# -- the file --------------------------------------------------------------------------------------------------------
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) and text for text in value)
+
+
+def _are_places(value: Any) -> bool:
+    return _are_texts(value) and all(text.startswith(("/", "~")) and _resolved(text) is not None for text in value)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < float("inf")
+
+
+_PLACES = (_are_places, "must be a list of paths that are absolute or start with ~")
+_TEXTS = (_are_texts, "must be a list of texts")
+_KEYS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "data-folders": _PLACES,
+    "state-folders": _PLACES,
+    "methods": _TEXTS,
+    "parts": _TEXTS,
+    "code-hashes": _TEXTS,
+    "personal-arrays": (lambda value: isinstance(value, bool), "must be true or false"),
+    "least-dp-noise-multiplier": (_is_number, "must be a number of at least 0"),
+    "most-state-bytes": (lambda value: type(value) is int and value >= 0, "must be a whole number of at least 0"),
+}
+
+
+@lru_cache(maxsize=None)
+def _read(path: Path) -> Policy:
+    try:
+        content = _toml().loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # ValueError: neither UTF-8 nor TOML
+        raise PolicyError(f"the policy {path} cannot be read: {error}") from error
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        if key not in _KEYS:
+            raise PolicyError(f"{path}: there is no key {key!r}{meant(key, _KEYS)}")
+        fits, words = _KEYS[key]
+        if not fits(value):
+            raise PolicyError(f"{path}: {key} = {value!r}: {words}")
+        values[key.replace("-", "_")] = tuple(value) if isinstance(value, list) else value
+    return Policy(**values)
+
+
+def _toml() -> Any:
+    """Return what reads TOML: a module of Python since 3.11, and before that the same code as a package."""
+    for name in ("tomllib", "tomli"):
+        with suppress(ImportError):
+            return importlib.import_module(name)
+    raise PolicyError(f"{VARIABLE}: this Python needs the package tomli to read a policy: pip install tomli")
+
+
+# -- what a run asks for ---------------------------------------------------------------------------------------------
+
+
+def _read_places(config: Config, own_data: str) -> Iterator[tuple[str, str]]:
+    """Yield (key, path) of all that a run reads on this device."""
+    from ..data.datasets import entry
+
+    if own_data:
+        yield "data-path", own_data
+    elif not entry(config.data.dataset)[0].own:
+        yield "data-dir", config.data.data_dir
+    elif config.data.data:
+        yield "data", config.data.data
+    if config.run.initial_weights:
+        yield "initial-weights", config.run.initial_weights
+    if config.run.model.startswith(_HF):
+        yield "model", config.run.model[len(_HF) :]
+
+
+def _require_below(key: str, place: str, folders: Iterable[str], rule: str) -> None:
+    path = _resolved(place)
+    if path is None or not {path, *path.parents} & {_resolved(folder) for folder in folders}:
+        raise _refused(key, place, f"it is not below {rule}")
+
+
+def _resolved(place: str) -> Path | None:
+    """Return where a path leads to, without links and ``..``; None if it is no path."""
+    try:
+        return Path(place).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError):  # a circle of links, a home that there is not, a zero byte
+        return None
+
+
+def _refused(key: str, value: object, rule: str) -> PolicyError:
+    return PolicyError(f"{_device()} refuses {key} = {value!r}: {rule}")
+
+
+def _device() -> str:
+    return f"the policy of {socket.gethostname()}"

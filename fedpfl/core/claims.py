@@ -1,0 +1,154 @@
+"""Bounds of everything that a client says: one table, used by the server for every transport.
+
+A message of the right form may still hold a false number. Each value is compared with its row here, and with what the
+row names, before anything is built, allocated or added up from it. A value outside is that client's failure.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import reprlib
+from typing import Any, Mapping, NamedTuple
+
+from .errors import LayoutError, printable
+from .layout import MAX_LAYOUT_BYTES
+
+MAX_CLIENTS = 1_000_000
+# More than any data set in use; ImageNet-21k has 21,841.
+MAX_CLASSES = 25_000
+# Clients may have different classes, but one with over a thousand has at most this many times the median.
+FEW_CLASSES, CLASSES_OVER_MEDIAN = 1_000, 100
+# Enough for a thousand values of each of many parts, too few to fill a disk with the rounds' records.
+MAX_METRICS = 256
+# Sums of as many values as there can be clients stay far below the largest float.
+LARGEST = 1e30
+
+
+class Claim(NamedTuple):
+    """Bounds of one number that a client says.
+
+    Attributes
+    ----------
+    kind : type
+        ``int``, or ``float`` for either.
+    lowest, highest : int or float
+        Both are allowed.
+    against : str
+        What the value is compared with besides, where that is known.
+    """
+
+    kind: type
+    lowest: float
+    highest: float
+    against: str
+
+
+# The answer to a query, which a node gives before round 1.
+DESCRIPTION: Mapping[str, Claim] = {
+    "client": Claim(int, 0, MAX_CLIENTS - 1, "num-clients; the node that has this number already"),
+    "num-clients": Claim(int, 1, MAX_CLIENTS, "num-clients of the server, else that of most nodes"),
+    "num-classes": Claim(
+        int, 0, MAX_CLASSES, "100 times the median of all clients, where it is above 1,000; its layout"
+    ),
+    "vocabulary": Claim(int, 0, 1_000_000, "that of most clients"),
+    "division": Claim(int, 0, 2**32 - 1, "that of most clients"),
+    "train-samples": Claim(int, 0, 2**53, "max-client-samples"),
+    "test-samples": Claim(int, 0, 2**53, "max-client-samples"),
+}
+# Texts of that answer: the form, and what it is compared with.
+TEXTS: Mapping[str, tuple[str, str]] = {
+    "input-shape": (r"\d{1,6}(x\d{1,6}){0,3}", "that of most clients"),
+    "layout": (rf"(?s).{{1,{MAX_LAYOUT_BYTES}}}", "the server's model"),
+    "remarks": (r"(?s).{0,2000}", "printable"),
+    "identity": (r"[0-9a-f]{64}", "what the same client said before"),
+}
+OPTIONAL = {"vocabulary": 0, "division": 0, "remarks": "", "identity": "0" * 64}
+# A model for larger inputs than this would not fit on a device.
+MAX_INPUT_VALUES = 2**24
+
+# Numbers of a reply: the first row whose name a metric is, or ends with. The last one is for a method's own metrics.
+REPLY: Mapping[str, Claim] = {
+    "train-samples": Claim(int, 0, 2**53, "the client's answer to the query"),
+    "trained-samples": Claim(int, 0, 2**53, "the client's test samples"),
+    "personalised-samples": Claim(int, 0, 2**53, "the client's test samples"),
+    "global-samples": Claim(int, 0, 2**53, "the client's test samples"),
+    "validation-samples": Claim(int, 0, 2**53, ""),
+    "-samples": Claim(int, 0, 2**53, "the client's training samples, by the rule that uses it"),
+    "-correct": Claim(int, 0, 2**53, "the samples of the same test"),
+    "-loss-sum": Claim(float, 0, LARGEST, ""),
+    "-loss": Claim(float, 0, LARGEST, ""),
+    "-seconds": Claim(float, 0, 10**9, ""),
+    "": Claim(float, -LARGEST, LARGEST, ""),
+}
+_METRIC = re.compile(r"[A-Za-z0-9][\w./@%-]{0,63}", re.ASCII)
+
+
+def problem(name: str, value: object, claim: Claim, highest: float | None = None) -> str:
+    """Return what is wrong with a number, in one line; an empty string if nothing is.
+
+    Parameters
+    ----------
+    name : str
+        Its name, for the text.
+    value : object
+        What a client said.
+    claim : Claim
+        Its row of the table.
+    highest : int or float, optional
+        A lower bound than the table's, from what it is compared with.
+    """
+    most = claim.highest if highest is None else min(highest, claim.highest)
+    kinds = (int,) if claim.kind is int else (int, float)
+    # A bool is an int to Python.
+    if type(value) in kinds and claim.lowest <= value <= most:  # type: ignore[operator]
+        return ""
+    what = "a whole number" if claim.kind is int else "a number"
+    return f"{name} = {shown(value)}: must be {what} from {claim.lowest:g} to {most:g}"
+
+
+def require_description(config: Mapping[str, Any], metrics: Mapping[str, Any], max_samples: int) -> None:
+    """Raise ``LayoutError`` for the first value of a client's answer to the query that is out of its bounds.
+
+    Parameters
+    ----------
+    config, metrics : mapping
+        The answer's settings and numbers.
+    max_samples : int
+        ``max-client-samples``.
+    """
+    for name, claim in DESCRIPTION.items():
+        said = metrics if name.endswith("-samples") else config
+        highest = max_samples if name.endswith("-samples") else None
+        if wrong := problem(name, said.get(name, OPTIONAL.get(name)), claim, highest):
+            raise LayoutError(wrong)
+    for name, (form, _) in TEXTS.items():
+        text = config.get(name, OPTIONAL.get(name))
+        if not isinstance(text, str) or not re.fullmatch(form, text):
+            raise LayoutError(f"{name} = {shown(text)}: is not of the form that this version uses")
+    if not config.get("remarks", "").replace("\n", "").isprintable():
+        raise LayoutError("remarks: must be printable")
+    if math.prod(map(int, config["input-shape"].split("x"))) > MAX_INPUT_VALUES:
+        raise LayoutError(f"input-shape = {config['input-shape']}: has more than {MAX_INPUT_VALUES} values")
+
+
+def require_metrics(metrics: Mapping[str, Any]) -> None:
+    """Raise ``LayoutError`` if a reply has too many metrics, or one whose name would not fit into a record."""
+    if len(metrics) > MAX_METRICS:
+        raise LayoutError(f"its reply has {len(metrics)} metrics; at most {MAX_METRICS} are allowed")
+    for name in metrics:
+        if not _METRIC.fullmatch(name):
+            raise LayoutError(f"its reply has a metric called {shown(name)}: must be letters, digits and ./@%_-")
+
+
+def claim_of(metric: str) -> Claim:
+    """Return the row of the table for a metric of a reply."""
+    return next(claim for name, claim in REPLY.items() if metric == name or (name[:1] in "-" and metric.endswith(name)))
+
+
+def shown(value: object) -> str:
+    """Return a value as text for an error, printable and short."""
+    # Of a number with a million digits even the text would take minutes.
+    if isinstance(value, int) and abs(value) > 2**64:
+        return "more than 64 bits"
+    return printable(reprlib.repr(value), 80)

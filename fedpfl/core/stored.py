@@ -1,0 +1,155 @@
+"""Files that carry the SHA-256 of what they hold, so that damage is noticed when they are read.
+
+The checksum is inside the file: renaming puts it and the content in their place at once. Other readers of the formats
+need not know of it. A safetensors file has it among its metadata, a TOML file in a comment above all lines, a JSON
+object as its first entry. Files of versions that wrote no checksum are taken as they are. No flipped bit, zeroed block
+or cut makes a file look like one of those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any, Dict, Iterable, Mapping
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from .errors import DamagedFile, StateError
+from .files import write_atomically
+
+_NAME = "sha256"
+_FIRST_LINE = re.compile(rb"# sha256 ([0-9a-f]{64})\n")
+_FIRST_ENTRY = re.compile(rb'\{"sha256": "([0-9a-f]{64})", ')
+
+
+class Stored(Dict[str, Any]):
+    """What a file holds, by name; asking for what it lacks raises :class:`DamagedFile`."""
+
+    def __init__(self, path: Path, found: Iterable[Any]) -> None:
+        super().__init__(found)
+        self.path = path
+
+    def __missing__(self, name: str) -> Any:
+        raise DamagedFile(self.path, f"{name!r} is missing")
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays with their checksum to a safetensors file for this user alone; see :func:`write_atomically`."""
+    # What is written of an array are the bytes behind its pointer.
+    plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    write_atomically(path, save(plain, {_NAME: _digest(plain)}), private=True)
+
+
+def read_arrays(path: Path) -> Stored:
+    """Return the arrays of a safetensors file by name.
+
+    Raises
+    ------
+    DamagedFile
+        The file is not as it was written.
+    StateError
+        It is missing or cannot be read.
+    """
+    try:
+        path.open("rb").close()  # safetensors gives one reason for whatever keeps it from opening a file
+        with safe_open(path, framework="np") as file:
+            noted, names = file.metadata(), file.keys()
+            arrays = {name: file.get_tensor(name) for name in names}
+    except SafetensorError as error:
+        raise DamagedFile(path, str(error)) from error
+    except OSError as error:
+        raise StateError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if noted is not None and noted.get(_NAME) != _digest(arrays):
+        raise DamagedFile(path)
+    return Stored(path, arrays)
+
+
+def has_checksum(path: Path) -> bool:
+    """Return whether a safetensors file was written by :func:`write_arrays`; raise what ``safe_open`` raises."""
+    with safe_open(path, framework="np") as file:
+        return _NAME in (file.metadata() or {})
+
+
+def _digest(arrays: Mapping[str, np.ndarray]) -> str:
+    names = sorted(arrays)
+    found = hashlib.sha256(json.dumps([(name, arrays[name].dtype.str, arrays[name].shape) for name in names]).encode())
+    for name in names:
+        found.update(arrays[name].reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
+
+
+def write_toml(path: Path, text: str) -> None:
+    """Write the text of a TOML file with its checksum; see :func:`write_atomically`."""
+    write_atomically(path, f"# sha256 {_sha256(text.encode())}\n{text}".encode(), private=True)
+
+
+def read_toml(path: Path) -> str:
+    """Return the text of a TOML file without its checksum.
+
+    Raises
+    ------
+    DamagedFile
+        The file is not as it was written.
+    OSError
+        It is missing or cannot be read.
+    """
+    content = path.read_bytes()
+    found = _FIRST_LINE.match(content)
+    text = content[found.end() :] if found else content
+    if text.startswith(b"#") or (found and found[1].decode() != _sha256(text)):
+        raise DamagedFile(path, "if its first line is deleted, it is taken as it is")
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise DamagedFile(path, str(error)) from error
+
+
+def json_line(values: Mapping[str, Any]) -> str:
+    """Return a JSON object with its checksum as a line."""
+    text = json.dumps(values)
+    return f'{{"{_NAME}": "{_sha256(text.encode())}", {text[1:]}\n'
+
+
+def from_json_line(line: bytes, path: Path, first: str) -> Stored:
+    """Return the object of such a line, or of one that begins with ``first`` and has no checksum.
+
+    Raises
+    ------
+    DamagedFile
+        The line is not as it was written.
+    """
+    found = _FIRST_ENTRY.match(line)
+    text = b"{" + line[found.end() :].rstrip(b"\n") if found else line
+    if found[1].decode() != _sha256(text) if found else not line.startswith(f'{{"{first}": '.encode()):
+        raise DamagedFile(path)
+    try:
+        return json.loads(text, object_pairs_hook=lambda pairs: Stored(path, pairs))  # type: ignore[no-any-return]
+    except ValueError as error:
+        raise DamagedFile(path, str(error)) from error
+
+
+def read_json(path: Path) -> Stored:
+    """Return the object of a JSON file that carries no checksum.
+
+    Raises
+    ------
+    DamagedFile
+        The file does not hold one.
+    OSError
+        It is missing or cannot be read.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DamagedFile(path, str(error)) from error
+    if not isinstance(found, dict):
+        raise DamagedFile(path)
+    return Stored(path, found.items())
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,89 @@
+"""Builds a model by its name: one of the package, one of another library, or a function of the user's."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import nn
+
+from ..core import parts
+from ..core.errors import ConfigError
+from .elsewhere import with_head
+from .registry import BaseHeadModel, Shape, built_in, entry, shown, source_of
+
+
+def build(
+    name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0, download: bool = False
+) -> BaseHeadModel:
+    """Build a model, drawing its initial weights from torch's global random generator.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`names`, a prefix of :func:`sources` with a word behind it, or what
+        :func:`fedpfl.core.parts.find` takes.
+    input_shape : tuple of int
+        Shape of one sample: (channels, height, width) of an image, (channels, time) of a series, (length,) of a text,
+        for example (features,) otherwise.
+    num_classes : int
+        Number of logits.
+    vocabulary : int
+        Number of different tokens if the input is text, else 0.
+    download : bool
+        Whether a source may fetch pretrained weights from the internet.
+
+    Raises
+    ------
+    ConfigError
+        The name is unknown, or the model cannot take inputs of this shape.
+    """
+    source = source_of(name)
+    if source is not None:
+        model = source(name.partition(":")[2], input_shape, num_classes, vocabulary, download)
+    elif _is_registered(name):
+        model = _registered(name, input_shape, num_classes, vocabulary)
+    else:
+        model = _custom(name, input_shape, num_classes, vocabulary)
+    model.input_shape, model.vocabulary = input_shape, vocabulary
+    model.another = partial(build, name, input_shape, num_classes, vocabulary, download)
+    return model
+
+
+def require_known(name: str) -> None:
+    """Raise :class:`ConfigError` for a model that is not there; one that is need not be able to take the data."""
+    if source_of(name) is None and not _is_registered(name):
+        parts.find("model", name, built_in())
+
+
+def _is_registered(name: str) -> bool:
+    return name in built_in() and name not in parts.named("model")
+
+
+def _registered(name: str, input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
+    known = entry(name)
+    complaint = known.complaint(input_shape, vocabulary)
+    if complaint:
+        given = f"{shown(input_shape)}{' tokens of text' * bool(vocabulary)}"
+        raise ConfigError("model", name, f"{complaint}, but the input is {given}")
+    return known.builder(input_shape, num_classes, *([vocabulary] if vocabulary else []))
+
+
+def _custom(name: str, input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
+    """Build what a user's function makes; it gets those arguments of :func:`build` that it names."""
+    found = parts.find("model", name, built_in())
+    if isinstance(found, nn.Module):
+        raise ConfigError("model", name, f"is a {type(found).__name__} that is built; give a function that builds one")
+    offered = {"input_shape": tuple(input_shape), "num_classes": num_classes, "vocabulary": vocabulary}
+    built = parts.call("model", name, found, offered)
+    if not isinstance(built, nn.Module):
+        raise ConfigError("model", name, f"makes {parts.article(built)}, and must make a torch.nn.Module")
+    return with_head(built, input_shape, num_classes, vocabulary, name=name)
+
+
+def as_given(model: BaseHeadModel) -> nn.Module:
+    """Return the module that a user's function has built, its head put back; another model as it is."""
+    if not model.head_path:
+        return model
+    above, _, last = model.head_path.rpartition(".")
+    setattr(model.base.get_submodule(above), last, model.head)
+    return model.base

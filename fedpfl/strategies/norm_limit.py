@@ -1,0 +1,159 @@
+"""A limit for the norms of what clients send, known before their replies: ``update-norm-limit``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median, median_low
+
+import numpy as np
+
+from ..core.errors import LayoutError
+from ..core.extras import Extras
+from ..core.federation import Client
+from ..core.layout import rounded
+from ..core.payload import Payload
+from ..core.privacy import PrivacySettings
+from ..core.sharing import is_running_statistic
+from ..results.record import Round
+from ..rules import Rule
+from ..rules.norms import distance, fresh_norm
+from .companion import Companion
+
+# The square of a longer vector is too large for float32: nothing can be computed with it.
+LARGEST = 2.0**63
+# So many times the median norm of the last rounds is as usual as the norm of the shared vector itself.
+SPREAD = 5.0
+ROUNDS = 5
+# Root mean squares that are usual of arrays whose unit is not known: in a first round, and after it. Running statistics
+# are as large as the data.
+FIRST_STATISTIC, FIRST_EXTRA, LATER = 1e9, 1e3, 1.0
+
+PARAMETERS, STATISTICS = "shared", "running statistics"  # names that no extra has
+STATE = "norms/"
+
+
+class NormLimit(Companion):
+    """Refuses replies with an array whose norm is above factor × what is usual.
+
+    Usual is the largest of some norms:
+
+    * for an update of the shared parameters, their difference from what was sent: the norm of what was sent, that of
+      freshly drawn weights, and :data:`SPREAD` times the median of the last rounds;
+    * for an extra that is declared as long as the shared vector: the same norms, but the median of its own;
+    * for an update of running statistics: the norm of those that were sent and a root mean square together, and the
+      median;
+    * for any other extra: a root mean square, and the median.
+
+    Root mean squares are larger in a first round, of which nothing is known. The lower median of each round's accepted
+    norms counts, of the last :data:`ROUNDS` rounds the median.
+
+    Parameters
+    ----------
+    factor : float
+        0: norms need only be below :data:`LARGEST`.
+    extras : Extras
+        What travels besides the shared vector.
+    privacy : PrivacySettings
+        The noise that clients add; replies may be longer by its norm.
+    wire_dtype : str
+        Type in which shared arrays travel.
+    """
+
+    def __init__(self, factor: float, extras: Extras, privacy: PrivacySettings, wire_dtype: str) -> None:
+        self.factor, self.extras, self.privacy, self.wire_dtype = factor, extras, privacy, wire_dtype
+        self._medians: dict[str, list[float]] = {}
+        self._accepted: dict[str, list[float]] = {}
+        self._measured: dict[str, float] = {}
+        self._sent: np.ndarray | None = None
+
+    def begin(self, rule: Rule, done: Round, clients: Sequence[Client]) -> None:
+        """Find where the parameters lie; forget the norms of the round before."""
+        self._accepted, self._sent = {}, None
+        self._places: dict[str, list[slice]] = {PARAMETERS: [], STATISTICS: []}
+        self._variances: dict[str, slice] = {}
+        for name, place in rule.layout.slices().items():
+            places = self._places[STATISTICS if is_running_statistic(name) else PARAMETERS]
+            if places and places[-1].stop == place.start:
+                places[-1] = slice(places[-1].start, place.stop)
+            else:
+                places.append(place)
+            if "running_var" in name:
+                self._variances[name] = place
+        self._fresh = fresh_norm(rule.layout, lambda name: not is_running_statistic(name))
+
+    def receive(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> np.ndarray:
+        """Refuse what is too long, and negative variances."""
+        for name, place in self._variances.items():
+            if (shared[place] < 0).any():
+                raise LayoutError(f"its array {name!r} has negative variances")
+        self._measured = {}
+        for name, norm, limit in self._norms(rule, client, shared, reply):
+            if not norm <= limit:
+                what = "its update of the shared arrays has" if name == PARAMETERS else f"its array {name!r} has"
+                why = f"update-norm-limit = {self.factor:g}" if limit < LARGEST else "whatever update-norm-limit is"
+                raise LayoutError(f"{what} the norm {norm:.4g}, at most {limit:.4g} is accepted ({why})")
+            self._measured[name] = norm
+        return shared
+
+    def added(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> None:
+        """Note the norms of an accepted reply."""
+        for name, norm in self._measured.items():
+            self._accepted.setdefault(name, []).append(norm)
+
+    def combined(self, rule: Rule, done: Round) -> None:
+        """Note the round's medians."""
+        for name, norms in self._accepted.items():
+            self._medians[name] = [*self._medians.get(name, []), median_low(norms)][-ROUNDS:]
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the medians."""
+        return {f"{STATE}{name}": np.array(medians) for name, medians in self._medians.items()}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take them back."""
+        found = {name[len(STATE) :]: array.tolist() for name, array in state.items() if name.startswith(STATE)}
+        self._medians = found
+
+    def _norms(
+        self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload
+    ) -> Iterator[tuple[str, float, float]]:
+        """Yield the name of each array, its norm, and its limit."""
+        outgoing = rule.outgoing(client)
+        if outgoing is not self._sent:  # the same for all clients of most rules
+            self._sent = outgoing
+            self._start = rounded(outgoing, self.wire_dtype)
+            self._lengths = {name: _length(self._start, places) for name, places in self._places.items()}
+        like_weights = max(self._fresh, self._lengths[PARAMETERS])
+        for name, places in self._places.items():
+            if places:
+                size = sum(place.stop - place.start for place in places)
+                least = (
+                    like_weights
+                    if name == PARAMETERS
+                    else self._lengths[name] + self._rms(name, FIRST_STATISTIC) * size**0.5
+                )
+                yield name, _length(shared, places, self._start), self._limit(name, size, least)
+        for name, array in reply.arrays.items():
+            if name in self.extras.unchecked() or self.privacy.on:
+                like = self.extras.is_like_shared(name)  # gradients, control variates
+                least = like_weights if like else self._rms(name, FIRST_EXTRA) * array.size**0.5
+                yield name, distance(array.reshape(-1)), self._limit(name, array.size, least)
+
+    def _rms(self, name: str, first: float) -> float:
+        return LATER if name in self._medians else first
+
+    def _limit(self, name: str, size: int, least: float) -> float:
+        if not self.factor:
+            return LARGEST
+        usual = max(least, SPREAD * median(self._medians.get(name, [0.0])))
+        noise = 0.0
+        if self.privacy.on:
+            # The clipped update, and six deviations more than the mean of the noise's norm.
+            noise = self.privacy.dp_clip_norm + self.privacy.deviation * (size**0.5 + 6)
+        return min(LARGEST, self.factor * usual + noise)
+
+
+def _length(vector: np.ndarray, places: Sequence[slice], start: np.ndarray | None = None) -> float:
+    """Return the norm of some parts of a vector together, or of their difference from those of another."""
+    squares = [distance(vector[at], None if start is None else start[at]) ** 2 for at in places]
+    return float(sum(squares) ** 0.5)

@@ -1,0 +1,449 @@
+"""A device's policy: what each key allows and refuses, whichever process answers, and that no server gets around it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+from old_python import old_python
+from support import LocalGrid, arrays, federation, simulate
+from waiting import HANG_SECONDS
+from worker_parts import workers
+
+from fedpfl import client_app
+from fedpfl.client import policy, protocol
+from fedpfl.client.engine import handle
+from fedpfl.client.forward import forward
+from fedpfl.client.policy import PolicyError
+from fedpfl.core import parts
+from fedpfl.core.errors import FedpflError
+from fedpfl.core.payload import Payload
+from fedpfl.messages import to_content
+from fedpfl.server.federation import run_federation
+
+SHIPPED = Path(__file__).parents[2] / "jetson" / "policy.toml"
+NODE = {"partition-id": 1, "num-partitions": 3}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """Each test's device has a home of its own, and no policy."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv(policy.VARIABLE, raising=False)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def allow(tmp_path, monkeypatch):
+    """Give this device a policy, in which clients may keep their arrays where tests have them."""
+    count = iter(range(1000))
+
+    def write(**keys):
+        # JSON's lists, texts, numbers and truth values are TOML's.
+        keys = {"state-folders": [str(tmp_path / "state")], **{k.replace("_", "-"): v for k, v in keys.items()}}
+        path = tmp_path / f"policy-{next(count)}.toml"
+        path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items()))
+        monkeypatch.setenv(policy.VARIABLE, str(path))
+        return path
+
+    return write
+
+
+def ask(values, **settings):
+    changed = {key.replace("_", "-"): value for key, value in settings.items()}
+    return handle("query", Payload({"state-key": "key"}), {**values, **changed}, NODE)
+
+
+def refuses(words):
+    return pytest.raises(PolicyError, match=f"the policy of {re.escape(socket.gethostname())} refuses {words}")
+
+
+@pytest.fixture
+def values(tmp_path):
+    return federation(tmp_path, 3, method="fedper")
+
+
+# -- the file --------------------------------------------------------------------------------------------------------
+
+
+def test_a_device_without_a_policy_takes_part_in_everything(values, monkeypatch):
+    assert policy.current() is None
+    assert ask(values, evaluate_global=True).config["client"] == 1
+    monkeypatch.setenv(policy.VARIABLE, "")
+    assert policy.current() is None
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('method = ["fedavg"]', "there is no key 'method'; did you mean methods"),
+        ("secret = 1", "there is no key 'secret'"),
+        ('methods = "fedavg"', "methods = 'fedavg': must be a list of texts"),
+        ("parts = [1]", "parts = [1]: must be a list of texts"),
+        ('code-hashes = [""]', "code-hashes = ['']: must be a list of texts"),
+        ('data-folders = ["data"]', "data-folders = ['data']: must be a list of paths that are absolute or start"),
+        ('state-folders = "/srv"', "state-folders = '/srv': must be a list of paths that are absolute or start"),
+        ('personal-arrays = "no"', "personal-arrays = 'no': must be true or false"),
+        ("least-dp-noise-multiplier = -1", "least-dp-noise-multiplier = -1: must be a number of at least 0"),
+        ("least-dp-noise-multiplier = inf", "must be a number of at least 0"),
+        ("least-dp-noise-multiplier = true", "must be a number of at least 0"),
+        ("most-state-bytes = 1.5", "most-state-bytes = 1.5: must be a whole number of at least 0"),
+        ("methods = [", "cannot be read"),
+        ("methods = []\nmethods = []", "cannot be read"),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_line_that_names_the_file(values, tmp_path, monkeypatch, line, words):
+    path = tmp_path / "policy.toml"
+    path.write_text(line)
+    monkeypatch.setenv(policy.VARIABLE, str(path))
+    with pytest.raises(PolicyError) as refused:
+        ask(values)
+    assert words in str(refused.value)
+    assert str(path) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_policy_that_is_missing_allows_nothing(values, tmp_path, monkeypatch):
+    monkeypatch.setenv(policy.VARIABLE, str(tmp_path / "none.toml"))
+    with pytest.raises(PolicyError, match=r"none\.toml cannot be read: .*No such file"):
+        ask(values)
+
+
+def test_the_shipped_policy_has_each_key_once_and_the_page_explains_it():
+    text = SHIPPED.read_text()
+    page = (SHIPPED.parents[1] / "docs" / "what-leaves-a-client.md").read_text()
+    for key in policy._KEYS:
+        assert len(re.findall(rf"^(# )?{key} = ", text, re.MULTILINE)) == 1, key
+        assert f"| `{key}` |" in page, key
+
+
+# -- methods and code ------------------------------------------------------------------------------------------------
+
+
+def test_methods_are_allowed_by_name_or_by_another_of_their_names(values, allow):
+    allow(methods=["fedper", "factorized-fl"], personal_arrays=True)
+    ask(values)
+    ask(values, method="factorized-fl")
+    with refuses("method = 'fedavg': methods has fedper, factorized-fl"):
+        ask(values, method="fedavg")
+    allow(methods=[])
+    with refuses("method = 'fedper': methods has none"):
+        ask(values)
+
+
+def test_fedpfl_s_own_code_must_have_a_known_hash(values, allow):
+    allow(code_hashes=["0" * 16, protocol.code_hash()])
+    ask(values)
+    allow(code_hashes=["0" * 16])
+    with refuses(f"fedpfl's code = '{protocol.code_hash()}': it is not in code-hashes"):
+        ask(values)
+
+
+@pytest.fixture
+def app(tmp_path):
+    """Make an app with a method of its own, whose import leaves a trace."""
+    folder = tmp_path / "app"
+    folder.mkdir()
+    (folder / "pyproject.toml").touch()
+    (folder / "policy_parts.py").write_text(
+        "from pathlib import Path\nfrom fedpfl.methods.fedper import FedPer\n"
+        "Path(__file__).with_name('imported').touch()\n\n\n"
+        "class Mine(FedPer):\n    name = 'mine'\n"
+    )
+    parts.look_in(folder)
+    yield folder
+    parts.look_in(None)
+
+
+def test_an_app_s_own_part_needs_its_name_and_the_hash_of_its_code(values, allow, app):
+    mine = "policy_parts:Mine"
+    allow(code_hashes=[protocol.code_hash(), protocol.folder_hash(app)])
+    with refuses(f"method = '{mine}': it is not in parts"):
+        ask(values, method=mine)
+    allow(parts=[mine], code_hashes=[protocol.code_hash()])
+    with refuses(f"the code of {mine} = '{protocol.folder_hash(app)}': it is not in code-hashes"):
+        ask(values, method=mine)
+    # Without code-hashes, too: a name alone says nothing of the code.
+    allow(parts=[mine])
+    with refuses(f"the code of {mine} = "):
+        ask(values, method=mine)
+    assert not (app / "imported").exists()
+    allow(parts=[mine], methods=["fedprox"], code_hashes=[protocol.code_hash(), protocol.folder_hash(app)])
+    ask(values, method=mine)
+    assert (app / "imported").exists()
+    (app / "helper.py").write_text("changed = True\n")
+    with refuses(f"the code of {mine} = "):
+        ask(values, method=mine)
+
+
+def test_a_package_whose_code_has_no_hash_is_refused(values, allow, app):
+    (app / "policy_package").mkdir()
+    (app / "policy_parts.py").rename(app / "policy_package" / "inner.py")
+    mine = "policy_package.inner:Mine"  # Python imports it without an __init__.py, too
+    allow(parts=[mine])
+    with refuses(f"method = '{mine}': there is no file of this module"):
+        ask(values, method=mine)
+    (app / "policy_package" / "__init__.py").touch()
+    with refuses(f"the code of {mine} = '{protocol.folder_hash(app)}'"):
+        ask(values, method=mine)
+    assert not (app / "policy_package" / "imported").exists()
+
+
+@pytest.mark.parametrize("kind", ["model", "dataset"])
+def test_no_function_of_an_installed_module_is_called_unless_it_is_named(values, allow, tmp_path, kind):
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    allow(data_folders=[str(tmp_path), "~/.fedpfl/data"])
+    # Python's own, which takes an argument called path.
+    with refuses(f"{kind} = 'shutil:rmtree': it is not in parts"):
+        ask(values, data=str(kept), **{kind: "shutil:rmtree"})
+    assert kept.is_dir()
+
+
+# -- personal arrays and privacy -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"evaluate_global": True}, "evaluate-global = True: personal-arrays is false"),
+        ({"method": "fedfac"}, "method = 'fedfac': it sends personal arrays, and personal-arrays is false"),
+        ({"method": "factorized-fl"}, "method = 'factorized-fl': it sends personal arrays, and personal-arrays"),
+    ],
+)
+def test_personal_arrays_leave_only_where_they_may(values, allow, settings, words):
+    allow(personal_arrays=True)
+    ask(values, **settings)
+    for keys in ({}, {"personal_arrays": False}):
+        allow(**keys)
+        ask(values)
+        with refuses(words):
+            ask(values, **settings)
+
+
+def test_noise_has_to_be_the_client_s_own_and_enough(values, allow):
+    allow(least_dp_noise_multiplier=1)
+    enough = {"dp_noise_multiplier": 1.0}
+    ask(values, **enough)
+    with refuses(r"dp-noise-multiplier = 0\.0: least-dp-noise-multiplier is 1"):
+        ask(values)
+    with refuses(r"dp-noise-multiplier = 0\.99: least-dp-noise-multiplier is 1"):
+        ask(values, dp_noise_multiplier=0.99)
+    with refuses("dp-where = 'server': it must be client"):
+        ask(values, **enough, dp_where="server")
+    with refuses("dp-reproducible = True: the server could subtract the noise"):
+        ask(values, **enough, dp_reproducible=True)
+
+
+# -- places ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Make a file of samples in a folder, and one outside of it."""
+    rng = np.random.default_rng(1)
+    for name in ("mine/a.npz", "secret/b.npz"):
+        (tmp_path / name).parent.mkdir()
+        np.savez(tmp_path / name, x=rng.integers(0, 256, (90, 8, 8, 1), np.uint8), y=np.arange(90) % 3)
+    return tmp_path
+
+
+OWN = {"dataset": "npz", "num_classes": 3, "num_clients": 3}
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "secret/b.npz",
+        "mine/../secret/b.npz",
+        "mine/link.npz",
+        "mine/folder/b.npz",
+        "mine-too/b.npz",
+        "mine/\0.npz",
+        "mine/circle/b.npz",
+        "secret/none.npz",
+    ],
+)
+def test_data_are_read_only_below_the_folders_wherever_links_and_dots_lead(values, allow, data, place):
+    (data / "mine" / "link.npz").symlink_to(data / "secret" / "b.npz")
+    (data / "mine" / "folder").symlink_to(data / "secret")
+    (data / "mine" / "circle").symlink_to(data / "mine" / "circle")
+    shutil.copytree(data / "secret", data / "mine-too")
+    allow(data_folders=[str(data / "mine")])
+    with refuses("data = .*: it is not below data-folders"):
+        ask(values, **OWN, data=str(data / place))
+    with refuses("data-path = .*: it is not below data-folders"):
+        handle("query", Payload({"state-key": "key"}), values, {**NODE, "data-path": str(data / place)})
+
+
+def test_data_below_a_folder_are_read_also_through_links_to_it(values, allow, data):
+    (data / "link").symlink_to(data / "mine")
+    for folder, place in (("mine", "mine/a.npz"), ("link", "mine/a.npz"), ("mine", "link/a.npz"),
+                          ("mine/a.npz", "mine/../mine/a.npz")):  # fmt: skip
+        allow(data_folders=[str(data / folder)])
+        assert ask(values, **OWN, data=str(data / place)).config["num-classes"] == 3
+    node = {"data": str(data / "mine" / "a.npz")}
+    numbered = {**values, **{key.replace("_", "-"): value for key, value in OWN.items()}}
+    assert handle("query", Payload({"state-key": "key"}), numbered, node).config["num-clients"] == 3
+
+
+def test_a_path_that_begins_with_a_tilde_lies_at_home(values, allow, data, home):
+    home.mkdir()
+    shutil.copy(data / "mine" / "a.npz", home / "a.npz")
+    allow(data_folders=["~"])
+    assert ask(values, **OWN, data="~/a.npz").config["num-classes"] == 3
+    with refuses(r"data = '~/\.\./mine/a\.npz'"):
+        ask(values, **OWN, data="~/../mine/a.npz")
+    with refuses("data = '~nobody-here/a.npz'"):
+        ask(values, **OWN, data="~nobody-here/a.npz")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"data_dir": "/etc"}, "data-dir = '/etc': it is not below data-folders"),
+        ({"initial_weights": "/etc/weights.pt"}, "initial-weights = '/etc/weights.pt': it is not below data-folders"),
+        ({"model": "hf:/etc"}, "model = '/etc': it is not below data-folders"),
+        ({"model": "hf:somebody/model", "download_weights": True}, "model = 'somebody/model': it is not below"),
+        ({"state_dir": "/var/tmp/state"}, "state-dir = '/var/tmp/state': it is not below state-folders"),
+        ({"state_dir": "STATE/../elsewhere"}, "state-dir = .*: it is not below state-folders"),
+    ],
+)
+def test_a_run_s_other_places_are_bounded_too(values, allow, tmp_path, settings, words):
+    allow()
+    ask(values)
+    with refuses(words):
+        ask(values, **{key: value.replace("STATE", str(tmp_path / "state")) if isinstance(value, str) else value
+                       for key, value in settings.items()})  # fmt: skip
+
+
+def test_nothing_is_written_for_a_run_that_is_refused(values, allow, tmp_path, data):
+    allow(data_folders=[str(data / "mine")])
+    numbered = {**values, "num-clients": 3, "state-dir": str(tmp_path / "elsewhere")}
+    told = Payload({"state-key": "key", "client": 1})
+    with refuses("state-dir = "):
+        handle("query", told, numbered, {"data-path": str(data / "mine" / "a.npz")})
+    assert not (tmp_path / "elsewhere").exists()
+
+
+# -- whole runs ------------------------------------------------------------------------------------------------------
+
+
+def test_an_honest_run_under_the_shipped_policy_has_the_same_bits(tmp_path, monkeypatch, home):
+    found = []
+    for name in ("without", "with"):
+        runs = str(tmp_path / name)
+        run = simulate(home / ".fedpfl", 3, LocalGrid, method="fedper", num_server_rounds=2, output_dir=runs)
+        found.append(arrays(run, home / ".fedpfl"))
+        shutil.rmtree(home / ".fedpfl" / "state")
+        monkeypatch.setenv(policy.VARIABLE, str(SHIPPED))
+    without, under = found
+    assert without.keys() == under.keys()
+    assert any(name.startswith("client-") for name in under)
+    assert all(np.array_equal(without[name], under[name]) for name in without)
+
+
+def test_a_refusal_reaches_the_server(tmp_path, allow):
+    allow(methods=["fedavg"])
+    values = federation(tmp_path, 3, method="fedper")
+    with pytest.raises(FedpflError, match=f"the policy of {re.escape(socket.gethostname())} refuses method = 'fedper'"):
+        run_federation(LocalGrid(3, values), values)
+
+
+def test_a_client_without_room_for_its_state_fails_alone_and_before_it_writes(tmp_path, allow, monkeypatch):
+    values = federation(tmp_path, 3, method="fedper", num_server_rounds=2, local_epochs=1)
+    path = allow(most_state_bytes=1000)
+
+    def only_client_1(kind, client, payload):
+        monkeypatch.setenv(policy.VARIABLE, str(path) if client == 1 else "")
+
+    run = run_federation(LocalGrid(3, values, intercept=only_client_1), values)
+    for line in run.metrics():
+        assert line["failed"].keys() == {"1"}
+        assert "more bytes of state: state-folders hold" in line["failed"]["1"]
+    stored = sorted(folder.name for folder in (tmp_path / "state").glob("*/client-*"))
+    assert stored == ["client-00000", "client-00002"]
+
+
+def test_room_for_state_is_that_of_all_runs_and_files(tmp_path, allow):
+    folder = tmp_path / "state" / "old-run" / "client-00000"
+    folder.mkdir(parents=True)
+    (folder / "round-000001.safetensors").write_bytes(bytes(600))
+    allow(most_state_bytes=1000)
+    policy.require_room(400)
+    with refuses("401 more bytes of state: state-folders hold 600, and most-state-bytes is 1000"):
+        policy.require_room(401)
+
+
+def test_without_a_worker_the_client_app_refuses_and_logs_it(values, allow, monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    monkeypatch.setattr(client_app, "_simulated", lambda: False)
+    monkeypatch.setenv(protocol.SOCKET_VARIABLE, str(tmp_path / "none.sock"))
+    allow(methods=["fedavg"])
+    message = Message(to_content(Payload({"state-key": "key"})), 7, "query")
+    reply = client_app.query(message, Context(1, 7, NODE, RecordDict(), values))
+    assert "refuses method = 'fedper': methods has fedavg" in reply.error.reason
+    assert reply.error.reason in caplog.text
+
+
+# -- the worker ------------------------------------------------------------------------------------------------------
+
+
+def test_the_worker_refuses_and_logs_it_and_goes_on(values, allow, monkeypatch):
+    path = str(allow(methods=["fedper"]))
+    # Only the worker has the policy, and this process, which asks, has none.
+    monkeypatch.delenv(policy.VARIABLE)
+    with workers("--policy", path) as start:
+        monkeypatch.setenv(protocol.SOCKET_VARIABLE, str(start.path))
+        start()
+        assert f"the policy is {path}" in start.log()
+        with pytest.raises(FedpflError, match="refuses method = 'fedavg': methods has fedper"):
+            forward("query", Payload(), {**values, "method": "fedavg"}, NODE)
+        assert re.search(r"query of client 1: the policy of .* refuses method = 'fedavg'", start.log())
+        # What a server sends cannot take its place.
+        with pytest.raises(FedpflError, match="refuses method = 'fedavg'"):
+            forward("query", Payload({policy.VARIABLE: "", "policy": ""}), {
+                **values, "method": "fedavg", "policy": "", policy.VARIABLE: "",
+            }, {**NODE, "policy": ""})  # fmt: skip
+        assert forward("query", Payload(), values, NODE).config["client"] == 1
+
+
+def test_a_worker_does_not_start_with_a_policy_that_it_does_not_understand(tmp_path):
+    path = tmp_path / "policy.toml"
+    path.write_text("method = 1\n")
+    for option, words in (
+        (str(path), "there is no key 'method'"),
+        (str(tmp_path), "cannot be read"),
+        ("", "cannot be"),
+    ):
+        with workers("--policy", option) as start:
+            assert start(wait=False).wait(HANG_SECONDS) == 1
+            assert re.search(rf"error: .*{words}", start.log())
+
+
+def test_a_worker_in_an_old_python_reads_a_policy(values, allow, monkeypatch):
+    python = old_python("tomli")
+    with workers("--policy", str(allow(methods=["fedper"]))) as start:
+        monkeypatch.setenv(protocol.SOCKET_VARIABLE, str(start.path))
+        start(python)
+        assert forward("query", Payload(), values, NODE).config["client"] == 1
+        with pytest.raises(FedpflError, match="refuses method = 'fedavg'"):
+            forward("query", Payload(), {**values, "method": "fedavg"}, NODE)
+
+
+def test_a_python_that_reads_no_toml_says_what_it_needs(values, allow, monkeypatch):
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(policy.importlib, "import_module", missing)
+    allow()
+    with pytest.raises(PolicyError, match="needs the package tomli to read a policy"):
+        policy._read.__wrapped__(Path(os.environ[policy.VARIABLE]))

@@ -1,0 +1,146 @@
+"""Records of runs, and the pages that are made of them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedpfl.experiments.description import load
+from fedpfl.results.run import RunFolder
+from fedpfl.setup.config import Config
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs" / "tools"))
+import records  # noqa: E402
+
+GRIDS = sorted(records.RECORDS.glob("grids/*.json"))
+FILES = sorted(set(records.RECORDS.rglob("*.json")) - set(GRIDS))
+PAGES = records.pages()
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_says_what_its_records_say(page):
+    text = text_of(page)
+    assert records.filled(text) == text, "python docs/tools/records.py writes it"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_record_is_small_and_says_what_it_ran_with(path):
+    text = text_of(path)
+    record = json.loads(text)
+    assert len(text) < 10_000
+    assert {"command", "commit", "seed", "processor", "versions", "settings", "curves", "best"} <= set(record)
+    assert len(record["commit"]) == 40
+    places = [str(value) for value in record["settings"].values() if str(value).startswith(("/", "~"))]
+    assert not places
+    assert len({len(values) for values in record["curves"].values()}) == 1
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_command_of_a_record_runs_these_settings(path):
+    record = json.loads(text_of(path))
+    words = shlex.split(record["command"])
+    assert words[:3] == ["fedpfl", "experiment", "run"]
+    experiment, options = words[3], dict(zip(words[4::2], words[5::2], strict=True))
+    more = {"num-server-rounds": int(options["-c"].removeprefix("num-server-rounds="))}
+    cells = load(ROOT / "experiments" / f"{experiment}.toml").cells(options["--scale"], more)
+    (cell,) = [one for one in cells if (one.row, one.column) == (options["--row"], options["--column"])]
+    expected = Config.parse({**cell.settings, "seed": record["seed"]}).flat()
+    defaults = Config.parse({"method": expected["method"]}).flat()
+    recorded = {**defaults, **record["settings"], "seed": record["seed"]}
+    assert {key: value for key, value in recorded.items() if value != expected[key]} == {}
+
+
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+def test_the_record_of_an_experiment_has_its_rows_and_columns(path):
+    text = text_of(path)
+    record = json.loads(text)
+    assert len(text) < 20_000
+    assert {"command", "commit", "processor", "versions", "seeds", "values", "curves"} == set(record)
+    name, scale = shlex.split(record["command"])[3::2]
+    assert path.stem == f"{name}-{scale}"
+    cells = {(cell.row, cell.column) for cell in load(ROOT / "experiments" / f"{name}.toml").cells(scale)}
+    for rows in [*record["values"].values(), *record["curves"].values()]:
+        assert {(row, column) for row, columns in rows.items() for column in columns} == cells
+
+
+@pytest.fixture
+def some(tmp_path) -> Path:
+    """Return a folder of records of which one can be changed."""
+    made = {
+        row: {
+            "row": row, "column": "Dir(0.1)", "rounds": rounds, "cpu_seconds": 100.0, "command": f"run {row}",
+            "commit": "c" * 40, "processor": "P", "versions": {"torch": "2"}, "best": {"weighted": best, "round": 45},
+            "curves": {"round": [45, 50], "weighted": [best, best - 1]},
+        }
+        for row, best, rounds in (
+            ("FedAvg", 85.0, 50), ("FedPer", 97.0, 50), ("FedRep", 96.0, 50), ("MOON", 80.0, 50), ("GPFL", 10.0, 2)
+        )
+    }  # fmt: skip
+    for row, record in made.items():
+        records.write(f"pfllib-fashion-mnist/{row}", record, tmp_path)
+    return tmp_path
+
+
+def test_a_table_has_published_and_own_values(some):
+    lines = records.published(some, ["pfllib-fashion-mnist", "Dir(0.1)"]).splitlines()
+    assert "| FedAvg | 85.85 ± 0.19 | 85.00 | -0.85 | 84.00 | 50 | 45 | 2 |" in lines
+    assert "| MOON | – | 80.00 |  | 79.00 | 50 | 45 | 2 |" in lines
+    assert "| GPFL | 97.81 ± 0.09 | not run |  |  |  |  | 50 |" in lines
+    assert "| Ditto | 97.47 ± 0.04 | not run |  |  |  |  |  |" in lines
+    assert lines[-1] == (
+        "2 of the 3 rows that have run are within 0.5 points of the published value (one model for all: 1.5). "
+        "Kendall's τ of the two orders is 0.33. Not within: FedRep."
+    )
+
+
+def test_a_page_that_says_anything_else_is_found(some):
+    page = 'A\n\n<!-- table published pfllib-fashion-mnist "Dir(0.1)" -->\n<!-- end -->\n\nB\n'
+    text = records.filled(page, some)
+    assert text.startswith("A\n\n<!-- table published")
+    assert text.endswith("<!-- end -->\n\nB\n")
+    assert records.filled(text, some) == text
+    assert records.filled(text.replace("85.00", "85.01"), some) == text
+    path = some / "pfllib-fashion-mnist" / "FedAvg.json"
+    path.write_text(text_of(path).replace("85.0", "85.5"), encoding="utf-8")
+    assert records.filled(text, some) != text
+
+
+def test_a_record_of_a_run(tmp_path):
+    settings = {"method": "fedper", "output-dir": str(tmp_path), "run-name": "r", "momentum": 0.5, "seed": 3}
+    folder = RunFolder.create(Config.parse(settings))
+    with (folder.path / "metrics.jsonl").open("w", encoding="utf-8") as file:
+        for number in range(1, 13):
+            share = 0.5 + number / 100 if number < 12 else 0.4
+            tested = {"weighted": share, "accuracy": share - 0.1, "each": {"0": share, "1": 0.2}}
+            line = {"round": number, "personalised": tested, "bytes_up": 1_000_000, "bytes_down": 2_000_000}
+            file.write(json.dumps(line) + "\n")
+    about = {"row": "A", "column": "B", "command": "c", "commit": "d", "cpu_seconds": 6.0}
+    found = records.record(folder, about)
+    assert found["curves"]["round"] == [5, 10, 11, 12]
+    assert found["best"] == {"round": 11, "weighted": 61.0, "mean": 51.0, "worst tenth": 20.0, "global": None}
+    assert found["settings"] == {"method": "fedper", "momentum": 0.5}
+    assert (found["rounds"], found["seed"], found["megabytes"]) == (12, 3, 36.0)
+    path = records.write("group/name", found, tmp_path)
+    assert records.read("group", tmp_path) == [found]
+    assert '"round": [5, 10, 11, 12],' in text_of(path)
+    shutil.rmtree(folder.path)
+
+
+def test_a_table_of_an_experiment_s_runs(tmp_path):
+    values = {"m": {"A": {"x": [1.0, 2.0, 3.0], "y": [4.0]}, "B": {"x": []}}}
+    runs = {"c": {"A": {"x": [[0.5, 1.0], [0.75, 0.75]], "y": []}}}
+    records.write("grids/e-small", {"values": values, "curves": runs}, tmp_path)
+    lines = records.grids(tmp_path, ["e", "small", "m"]).splitlines()
+    assert lines == ["|  | x | y |", "| --- | ---: | ---: |", "| A | 2.00 ± 1.00 | 4.00 |", "| B | not run | not run |"]
+    lines = records.curves(tmp_path, ["e", "small", "c"]).splitlines()[2:]
+    assert lines == ["| A, x | 0.50 | 0.75 | 0.88 |", "| A, y | not run |  |  |"]

@@ -28,7 +28,7 @@ simulate: install ## the default experiment: FedDecomp on scikit-learn's digits,
 	$(BIN)/fedpfl run
 
 docs: install ## the documentation's site, in build/site; needs no network, fails on a warning or a dead link
-	$(BIN)/python docs/tools/records.py
+	$(BIN)/python docs/tools/run_records.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: install ## ruff and mypy

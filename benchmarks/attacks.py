@@ -217,5 +217,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="What false clients cost the honest ones.")
     parser.add_argument("--records", type=Path, default=Path("attacks.jsonl"), help="file of records (%(default)s)")
     parser.add_argument("--seeds", type=int, default=3, help="seeds (%(default)s)")
-    parser.add_argument("--table", action="store_true", help="only print the tables of what is there")
+    parser.add_argument("--table", action="store_true", help="print the tables of the stored records, run nothing")
     main(measure, parser)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedpfl.core.device import DEVICE_PACKAGES
+from fedpfl.methods import Method
 
 PACKAGE = Path(__file__).parents[1] / "fedpfl"
 
@@ -125,3 +127,11 @@ def test_the_device_s_packages_are_listed_alike_everywhere():
     *first, last = (f"`{name}`" for name in DEVICE_PACKAGES)
     text = " ".join((root / "docs" / "architecture.md").read_text(encoding="utf-8").split())
     assert f"A worker on a device needs only the packages {', '.join(first)} and {last};" in text
+
+
+def test_the_page_names_every_hook_of_a_method():
+    text = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text.partition("## What a method can say")[2].partition("A rule can also")[0]
+    named = {word.partition("(")[0] for word in re.findall(r"`([^`]+)`", section)}
+    hooks = {name for name in {**vars(Method), **Method.__annotations__} if not name.startswith("_")}
+    assert hooks <= named, hooks - named

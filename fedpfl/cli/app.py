@@ -87,7 +87,7 @@ class OneLineErrors(typer.core.TyperGroup):
 
 
 def in_words(error: FedpflError | OSError) -> str:
-    """Say what went wrong; of a file, which one."""
+    """Return what went wrong, and with which file."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     return str(error)

@@ -72,15 +72,15 @@ class Engine:
         train_samples, test_samples = self.data.sizes(self._place(client))
         self.sharing.accept({})
         # All clients must divide common data alike; data of a device's own are not divided.
-        division: dict[str, Value] = {} if self.own else {"division": self.data.checksum}
+        described: dict[str, Value] = {} if self.own else {"division": self.data.checksum}
         if message.config.get("in-turn") is True:  # a device, not one of a simulation's many clients
             key = str(message.config.get("state-key", ""))
-            division["identity"] = ClientState(self.config.run.state_dir, key, client).secret()
+            described["identity"] = ClientState(self.config.run.state_dir, key, client).secret()
         if self.data.remarks:
-            division["remarks"] = "\n".join(self.data.remarks)
+            described["remarks"] = "\n".join(self.data.remarks)
         return Payload(
             config={
-                **division,
+                **described,
                 "client": client,
                 "num-clients": self.num_clients,
                 "input-shape": "x".join(map(str, self.data.input_shape)),

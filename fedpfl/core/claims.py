@@ -25,8 +25,8 @@ MAX_METRICS = 256
 LARGEST = 1e30
 
 
-class Claim(NamedTuple):
-    """Bounds of one number that a client says.
+class Bounds(NamedTuple):
+    """Lowest and highest value of one number that a client says.
 
     Attributes
     ----------
@@ -45,16 +45,16 @@ class Claim(NamedTuple):
 
 
 # The answer to a query, which a node gives before round 1.
-DESCRIPTION: Mapping[str, Claim] = {
-    "client": Claim(int, 0, MAX_CLIENTS - 1, "num-clients; the node that has this number already"),
-    "num-clients": Claim(int, 1, MAX_CLIENTS, "num-clients of the server, else that of most nodes"),
-    "num-classes": Claim(
+DESCRIPTION: Mapping[str, Bounds] = {
+    "client": Bounds(int, 0, MAX_CLIENTS - 1, "num-clients; the node that has this number already"),
+    "num-clients": Bounds(int, 1, MAX_CLIENTS, "num-clients of the server, else that of most nodes"),
+    "num-classes": Bounds(
         int, 0, MAX_CLASSES, "100 times the median of all clients, where it is above 1,000; its layout"
     ),
-    "vocabulary": Claim(int, 0, 1_000_000, "that of most clients"),
-    "division": Claim(int, 0, 2**32 - 1, "that of most clients"),
-    "train-samples": Claim(int, 0, 2**53, "max-client-samples"),
-    "test-samples": Claim(int, 0, 2**53, "max-client-samples"),
+    "vocabulary": Bounds(int, 0, 1_000_000, "that of most clients"),
+    "division": Bounds(int, 0, 2**32 - 1, "that of most clients"),
+    "train-samples": Bounds(int, 0, 2**53, "max-client-samples"),
+    "test-samples": Bounds(int, 0, 2**53, "max-client-samples"),
 }
 # Texts of that answer: the form, and what it is compared with.
 TEXTS: Mapping[str, tuple[str, str]] = {
@@ -67,24 +67,24 @@ OPTIONAL = {"vocabulary": 0, "division": 0, "remarks": "", "identity": "0" * 64}
 # A model for larger inputs than this would not fit on a device.
 MAX_INPUT_VALUES = 2**24
 
-# Numbers of a reply: the first row whose name a metric is, or ends with. The last one is for a method's own metrics.
-REPLY: Mapping[str, Claim] = {
-    "train-samples": Claim(int, 0, 2**53, "the client's answer to the query"),
-    "trained-samples": Claim(int, 0, 2**53, "the client's test samples"),
-    "personalised-samples": Claim(int, 0, 2**53, "the client's test samples"),
-    "global-samples": Claim(int, 0, 2**53, "the client's test samples"),
-    "validation-samples": Claim(int, 0, 2**53, ""),
-    "-samples": Claim(int, 0, 2**53, "the client's training samples, by the rule that uses it"),
-    "-correct": Claim(int, 0, 2**53, "the samples of the same test"),
-    "-loss-sum": Claim(float, 0, LARGEST, ""),
-    "-loss": Claim(float, 0, LARGEST, ""),
-    "-seconds": Claim(float, 0, 10**9, ""),
-    "": Claim(float, -LARGEST, LARGEST, ""),
+# Numbers of a reply: the first row counts with whose name a metric ends. The last one is for a method's own metrics.
+REPLY: Mapping[str, Bounds] = {
+    "train-samples": Bounds(int, 0, 2**53, "the client's answer to the query"),
+    "trained-samples": Bounds(int, 0, 2**53, "the client's test samples"),
+    "personalised-samples": Bounds(int, 0, 2**53, "the client's test samples"),
+    "global-samples": Bounds(int, 0, 2**53, "the client's test samples"),
+    "validation-samples": Bounds(int, 0, 2**53, ""),
+    "-samples": Bounds(int, 0, 2**53, "the client's training samples, by the rule that uses it"),
+    "-correct": Bounds(int, 0, 2**53, "the samples of the same test"),
+    "-loss-sum": Bounds(float, 0, LARGEST, ""),
+    "-loss": Bounds(float, 0, LARGEST, ""),
+    "-seconds": Bounds(float, 0, 10**9, ""),
+    "": Bounds(float, -LARGEST, LARGEST, ""),
 }
 _METRIC = re.compile(r"[A-Za-z0-9][\w./@%-]{0,63}", re.ASCII)
 
 
-def problem(name: str, value: object, claim: Claim, highest: float | None = None) -> str:
+def problem(name: str, value: object, bounds: Bounds, highest: float | None = None) -> str:
     """Return what is wrong with a number, in one line; an empty string if nothing is.
 
     Parameters
@@ -93,18 +93,18 @@ def problem(name: str, value: object, claim: Claim, highest: float | None = None
         Its name, for the text.
     value : object
         What a client said.
-    claim : Claim
+    bounds : Bounds
         Its row of the table.
     highest : int or float, optional
         A lower bound than the table's, from what it is compared with.
     """
-    most = claim.highest if highest is None else min(highest, claim.highest)
-    kinds = (int,) if claim.kind is int else (int, float)
+    most = bounds.highest if highest is None else min(highest, bounds.highest)
+    kinds = (int,) if bounds.kind is int else (int, float)
     # A bool is an int to Python.
-    if type(value) in kinds and claim.lowest <= value <= most:  # type: ignore[operator]
+    if type(value) in kinds and bounds.lowest <= value <= most:  # type: ignore[operator]
         return ""
-    what = "a whole number" if claim.kind is int else "a number"
-    return f"{name} = {shown(value)}: must be {what} from {claim.lowest:g} to {most:g}"
+    what = "a whole number" if bounds.kind is int else "a number"
+    return f"{name} = {shown(value)}: must be {what} from {bounds.lowest:g} to {most:g}"
 
 
 def require_description(config: Mapping[str, Any], metrics: Mapping[str, Any], max_samples: int) -> None:
@@ -117,10 +117,10 @@ def require_description(config: Mapping[str, Any], metrics: Mapping[str, Any], m
     max_samples : int
         ``max-client-samples``.
     """
-    for name, claim in DESCRIPTION.items():
+    for name, bounds in DESCRIPTION.items():
         said = metrics if name.endswith("-samples") else config
         highest = max_samples if name.endswith("-samples") else None
-        if wrong := problem(name, said.get(name, OPTIONAL.get(name)), claim, highest):
+        if wrong := problem(name, said.get(name, OPTIONAL.get(name)), bounds, highest):
             raise LayoutError(wrong)
     for name, (form, _) in TEXTS.items():
         text = config.get(name, OPTIONAL.get(name))
@@ -141,14 +141,14 @@ def require_metrics(metrics: Mapping[str, Any]) -> None:
             raise LayoutError(f"its reply has a metric called {shown(name)}: must be letters, digits and ./@%_-")
 
 
-def claim_of(metric: str) -> Claim:
+def bounds_of(metric: str) -> Bounds:
     """Return the row of the table for a metric of a reply."""
-    return next(claim for name, claim in REPLY.items() if metric == name or (name[:1] in "-" and metric.endswith(name)))
+    return next(bounds for name, bounds in REPLY.items() if metric.endswith(name))
 
 
 def shown(value: object) -> str:
     """Return a value as text for an error, printable and short."""
-    # Of a number with a million digits even the text would take minutes.
+    # Only to write a number with a million digits would take minutes.
     if isinstance(value, int) and abs(value) > 2**64:
         return "more than 64 bits"
     return printable(reprlib.repr(value), 80)

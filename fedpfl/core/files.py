@@ -8,7 +8,7 @@ import re
 import secrets
 import threading
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 # Held while a file is written: a process that ends another way than by its main program waits for it.
 writing = threading.RLock()
@@ -65,6 +65,27 @@ def private_folder(path: Path) -> None:
     for folder in (*reversed(path.parents), path):
         if not folder.is_dir():
             folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def locked(path: Path, wait: bool = True) -> IO[bytes]:
+    """Open a file that is locked until it is closed; where locks do not exist, it is only opened.
+
+    Raises
+    ------
+    BlockingIOError
+        Another process has the lock, and ``wait`` is false.
+    """
+    file = path.open("ab")
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise
+    except (ImportError, OSError):  # Windows; a file system without locks
+        pass
+    return file
 
 
 def make_password(path: Path) -> str:

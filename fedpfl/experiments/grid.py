@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -17,7 +16,7 @@ from typing import IO, Any, NamedTuple, Protocol
 
 from ..core import parts
 from ..core.errors import ConfigError
-from ..core.files import Rounds, private_folder
+from ..core.files import Rounds, locked, private_folder
 from .store import PlannedRun, State, Store
 
 LOOK_SECONDS = 0.3
@@ -113,11 +112,9 @@ class Grid:
         """Start a run; None if another grid runs it now or has finished it."""
         cell = self._store.cell(run)
         private_folder(cell)
-        lock = (cell / "lock").open("w")
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = locked(cell / "lock", wait=False)
         except BlockingIOError:
-            lock.close()
             return None
         if self._store.state(run) is State.FINISHED:
             lock.close()
@@ -146,7 +143,7 @@ class Grid:
 class _ActiveRun:
     run: PlannedRun
     job: Job
-    lock: IO[str]
+    lock: IO[bytes]
     rounds: Rounds
 
 

@@ -8,7 +8,6 @@ requests (Flower's SuperNode authentication), and the SuperLink's SuperExec a sh
 from __future__ import annotations
 
 import datetime
-import fcntl
 import ipaddress
 import secrets
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ..core.errors import ConfigError
-from ..core.files import make_password, write_atomically
+from ..core.files import locked, make_password, write_atomically
 from ..mqtt.topics import checked_name
 
 LOOPBACK = ("127.0.0.1", "localhost")
@@ -86,8 +85,7 @@ def prepare(folder: Path, nodes: int, hosts: Sequence[str] = LOOPBACK) -> Creden
         (folder / "nodes").mkdir(exist_ok=True, mode=0o700)
         if folder.stat().st_mode & 0o077:
             raise ConfigError("folder", str(folder), "holds private keys; take others' access away: chmod 700")
-        with (folder / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(folder / ".lock"):
             return _prepare(folder, nodes, hosts)
     except OSError as error:
         raise ConfigError("folder", str(folder), f"cannot be written ({error.strerror})") from error

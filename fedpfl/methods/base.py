@@ -25,10 +25,15 @@ from ..core.payload import Payload
 from ..core.rng import generator
 from ..core.sharing import Sharing
 from ..data.federation import Samples
+from ..models.trainable import ALL
 from ..rules import Rule
 from ..rules.mean import Mean
+from ..training.losses import CROSS_ENTROPY
 from ..training.phase import Batch, Forward, Phase
 from ..training.settings import TrainingSettings
+
+# Settings that a method may refuse, and the value that it then takes.
+REFUSABLE = {"personal-head": False, "trainable": ALL, "loss": CROSS_ENTROPY}
 
 
 @dataclass(frozen=True)
@@ -181,18 +186,11 @@ class Method:
         The paper's equations in LaTeX, each on a line of its own, for the documentation.
     aliases : tuple of str
         Other names that users may write.
-    no_personal_head : str
-        Why the method cannot have ``personal-head``, after its name in a sentence; empty if it can.
-    needs_all : str
-        Why the method cannot have frozen arrays (``trainable`` other than ``all``), after its name in a sentence; empty
-        if it can.
-    needs_classes : str
-        Why the method needs classes (``loss = "cross-entropy"``), after its name in a sentence; empty if it does not.
+    refuses : dict of str to str
+        Settings that the method cannot have, each with the reason, after the method's name in a sentence:
+        ``personal-head``, ``trainable`` (other than ``all``) and ``loss`` (other than ``cross-entropy``).
     server_sees_all : bool
         Whether the server has to see arrays that are personal, to decide which ones are.
-    quick : dict of str to value
-        Settings, by their keys, with which the method learns within three short rounds on few data. Tests that go over
-        all methods run it with them.
     """
 
     name: ClassVar[str]
@@ -200,23 +198,21 @@ class Method:
     shares: ClassVar[str] = "see is_shared"
     equations: ClassVar[str] = ""
     aliases: ClassVar[tuple[str, ...]] = ()
-    no_personal_head: ClassVar[str] = ""
-    needs_all: ClassVar[str] = ""
-    needs_classes: ClassVar[str] = ""
+    refuses: ClassVar[Mapping[str, str]] = {}
     server_sees_all: ClassVar[bool] = False
-    quick: ClassVar[Mapping[str, Any]] = {}
     Settings: ClassVar[type[Any]] = NoSettings
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         require_hooks("method", cls, Method)
+        for key in cls.refuses:
+            if key not in REFUSABLE:
+                raise ConfigError("method", cls.__name__, f"refuses {key!r}; it can refuse {', '.join(REFUSABLE)}")
 
     def __init__(self, settings: Any, training: TrainingSettings, personal_head: bool = False) -> None:
         self.settings = settings
         self.training = training
         self.personal_head = personal_head
-        if personal_head and self.no_personal_head:
-            raise ConfigError("personal-head", True, f"must be false for {self.name}: it {self.no_personal_head}")
         self.check()
 
     def check(self) -> None:
@@ -350,10 +346,6 @@ class Method:
             self.is_shared(name, model) and not self.travels(name, model) for name in model.state_dict()
         )
         return None if taken else self.global_model(model)
-
-    def is_copy(self, name: str) -> bool:
-        """Say whether a personal array is a copy of what the client sends, once it has trained; no secret then."""
-        return False
 
     def in_mean_model(self, name: str) -> bool:
         """Say whether a personal array counts in the mean of whole models that ``evaluate-global`` tests.

@@ -70,8 +70,7 @@ class FactorizedFL(Method):
         r"\quad s_{ij} = \cos(v_i, v_j), \quad S_i = \{j : s_{ij} \geq \tau\}"
     )
     Settings = FactorizedFLSettings
-    needs_all = "factorises whole weights"
-    quick = {"learning-rate": 0.05}
+    refuses = {"trainable": "factorises whole weights"}
 
     def build(self, model: nn.Module) -> nn.Module:
         """Factorise every convolution and linear layer (Equations 2 and 3)."""

@@ -73,10 +73,6 @@ class FedALA(Method):
         """All but the client's own layers and its weights travels."""
         return self.in_mean_model(name)
 
-    def is_copy(self, name: str) -> bool:
-        """Name Θ_i, which is what was sent of these layers."""
-        return name.startswith(OWN + ".")
-
     def in_mean_model(self, name: str) -> bool:
         """Neither of the two predicts."""
         return not name.startswith((OWN + ".", WEIGHTS + "."))

@@ -33,7 +33,6 @@ class FedBABU(HeadMethod):
     shares = "the base"
     equations = r"\theta \leftarrow \frac{\sum_i n_i \theta_i}{\sum_i n_i}, \quad \phi = \phi^0"
     Settings = FedBABUSettings
-    quick = {"fedbabu-tuning-epochs": 2}
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share the base; the head needs no sharing, as all have it from the seed."""

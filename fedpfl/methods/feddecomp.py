@@ -83,7 +83,6 @@ class FedDecomp(Method):
         r"\sigma \leftarrow \frac{1}{N} \sum_i \sigma_i"
     )
     Settings = FedDecompSettings
-    quick = {"feddecomp-lora-epochs": 1}
 
     def check(self) -> None:
         """Refuse epochs that leave none for σ, or none for τ without saying so."""

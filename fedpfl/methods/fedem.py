@@ -44,7 +44,7 @@ class FedEM(Method):
         r"w_m \leftarrow \frac{\sum_i n_i w_{im}}{\sum_i n_i}, \quad w_{im} \text{ minimises } \sum_s "
         r"q_s(m) \, \ell(h_m(x_s), y_s)"
     )
-    needs_classes = "mixes probabilities of classes"
+    refuses = {"loss": "mixes probabilities of classes"}
     Settings = FedEMSettings
 
     def build(self, model: nn.Module) -> nn.Module:

@@ -94,10 +94,6 @@ class FedFomo(Method):
         """Everything but that memory travels."""
         return not _in_memory(name)
 
-    def is_copy(self, name: str) -> bool:
-        """Name the memory, which is made of models that were sent."""
-        return _in_memory(name)
-
     def in_mean_model(self, name: str) -> bool:
         """Leave out the memory."""
         return not _in_memory(name)

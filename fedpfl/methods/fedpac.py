@@ -117,8 +117,10 @@ class FedPAC(PrototypeMethod):
         r"\phi_i \leftarrow \sum_j \alpha_{ij} \phi_j, \quad \alpha_i = \arg\min_{\alpha \geq 0, \, "
         r"\sum_j \alpha_j = 1} \sum_j \alpha_j^2 V_j + \left\| h_i - \sum_j \alpha_j h_j \right\|^2"
     )
-    needs_classes = "has a mean of features for each class"
-    no_personal_head = "combines its clients' heads, and shares class prototypes"
+    refuses = {
+        "personal-head": "combines its clients' heads, and shares class prototypes",
+        "loss": "has a mean of features for each class",
+    }
     Settings = FedPACSettings
 
     @property

@@ -55,8 +55,10 @@ class FedProto(PrototypeMethod):
         "\n"
         r"\min_{w_i} \; \mathrm{CE}(w_i) + \lambda \, \mathrm{mean}_s (f_i(x_s) - C(y_s))^2"
     )
-    needs_classes = "has a prototype for each class"
-    no_personal_head = "keeps its head already, and shares class prototypes, for which a class means the same to all"
+    refuses = {
+        "personal-head": "keeps its head already, and shares class prototypes, for which a class means the same to all",
+        "loss": "has a prototype for each class",
+    }
     Settings = FedProtoSettings
 
     def build(self, model: nn.Module) -> nn.Module:

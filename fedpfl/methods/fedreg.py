@@ -89,10 +89,11 @@ class FedReG(Method):
         r"\theta \leftarrow \frac{\sum_i n_i \theta_i}{\sum_i n_i}, "
         r"\quad G \leftarrow \frac{\sum_i n_i^r G_i}{\sum_i n_i^r}"
     )
-    needs_classes = "draws a set with equally many samples of each class"
-    no_personal_head = "has a personal head already, and its other one learns what is common to all"
+    refuses = {
+        "personal-head": "has a personal head already, and its other one learns what is common to all",
+        "loss": "draws a set with equally many samples of each class",
+    }
     Settings = FedReGSettings
-    quick = {"fedreg-augmentation": "auto"}  # a third of the time of "simple"
 
     _in_head_g: Callable[[str], bool]
     _rebalanced_sets: SamplesCache

@@ -36,7 +36,6 @@ class FedRep(HeadMethod):
         r"\theta \leftarrow \frac{\sum_i n_i \theta_i}{\sum_i n_i}"
     )
     Settings = FedRepSettings
-    quick = {"fedrep-p-epochs": 1}
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share the base."""

@@ -55,8 +55,10 @@ class FedRoD(Method):
         "\n"
         r"\min_{p_i} \; \mathrm{CE}(g(z) + p_i(z), y) \quad \text{with } \theta \text{ and } g \text{ frozen}"
     )
-    needs_classes = "balances classes"
-    no_personal_head = "has a personal head already, and its other one learns what is common to all"
+    refuses = {
+        "personal-head": "has a personal head already, and its other one learns what is common to all",
+        "loss": "balances classes",
+    }
     Settings = FedRoDSettings
 
     def build(self, model: nn.Module) -> nn.Module:

@@ -66,7 +66,7 @@ class FedSplit(Method):
         r"W_i = (W^s, W_i^p), \quad W^s \leftarrow W^s + \eta_g \frac{\sum_i n_i (W_i^s - W^s)}{\sum_i "
         r"n_i}"
     )
-    needs_all = "splits whole layers into channels"
+    refuses = {"trainable": "splits whole layers into channels"}
     Settings: ClassVar[type[Any]] = FedSplitSettings
 
     @property

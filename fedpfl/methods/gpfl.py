@@ -50,8 +50,10 @@ class GPFL(Method):
         "\n"
         r"g = \frac{1}{C} \sum_c E_c, \quad p_i = \sum_c \frac{n_{ic}}{n_i} E_c"
     )
-    needs_classes = "has an embedding of each class"
-    no_personal_head = "keeps its head already, and shares class embeddings, for which a class means the same to all"
+    refuses = {
+        "personal-head": "keeps its head already, and shares class embeddings, for which a class means the same to all",
+        "loss": "has an embedding of each class",
+    }
     Settings = GPFLSettings
 
     def build(self, model: Any) -> Any:

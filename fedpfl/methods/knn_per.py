@@ -107,7 +107,7 @@ class KNNPer(Method):
         r"h_i^{\mathrm{knn}}(x)_y \propto \sum_{s \in \mathrm{knn}(x), \, y_s = y} \exp \left( "
         r"-\frac{\|\varphi(x) - \varphi(x_s)\|_2}{\sigma} \right)"
     )
-    needs_classes = "lets neighbours vote for classes"
+    refuses = {"loss": "lets neighbours vote for classes"}
     Settings = KNNPerSettings
 
     @property

@@ -18,7 +18,7 @@ class LGFedAvg(HeadMethod):
     paper = "Liang et al., Think Locally, Act Globally: Federated Learning with Local and Global Representations, 2020"
     shares = "the head"
     equations = r"\phi \leftarrow \frac{\sum_i n_i \phi_i}{\sum_i n_i}, \quad \theta_i \text{ stays}"
-    no_personal_head = "shares the head and nothing else"
+    refuses = {"personal-head": "shares the head and nothing else"}
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share the head."""

@@ -43,7 +43,6 @@ class PerFedAvg(Method):
     shares = "everything"
     equations = r"\min_w \; \sum_i f_i(w - \alpha \nabla f_i(w))"
     Settings = PerFedAvgSettings
-    quick = {"per-fedavg-beta": 0.02}  # the default is for more rounds
 
     def check(self) -> None:
         """Refuse what is no plain gradient step, as the adaptation is, and differences that rounding swallows."""

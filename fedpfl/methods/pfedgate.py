@@ -52,7 +52,6 @@ class PFedGate(Method):
     shares = "the dense model; the gate stays"
     equations = r"w_i(x) = g_i(x) \odot w, \quad \text{of which at most a share } s \text{ is not } 0"
     Settings = PFedGateSettings
-    quick = {"learning-rate": 0.05, "batch-size": 10, "pfedgate-share": 1.0}
 
     def build(self, model: Any) -> Any:
         """Add the gate, which computes with the input."""

@@ -34,10 +34,9 @@ class PFedPara(Method):
     name = "pfedpara"
     paper = "Hyeon-Woo et al., FedPara: Low-Rank Hadamard Product for Communication-Efficient FL, ICLR 2022"
     shares = "the first factor W1 of every weight, biases, BatchNorm"
-    needs_all = "factorises whole weights"
+    refuses = {"trainable": "factorises whole weights"}
     equations = r"W_i = W_1 \odot (W_{2,i} + 1), \quad W_1 = X_1 Y_1^\top, \quad W_{2,i} = X_{2,i} Y_{2,i}^\top"
     Settings = PFedParaSettings
-    quick = {"learning-rate": 0.005}  # a step moves both factors of every weight
 
     def build(self, model: nn.Module) -> nn.Module:
         """Replace every weight by its factors."""

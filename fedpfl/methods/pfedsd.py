@@ -37,7 +37,7 @@ class PFedSD(KeepsTrained):
         r"\min_w \; \mathrm{CE} + \lambda \tau^2 \, \mathrm{KL} \left( "
         r"\mathrm{softmax}(z_{\mathrm{teacher}} / \tau) \,\|\, \mathrm{softmax}(z / \tau) \right)"
     )
-    needs_classes = "learns from probabilities of classes"
+    refuses = {"loss": "learns from probabilities of classes"}
     Settings = PFedSDSettings
 
     def schedule(self, local: LocalRound) -> list[Phase]:

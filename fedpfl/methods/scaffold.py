@@ -103,7 +103,6 @@ class Scaffold(KeepsArrays):
         Extra("change", SERVER, "Δc_i, the change of the client's c_i", (SHARED,)),
     )
     memory = "control"
-    quick = {"learning-rate": 0.1}  # steps without momentum are small
     Settings = ScaffoldSettings
 
     def schedule(self, local: LocalRound) -> list[Phase]:

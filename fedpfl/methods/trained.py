@@ -24,10 +24,6 @@ class KeepsTrained(Method):
         """Everything but the twin travels."""
         return not in_twin(name)
 
-    def is_copy(self, name: str) -> bool:
-        """Name the twin, which is what was sent."""
-        return in_twin(name)
-
     def prepare(self, local: LocalRound) -> None:
         """Have a client that has never trained tested with what it received."""
         if local.never_trained:

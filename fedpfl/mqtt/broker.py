@@ -147,7 +147,7 @@ def _settings(folder: Path, host: str, port: int, tls: BrokerTls | None, max_chu
         f"persistence_location {folder / 'store'}/",
         "autosave_interval 30",
         "persistent_client_expiration 1d",
-        # What waits for one account; what is beyond is dropped without a word, and a device asks again.
+        # What waits for one account; mosquitto drops anything more silently, and a device asks again.
         "max_queued_messages 100000",
         "max_queued_bytes 536870912",
         "memory_limit 2147483648",

@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 # A SuperNode waits 30 s for the first byte of an answer.
 ANSWER_SECONDS = 28.0
 HELD_ANSWER_SECONDS = HOLD_SECONDS + 30.0
-# After so long without any word the server's side is asked about a request, after so long without a word on this one in
-# any case: that also renews the lease of one that is held.
+# After so long without any message the server's side is asked about a request. After so long without one about this
+# request it is asked in any case, which also renews the lease of a held request.
 PROBE_SECONDS = 3.0
 PROBE_ANYWAY_SECONDS = 15.0
 # A probe to a server's side that is online is answered within milliseconds.
@@ -143,7 +143,7 @@ class DeviceBridge:
     def _test_access(self) -> None:
         """Ask the server's side about a request that never was; log an error if no answer comes.
 
-        A broker grants every subscription, and keeps back without a word what the access list forbids to read.
+        A broker grants every subscription, and silently keeps back what the access list forbids to read.
         """
         message_id, waiting = secrets.token_bytes(frames.ID_BYTES), _Waiting(heard=self._clock())
         with self._lock:

@@ -16,12 +16,12 @@ from .server import ServerBridge
 from .upstream import Upstream
 
 NAME = "direct"
-# A SuperNode has up to four connections and, beside the one that is held, up to four requests at a time.
+# A SuperNode has up to four connections: one with a held request, the others with up to four requests at a time.
 MAX_CONNECTIONS = 256
 MAX_RUNNING = 256
-# Bytes of bodies that the HTTP server takes, and of requests and of responses between the two sides.
+# Bytes of bodies that the HTTP server takes without the one that may exceed it; all of them fit between the two sides.
 MAX_BODIES_BYTES = 128 * 2**20
-MAX_BYTES = 256 * 2**20
+MAX_BYTES = 192 * 2**20
 
 
 class Wire:

@@ -35,7 +35,7 @@ MAX_MESSAGE_BYTES = 32 * 2**20
 # Bytes of messages of one sender that are joined or worked on at a time: a device sends 64 MiB of bodies, with heads.
 MAX_SENDER_BYTES = 68 * 2**20
 MAX_PENDING_MESSAGES = 256
-# What a frame that waits for the others takes beside its piece.
+# Memory of a frame that waits for the others, without its piece.
 FRAME_OVERHEAD = 512
 # Smaller pieces would cost more memory in bookkeeping than they carry.
 MIN_PIECE_BYTES = 1024
@@ -248,7 +248,7 @@ class Assembler:
             self.drop(next(iter(self._pending)))
         if self._announced + frame.size > self._max_bytes or len(self._pending) >= MAX_PENDING_MESSAGES:
             messages = len(self._pending) + len(self._joined)
-            raise FrameError(f"no room for {frame.size} bytes beside {messages} messages of the same sender")
+            raise FrameError(f"no room for {frame.size} bytes more: the sender has {messages} messages here")
         self._announced += frame.size
         pending = _Pending(frame.count, frame.size, self._budget.claim(self._account), now)
         return self._pending.setdefault(frame.id, pending)

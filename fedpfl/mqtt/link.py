@@ -2,7 +2,7 @@
 
 What paho leaves open is settled here: sessions that outlive connections, a limit on what is on its way (publishing
 waits instead of piling up), the broker's limit on a message's size, and the reasons for which there is no connection,
-in words.
+as readable text.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Link:
         until = None if timeout is None else time.monotonic() + timeout
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = SESSION_SECONDS if self._persistent else 0
-        # Not this side's own --max-chunk: the broker drops without a word what is larger than the receiver announced.
+        # Not this side's own --max-chunk: the broker silently drops what is larger than the receiver announced.
         properties.MaximumPacketSize = MAX_CHUNK + PACKET_OVERHEAD
         while not self._stopping.is_set():
             try:
@@ -162,7 +162,7 @@ class Link:
 
     @property
     def where(self) -> str:
-        """The broker in words."""
+        """The broker as a text for people."""
         return f"{self._account.host}:{self._account.port}"
 
     @property

@@ -69,7 +69,7 @@ class _Exchange:
     device: str
     id: bytes
     touched: float
-    claim: Claim  # of the response's bytes
+    claim: Claim  # for the response
     content: bytes | memoryview = b""
     cancelled: bool = False
     superseded: bool = False

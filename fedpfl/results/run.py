@@ -19,7 +19,6 @@ Only the user may enter the folder. Everything that a resumed run reads carries 
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
 import os
@@ -37,7 +36,7 @@ import numpy as np
 from ..client.state import ClientState
 from ..core import parts
 from ..core.errors import ConfigError, DamagedFile, StateError
-from ..core.files import private_folder, write_atomically
+from ..core.files import locked, private_folder, write_atomically
 from ..core.stored import Stored, from_json_line, json_line, read_arrays, read_toml, write_arrays, write_toml
 from ..rules import Rule
 from ..setup.config import Config
@@ -149,18 +148,16 @@ class RunFolder:
         StateError
             One does so now.
         """
-        with (self.path / ".lock").open("ab") as file:
-            for last in (False, True):
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if last:
-                        words = "the run is going on in another process; wait for it, or end it"
-                        raise StateError(f"{self.path}: {words}") from None
-                    time.sleep(0.1)  # the bridge holds it for a moment when it looks whether the run goes on
-                except OSError:  # a file system that knows no locks
-                    break
+        for last in (False, True):
+            try:
+                lock = locked(self.path / ".lock", wait=False)
+                break
+            except BlockingIOError:
+                if last:
+                    words = "the run is going on in another process; wait for it, or end it"
+                    raise StateError(f"{self.path}: {words}") from None
+                time.sleep(0.1)  # the bridge holds it for a moment when it looks whether the run goes on
+        with lock:
             yield
 
     def describe(

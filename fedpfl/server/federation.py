@@ -92,14 +92,12 @@ def _run(
 ) -> None:
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
     finished, state = _resumed(folder, config) if config.run.resume else (0, None)
-    task, identities = folder.task(), dict[str, str]()
     if isinstance(grid, Transport):
         transport = grid
     else:
+        task = folder.task()
         transport = FlowerTransport(grid, config.run, task["state_key"], task.get("identities"))
     found = transport.find_clients(config)
-    if isinstance(transport, FlowerTransport):
-        identities = transport.identities()
     total = int(next(iter(found.values())).config["num-clients"])
     least = config.run.enough_clients(total)
     descriptions = leave_out_others(found, least)
@@ -122,7 +120,7 @@ def _run(
             *config.robust.remarks(config.run.asked(clients), sharing.layout.size), *untuned(config), *scored(config),
             *unused(run_config, config.method.name), *_remarks(descriptions), *_absent(descriptions, total),
         ]  # fmt: skip
-        folder.describe(shape, classes, remarks, vocabulary, division, identities)
+        folder.describe(shape, classes, remarks, vocabulary, division, transport.identities())
     remarks = folder.task().get("remarks", [])
     if watch is not None:
         watch.described(remarks)

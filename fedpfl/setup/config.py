@@ -19,13 +19,12 @@ from ..core.settings import setting
 from ..data.settings import DataSettings
 from ..methods import Method, find, known
 from ..methods import names as method_names
+from ..methods.base import REFUSABLE
 from ..models import TrainableSettings
 from ..models import names as model_names
 from ..models import sources as model_sources
-from ..models.trainable import ALL
 from ..rules.averages import RobustSettings
 from ..rules.server_step import ServerStepSettings
-from ..training.losses import CROSS_ENTROPY
 from ..training.settings import TrainingSettings
 
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -187,12 +186,11 @@ class Config:
             allowed = f"must be above 0 for {own.needs_validation}"
             raise ConfigError("validation-fraction", data.validation_fraction, allowed)
         trainable = s.parse(TrainableSettings, values)
-        if trainable.trainable != ALL and own.needs_all:
-            allowed = f"must be {ALL} for {method.name}: it {own.needs_all}"
-            raise ConfigError("trainable", trainable.trainable, allowed)
-        if not training.kind.classes and own.needs_classes:
-            allowed = f"must be {CROSS_ENTROPY} for {method.name}: it {own.needs_classes}"
-            raise ConfigError("loss", training.loss, allowed)
+        given = {"personal-head": run.personal_head, "trainable": trainable.trainable, "loss": training.loss}
+        for key, why in own.refuses.items():
+            if given[key] != REFUSABLE[key]:
+                only = str(REFUSABLE[key]).lower()
+                raise ConfigError(key, given[key], f"must be {only} for {method.name}: it {why}")
         server, privacy = s.parse(ServerStepSettings, values), s.parse(PrivacySettings, values)
         rule = own.aggregation.rule
         if server.on and rule.no_server_step:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flwr.app import MessageType
 
-from ..core.claims import LARGEST, MAX_CLASSES, Claim, claim_of, problem
+from ..core.claims import LARGEST, MAX_CLASSES, Bounds, bounds_of, problem
 from ..core.federation import Client
 
 # Numbers that a reply must have: what is computed with here.
@@ -18,7 +18,7 @@ REQUIRED = {
 # Models that a reply may have the scores of: all three numbers, or none.
 TESTED = ("trained", "personalised", "global", "validation")
 # Where tests do not count what is right: below 0 where the mean of the targets predicts better than the model.
-EXPLAINED = Claim(float, -LARGEST, LARGEST, "the samples of the same test")
+EXPLAINED = Bounds(float, -LARGEST, LARGEST, "the samples of the same test")
 
 
 def problems(
@@ -59,15 +59,13 @@ def leave_out(metrics: dict[str, Any], bad: Iterable[str]) -> None:
 
 
 def _problem(key: str, value: object, client: Client, counted: bool, several: bool) -> str:
-    claim = claim_of(key)
-    if key.endswith("-correct") and not counted:
-        claim = EXPLAINED
+    bounds = EXPLAINED if key.endswith("-correct") and not counted else bounds_of(key)
     highest = None
     if key == "train-samples":
         highest = client.train_samples
     elif key in ("trained-samples", "personalised-samples", "global-samples"):
         highest = client.test_samples * (MAX_CLASSES if several else 1)
-    return problem(key, value, claim, highest)
+    return problem(key, value, bounds, highest)
 
 
 def _score(name: str) -> set[str]:

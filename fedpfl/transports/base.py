@@ -53,6 +53,10 @@ class Transport(ABC):
             A client cannot take part, or not all of them are there.
         """
 
+    def identities(self) -> dict[str, str]:
+        """Return what tells the nodes apart, by client; nothing where all clients are in this program."""
+        return {}
+
     def begin_round(self) -> None:  # noqa: B027  most transports have nothing to prepare
         """Prepare for a round, for example look for clients that have moved to other nodes."""
 

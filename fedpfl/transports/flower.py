@@ -79,7 +79,7 @@ class FlowerTransport(Transport):
             self._left_out = {node: reason for node, reason in self._left_out.items() if node in nodes}
             answers = {node: answer for node, answer in answers.items() if node in nodes}
             answers.update(self._query([n for n in nodes if n not in answers and n not in self._left_out], deadline))
-            expected = self._leave_out_others(answers, config.data.num_clients) or expected
+            expected = self._leave_out_misfits(answers, config.data.num_clients) or expected
             over = time.monotonic() > deadline
             if over:
                 for node in seen - answers.keys() - self._left_out.keys():
@@ -93,7 +93,7 @@ class FlowerTransport(Transport):
                 if numbers:
                     answers.update(self._query(sorted(numbers), deadline, numbers))
                     answers = {node: answer for node, answer in answers.items() if node not in self._left_out}
-                    self._leave_out_others(answers, expected)
+                    self._leave_out_misfits(answers, expected)
                     if len(answers) < expected and not over:
                         continue
                 if not any(UNNUMBERED in answer.config for answer in answers.values()):
@@ -223,7 +223,7 @@ class FlowerTransport(Transport):
         self._left_out[node] = printable(reason, 500)
         logger.log(WARNING, "fedpfl: node %d cannot take part: %s", node, self._left_out[node])
 
-    def _leave_out_others(self, answers: dict[int, Payload], num_clients: int) -> int:
+    def _leave_out_misfits(self, answers: dict[int, Payload], num_clients: int) -> int:
         """Leave out nodes that do not fit the others; return the number of clients, 0 while it is not known."""
         if not answers:
             return num_clients

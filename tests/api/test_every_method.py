@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from support import quick
 from torch import nn
 
 import fedpfl
@@ -65,13 +66,12 @@ REFUSED = {
 
 
 def run(method, model, tmp_path, **given):
-    quick = {key.replace("-", "_"): value for key, value in methods()[method].quick.items()}
     settings = {
         "num_server_rounds": 1, "local_epochs": 2, "batch_size": 32, "num_clients": 2, "train_samples": 64,
         "partitioner": "dirichlet-client", "test_samples": 16, "validation_fraction": 0.2, "quiet": True, "workers": 0,
         "output_dir": tmp_path / "runs", "state_dir": tmp_path / "state", "num_classes": 0,
     }  # fmt: skip
-    return fedpfl.run(method=method, model=model, **{**settings, **quick, **given})
+    return fedpfl.run(method=method, model=model, **{**settings, **quick(method), **given})
 
 
 def model_of(finished):

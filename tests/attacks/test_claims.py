@@ -90,11 +90,12 @@ FALSE_ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedper"])
-@pytest.mark.parametrize("what", FALSE_ANSWERS)
+# With a personal head clients may have different numbers of classes.
+ASKED = [(m, what) for what in FALSE_ANSWERS for m in ("fedavg", "fedper") if (m, what) != ("fedper", "other classes")]
+
+
+@pytest.mark.parametrize(("method", "what"), ASKED)
 def test_a_false_answer_before_round_1_costs_that_client_alone_and_is_named(tmp_path, caplog, method, what):
-    if (method, what) == ("fedper", "other classes"):
-        pytest.skip("with a personal head clients may have different classes")
     change, why = FALSE_ANSWERS[what]
     folder = run(tmp_path, lying("query", change), method, num_server_rounds=1)
     line = folder.metrics()[0]

@@ -25,6 +25,7 @@ from fedpfl.client.state import ClientState
 from fedpfl.core.errors import DamagedFile, FedpflError, StateError
 from fedpfl.core.payload import Payload
 from fedpfl.core.stored import read_arrays, write_arrays
+from fedpfl.experiments.store import Store, plan
 from fedpfl.results.export import export_personal
 from fedpfl.results.run import RunFolder
 from fedpfl.server.federation import run_federation
@@ -406,10 +407,12 @@ def test_nobody_else_may_enter_what_a_run_leaves(tmp_path):
     before = os.umask(0)
     try:
         Place(tmp_path / "made").begin(1)
+        Store(tmp_path / "made" / "grid").prepare(plan({"method": "fedavg", "num-clients": 2}, seed=1))
     finally:
         os.umask(before)
     folders = [path for path in (tmp_path / "made").rglob("*") if path.is_dir()]
-    assert {"runs", "run", "checkpoint", "personal", "state", "client-00000"} <= {path.name for path in folders}
+    names = {path.name for path in folders}
+    assert {"runs", "run", "checkpoint", "personal", "state", "client-00000", "cells"} <= names
     assert {stat.S_IMODE(path.stat().st_mode) for path in [tmp_path / "made", *folders]} == {0o700}
     arrays = [*(tmp_path / "made").rglob("*.safetensors"), *(tmp_path / "made").rglob("noise.key")]
     assert {stat.S_IMODE(path.stat().st_mode) for path in arrays} == {0o600}

@@ -109,14 +109,24 @@ def test_the_run_goes_on_without_each_liar_and_names_it(tmp_path, method):
         np.testing.assert_array_equal(array, alone[name], err_msg=name)
 
 
+# 0.01 to 0.1 are usual; with 0.3 many of these runs diverge.
+HONEST = {
+    "slow": {"learning_rate": 0.03},
+    "fast": {"learning_rate": 0.2},
+    "noisy": {"dp_noise_multiplier": 3.0, "dp_clip_norm": 0.5, "wire_dtype": "float16"},
+}
+
+
 @pytest.mark.attacks
 @pytest.mark.parametrize("method", sorted(methods()))
-@pytest.mark.parametrize("rate", [0.03, 0.2])
-def test_nobody_honest_is_refused(tmp_path, method, rate):
-    # 0.01 to 0.1 are usual; with 0.3 and momentum many of these runs diverge.
-    given = settings(method, learning_rate=rate, num_server_rounds=4, dirichlet_alpha=0.3, fraction_train=0.6)
-    folder = simulate(tmp_path, 5, **given)
-    assert not any("norm" in why for failed in refused(folder).values() for why in failed.values())
+@pytest.mark.parametrize("kind", HONEST)
+def test_nobody_honest_is_refused(tmp_path, method, kind):
+    given = settings(method, **HONEST[kind], num_server_rounds=4, dirichlet_alpha=0.3, fraction_train=0.6)
+    if method == "pfedpara":  # it diverges with 0.02
+        given["learning_rate"] = 0.01
+    failed = refused(simulate(tmp_path, 5, **given))
+    assert len(failed) == 4
+    assert not any("norm" in why or "variances" in why for of_round in failed.values() for why in of_round.values())
 
 
 @pytest.mark.attacks

@@ -53,3 +53,11 @@ def test_a_file_of_one_s_own_is_refused_in_one_line(tmp_path, monkeypatch):
     with pytest.raises(ConfigError) as raised:
         fedpfl.run(method="mine:Mine", quiet=True)
     assert str(raised.value).startswith("method = 'Mine': has 'shedule', which nothing calls; did you mean 'schedule'")
+
+
+def test_only_settings_that_can_be_refused_are():
+    assert type("Mine", (fedpfl.Method,), {"refuses": {"loss": "needs classes"}})
+    with pytest.raises(
+        ConfigError, match=r"^method = 'Mine': refuses 'personal_head'; it can refuse personal-head, tr"
+    ):
+        type("Mine", (fedpfl.Method,), {"refuses": {"personal_head": "has none"}})

@@ -16,7 +16,7 @@ from fedpfl.setup.config import Config
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "tools"))
-import records  # noqa: E402
+import run_records as records  # noqa: E402
 
 GRIDS = sorted(records.RECORDS.glob("grids/*.json"))
 FILES = sorted(set(records.RECORDS.rglob("*.json")) - set(GRIDS))
@@ -30,7 +30,7 @@ def text_of(path: Path) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_says_what_its_records_say(page):
     text = text_of(page)
-    assert records.filled(text) == text, "python docs/tools/records.py writes it"
+    assert records.filled(text) == text, "python docs/tools/run_records.py writes it"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -27,7 +27,7 @@ from fedpfl.setup.config import Config
 pytest.importorskip("peft")
 
 SMALL = {"num_server_rounds": 2, "local_epochs": 2, "trainable": "lora", "lora_rank": 2, **FEW_SAMPLES}
-ALLOWED = [name for name, method in methods().items() if not method.needs_all]
+ALLOWED = [name for name, method in methods().items() if "trainable" not in method.refuses]
 
 
 @pytest.mark.parametrize("method", ALLOWED)

@@ -19,7 +19,7 @@ from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 
 QUICK = {"model": "mlp-200", "local_epochs": 1, "threads": 1, "feddecomp_lora_epochs": 0, "personal_head": True}
-REFUSED = sorted(name for name, method in methods().items() if method.no_personal_head)
+REFUSED = sorted(name for name, method in methods().items() if "personal-head" in method.refuses)
 
 
 def layout(method, classes=10, **settings):
@@ -48,7 +48,7 @@ def test_most_methods_share_a_classifier_and_some_cannot_keep_it():
 
 @pytest.mark.parametrize("method", REFUSED)
 def test_a_method_that_cannot_have_it_says_why(method):
-    reason = re.escape(methods()[method].no_personal_head)
+    reason = re.escape(methods()[method].refuses["personal-head"])
     with pytest.raises(ConfigError, match=f"personal-head = True: must be false for {method}: it {reason}"):
         Config.parse({"method": method, "personal-head": True})
 

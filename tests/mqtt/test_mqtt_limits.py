@@ -1,11 +1,14 @@
 """Shares of bytes and places, and warnings about what others send."""
 
 import logging
+import re
 import threading
 import time
+from pathlib import Path
 
 from waiting import HANG_SECONDS, InThread, wait_until
 
+from fedpfl.mqtt import direct, exchange, frames, local, parked, server
 from fedpfl.mqtt.limits import MAX_SENDERS, Budget, Complaints
 
 
@@ -118,3 +121,28 @@ def test_threads_share_a_budget_without_losing_count():
     for thread in threads:
         thread.join(HANG_SECONDS)
     assert (budget.held, budget._free, dict(budget._held)) == (0, 1000, {})
+
+
+def test_the_page_has_the_limits():
+    page = (Path(__file__).parents[2] / "docs" / "mqtt.md").read_text(encoding="utf-8")
+    rows = {}
+    for line in page.splitlines():
+        if line.endswith(" MiB |"):
+            _, process, parts, total, _ = (cell.strip() for cell in line.split("|"))
+            amounts, connections = re.findall(r"(\d+) MiB", parts), re.findall(r"128 KiB for each of (\d+)", parts)
+            rows[process] = [int(number) * 2**20 for number in amounts] + [
+                int(number) * 2**17 for number in connections
+            ]
+            assert total == f"{sum(rows[process]) // 2**20} MiB", process
+    message, for_each = frames.MAX_MESSAGE_BYTES, local.STEP_BYTES + exchange.MAX_HEAD_BYTES
+    assert rows == {
+        "server's side, for one device": [frames.MAX_SENDER_BYTES, server.MAX_RESPONSES_BYTES, parked.MAX_BYTES],
+        "server's side, for all devices": [server.MAX_BYTES, server.MAX_BYTES, parked.MAX_ALL_BYTES],
+        "device's side": [
+            local.MAX_BODIES_BYTES + message, frames.MAX_SENDER_BYTES, local.MAX_CONNECTIONS * for_each
+        ],
+        "`direct`": [
+            direct.MAX_BODIES_BYTES + message, direct.MAX_BYTES, 2 * direct.MAX_BYTES, parked.MAX_BYTES,
+            direct.MAX_CONNECTIONS * for_each,
+        ],
+    }  # fmt: skip

@@ -26,6 +26,7 @@ from fedpfl.rules.averages import (
 from fedpfl.rules.by_part import MeanByPart
 from fedpfl.rules.clusters import Clusters
 from fedpfl.rules.mean import Mean
+from fedpfl.rules.norms import distance
 from fedpfl.server.federation import run_federation
 from fedpfl.setup.config import Config
 
@@ -284,3 +285,18 @@ def test_a_cap_counts_in_each_part_and_for_prototypes(tmp_path):
         )
         changed = [name for name, array in free.items() if not np.array_equal(array, capped[name])]
         assert changed, method
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("size", [0, 1, 8192, 20_001])
+def test_distances_are_numpy_s(dtype, size):
+    rng = np.random.default_rng(size)
+    vector, start = (100 * rng.normal(size=(2, size))).astype(dtype)
+    expected = np.linalg.norm(np.float64(vector) - start)
+    assert distance(vector, start) == pytest.approx(expected, rel=1e-5)
+    assert distance(vector) == pytest.approx(np.linalg.norm(np.float64(vector)), rel=1e-5)
+
+
+def test_distances_of_values_whose_squares_are_too_large_for_float32_are_finite():
+    large = np.full(4, 3e38, np.float32)
+    assert distance(large, -large) == pytest.approx(12e38)

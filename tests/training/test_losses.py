@@ -17,7 +17,7 @@ from fedpfl.setup.config import Config
 from fedpfl.strategies.replies import problems
 from fedpfl.training.loop import evaluate
 
-ALLOWED = [name for name, method in methods().items() if not method.needs_classes]
+ALLOWED = [name for name, method in methods().items() if "loss" not in method.refuses]
 
 
 def file(path, targets):

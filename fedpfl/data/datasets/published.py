@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any, Iterable, Iterator
+from typing import Any, Iterable
 
 import numpy as np
 
 from ...core.errors import DataError
+from ...core.files import locked
 from ..dataset import Dataset, numbered
 from ..registry import dataset
 from ..settings import DataSettings
@@ -36,19 +36,6 @@ _TORCHVISION = {
 }
 
 
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold a lock on ``folder``: the processes of one run would otherwise download the same file over each other."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    with (folder / ".download.lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
 def _torchvision(settings: DataSettings, by_hand: str, parts: Iterable[dict[str, Any]], kind: str) -> list[Any]:
     """Return torchvision's data sets from ``data_dir``, downloading what is not there.
 
@@ -71,7 +58,8 @@ def _torchvision(settings: DataSettings, by_hand: str, parts: Iterable[dict[str,
             raise DataError(f"{name}: not in {folder}") from None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone(folder):
+        # The processes of one run would otherwise download the same file over each other.
+        with locked(folder / ".download.lock"):
             print(f"{name}: not in {folder}, downloading it (once)", file=sys.stderr, flush=True)
             return [make(str(folder), download=True, **part) for part in parts]
     except (RuntimeError, OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:

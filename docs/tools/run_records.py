@@ -8,11 +8,11 @@ and seed. A page has, on separate lines,
     <!-- end -->
 
 and between them what the function of that name makes of the records. Within a line the same two comments stand around a
-single number. ``python docs/tools/records.py``, which ``make docs`` runs, writes all of them, and
+single number. ``python docs/tools/run_records.py``, which ``make docs`` runs, writes all of them, and
 ``tests/docs/test_records.py`` fails where a page differs from its records.
 
-    python docs/tools/records.py add RUN NAME --row FedAvg --column 'Dir(0.1)' --command 'fedpfl …' --commit HASH
-    python docs/tools/records.py grid fedfac-figure-6 --scale paper --output-dir FOLDER --commit HASH
+    python docs/tools/run_records.py add RUN NAME --row FedAvg --column 'Dir(0.1)' --command 'fedpfl …' --commit HASH
+    python docs/tools/run_records.py grid fedfac-figure-6 --scale paper --output-dir FOLDER --commit HASH
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ def pages() -> list[Path]:
 
 def main() -> None:
     """Write all tables, or a record."""
-    parser = argparse.ArgumentParser(prog="records.py", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="run_records.py", description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="verb")
     add = commands.add_parser("add", help="write the record of a run")
     add.add_argument("run", type=Path, help="its folder")

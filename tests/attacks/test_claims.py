@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import re
+import resource
 
 import numpy as np
 import pytest
 from support import LocalGrid, federation
+from waiting import HANG_SECONDS
 
 from fedpfl.core.claims import DESCRIPTION, REPLY, require_description, require_metrics
 from fedpfl.core.errors import FedpflError, LayoutError, printable
@@ -121,6 +124,32 @@ def test_nothing_is_built_from_a_claim_of_many_classes(tmp_path, monkeypatch):
     ))  # fmt: skip
     run(tmp_path, lying("query", config(num_classes=24_000)), "fedper", num_server_rounds=1)
     assert built == [10]
+
+
+def most_memory(folder, lies, queue):
+    """Put the process's largest resident size into a queue: after honest runs, and after runs with each lie."""
+    for method in ("fedavg", "fedper"):
+        run(folder / method, LocalGrid, method)
+    queue.put(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    for what, kind in lies:
+        change = FALSE_ANSWERS[what][0] if kind == "query" else FALSE_REPLIES[what][1]
+        run(folder / f"{what}-{kind}", lying(kind, change), "fedper", num_server_rounds=1)
+    queue.put(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+@pytest.mark.attacks
+def test_no_lie_takes_200_mb_more_than_an_honest_run(tmp_path):
+    lies = [(what, "query") for what in FALSE_ANSWERS if what != "other classes"]
+    lies += [(what, kind) for what, (kind, _, _) in FALSE_REPLIES.items()]
+    spawn = multiprocessing.get_context("spawn")
+    queue = spawn.Queue()
+    process = spawn.Process(target=most_memory, args=(tmp_path, lies, queue))
+    process.start()
+    honest, with_lies = queue.get(timeout=HANG_SECONDS), queue.get(timeout=HANG_SECONDS)
+    process.join()
+    kib_of_a_mb = 1e6 / 1024
+    assert honest > 50 * kib_of_a_mb
+    assert with_lies - honest < 200 * kib_of_a_mb
 
 
 def test_a_run_whose_nodes_answer_wrongly_ends_at_once_with_each_reason_once(tmp_path):

@@ -1,4 +1,4 @@
-"""What an attacker who sees a client's update can tell of its images."""
+"""What an attacker can recover of a client's images from the client's update."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ..results.run import RunFolder
 from ..results.tables import Cell, Spread, Table
 from ..training.loop import run_phase
 from ..training.phase import Batch, Phase
+from .cache import cached
 from .feature_maps import picture
 from .figure import Bars, Figure, Images
 from .inversion import ATTACKS, cosine_distance, label_from_bias
-from .kept import kept
-from .left import fresh_arrays, overwrite
 from .registry import NotRecorded, Result, analysis
 from .runs import grouped
+from .stored_models import fresh_arrays, overwrite
 
 BIAS = "head.bias"  # of the classifier
 
@@ -66,17 +66,7 @@ class AttackOptions:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attacked image.
-
-    Attributes
-    ----------
-    original, recovered : Tensor, shape (channels, height, width)
-        From −1 to 1.
-    psnr : float
-        In dB.
-    distance : float
-        How far the recovered image's gradients are from those that were seen: 1 − cos.
-    """
+    """An attacked image (from −1 to 1), what was recovered, its PSNR in dB, and 1 − cos between the gradients."""
 
     original: Tensor
     recovered: Tensor
@@ -92,20 +82,20 @@ def attack(runs: Sequence[RunFolder], options: AttackOptions) -> Result:
     """Recover clients' training images from their updates of the shared arrays; average and maximum PSNR.
 
     A client of the finished run follows the method's own schedule, one step of SGD for each of its phases, on a single
-    image; the difference of what it received and what it would send, divided by the learning rate, is what the attacker
-    sees. The attacker is the server: it knows the model's structure, the shared arrays, the method with its settings
-    and, unless told otherwise, the class, but no personal array and none of the client's data. Where phases depend on
-    data, its own are those of a client with one blank image of each class. It looks for the image whose gradients,
-    added over the phases, match.
+    image. The attacker sees the difference of what the client received and what it would send, divided by the learning
+    rate. The attacker is the server: it knows the model's structure, the shared arrays, the method with its settings
+    and, by default, the class, but no personal array and none of the client's data. Where phases depend on data, it
+    takes those of a client with one blank image of each class. It looks for the image whose gradients, added over the
+    phases, match.
 
     Notes
     -----
     FedDecomp (section 4.6) says that "the gradients of shared parameters can be obtained by the attacker" and that 5
-    images of each of 20 clients were attacked in rounds 10 to 50, but neither what the attacker puts in the place of
-    personal arrays, nor how many images a gradient is of, nor optimiser and steps. Here a run is attacked after its
-    last round. PSNR is torchmetrics', for images from 0 to 1: −10·log10 of the mean squared error over all values; the
-    paper divides by width · height only, which for colour images is 4.8 dB less. A PSNR says little without that of
-    an image that tells nothing: a uniform one as bright as the attacked images are on average stands beside it.
+    images of each of 20 clients were attacked in rounds 10 to 50. It does not say what replaces the personal arrays,
+    how many images a gradient is of, or which optimiser and steps were used. Here a run is attacked after its last
+    round. PSNR is torchmetrics', for images from 0 to 1: −10·log10 of the mean squared error over all values; the paper
+    divides by width · height only, which for colour images is 4.8 dB less. The PSNR of a uniform image, as bright as
+    the attacked images are on average, is given for comparison.
     """
     rows: list[list[Cell]] = []
     figures: list[Figure] = []
@@ -143,7 +133,7 @@ def attempts_of(run: RunFolder, options: AttackOptions) -> list[Attempt]:
         pictures = {key: torch.stack([getattr(a, key) for a in made]).numpy() for key in ("original", "recovered")}
         return {**pictures, "psnr": np.array([a.psnr for a in made]), "distance": np.array([a.distance for a in made])}
 
-    found = kept(run, "attack", options, compute)
+    found = cached(run, "attack", options, compute)
     return [
         Attempt(torch.from_numpy(original), torch.from_numpy(recovered), float(in_db), float(distance))
         for original, recovered, in_db, distance in zip(
@@ -153,45 +143,35 @@ def attempts_of(run: RunFolder, options: AttackOptions) -> list[Attempt]:
 
 
 def attack_run(run: RunFolder, options: AttackOptions) -> list[Attempt]:
-    """Attack images of a finished run's clients.
-
-    Raises
-    ------
-    ConfigError
-        The data are no images.
-    NotRecorded
-        The method sends nothing that it trains, or not what the label is inferred from.
-    StateError
-        A file of the run is missing or damaged.
-    """
+    """Attack images of a finished run's clients; the run must have images and send something that it trains."""
     if find_spec("torchmetrics") is None:
         raise FedpflError("the attack needs torchmetrics: pip install torchmetrics")
-    left = Simulation.of(run)
-    if left.engine.data.vocabulary or len(left.engine.data.input_shape) != 3:
-        raise ConfigError("dataset", left.engine.config.data.dataset, "holds no images, so there are none to recover")
-    clients = [client.id for client in left.rule.participants]
+    stored = Simulation.of(run)
+    if stored.engine.data.vocabulary or len(stored.engine.data.input_shape) != 3:
+        raise ConfigError("dataset", stored.engine.config.data.dataset, "holds no images, so there are none to recover")
+    clients = [client.id for client in stored.rule.participants]
     rng = generator(options.attack_seed, "attacked clients")
     chosen = sorted(rng.choice(clients, min(options.clients, len(clients)), replace=False).tolist())
     attempts = []
     for client in chosen:
-        labels = left.engine.data.labels(client)
+        labels = stored.engine.data.labels(client)
         rng = generator(options.attack_seed, "attacked images", client)
         for place in sorted(rng.choice(len(labels), min(options.images, len(labels)), replace=False).tolist()):
-            attempts.append(_attack_image(left, client, place, options))
+            attempts.append(_attack_image(stored, client, place, options))
     return attempts
 
 
-def _attack_image(left: Simulation, client: int, place: int, options: AttackOptions) -> Attempt:
-    seen, local = observe(left, client, place, options.learning_rate)
+def _attack_image(stored: Simulation, client: int, place: int, options: AttackOptions) -> Attempt:
+    seen, local = observe(stored, client, place, options.learning_rate)
     if options.personal != "true":
-        seed = options.attack_seed if options.personal == "drawn" else left.engine.config.run.seed
+        seed = options.attack_seed if options.personal == "drawn" else stored.engine.config.run.seed
         personal = {name: ~sent for name, sent in seen.sent.items()}
-        overwrite(left, fresh_arrays(left, seed), personal)
-    seen = replace(seen, phases=_of_the_attacker(left, local))
+        overwrite(stored, fresh_arrays(stored, seed), personal)
+    seen = replace(seen, phases=_of_the_attacker(stored, local))
     label = seen.label
     if options.label == "inferred":
         if BIAS not in seen.names:
-            method = left.engine.config.method.name
+            method = stored.engine.config.method.name
             raise NotRecorded(f"{method} sends no {BIAS} from which the label could be inferred (label = known)")
         label = torch.tensor([label_from_bias(seen.gradients[seen.names.index(BIAS)])], device=seen.label.device)
     attempts = []
@@ -199,10 +179,10 @@ def _attack_image(left: Simulation, client: int, place: int, options: AttackOpti
         torch.manual_seed(torch_seed(options.attack_seed, "first guess", client, place, restart))
         start = torch.randn(seen.image.shape).clamp(-1, 1).to(seen.image.device)
         recovered = ATTACKS[options.kind](
-            lambda image: seen.of(left.engine.model, image, label), seen.gradients, start,
+            lambda image: seen.of(stored.engine.model, image, label), seen.gradients, start,
             options.iterations, options.tv, options.step * (10 if options.kind == "dlg" else 1),
         )  # fmt: skip
-        distance = float(cosine_distance(seen.of(left.engine.model, recovered, label), seen.gradients).detach())
+        distance = float(cosine_distance(seen.of(stored.engine.model, recovered, label), seen.gradients).detach())
         attempts.append((distance, recovered))
     distance, recovered = min(attempts, key=lambda attempt: attempt[0])
     return Attempt(seen.image[0].cpu(), recovered[0].cpu(), psnr(recovered, seen.image), distance)
@@ -210,20 +190,9 @@ def _attack_image(left: Simulation, client: int, place: int, options: AttackOpti
 
 @dataclass(frozen=True)
 class Seen:
-    """What the attacker sees of one step, and how it computes the same of a guess.
+    """What the attacker sees of one step, and how it computes the same for a guess.
 
-    Attributes
-    ----------
-    image, label : Tensor, shape (1, …), (1,)
-        The truth.
-    names : list of str
-        Parameters of which anything is sent and that a phase trains.
-    gradients : list of Tensor
-        Of what is sent of each, flat.
-    sent : dict of str to Tensor
-        Which entries of each of the model's arrays are sent, bool.
-    phases : list of Phase
-        By which gradients are computed.
+    ``gradients`` are flat, one for each of ``names``: of the entries that are sent (``sent``: bool arrays by name).
     """
 
     image: Tensor
@@ -254,62 +223,54 @@ class Seen:
         return [sums[name][self.sent[name]] for name in self.names]
 
 
-def observe(left: Simulation, client: int, place: int, learning_rate: float) -> tuple[Seen, LocalRound]:
+def observe(stored: Simulation, client: int, place: int, learning_rate: float) -> tuple[Seen, LocalRound]:
     """Let a client take one step of SGD for each phase on one of its images.
 
-    Returns
-    -------
-    tuple of (Seen, LocalRound)
-        What the server sees, with the client's phases; the client's round. The model is as the client had it before.
-
-    Raises
-    ------
-    NotRecorded
-        The method sends no parameter that was trained.
+    Return what the server sees and the client's round; the model is as it was before.
     """
-    local = _first(left.load(client, "train"), place)
+    local = _first(stored.load(client, "train"), place)
     image = Samples(local.samples.x[:1], local.samples.y[:1])
-    model = left.engine.model
-    sent = _sent(left)
+    model = stored.engine.model
+    sent = _sent(stored)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     arrays = {name: array.detach().clone() for name, array in model.state_dict().items()}
-    schedule = [phase for phase in left.engine.config.method.schedule(local) if phase.epochs]
+    schedule = [phase for phase in stored.engine.config.method.schedule(local) if phase.epochs]
     # One step of plain SGD, whatever a phase asks for.
     phases = [
         replace(
             phase, data=image, epochs=1, learning_rate=None, batch_size=None, optimizer=None, momentum=None,
-            weight_decay=None, groups=(), loss=phase.loss_with(left.engine.config.training),
+            weight_decay=None, groups=(), loss=phase.loss_with(stored.engine.config.training),
         )
         for phase in schedule
     ]  # fmt: skip
     settings = replace(
-        left.engine.config.training, optimizer="sgd", momentum=0.0, weight_decay=0.0, learning_rate=learning_rate
+        stored.engine.config.training, optimizer="sgd", momentum=0.0, weight_decay=0.0, learning_rate=learning_rate
     )
     torch.manual_seed(torch_seed(local.seed, "torch attack", client, place))
     for phase in phases:
         run_phase(model, phase, image, settings, np.random.default_rng(0))
-    privacy, sharing = left.engine.config.privacy, left.engine.sharing
+    privacy, sharing = stored.engine.config.privacy, stored.engine.sharing
     if privacy.on:  # as the client does before it sends; with a key that is no client's
-        own = left.engine.extras.copies
+        own = stored.engine.extras.copies
         state, key = model.state_dict(), f"attack {client} {place}".encode()
         besides = {name: state[of].cpu().numpy() for name, of in own.items()}
-        shared, besides = left.engine.private(local, sharing.get_shared(), besides, key)
+        shared, besides = stored.engine.private(local, sharing.get_shared(), besides, key)
         sharing.set_shared(shared)
         for name, of in own.items():
             state[of].copy_(torch.from_numpy(besides[name]))
     moved = {name: (before[name] - parameter.detach()) / learning_rate for name, parameter in model.named_parameters()}
     names = [name for name in moved if sent[name].any() and any(phase.train(name) for phase in phases)]
     if not names:
-        method = left.engine.config.method.name
+        method = stored.engine.config.method.name
         raise NotRecorded(f"{method} sends nothing that it trains, so there is nothing to attack")
     model.load_state_dict(arrays)
     gradients = [moved[name][sent[name]] for name in names]
     return Seen(image.x.contiguous(), image.y, names, gradients, sent, phases), local
 
 
-def _of_the_attacker(left: Simulation, local: LocalRound) -> list[Phase]:
+def _of_the_attacker(stored: Simulation, local: LocalRound) -> list[Phase]:
     """Return the phases as they are without the client's data: for one blank image of each class."""
-    method, classes = left.engine.config.method, local.num_classes
+    method, classes = stored.engine.config.method, local.num_classes
     y = torch.arange(classes, device=local.samples.y.device)
     blank = Samples(torch.zeros_like(local.samples.x[:1]).expand(classes, -1, -1, -1).contiguous(), y)
     guess = replace(
@@ -344,19 +305,19 @@ def _first(local: LocalRound, place: int) -> LocalRound:
     return replace(local, train_data=data, train_labels=lambda: local.train_labels()[order])
 
 
-def _sent(left: Simulation) -> dict[str, Tensor]:
+def _sent(stored: Simulation) -> dict[str, Tensor]:
     """Return which entries of each array of the loaded model travel.
 
-    Those that a message would overwrite, and of what a reply carries besides the copies of the model's own arrays: the
-    server has had them before, too, with the reply of an earlier round.
+    These are the entries that a message would overwrite, and the arrays whose copies a reply carries: the server has
+    those from the reply of an earlier round.
     """
-    sharing, model = left.engine.sharing, left.engine.model
+    sharing, model = stored.engine.sharing, stored.engine.model
     received, personal = sharing.get_shared(), sharing.get_personal()
     sharing.set_shared(np.full_like(received, math.nan))
     found = {name: torch.isnan(array) for name, array in model.state_dict().items()}
     sharing.set_shared(received)
     sharing.set_personal(personal)
-    for name in left.engine.extras.copies.values():
+    for name in stored.engine.extras.copies.values():
         found[name] = torch.ones_like(found[name])
     return found
 

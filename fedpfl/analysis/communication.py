@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .. import models
 from ..core.federation import new_clients
 from ..core.sharing import SPLIT, UNUSED_BUFFER, Sharing
+from ..results.history import History
 from ..results.run import RunFolder
 from ..results.tables import Cell, Table
 from ..setup.assembly import assemble, plain_model
 from ..setup.config import Config
 from .figure import Lines, Points
 from .registry import NoOptions, Result, analysis
-from .runs import array, best, grouped, require
+from .runs import array, grouped, require
 
 WIDTHS = {"float32": 4, "float16": 2}
 MB = MILLION = 1e6
@@ -25,16 +25,8 @@ MB = MILLION = 1e6
 class Traffic:
     """Bytes of a whole run.
 
-    Attributes
-    ----------
-    up, down : int
-        As counted: everything in the messages between server and clients.
-    up_theory, down_theory : int
-        Shared values times their width times transfers.
-    whole : int
-        As many transfers of the whole plain model in float32.
-    values, model : int
-        Values that travel in the last round, and of the whole model.
+    ``up`` and ``down`` are counted; the theory is shared values times their width times transfers. ``whole`` is as many
+    transfers of the whole plain model in float32. ``values`` travel in the last round, ``model`` is the whole model.
     """
 
     up: int
@@ -52,24 +44,25 @@ class Traffic:
 def communication(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     """Compare the bytes that were counted with shared values × width × transfers.
 
-    A client that trains gets and sends the shared values once, and gets them once more whenever clients are tested.
+    A client that trains receives and sends the shared values once. It receives them again whenever clients are tested.
     """
     rows: list[list[Cell]] = []
     series, sizes, bubbles = {}, {}, {}
     for group in grouped(runs):
         run = group.runs[0]
-        if not run.metrics():
+        history = run.history()
+        if not history.lines:
             continue
         t = traffic(run)
         rows.append([
             group.label, t.values, t.model, t.up / MB, t.up_theory / MB, t.down / MB, t.down_theory / MB,
             100 * (t.up + t.down) / t.whole,
         ])  # fmt: skip
-        series[group.label] = accuracy_over_traffic(run)
-        accuracy = best(run, "personalised", "accuracy")
+        series[group.label] = accuracy_over_traffic(history)
+        accuracy = history.best("personalised.accuracy")
         if accuracy is not None:
             # Methods whose models are sparse count their parameters themselves.
-            size = run.metrics()[-1].get("details", {}).get("parameters", t.model)
+            size = history.last("details.parameters") or t.model
             sizes[group.label], bubbles[group.label] = ([size / MILLION], [100 * accuracy]), [(t.up + t.down) / MB]
     require(rows, "a finished round", "nothing was sent")
     columns = ["run", "values shared", "of the model's", "up, MB", "up in theory", "down, MB", "down in theory",
@@ -84,14 +77,8 @@ def communication(runs: Sequence[RunFolder], options: NoOptions) -> Result:
 
 
 def traffic(run: RunFolder) -> Traffic:
-    """Count and compute the bytes of a run.
-
-    Raises
-    ------
-    StateError
-        A file of the run is missing or damaged.
-    """
-    config, task, lines = Config.parse(run.config()), run.described(), run.metrics()
+    """Return the bytes of a run, counted and computed."""
+    config, task, lines = Config.parse(run.config()), run.described(), run.history().lines
     shape, vocabulary = tuple(task["input_shape"]), task.get("vocabulary", 0)
     _, sharing = assemble(config, shape, task["num_classes"], vocabulary=vocabulary)
     plain = models.merged(plain_model(config, shape, task["num_classes"], vocabulary))
@@ -120,10 +107,7 @@ def _sizes(run: RunFolder, sharing: Sharing, rounds: Sequence[int]) -> Iterator[
         yield sizes[max(n for n in sizes if n < number)], sizes[max(n for n in sizes if n <= number)]
 
 
-def accuracy_over_traffic(run: RunFolder) -> tuple[list[float], list[float]]:
+def accuracy_over_traffic(history: History) -> tuple[list[float], list[float]]:
     """Return (MB so far, both ways; mean accuracy of the clients in percent) for each test."""
-    lines = run.metrics()
-    sums = itertools.accumulate(line["bytes_up"] + line["bytes_down"] for line in lines)
-    pairs = [(so_far / MB, 100 * line["personalised"]["accuracy"]) for so_far, line in zip(sums, lines, strict=True)
-             if "personalised" in line]  # fmt: skip
-    return [x for x, _ in pairs], [y for _, y in pairs]
+    moved, accuracies = history.traffic(), history.curve("personalised.accuracy")
+    return [moved[of] / MB for of in accuracies], [100 * accuracy for accuracy in accuracies.values()]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Sequence
 
+from ..results.history import History, worst_tenth
 from ..results.run import RunFolder
 from ..results.tables import Cell, Table
 from .registry import NoOptions, Result, analysis
-from .runs import bars, grouped, last_accuracies, require
-
-WORST = 0.1
+from .runs import bars, grouped, require
 
 
 def std(accuracies: Sequence[float]) -> float:
@@ -19,14 +17,9 @@ def std(accuracies: Sequence[float]) -> float:
     return statistics.pstdev(accuracies)
 
 
-def worst_tenth(accuracies: Sequence[float]) -> float:
-    """Return the mean of the worst tenth of the clients, at least one."""
-    return statistics.fmean(sorted(accuracies)[: max(1, math.floor(WORST * len(accuracies)))])
-
-
 def best_tenth(accuracies: Sequence[float]) -> float:
     """Return the mean of the best tenth of the clients, at least one."""
-    return statistics.fmean(sorted(accuracies)[-max(1, math.floor(WORST * len(accuracies))) :])
+    return statistics.fmean(sorted(accuracies)[-max(1, len(accuracies) // 10) :])
 
 
 COLUMNS: dict[str, Callable[[Sequence[float]], float]] = {
@@ -47,9 +40,9 @@ def fairness(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     return Result([table], [bars("Fairness", "percent", list(COLUMNS)[:4], rows)])
 
 
-def _of_clients(number: Callable[[Sequence[float]], float]) -> Callable[[RunFolder], float | None]:
-    def of_run(run: RunFolder) -> float | None:
-        each = last_accuracies(run)
-        return number(list(each.values())) if each else None
+def _of_clients(number: Callable[[Sequence[float]], float]) -> Callable[[History], float | None]:
+    def of_run(history: History) -> float | None:
+        accuracies = list(history.last_test().values())
+        return number(accuracies) if accuracies else None
 
     return of_run

@@ -17,7 +17,7 @@ from ..results.run import RunFolder
 from ..results.tables import Cell, Table
 from .figure import Images
 from .registry import NotRecorded, Result, analysis
-from .runs import Group, grouped
+from .runs import RunGroup, grouped
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,8 @@ class FeatureMapOptions:
 def feature_maps(runs: Sequence[RunFolder], options: FeatureMapOptions) -> Result:
     """Show a client's activations in the first split convolution of a run of ``fedfac`` or ``fedsplit``.
 
-    Other runs are shown beside it at the same filters, whatever those are to them, as the paper does with FedAvg. A map
-    is scaled to 0 … 1 by itself. The table has how much the maps of a kind vary within a map (standard deviation over
-    mean magnitude, averaged), before they are scaled.
+    Other runs are shown at the same filters, as the paper does with FedAvg. Each map is scaled to 0 … 1. The table has
+    how much the maps vary within a map before they are scaled: standard deviation over mean magnitude, averaged.
     """
     groups = grouped(runs)
     reference = next((found for group in groups for found in [_split_layer(group, options)] if found), None)
@@ -48,10 +47,10 @@ def feature_maps(runs: Sequence[RunFolder], options: FeatureMapOptions) -> Resul
     layer, shared = reference
     figures, rows = [], []
     for group in groups:
-        left = Simulation.of(group.runs[0])
-        left.load(options.client)
-        images = left.engine.test_samples(options.client).x[: options.images]
-        maps = _activations(left, layer, len(shared), images, group.label)
+        stored = Simulation.of(group.runs[0])
+        stored.load(options.client)
+        images = stored.engine.test_samples(options.client).x[: options.images]
+        maps = _activations(stored, layer, len(shared), images, group.label)
         row: list[Cell] = [group.label]
         for kind, chosen in (("shared", shared), ("personal", ~shared)):
             of_kind = maps[:, np.flatnonzero(chosen)]
@@ -66,18 +65,18 @@ def feature_maps(runs: Sequence[RunFolder], options: FeatureMapOptions) -> Resul
     return Result([Table(f"Variation within the feature maps of {layer}", columns, rows)], list(figures))
 
 
-def _split_layer(group: Group, options: FeatureMapOptions) -> tuple[str, np.ndarray] | None:
+def _split_layer(group: RunGroup, options: FeatureMapOptions) -> tuple[str, np.ndarray] | None:
     """Return the first split convolution of a group's first run and which of its channels are shared (bool)."""
-    left = Simulation.of(group.runs[0])
-    if options.client not in left.rule.clients:
-        raise ConfigError("client", options.client, f"{group.label} has the clients 0 … {len(left.rule.clients) - 1}")
-    left.load(options.client)
-    sharing = left.engine.sharing
+    stored = Simulation.of(group.runs[0])
+    if options.client not in stored.rule.clients:
+        raise ConfigError("client", options.client, f"{group.label} has the clients 0 … {len(stored.rule.clients) - 1}")
+    stored.load(options.client)
+    sharing = stored.engine.sharing
     if not isinstance(sharing, ChannelSharing):
         return None
     own = sharing.personal_elements()
     for names in sharing.channels.layers:
-        weight = left.engine.model.state_dict()[names[0]]
+        weight = stored.engine.model.state_dict()[names[0]]
         if weight.dim() == 4:
             personal = own.get(names[0], torch.zeros_like(weight, dtype=torch.bool)).flatten(1).any(1)
             return names[0].rpartition(".")[0], ~personal.cpu().numpy()
@@ -85,16 +84,16 @@ def _split_layer(group: Group, options: FeatureMapOptions) -> tuple[str, np.ndar
 
 
 @torch.no_grad()
-def _activations(left: Simulation, layer: str, filters: int, images: Tensor, label: str) -> np.ndarray:
+def _activations(stored: Simulation, layer: str, filters: int, images: Tensor, label: str) -> np.ndarray:
     """Return what a layer puts out, shape (images, filters, height, width)."""
-    model = left.engine.model.eval()
+    model = stored.engine.model.eval()
     modules = dict(model.named_modules())
     if layer not in modules:
         raise ConfigError("run", label, f"its model has no layer called {layer}; compare runs of one model")
     seen: list[Tensor] = []
     handle = modules[layer].register_forward_hook(lambda module, inputs, output: seen.append(output))
     try:
-        left.engine.config.method.personalised(model)(images)
+        stored.engine.config.method.personalised(model)(images)
     finally:
         handle.remove()
     maps = seen[0].cpu().numpy()

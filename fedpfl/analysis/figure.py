@@ -1,6 +1,7 @@
 """Figures as plain data: what an analysis shows, without anything that draws it.
 
-Every class says what it holds and can be written for other programs: numbers as CSV, images as NumPy's ``.npz``.
+Every class checks that its parts fit together (``ValueError``), and can be written for other programs: numbers as CSV,
+images as NumPy's ``.npz``. Titles and labels are texts with units.
 """
 
 from __future__ import annotations
@@ -18,99 +19,68 @@ XY = tuple[Sequence[float], Sequence[float]]
 
 
 @dataclass(frozen=True)
-class Lines:
-    """Curves in one pair of axes.
-
-    Parameters
-    ----------
-    title, x_label, y_label : str
-        Words, with units.
-    series : dict of str to (xs, ys)
-        By the name in the legend; as many x as y.
-    bands : dict of str to sequence of float
-        For the series that have them: half the width of a band around the curve at each x, a standard deviation.
-    log_x : bool
-        Whether the x axis is logarithmic; all x are above 0 then.
-    """
+class _Series:
+    """Series of (xs, ys) by the name in the legend, in one pair of axes."""
 
     title: str
     x_label: str
     y_label: str
     series: Mapping[str, XY]
+
+    def _check(self, third: Mapping[str, Sequence[float]], what: str) -> None:
+        for name, (xs, ys) in self.series.items():
+            if len(xs) != len(ys):
+                raise ValueError(f"{self.title}: {name} has {len(xs)} x for {len(ys)} y")
+        for name, values in third.items():
+            if name not in self.series or len(values) != len(self.series[name][0]):
+                raise ValueError(f"{self.title}: {name} has {len(values)} {what}, not one for each of its points")
+
+    def _file(self, third: Mapping[str, Sequence[float]], head: str) -> tuple[str, bytes]:
+        rows: list[list[Cell]] = []
+        for name, (xs, ys) in self.series.items():
+            for x, y, value in zip(xs, ys, third.get(name, [None] * len(xs)), strict=True):
+                rows.append([name, x, y, *([value] if third else [])])
+        return _csv(self.title, ["series", self.x_label, self.y_label, *([head] if third else [])], rows)
+
+
+@dataclass(frozen=True)
+class Lines(_Series):
+    """Curves.
+
+    ``bands`` has half the width of a band around a curve at each x, a standard deviation. With ``log_x`` all x are
+    above 0.
+    """
+
     bands: Mapping[str, Sequence[float]] = field(default_factory=dict)
     log_x: bool = False
 
     def __post_init__(self) -> None:
-        _same_length(self.title, self.series)
-        for name, widths in self.bands.items():
-            if name not in self.series or len(widths) != len(self.series[name][0]):
-                raise ValueError(f"{self.title}: the band of {name} has {len(widths)} widths, not one for each x")
+        self._check(self.bands, "widths")
 
     def file(self) -> tuple[str, bytes]:
         """Return (ending, content) of a file with the numbers."""
-        columns, rows = ["series", self.x_label, self.y_label], _long(self.series)
-        if self.bands:
-            widths = [w for name, (xs, _) in self.series.items() for w in self.bands.get(name, [None] * len(xs))]
-            columns = [*columns, "std"]
-            rows = [[*row, width] for row, width in zip(rows, widths, strict=True)]
-        return _csv(self.title, columns, rows)
+        return self._file(self.bands, "std")
 
 
 @dataclass(frozen=True)
-class Points:
-    """Points, or bubbles where they have sizes.
+class Points(_Series):
+    """Points, or bubbles whose areas are relative to each other (``sizes``). With ``log_x`` all x are above 0."""
 
-    Parameters
-    ----------
-    title, x_label, y_label : str
-        Words, with units.
-    series : dict of str to (xs, ys)
-        By the name in the legend.
-    sizes : dict of str to sequence of float
-        Areas of the bubbles of each series, relative to each other; none for plain points.
-    size_label : str
-        What they mean.
-    log_x : bool
-        Whether the x axis is logarithmic; all x are above 0 then.
-    """
-
-    title: str
-    x_label: str
-    y_label: str
-    series: Mapping[str, XY]
     sizes: Mapping[str, Sequence[float]] = field(default_factory=dict)
     size_label: str = ""
     log_x: bool = False
 
     def __post_init__(self) -> None:
-        _same_length(self.title, self.series)
-        for name, sizes in self.sizes.items():
-            if name not in self.series or len(sizes) != len(self.series[name][0]):
-                raise ValueError(f"{self.title}: {name} has {len(sizes)} sizes, not one for each of its points")
+        self._check(self.sizes, "sizes")
 
     def file(self) -> tuple[str, bytes]:
         """Return (ending, content) of a file with the numbers."""
-        columns, rows = ["series", self.x_label, self.y_label], _long(self.series)
-        if self.sizes:
-            sizes = [size for name, (xs, _) in self.series.items() for size in self.sizes.get(name, [None] * len(xs))]
-            columns = [*columns, self.size_label]
-            rows = [[*row, size] for row, size in zip(rows, sizes, strict=True)]
-        return _csv(self.title, columns, rows)
+        return self._file(self.sizes, self.size_label)
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars in groups.
-
-    Parameters
-    ----------
-    title, y_label : str
-        Words, with units.
-    groups : sequence of str
-        Names along the axis.
-    values : dict of str to sequence
-        By the name in the legend, one height for each group; None where there is no bar.
-    """
+    """Bars in groups: by the name in the legend, one height for each group; None where there is no bar."""
 
     title: str
     y_label: str
@@ -130,15 +100,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Distributions:
-    """Groups of values of which each value is shown.
-
-    Parameters
-    ----------
-    title, x_label : str
-        Words, with units.
-    groups : dict of str to sequence of float
-        By name; at least one value in each.
-    """
+    """Groups of at least one value, each value of which is shown."""
 
     title: str
     x_label: str
@@ -156,18 +118,9 @@ class Distributions:
 
 @dataclass(frozen=True)
 class Heatmap:
-    """A matrix.
+    """A matrix with names of its rows and columns; NaN where there is no value.
 
-    Parameters
-    ----------
-    title, x_label, y_label : str
-        Words, with units.
-    values : ndarray
-        Shape (len(rows), len(columns)); NaN where there is no value.
-    rows, columns : sequence of str
-        Names along the axes.
-    limits : (float, float), optional
-        Values at the ends of the scale of colours, where matrices are to be compared; by default the matrix's own.
+    ``limits`` are the values at the ends of the scale of colours, by default the matrix's own.
     """
 
     title: str
@@ -191,15 +144,7 @@ class Heatmap:
 
 @dataclass(frozen=True)
 class Division:
-    """Who has how many samples of which class.
-
-    Parameters
-    ----------
-    title : str
-        Words.
-    counts : ndarray of int, shape (clients, classes)
-        Training samples.
-    """
+    """The number of training samples by client and class, shape (clients, classes)."""
 
     title: str
     counts: np.ndarray
@@ -213,17 +158,7 @@ class Division:
 
 @dataclass(frozen=True)
 class Images:
-    """Images in rows.
-
-    Parameters
-    ----------
-    title : str
-        Words.
-    rows : dict of str to sequence of ndarray
-        By the row's name; each image (height, width) in grey or (height, width, 3) in colour, from 0 to 1.
-    captions : dict of str to sequence of str
-        For the rows that have them, one for each image.
-    """
+    """Rows of images, (height, width) in grey or (height, width, 3) in colour, from 0 to 1; some rows have captions."""
 
     title: str
     rows: Mapping[str, Sequence[np.ndarray]]
@@ -250,15 +185,5 @@ def file_name(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
-def _long(series: Mapping[str, XY]) -> list[list[Cell]]:
-    return [[name, x, y] for name, (xs, ys) in series.items() for x, y in zip(xs, ys, strict=True)]
-
-
 def _csv(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> tuple[str, bytes]:
     return "csv", Table(title, columns, rows).csv().encode()
-
-
-def _same_length(title: str, series: Mapping[str, XY]) -> None:
-    for name, (xs, ys) in series.items():
-        if len(xs) != len(ys):
-            raise ValueError(f"{title}: {name} has {len(xs)} x for {len(ys)} y")

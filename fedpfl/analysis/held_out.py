@@ -9,9 +9,9 @@ from ..results.new_clients import MODES, try_new_clients
 from ..results.run import RunFolder
 from ..results.tables import Cell, Spread, Table
 from .registry import NoOptions, Result, analysis
-from .runs import Group, bars, grouped, require
+from .runs import RunGroup, bars, grouped, require
 
-# Of a method that shares everything, local-train is the global model as it is, and fine-tune what FedFac calls FedAvg+.
+# If a method shares everything, local-train is its global model, and fine-tune what FedFac calls FedAvg+.
 HEADS = {"local-train": "LocalTrain, %", "ensemble": "Ensemble, %", "fine-tune": "fine-tuned (+), %"}
 
 
@@ -40,5 +40,5 @@ def new_clients(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     return Result([table], [bars("New clients", "percent", [HEADS[mode] for mode in MODES], rows)])
 
 
-def _accuracy(group: Group, mode: str) -> Spread:
+def _accuracy(group: RunGroup, mode: str) -> Spread:
     return Spread.of([100 * try_new_clients(run, mode)["weighted"] for run in group.runs])

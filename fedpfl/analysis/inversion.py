@@ -50,18 +50,13 @@ def by_cosine(
     target : sequence of Tensor
         What it saw.
     start : Tensor, shape (1, channels, height, width)
-        The first guess.
+        The first guess, from −1 to 1 as the result.
     iterations : int
-        Steps.
+        Number of steps.
     tv : float
         Weight of the total variation.
     step : float
-        Adam's step at first.
-
-    Returns
-    -------
-    Tensor
-        The guess of the shape of ``start``, from −1 to 1.
+        Adam's first step.
     """
     image = start.clone().requires_grad_(True)
     optimizer = torch.optim.Adam([image], lr=step)
@@ -83,7 +78,7 @@ def by_squares(
     """Match the gradients themselves: squared distance, L-BFGS; parameters as in :func:`by_cosine`, ``tv`` as well.
 
     The distance is divided by that of a gradient of zeros, so that ``tv`` and tolerances mean the same for all models.
-    Where the search goes astray and ends in no numbers, the last guess that was finite is returned.
+    If the search ends in values that are not finite, the last finite guess is returned.
     """
     image = start.clone().requires_grad_(True)
     optimizer = torch.optim.LBFGS(
@@ -96,13 +91,13 @@ def by_squares(
         (image.grad,) = torch.autograd.grad(loss, [image])
         return loss
 
-    kept = start
+    last = start
     for _ in range(max(1, iterations // STEPS_OF_LBFGS)):
         optimizer.step(closure)  # type: ignore[arg-type, no-untyped-call]
         if not torch.isfinite(image).all():
             break
-        kept = image.detach().clone()
-    return kept.clamp(LOW, HIGH)
+        last = image.detach().clone()
+    return last.clamp(LOW, HIGH)
 
 
 ATTACKS = {"cosine": by_cosine, "dlg": by_squares}
@@ -111,7 +106,7 @@ ATTACKS = {"cosine": by_cosine, "dlg": by_squares}
 def label_from_bias(gradient: Tensor) -> int:
     """Return the class of a single sample from the gradient of the classifier's bias, shape (classes,).
 
-    That is softmax − one-hot under cross-entropy, and negative for the true class alone (Zhao, Mopuri, Bilen: iDLG:
-    Improved Deep Leakage from Gradients, 2020).
+    Under cross-entropy that gradient is softmax − one-hot, which is negative for the true class alone (Zhao, Mopuri,
+    Bilen: iDLG: Improved Deep Leakage from Gradients, 2020).
     """
     return int(gradient.argmin())

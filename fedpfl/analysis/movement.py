@@ -6,14 +6,15 @@ import statistics
 from collections.abc import Sequence
 from functools import partial
 
+from ..results.history import History
 from ..results.run import RunFolder
 from ..results.tables import Cell, Table
 from .figure import Lines
 from .registry import NoOptions, Result, analysis
-from .runs import best, curve, grouped, last, mean_curve, require
+from .runs import grouped, require
 
 HOW = "diagnostics = true records it"
-SHARED, PERSONAL = "shared-change", "personal-change"
+DRIFT, SHARED, PERSONAL = "details.drift", "details.shared-change", "details.personal-change"
 
 
 @analysis("model-difference", "Mean distance of the clients' shared arrays from their mean (FedDecomp, figure 6)")
@@ -22,11 +23,11 @@ def model_difference(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     rows: list[list[Cell]] = []
     series = {}
     for group in grouped(runs):
-        rounds, values = mean_curve(group.runs, "drift")
+        rounds, values = group.mean_curve(DRIFT)
         if not rounds:
             continue
         series[group.label] = rounds, values
-        of_rounds = group.spread(lambda run: _mean(curve(run, "drift")[1]))
+        of_rounds = group.spread(_mean_drift)
         rows.append([group.label, values[0], values[-1], of_rounds])
     require(rows, "the distance of the clients' models", HOW)
     columns = ["run", "first round", "last round", "mean of all rounds"]
@@ -40,14 +41,14 @@ def movement(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     rows: list[list[Cell]] = []
     series = {}
     for group in grouped(runs):
-        shared, personal = group.spread(partial(last, name=SHARED)), group.spread(partial(last, name=PERSONAL))
+        shared, personal = (group.spread(partial(History.last, number=number)) for number in (SHARED, PERSONAL))
         if shared is None and personal is None:
             continue
         ratio = personal.mean / shared.mean if personal and shared and shared.mean else None
-        accuracy = group.percent(lambda run: best(run, "personalised", "accuracy"))
+        accuracy = group.percent(lambda history: history.best("personalised.accuracy"))
         rows.append([group.label, shared, personal, ratio, accuracy])
         for name, symbol in ((SHARED, "Δσ"), (PERSONAL, "Δτ")):
-            rounds, values = mean_curve(group.runs, name)
+            rounds, values = group.mean_curve(name)
             if rounds:
                 series[f"{group.label}, {symbol}"] = rounds, values
     require(rows, "the movement of its arrays", HOW)
@@ -56,5 +57,6 @@ def movement(runs: Sequence[RunFolder], options: NoOptions) -> Result:
                   [Lines("Movement since the start", "round", "distance", series)])  # fmt: skip
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def _mean_drift(history: History) -> float | None:
+    values = history.curve(DRIFT).values()
     return statistics.fmean(values) if values else None

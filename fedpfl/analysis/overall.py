@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from ..results.history import History
 from ..results.run import RunFolder
 from ..results.tables import Cell, Table
 from .figure import Lines
 from .registry import NoOptions, Result, analysis
-from .runs import best, grouped, require
+from .runs import grouped, require
+
+GLOBAL, PERSONAL = "global.accuracy", "personalised.weighted"
 
 
 def ratio(g: float, p: float) -> float:
@@ -30,17 +34,17 @@ def overall(runs: Sequence[RunFolder], options: NoOptions) -> Result:
 
     Notes
     -----
-    The paper prints log10(g/p), which says how little a method's global model falls behind its personal ones, and is 0
-    for methods with one model. Its table 3 and its words on figure 7 (FedReG is ahead "apart from the traditional FL
-    algorithm") fit that: with log10(g·p) it would be ahead of those as well. log10(g·p), which also counts how good
-    both are, is in the table beside it.
+    The paper prints log10(g/p): how little the global model falls behind the personal ones; it is 0 for methods with
+    one model. Its table 3 and its text on figure 7 (FedReG is ahead "apart from the traditional FL algorithm") fit
+    that: with log10(g·p) it would be ahead of those as well. log10(g·p), which also counts how good both are, is in the
+    table, too.
     """
     rows: list[list[Cell]] = []
     series: dict[str, tuple[list[float], list[float]]] = {}
     for group in grouped(runs, "clients"):
-        g = group.percent(lambda run: best(run, "global", "accuracy"))
-        p = group.percent(lambda run: best(run, "personalised", "weighted"))
-        metric, other = group.spread(lambda run: _of(run, ratio)), group.spread(lambda run: _of(run, product))
+        g = group.percent(lambda history: history.best(GLOBAL))
+        p = group.percent(lambda history: history.best(PERSONAL))
+        metric, other = (group.spread(partial(_of, metric=metric)) for metric in (ratio, product))
         if g is None or p is None or metric is None:
             continue
         rows.append([group.label, group.clients, g, p, metric, other])
@@ -55,8 +59,8 @@ def overall(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     return Result([table], [Lines("Overall metric", "clients", "log10(g/p)", ordered)])
 
 
-def _of(run: RunFolder, metric: Callable[[float, float], float]) -> float | None:
-    g, p = best(run, "global", "accuracy"), best(run, "personalised", "weighted")
+def _of(history: History, metric: Callable[[float, float], float]) -> float | None:
+    g, p = history.best(GLOBAL), history.best(PERSONAL)
     return metric(g, p) if g and p else None
 
 

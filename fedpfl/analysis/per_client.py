@@ -11,7 +11,7 @@ from ..results.run import RunFolder
 from ..results.tables import Cell, Table
 from .figure import Distributions, Points
 from .registry import NoOptions, Result, analysis
-from .runs import Group, grouped, last_accuracies, require
+from .runs import RunGroup, grouped, require
 
 BASELINES = ("local", "fedavg")
 # Where the data lie, and what is known as the number of clients however it was given.
@@ -22,7 +22,7 @@ ELSEWHERE = ("data-dir", "num-clients")
 def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     """Show every client's accuracy at the last test, and compare it with the same client's under a baseline.
 
-    Clients are the same where data, division, number of clients and seed are; a group is compared with a baseline over
+    Clients are the same where data, division, number of clients and seed are. A group is compared with a baseline over
     the seeds that both have.
     """
     groups = grouped(runs)
@@ -54,7 +54,7 @@ def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     return result
 
 
-def _accuracies(group: Group) -> dict[str, dict[str, float]]:
+def _accuracies(group: RunGroup) -> dict[str, dict[str, float]]:
     """Return the clients' accuracies in percent of each run that has any, by its label and, with several, seed."""
     several = len(group.runs) > 1
     return {
@@ -63,7 +63,7 @@ def _accuracies(group: Group) -> dict[str, dict[str, float]]:
     }  # fmt: skip
 
 
-def _pairs(group: Group, baseline: Group) -> list[tuple[float, float]]:
+def _pairs(group: RunGroup, baseline: RunGroup) -> list[tuple[float, float]]:
     """Return (own, baseline's) accuracy in percent of every client that both have, seed by seed."""
     known = {_division(run, baseline.clients): _percent(run) for run in baseline.runs}
     pairs = []
@@ -80,4 +80,4 @@ def _division(run: RunFolder, clients: int) -> tuple[object, ...]:
 
 
 def _percent(run: RunFolder) -> dict[str, float]:
-    return {client: 100 * accuracy for client, accuracy in (last_accuracies(run) or {}).items()}
+    return {client: 100 * accuracy for client, accuracy in run.history().last_test().items()}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ..core.errors import ConfigError, FedpflError
+from ..core.registry import Registry
 from ..core.settings import keys, parse
 from ..results.run import RunFolder
 from ..results.tables import Table
@@ -14,20 +15,12 @@ from .figure import Figure
 
 
 class NotRecorded(FedpflError):
-    """No run has what an analysis needs; says which setting or method records it."""
+    """No run has what an analysis needs; the text names the setting or method that records it."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What an analysis found.
-
-    Parameters
-    ----------
-    tables : list of Table
-        Numbers.
-    figures : list of Figure
-        Plain data of figures.
-    """
+    """The tables that an analysis makes, and the plain data of its figures."""
 
     tables: list[Table] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
@@ -35,27 +28,12 @@ class Result:
 
 @dataclass(frozen=True)
 class NoOptions:
-    """The analysis cannot be told anything."""
+    """The options of an analysis that has none."""
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """A registered analysis.
-
-    Parameters
-    ----------
-    name : str
-        As users write it.
-    shows : str
-        One line: what it shows, and where that comes from.
-    function : callable
-        (runs, options) → Result.
-    options : type
-        Dataclass of its options, made of :func:`fedpfl.core.settings.setting`.
-    computes : bool
-        Whether it computes with the clients' models and data, which must then be on this machine, and takes seconds to
-        minutes; otherwise it reads what runs recorded.
-    """
+    """A registered analysis; see :func:`analysis`."""
 
     name: str
     shows: str
@@ -64,24 +42,7 @@ class Analysis:
     computes: bool = False
 
     def make(self, runs: Sequence[RunFolder], **options: Any) -> Result:
-        """Analyse runs.
-
-        Parameters
-        ----------
-        runs : sequence of RunFolder
-            In the order in which they are to appear; at least one.
-        **options
-            Of this analysis, by the names of its dataclass's fields.
-
-        Raises
-        ------
-        ConfigError
-            No runs, an unknown option, or an option with a value that is not allowed.
-        NotRecorded
-            None of the runs has what is needed.
-        StateError
-            A file of a run is missing or damaged.
-        """
+        """Analyse runs, in the order in which they are to appear, with options by the names of their fields."""
         if not runs:
             raise ConfigError("run", [], f"the analysis {self.name!r} needs at least one run")
         given = {key.replace("_", "-"): value for key, value in options.items()}
@@ -92,13 +53,18 @@ class Analysis:
         return self.function(runs, parse(self.options, given))
 
 
-REGISTERED: dict[str, Analysis] = {}
+ANALYSES: Registry[Analysis] = Registry("analysis", __package__)
+
+Function = TypeVar("Function", bound=Callable[[Sequence[RunFolder], Any], Result])
 
 
 def analysis(
     name: str, shows: str, options: type[Any] = NoOptions, computes: bool = False
-) -> Callable[[Callable[[Sequence[RunFolder], Any], Result]], Callable[[Sequence[RunFolder], Any], Result]]:
+) -> Callable[[Function], Function]:
     """Register the function below as an analysis.
+
+    The function gets the runs, at least one, and the options. It raises :class:`NotRecorded` if no run has what it
+    needs, and another error if a file of a run is missing or damaged.
 
     Parameters
     ----------
@@ -109,18 +75,7 @@ def analysis(
     options : type
         Dataclass of its options, made of :func:`fedpfl.core.settings.setting`.
     computes : bool
-        See :class:`Analysis`.
+        Whether it computes with the clients' models and data, which must then be on this machine, and takes seconds to
+        minutes; otherwise it reads what runs recorded.
     """
-
-    def register(
-        function: Callable[[Sequence[RunFolder], Any], Result],
-    ) -> Callable[[Sequence[RunFolder], Any], Result]:
-        REGISTERED[name] = Analysis(name, shows, function, options, computes)
-        return function
-
-    return register
-
-
-def sorted_analyses() -> Mapping[str, Analysis]:
-    """Return what is registered so far, by name."""
-    return dict(sorted(REGISTERED.items()))
+    return ANALYSES.add(name, lambda function: Analysis(name, shows, function, options, computes))

@@ -1,4 +1,4 @@
-"""What analyses share: repetitions of a run put together, and the numbers that a run recorded."""
+"""What analyses share: repetitions of a run put together, and what a run stored."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import numpy as np
 
 from ..core.errors import StateError
 from ..methods import find
+from ..results.history import History
 from ..results.run import FREE_ON_RESUME, RunFolder
 from ..results.tables import Cell, Spread
 from ..setup.config import Config
 from .figure import Bars
 from .registry import NotRecorded
 
-# Settings in which repetitions of a run may differ: none of them is a choice that an experiment compares.
-_OF_NO_MATTER = (FREE_ON_RESUME - {"num-server-rounds", "data", "division-file", "early-stop"}) | {
+# Settings in which repetitions of a run may differ; no experiment compares them.
+IGNORED_IN_GROUPS = (FREE_ON_RESUME - {"num-server-rounds", "data", "division-file", "early-stop"}) | {
     "seed",
     "num-clients",
     "diagnostics",
@@ -30,20 +31,12 @@ MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
-class Group:
-    """Runs that differ in their seed alone.
+class RunGroup:
+    """Runs that differ in their seed alone, in the order of their seeds.
 
-    Parameters
-    ----------
-    label : str
-        What the experiment calls the runs: row and, where there are several, column. Without: the method, and where
-        there are several groups of it the settings in which they differ, or the first run's name where these are many.
-    method : str
-        Its name.
-    runs : tuple of RunFolder
-        At least one.
-    clients : int
-        Clients of the federation.
+    ``label`` is row and, where there are several, column of the experiment. Without an experiment it is the method, and
+    where there are several groups of it the settings in which they differ, or the first run's name where these are
+    many.
     """
 
     label: str
@@ -55,19 +48,27 @@ class Group:
         """Return a setting of these runs."""
         return self.runs[0].config()[key]
 
-    def spread(self, number: Callable[[RunFolder], float | None]) -> Spread | None:
+    def spread(self, number: Callable[[History], float | None]) -> Spread | None:
         """Summarise a number of each run; None where no run has it."""
-        values = [value for value in map(number, self.runs) if value is not None]
+        values = [value for run in self.runs if (value := number(run.history())) is not None]
         return Spread.of(values) if values else None
 
-    def percent(self, share: Callable[[RunFolder], float | None]) -> Spread | None:
+    def percent(self, share: Callable[[History], float | None]) -> Spread | None:
         """Summarise a share of each run, in percent."""
-        values = [100 * value for value in map(share, self.runs) if value is not None]
-        return Spread.of(values) if values else None
+        return self.spread(lambda history: None if (value := share(history)) is None else 100 * value)
+
+    def mean_curve(self, number: str) -> tuple[list[int], list[float]]:
+        """Return (rounds, means over the runs that recorded it) of a number of :class:`History`."""
+        values: dict[int, list[float]] = {}
+        for run in self.runs:
+            for of, value in run.history().curve(number).items():
+                values.setdefault(of, []).append(value)
+        rounds = sorted(values)
+        return rounds, [statistics.fmean(values[of]) for of in rounds]
 
 
-def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[Group]:
-    """Put repetitions together, in the order in which the first of each group was given.
+def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[RunGroup]:
+    """Put repetitions together, in the order in which the first of each group is given.
 
     Parameters
     ----------
@@ -75,31 +76,21 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[Group]:
         At least one.
     axis : str
         A setting that an analysis shows by itself; the labels do not have it.
-
-    Returns
-    -------
-    list of Group
-        The runs of each in the order of their seeds.
-
-    Raises
-    ------
-    StateError
-        A run has no settings or has not got as far as its first round.
     """
     settings: list[dict[str, Any]] = []
     for run in runs:
         task, stored = run.described(), run.config()
-        # A setting that is younger than the run counts as its default.
+        # A setting that was added after the run counts as its default.
         values = {**Config.parse({"method": stored["method"]}).flat(), **stored}
-        kept = {key: value for key, value in values.items() if key not in _OF_NO_MATTER}
-        settings.append({**kept, "method": find(values["method"]).name, "clients": task["clients"]})
+        identifying = {key: value for key, value in values.items() if key not in IGNORED_IN_GROUPS}
+        settings.append({**identifying, "method": find(values["method"]).name, "clients": task["clients"]})
     if _is_named(runs, settings, axis):
         with_columns = not axis and len({run.column for run in runs}) > 1
         cells: dict[tuple[str, str], list[int]] = {}
         for at, run in enumerate(runs):
             cells.setdefault((run.row, run.column), []).append(at)
         return [
-            Group(
+            RunGroup(
                 f"{row}, {column}" if with_columns else row, settings[places[0]]["method"],
                 _by_seed(runs[at] for at in places), settings[places[0]]["clients"],
             )
@@ -111,7 +102,7 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[Group]:
     for run, values in zip(runs, settings, strict=True):
         found.setdefault(tuple(sorted(values.items())), []).append(run)
     return [
-        Group(
+        RunGroup(
             _label(dict(key), differing, same[0], bool(axis)), dict(key)["method"], _by_seed(same), dict(key)["clients"]
         )
         for key, same in found.items()
@@ -122,47 +113,8 @@ def _by_seed(runs: Iterable[RunFolder]) -> tuple[RunFolder, ...]:
     return tuple(sorted(runs, key=lambda run: int(run.config()["seed"])))
 
 
-def last_accuracies(run: RunFolder) -> dict[str, float] | None:
-    """Return each client's accuracy at the run's last test, by number; None if it was never tested."""
-    tested = [line["personalised"]["each"] for line in run.metrics() if "personalised" in line]
-    return tested[-1] if tested else None
-
-
-def best(run: RunFolder, part: str, number: str) -> float | None:
-    """Return the largest value of a number over a run's rounds, for example of ``global`` ``accuracy``."""
-    return max((line[part][number] for line in run.metrics() if part in line), default=None)
-
-
-def curve(run: RunFolder, name: str) -> tuple[list[int], list[float]]:
-    """Return (rounds, values) of a number under ``details``; empty where the run recorded none."""
-    lines = [line for line in run.metrics() if name in line.get("details", {})]
-    return [line["round"] for line in lines], [line["details"][name] for line in lines]
-
-
-def last(run: RunFolder, name: str) -> float | None:
-    """Return the last value of a number under ``details``; None where the run recorded none."""
-    values = curve(run, name)[1]
-    return values[-1] if values else None
-
-
-def mean_curve(runs: Iterable[RunFolder], name: str) -> tuple[list[int], list[float]]:
-    """Return (rounds, means over the runs that recorded it) of a number under ``details``."""
-    values: dict[int, list[float]] = {}
-    for run in runs:
-        for number, value in zip(*curve(run, name), strict=True):
-            values.setdefault(number, []).append(value)
-    rounds = sorted(values)
-    return rounds, [statistics.fmean(values[number]) for number in rounds]
-
-
 def array(run: RunFolder, name: str) -> dict[int, np.ndarray]:
-    """Return what a run kept of each round under ``arrays/NAME``, by round.
-
-    Raises
-    ------
-    StateError
-        A file is damaged.
-    """
+    """Return the arrays that a run stored under ``arrays/NAME``, by round."""
     found = {}
     for path in sorted((run.path / "arrays" / name).glob("round-*.npy")):
         try:
@@ -180,23 +132,13 @@ def bars(title: str, y_label: str, heads: Sequence[str], rows: Sequence[Sequence
 
 
 def require(found: Collection[object], what: str, how: str) -> None:
-    """Raise :class:`NotRecorded` if nothing was found.
-
-    Parameters
-    ----------
-    found : collection
-        What the runs have.
-    what : str
-        What the analysis needs.
-    how : str
-        What records it.
-    """
+    """Raise :class:`NotRecorded` if nothing was found: what the analysis needs, and how it is recorded."""
     if not found:
         raise NotRecorded(f"none of the runs has {what}: {how}")
 
 
 def _is_named(runs: Sequence[RunFolder], settings: Sequence[dict[str, Any]], axis: str) -> bool:
-    """Say whether an experiment names all runs, and its rows alone tell apart those at one place of the axis."""
+    """Return whether an experiment names all runs, and its rows alone tell apart those at one place of the axis."""
     places: dict[tuple[str, Any], set[str]] = {}
     for run, values in zip(runs, settings, strict=True):
         places.setdefault((run.row, values[axis] if axis else run.column), set()).add(run.column)

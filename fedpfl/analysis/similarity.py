@@ -18,10 +18,10 @@ MOST_ROUNDS = 5
 
 @analysis("similarity", "Heat maps of the clients' similarity in v and in u, match counts (Factorized-FL, figure 8)")
 def similarity(runs: Sequence[RunFolder], options: NoOptions) -> Result:
-    """Show what the server compared clients by, in five rounds spread evenly, and how often each was matched.
+    """Show by what the server compared clients, in five rounds spread evenly, and how often each was matched.
 
-    Of the shared vectors themselves (u of all layers) a run keeps the newest alone, in its checkpoint; where the
-    strategy keeps none they are left out. The first run of each group is shown.
+    Of the shared vectors (u of all layers) a run stores only the last ones, in its checkpoint; without them that heat
+    map is left out. The first run of each group is shown.
     """
     rows: list[list[Cell]] = []
     figures = []

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from ..results.history import History
 from ..results.run import RunFolder
-from ..results.tables import Cell, Table
+from ..results.tables import Cell, Spread, Table
 from .figure import Lines
 from .registry import NoOptions, Result, analysis
-from .runs import Group, best, grouped, require
+from .runs import RunGroup, grouped, require
 
 
 @analysis("scalability", "Best global and client accuracy over the number of clients (FedReG, table 3)")
@@ -24,23 +25,23 @@ def robustness(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     return _sweep(runs, "dirichlet-alpha", "α", lambda group: float(group.setting("dirichlet-alpha")), loss=True)
 
 
-# Part and number of a line of metrics.jsonl, and words for it.
-MEASURES = (
-    ("global", "accuracy", "global accuracy"),
-    ("personalised", "weighted", "client accuracy (all test samples alike)"),
-)
+MEASURES = {
+    "global.accuracy": "global accuracy",
+    "personalised.weighted": "client accuracy (all test samples alike)",
+}
 
 
 def _sweep(
-    runs: Sequence[RunFolder], axis: str, name: str, place: Callable[[Group], float], loss: bool = False
+    runs: Sequence[RunFolder], axis: str, name: str, place: Callable[[RunGroup], float], loss: bool = False
 ) -> Result:
     groups = grouped(runs, axis)
     places = sorted({place(group) for group in groups})
     result = Result()
-    for part, number, words in MEASURES:
-        of_run = partial(best, part=part, number=number)
-        found = {(group.label, place(group)): group.percent(of_run) for group in groups}
-        cells = {key: spread for key, spread in found.items() if spread is not None}
+    for number, words in MEASURES.items():
+        cells: dict[tuple[str, float], Spread] = {}
+        for group in groups:
+            if spread := group.percent(partial(History.best, number=number)):
+                cells[group.label, place(group)] = spread
         if not cells:
             continue
         columns, rows, series = ["run", *(f"{name} = {x:g}" for x in places)], [], {}

@@ -5,26 +5,27 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from ..results.history import History
 from ..results.run import RunFolder
 from ..results.tables import Table
 from .figure import Bars
 from .registry import NoOptions, Result, analysis
-from .runs import Group, grouped, require
+from .runs import RunGroup, grouped, require
 
 BASELINE = "fedavg"
 
 
 @analysis("training-time", "Time of a round relative to FedAvg's on the same machine (FedFac, table 7)")
 def training_time(runs: Sequence[RunFolder], options: NoOptions) -> Result:
-    """Divide the median seconds of a round's training by those of the first group of runs of FedAvg of its kind.
+    """Divide the median seconds of a round's training by FedAvg's.
 
-    Of its kind are runs in the same column of an experiment, with the same data set, model and number of clients.
-
-    The first round, in which processes start and data are loaded, does not count where there are others.
+    FedAvg's are those of the first group of its runs in the same column of an experiment, with the same data set, model
+    and number of clients. The first round, in which processes start and data are loaded, does not count if there are
+    others.
     """
     timed = [(group, spread) for group in grouped(runs) for spread in [group.spread(_seconds)] if spread is not None]
     require(timed, "a finished round", "nothing was trained")
-    # Of several runs of a method the first counts; in the reversed order it comes last.
+    # The first of several groups of a method counts; in the reversed order it comes last.
     means = {(group.method, _kind(group)): spread.mean for group, spread in reversed(timed)}
     bases = [means.get((BASELINE, _kind(group))) for group, _ in timed]
     relative = [base and spread.mean / base for base, (_, spread) in zip(bases, timed, strict=True)]
@@ -39,10 +40,10 @@ def training_time(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     return Result([table], [bars] if any(bases) else [])
 
 
-def _kind(group: Group) -> tuple[object, ...]:
+def _kind(group: RunGroup) -> tuple[object, ...]:
     return group.runs[0].column, group.setting("dataset"), group.setting("model"), group.clients
 
 
-def _seconds(run: RunFolder) -> float | None:
-    seconds = [line["seconds_train"] for line in run.metrics()]
+def _seconds(history: History) -> float | None:
+    seconds = list(history.curve("seconds_train").values())
     return statistics.median(seconds[1:] or seconds) if seconds else None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
+from ..results.history import History
 from ..results.run import RunFolder
 from ..results.tables import Cell, Table
 from .figure import Lines
 from .registry import NoOptions, Result, analysis
-from .runs import curve, grouped, last, mean_curve, require
+from .runs import grouped, require
 
 AT_REST = 0.99
+UNCHANGED = "details.unchanged-channels"
 
 
 @analysis("unchanged-channels", "Share of channels on the same side as the round before (FedFac, figure 7)")
@@ -20,13 +21,13 @@ def unchanged_channels(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     rows: list[list[Cell]] = []
     series = {}
     for group in grouped(runs):
-        rounds, values = mean_curve(group.runs, "unchanged-channels")
+        rounds, values = group.mean_curve(UNCHANGED)
         if not rounds:
             continue
         series[group.label] = rounds, values
         at_rest = group.spread(_at_rest)
-        unchanged = group.spread(partial(last, name="unchanged-channels"))
-        shared = group.spread(partial(last, name="shared-channels"))
+        unchanged = group.spread(lambda history: history.last(UNCHANGED))
+        shared = group.spread(lambda history: history.last("details.shared-channels"))
         rows.append([group.label, unchanged, shared, at_rest])
     require(rows, "a split that can change", 'fedfac-variant = "dynamic" records it')
     columns = [
@@ -39,9 +40,9 @@ def unchanged_channels(runs: Sequence[RunFolder], options: NoOptions) -> Result:
                   [Lines("Unchanged channels", "round", "share of the channels", series)])  # fmt: skip
 
 
-def _at_rest(run: RunFolder) -> float | None:
+def _at_rest(history: History) -> float | None:
     """Return the first round from which on the share is at least ``AT_REST``; None if it is not at the end."""
     found = None
-    for number, value in zip(*curve(run, "unchanged-channels"), strict=True):
+    for number, value in history.curve(UNCHANGED).items():
         found = None if value < AT_REST else found or number
     return found

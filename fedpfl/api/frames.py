@@ -13,18 +13,12 @@ from ..results.tables import Table
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# Of a test: what is one number.
+# The parts of a test that are one number.
 _SCORES = ("accuracy", "std", "weighted", "loss")
 
 
 def pandas(why: str) -> Any:
-    """Import pandas, which only those need who ask for tables.
-
-    Raises
-    ------
-    FedpflError
-        It is not installed.
-    """
+    """Import pandas, which is needed for tables alone."""
     try:
         return importlib.import_module("pandas")
     except ImportError as error:

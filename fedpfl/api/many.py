@@ -1,4 +1,4 @@
-"""Several runs: compared, and made over a range of settings."""
+"""Several runs: compared, and run over a range of settings."""
 
 from __future__ import annotations
 
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 
 class Comparison:
     """Runs side by side; those that differ in nothing but their seed count as repetitions of one.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        The runs.
 
     Attributes
     ----------
@@ -93,16 +88,7 @@ def compare(runs: Sequence[Run | str | PathLike[str]]) -> Comparison:
 
 
 class Sweep:
-    """What a sweep has found.
-
-    Parameters
-    ----------
-    tables : list of Table
-        A table with a line for each run and, with several seeds, one for each point.
-    runs : list of Run
-        The runs that have finished.
-    points : list of dict
-        The settings of each point.
+    """The results of a sweep.
 
     Attributes
     ----------
@@ -148,7 +134,7 @@ def sweep(
     quiet: bool = False,
     **settings: Any,
 ) -> Sweep:
-    """Run what is not yet done of a sweep over settings, as ``fedpfl sweep`` does.
+    """Run what is not finished of a sweep over settings, as ``fedpfl sweep`` does.
 
     Parameters
     ----------
@@ -165,7 +151,7 @@ def sweep(
     jobs : int
         Runs side by side.
     output_dir : str or path, optional
-        Folder of all runs of sweeps, where those that are done are found again.
+        Folder of all runs of sweeps, where finished runs are found again.
     quiet : bool
         Show no progress.
     **settings
@@ -188,7 +174,7 @@ def sweep(
     base.setdefault("num-clients", default_clients(parse(DataSettings, base)) or DEFAULT_CLIENTS)
     fixed = {_key(key): [_sent(_key(key), value) for value in values] for key, values in (grid or {}).items()}
     drawn = [f"{_key(key)}={text}" for key, text in (random or {}).items()]
-    planned = sweeps.Sweep(base, fixed, drawn, samples, seeds, select)
+    planned = sweeps.SweepPlan(base, fixed, drawn, samples, seeds, select)
     store = Store(Path(output_dir or DEFAULT_ROOT))
     with grid_display(quiet) as shown:
         states = Grid(planned.runs, store).run(shown, jobs)
@@ -202,7 +188,7 @@ def _key(name: str) -> str:
 
 
 def _sent(key: str, value: Any) -> Any:
-    """Return a setting that another process gets, too."""
+    """Return a setting that another process can be given."""
     plain = _plain(value)
     if isinstance(plain, type) or not isinstance(plain, (bool, int, float, str)):
         with parts.given(key, plain) as text:

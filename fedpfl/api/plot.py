@@ -64,7 +64,7 @@ class Plot:
         return place
 
     def figure(self) -> Canvas:
-        """Return the figure as matplotlib's, for changes of one's own."""
+        """Return the figure as matplotlib's, to be changed."""
         return self._pen().canvas(self.data)
 
     def _pen(self) -> Pen:

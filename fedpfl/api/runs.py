@@ -32,7 +32,7 @@ CURVES = ("personalised", "global", "validation")
 
 
 class Run:
-    """A run that has been made, or is being made elsewhere: what it has left in its folder.
+    """A run that has been made, or is being made by another process: what its folder holds.
 
     Parameters
     ----------
@@ -68,12 +68,12 @@ class Run:
     @property
     def rounds(self) -> DataFrame:
         """A row for each round: accuracies and losses, bytes, seconds, and what the method measures itself."""
-        return frames.rounds(self._folder.metrics())
+        return frames.rounds(self._folder.history().lines)
 
     @property
     def clients(self) -> DataFrame:
         """A row for each round and client: whether it trained, its accuracy, its number of test samples."""
-        return frames.clients(self._folder.metrics())
+        return frames.clients(self._folder.history().lines)
 
     def model(self, client: int | None = None) -> nn.Module:
         """Return a trained model on the CPU, in evaluation mode.
@@ -100,12 +100,8 @@ class Run:
 
     def plot(self) -> Plot:
         """Draw the accuracies over the rounds."""
-        lines = self._folder.metrics()
-        series = {
-            name: ([line["round"] for line in lines if name in line],
-                   [100 * line[name]["accuracy"] for line in lines if name in line])
-            for name in CURVES if any(name in line for line in lines)
-        }  # fmt: skip
+        curves = {name: self._folder.history().curve(f"{name}.accuracy") for name in CURVES}
+        series = {name: ([*of], [100 * accuracy for accuracy in of.values()]) for name, of in curves.items() if of}
         if not series:
             raise FedpflError(f"{self.path}: no round has been tested so far")
         return Plot(Lines(self.name, "round", "accuracy in percent", series))
@@ -132,8 +128,7 @@ class Run:
         return f"<Run {self.name}: {what}, {result['rounds']} of {config['num-server-rounds']} rounds{words}>"
 
     def _repr_markdown_(self) -> str:
-        page = self.path / "summary.md"
-        return page.read_text(encoding="utf-8") if page.is_file() else repr(self)
+        return (self.path / "summary.md").read_text(encoding="utf-8") if self._folder.finished else repr(self)
 
 
 def run(
@@ -170,7 +165,7 @@ def run(
     clients_per_gpu : int
         Clients that share a GPU at the same time (``device="cuda"``).
     resume : str, path or Run, optional
-        Go on with this run, with its settings.
+        Resume this run, with its settings.
     quiet : bool
         Show no progress.
     **settings
@@ -179,14 +174,14 @@ def run(
     Returns
     -------
     Run
-        What it has left.
+        The run, with what it has stored.
 
     Raises
     ------
     FedpflError
         A setting, the data or the model is not as it should be, or the run failed; in one line.
     KeyboardInterrupt
-        It was interrupted; no process is left, and the message says how to go on.
+        It was interrupted; no process remains, and the message says how to resume it.
 
     Notes
     -----
@@ -278,6 +273,6 @@ def _plain(value: Any) -> Any:
 
 
 def _interrupted(plan: Plan) -> str:
-    if any((plan.folder.path / "checkpoint").glob("round-*.safetensors")) and not plan.has_finished():
+    if plan.folder.resumable and not plan.has_finished():
         return f"the run was interrupted; go on with it: fedpfl.run(resume={str(plan.folder.path)!r})"
     return "the run was interrupted"

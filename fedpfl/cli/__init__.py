@@ -5,7 +5,6 @@ from __future__ import annotations
 # Importing a module registers its commands with `app`.
 from . import (  # noqa: F401
     analyse,
-    compare,
     doctor,
     experiment,
     keys,

@@ -29,15 +29,14 @@ def analyse(
     ] = None,
 ) -> None:
     """Analyse runs: who gains, what it costs, what an attacker sees. Without NAME, list the analyses."""
-    from ..analysis import analyses
+    from ..analysis import ANALYSES
 
-    known = analyses()
     if name is None or listing:
         _list_analyses()
         return
-    require_one_of("analysis", name, known)
+    analysis = ANALYSES.find(name)
     require_one_of("format", form, FORMATS)
-    result = known[name].make([run_folder(run) for run in runs or []], **overrides(options))
+    result = analysis.make([run_folder(run) for run in runs or []], **overrides(options))
     print_tables(result.tables, form)
     if output is None:
         return
@@ -52,11 +51,11 @@ def analyse(
 def _list_analyses() -> None:
     from dataclasses import fields
 
-    from ..analysis import analyses
+    from ..analysis import ANALYSES
     from ..core.settings import key_of
 
-    width = max(map(len, analyses()))
-    for name, analysis in analyses().items():
+    width = max(map(len, ANALYSES))
+    for name, analysis in ANALYSES.items():
         typer.echo(f"{name:<{width}}  {analysis.shows}")
         for option in fields(analysis.options):
             limits = option.metadata["limits"].describe()

@@ -53,18 +53,12 @@ _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
 
 
 def can_draw() -> bool:
-    """Say whether what reports and figures are made with is installed."""
+    """Return whether matplotlib and jinja2 are installed, with which reports and figures are made."""
     return all(find_spec(module) is not None for module in ("matplotlib", "jinja2"))
 
 
 def app_settings(app: Path) -> dict[str, Any] | None:
-    """Return ``[tool.flwr.app.config]`` of the Flower app in a folder; None if the folder holds no Flower app.
-
-    Raises
-    ------
-    ConfigError
-        ``pyproject.toml`` cannot be read.
-    """
+    """Return ``[tool.flwr.app.config]`` of the Flower app in a folder; None if the folder holds no Flower app."""
     path = app / "pyproject.toml"
     if not path.is_file():
         return None
@@ -84,13 +78,7 @@ def look_here() -> None:
 
 
 def overrides(texts: Sequence[str] | None) -> dict[str, Any]:
-    """Return the settings that ``--run-config`` gives.
-
-    Raises
-    ------
-    ConfigError
-        A text is neither key=value pairs nor a TOML or YAML file.
-    """
+    """Return the settings that ``--run-config`` gives."""
     values: dict[str, Any] = {}
     for text in texts or ():
         values.update(_given(text)[1])
@@ -98,20 +86,10 @@ def overrides(texts: Sequence[str] | None) -> dict[str, Any]:
 
 
 def require_used(texts: Sequence[str] | None, chosen: Collection[str]) -> None:
-    """Refuse settings of methods that are not run; a file that is another method's, or several methods', is told of.
+    """Refuse settings of methods that are not run (``chosen`` are those that are run).
 
-    Parameters
-    ----------
-    texts : sequence of str
-        What ``--run-config`` gives.
-    chosen : collection of str
-        The names of the methods that are run.
-
-    Raises
-    ------
-    ConfigError
-        A setting of another method among key=value pairs, or in a file that names no such method and has no settings
-        of a method that is run.
+    Settings of other methods in a file are allowed, and a note says so, if the file is for such a method or also has
+    settings of a method that is run.
     """
     from ..methods import find
     from ..setup.config import owners
@@ -154,13 +132,7 @@ def _given(text: str) -> tuple[bool, dict[str, Any]]:
 
 
 def run_folder(run: str, settings: Mapping[str, Any] | None = None) -> RunFolder:
-    """Find a run by its folder's path or by its name in output-dir, or among those of sweeps and experiments.
-
-    Raises
-    ------
-    ConfigError
-        There is no such run.
-    """
+    """Return the run of this path, or of this name in output-dir or among the runs of sweeps and experiments."""
     from ..core import parts
     from ..experiments.store import DEFAULT_ROOT
     from ..results.run import find_run
@@ -210,18 +182,12 @@ def write_figures(figures: Iterable[Figure], folder: Path, prefix: str = "") -> 
 
 
 def names_file(text: str) -> bool:
-    """Say whether a text on the command line is the name of a file of settings."""
+    """Return whether a text on the command line is the name of a file of settings."""
     return text.endswith((".toml", *YAML)) and "=" not in text
 
 
 def read_settings(path: Path, option: str = "run-config") -> dict[str, Any]:
-    """Read a TOML or YAML file of settings that an option names.
-
-    Raises
-    ------
-    ConfigError
-        It cannot be read.
-    """
+    """Read a TOML or YAML file of settings that an option names."""
     if path.suffix not in YAML:
         return read_toml(path, option)
     from .yaml_settings import read_yaml  # takes longer to import than most commands last
@@ -230,13 +196,7 @@ def read_settings(path: Path, option: str = "run-config") -> dict[str, Any]:
 
 
 def read_toml(path: Path, option: str = "run-config") -> dict[str, Any]:
-    """Read a TOML file that an option names.
-
-    Raises
-    ------
-    ConfigError
-        It cannot be read.
-    """
+    """Read a TOML file that an option names."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

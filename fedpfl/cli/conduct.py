@@ -85,7 +85,7 @@ def conduct(
         message = "interrupted"
         if plan is not None and plan.has_finished():
             message += f"; the run has finished; its models, if the method has any: fedpfl export {plan.folder.path}"
-        elif plan is not None and any((plan.folder.path / "checkpoint").glob("round-*.safetensors")):
+        elif plan is not None and plan.folder.resumable:
             message += f"; go on with: fedpfl {command} --resume {plan.folder.path}"
         if as_json:
             _report(plan, "interrupted", message)

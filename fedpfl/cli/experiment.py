@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..core.errors import ConfigError
+from . import many
 from .app import app
-from .common import (
-    RunConfig,
-    can_draw,
-    names_file,
-    overrides,
-    print_tables,
-    read_settings,
-    require_one_of,
-    require_used,
-    stdout,
-    write_figures,
-)
+from .common import RunConfig, can_draw, overrides, print_tables, require_one_of, require_used, stdout, write_figures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ..analysis.figure import Figure
-    from ..experiments.cluster import Cluster
     from ..experiments.description import Experiment
-    from ..experiments.store import PlannedRun, State, Store
-    from ..experiments.tables import Measured, RankingOf
+    from ..experiments.measured import Measured
+    from ..experiments.tables import RankedColumn
     from ..results.tables import Table
 
 group = typer.Typer(help="Run the papers' tables and figures.", no_args_is_help=True, rich_markup_mode=None)
@@ -39,29 +25,8 @@ app.add_typer(group, name="experiment")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="An experiment of `fedpfl experiment list`, or its file.")]
 ScaleName = Annotated[str, typer.Option(help="smoke (minutes), small (hours) or paper (as published).")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds 1 … N instead of those of the scale.")]
-OutputDir = Annotated[Path | None, typer.Option(help="Folder of all runs; by default ~/.fedpfl/experiments.")]
-Jobs = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Runs side by side, each on its share of the cores (1); with --executor slurm: jobs in the queue (100).",
-    ),
-]
-ExecutorName = Annotated[
-    str, typer.Option("--executor", help="local: runs on this machine; slurm: each as a job of a cluster.")
-]
-SlurmOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--slurm", metavar="KEY=VALUE", help="An option of sbatch such as partition=gpu, or a TOML file; repeatable."
-    ),
-]
-DiscardModels = Annotated[
-    bool, typer.Option("--discard-models", help="Remove the models and the clients' state of a run that has finished.")
-]
 Rows = Annotated[list[str] | None, typer.Option("--row", metavar="ROW", help="Only this row; repeatable.")]
 Columns = Annotated[list[str] | None, typer.Option("--column", metavar="COLUMN", help="Only this column; repeatable.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
 @group.command("list")
@@ -81,31 +46,30 @@ def run_command(
     name: Name,
     scale: ScaleName = "smoke",
     seeds: Seeds = None,
-    jobs: Jobs = None,
-    output_dir: OutputDir = None,
+    jobs: many.Jobs = None,
+    output_dir: many.OutputDir = None,
     run_config: RunConfig = None,
     row: Rows = None,
     column: Columns = None,
-    discard_models: DiscardModels = False,
-    executor: ExecutorName = "local",
-    slurm: SlurmOptions = None,
-    quiet: Quiet = False,
+    discard_models: many.DiscardModels = False,
+    executor: many.ExecutorName = "local",
+    slurm: many.SlurmOptions = None,
+    quiet: many.Quiet = False,
 ) -> None:
     """Run an experiment, skip finished runs, and print its tables; once all are finished, write them to a folder."""
     measured = plan(name, scale, seeds, output_dir, run_config, row, column)
-    cluster = cluster_of(executor, slurm, measured.store)
-    states = conduct(measured.planned(), measured.store, cluster, jobs, discard_models, quiet)
-    if measured.trials:
-        measured = plan(name, scale, seeds, output_dir, run_config, row, column)
-        if more := [run for run in measured.runs.values() if run.name not in states]:  # what those have chosen
-            states |= conduct(more, measured.store, cluster, jobs, discard_models, quiet)
+    runner = many.Runner(output_dir, executor, slurm, jobs, discard_models, quiet)
+    states = runner.run(measured.planned())
+    measured.choose()
+    if more := [run for run in measured.runs.values() if run.name not in states]:  # with the chosen settings
+        states |= runner.run(more)
     tables, figures = made(measured)
     if not row and not column:
         folder = measured.store.tables(measured.experiment.name, scale)
-        write(tables, folder)
+        many.write_tables(tables, folder)
         write_figures(figures, folder)
         draw(figures, measured, folder)
-    finish(tables, {run.name: states[run.name] for run in measured.wanted()}, "markdown")
+    many.finish(tables, {run.name: states[run.name] for run in measured.wanted()}, "markdown")
 
 
 @group.command("status")
@@ -113,7 +77,7 @@ def status_command(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this experiment.")] = None,
     scale: ScaleName = "smoke",
     seeds: Seeds = None,
-    output_dir: OutputDir = None,
+    output_dir: many.OutputDir = None,
     run_config: RunConfig = None,
 ) -> None:
     """Show how far experiments are."""
@@ -136,11 +100,11 @@ def table_command(
     name: Name,
     scale: ScaleName = "smoke",
     seeds: Seeds = None,
-    output_dir: OutputDir = None,
+    output_dir: many.OutputDir = None,
     run_config: RunConfig = None,
     row: Rows = None,
     column: Columns = None,
-    form: Annotated[str, typer.Option("--format", help="markdown, csv or latex.")] = "markdown",
+    form: many.Form = "markdown",
 ) -> None:
     """Print the tables of an experiment's finished runs."""
     from ..results.tables import FORMATS
@@ -156,7 +120,7 @@ def page_command(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the page goes.")],
     scale: ScaleName = "smoke",
     seeds: Seeds = None,
-    output_dir: OutputDir = None,
+    output_dir: many.OutputDir = None,
     run_config: RunConfig = None,
     tell: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="A sentence for its head, such as the machine; repeatable.")
@@ -169,10 +133,10 @@ def page_command(
 
     measured = plan(name, scale, seeds, output_dir, run_config)
     ranked = rankings(measured)
-    pictures = draw_beside([(of.column, of.figure) for of in ranked if of.figure], measured, output)
+    pictures = draw_columns([(of.column, of.figure) for of in ranked if of.figure], measured, output)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        shown: list[Table | RankingOf] = [*ranked, *made(measured)[0][len(ranked) :]]
+        shown: list[Table | RankedColumn] = [*ranked, *made(measured)[0][len(ranked) :]]
         write_atomically(output, page(measured, name, shown, pictures, tell or ()).encode())
     except OSError as error:
         raise ConfigError("output", str(output), f"cannot be written ({error.strerror})") from error
@@ -180,13 +144,7 @@ def page_command(
 
 
 def files() -> list[Path]:
-    """Return the files of all experiments: of the working directory, or those that come with fedpfl.
-
-    Raises
-    ------
-    ConfigError
-        There is no folder of experiments in either.
-    """
+    """Return the files of all experiments: of the working directory, or those that come with fedpfl."""
     from ..experiments import shipped
 
     own = shipped.folder(shipped.EXPERIMENTS)
@@ -197,13 +155,7 @@ def files() -> list[Path]:
 
 
 def read(name: str) -> Experiment:
-    """Read an experiment by its name or the path of its file.
-
-    Raises
-    ------
-    ConfigError
-        There is none.
-    """
+    """Read an experiment by its name or the path of its file."""
     from ..experiments.description import load
 
     if name.endswith(".toml"):
@@ -219,24 +171,17 @@ def plan(
     rows: list[str] | None = None, columns: list[str] | None = None,
 ) -> Measured:  # fmt: skip
     """Check an experiment, all of it or some rows and columns, and return it with its runs."""
-    from ..experiments.tables import Measured
+    from ..experiments.measured import Measured
     from ..methods import find
 
     experiment = read(name).only(rows or (), columns or ())
-    measured = Measured(experiment, scale, store(output_dir), seeds, overrides(run_config))
+    measured = Measured(experiment, scale, many.store(output_dir), seeds, overrides(run_config))
     require_used(run_config, sorted({find(str(run.settings["method"])).name for run in measured.planned()}))
     return measured
 
 
-def store(output_dir: Path | None) -> Store:
-    """Return the store of runs in a folder."""
-    from ..experiments.store import DEFAULT_ROOT, Store
-
-    return Store(output_dir or Path(DEFAULT_ROOT))
-
-
 def made(measured: Measured) -> tuple[list[Table], list[Figure]]:
-    """Return the tables of an experiment, those of its analyses included, and its and the analyses' figures."""
+    """Return the tables and the figures of an experiment and of its analyses."""
     from ..experiments.tables import analysed, figures, tables
 
     found = analysed(measured)
@@ -244,7 +189,7 @@ def made(measured: Measured) -> tuple[list[Table], list[Figure]]:
 
 
 def draw(figures: list[Figure], measured: Measured, folder: Path) -> None:
-    """Leave figures as SVG beside their data, where matplotlib is installed; say so where it is not."""
+    """Draw figures as SVG next to their data, if matplotlib is installed."""
     if not figures:
         return
     if not can_draw():
@@ -252,11 +197,11 @@ def draw(figures: list[Figure], measured: Measured, folder: Path) -> None:
         return
     from ..report import Section, write_plots
 
-    write_plots(folder, "svg", [Section("", figures=figures)], measured.experiment.scale(measured.scale).rows)
+    write_plots(folder, "svg", [Section("", figures=figures)], measured.at.rows)
 
 
-def draw_beside(figures: list[tuple[str, Figure]], measured: Measured, page: Path) -> dict[str, str]:
-    """Draw the figures of columns into SVG files beside a page, and return the files' names by column."""
+def draw_columns(figures: list[tuple[str, Figure]], measured: Measured, page: Path) -> dict[str, str]:
+    """Draw the figures of columns into SVG files next to a page, and return the names of the files by column."""
     if not figures:
         return {}
     if not can_draw():
@@ -266,87 +211,9 @@ def draw_beside(figures: list[tuple[str, Figure]], measured: Measured, page: Pat
     from ..core.files import write_atomically
     from ..report.draw import Pen
 
-    pen = Pen(measured.experiment.scale(measured.scale).rows)
+    pen = Pen(measured.at.rows)
     page.parent.mkdir(parents=True, exist_ok=True)
     names = {column: f"{page.stem}-{file_name(column)}.svg" for column, _ in figures}
     for column, figure in figures:
         write_atomically(page.parent / names[column], pen.svg(figure).encode())
     return names
-
-
-def cluster_of(executor: str, slurm: list[str] | None, store: Store) -> Cluster | None:
-    """Return the cluster that takes the runs; None for this machine.
-
-    Raises
-    ------
-    ConfigError
-        Options do not fit together, or Slurm cannot be told them.
-    """
-    require_one_of("executor", executor, ("local", "slurm"))
-    if executor == "local":
-        if slurm:
-            raise ConfigError("slurm", slurm[0], "does nothing without --executor slurm")
-        return None
-    from ..experiments import cluster
-    from ..experiments.sweep import toml_or_text
-
-    options: dict[str, Any] = {}
-    for text in slurm or ():
-        key, equals, value = text.partition("=")
-        if equals and key and value:
-            options[key.strip()] = toml_or_text(value.strip())
-        elif names_file(text):
-            options.update(read_settings(Path(text).expanduser(), "slurm"))
-        else:
-            raise ConfigError("slurm", text, "must be key=value, or a .toml or .yaml file")
-    return cluster.slurm(store, options)
-
-
-def conduct(
-    runs: Iterable[PlannedRun], store: Store, cluster: Cluster | None, jobs: int | None, discard_models: bool,
-    quiet: bool,
-) -> dict[str, State]:  # fmt: skip
-    """Run a grid with its progress on standard error; Ctrl-C ends the program with exit code 130."""
-    from ..experiments.cluster import LOOK_SECONDS, QUEUED
-    from ..experiments.grid import Grid
-    from ..launch.progress import grid_display
-    from ..launch.superlink import ending_signals
-
-    grid = Grid(runs, store, cluster, LOOK_SECONDS if cluster else None)
-    try:
-        with ending_signals(), grid_display(quiet) as shown:
-            return grid.run(shown, jobs or (QUEUED if cluster else 1), discard_models)
-    except KeyboardInterrupt:
-        message = "interrupted; the same command goes on from here"
-        if cluster and (going := cluster.going()):
-            message = (
-                f"interrupted; {len(going)} jobs stay in Slurm's queue: the same command waits for them again, "
-                f"and this ends them: scancel {' '.join(going)}"
-            )
-        typer.echo(message, err=True)
-        raise typer.Exit(130) from None
-
-
-def write(tables: list[Table], folder: Path) -> None:
-    """Leave tables as ``table.md``, ``table.csv`` and, if there are more, ``table-2.csv`` …."""
-    from ..core.files import private_folder, write_atomically
-
-    private_folder(folder)
-    for old in folder.glob("table*.csv"):
-        old.unlink()
-    head = f"Made on {time.strftime('%Y-%m-%d')}.\n\n"
-    write_atomically(folder / "table.md", (head + "\n".join(table.markdown() for table in tables)).encode())
-    for number, table in enumerate(tables, 1):
-        file = "table.csv" if number == 1 else f"table-{number}.csv"
-        write_atomically(folder / file, table.csv().encode())
-    typer.echo(f"wrote {folder / 'table.md'}", err=True)
-
-
-def finish(tables: list[Table], states: dict[str, State], form: str) -> None:
-    """Print tables and leave the program with exit code 1 if a run is not finished."""
-    from ..experiments.store import State
-
-    print_tables(tables, form)
-    if missing := [name for name, state in states.items() if state is not State.FINISHED]:
-        typer.echo(f"error: {len(missing)} of {len(states)} runs did not finish: {', '.join(missing)}", err=True)
-        raise typer.Exit(1)

@@ -10,7 +10,8 @@ import typer
 from ..core.errors import ConfigError, FedpflError
 from .app import app
 from .common import RunConfig, can_draw, require_one_of, run_folder
-from .experiment import OutputDir, Seeds, made, plan, store
+from .experiment import Seeds, made, plan
+from .many import OutputDir, store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -86,7 +87,7 @@ def _finished(sweep: str, output_dir: Path | None) -> list[RunFolder]:
     from ..experiments.sweep import sweep_runs
 
     found = sweep_runs(store(output_dir), sweep)
-    done = [folder for folder in found if (folder.path / "summary.md").is_file()]
+    done = [folder for folder in found if folder.finished]
     if not done:
         raise ConfigError("sweep", sweep, "none of its runs has finished")
     if len(done) < len(found):

@@ -1,4 +1,4 @@
-"""``fedpfl show``, ``fedpfl export`` and ``fedpfl new-clients``: what runs have left in their folders."""
+"""``fedpfl show``, ``fedpfl export`` and ``fedpfl new-clients``: what the folders of runs hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from ..core.errors import ConfigError, StateError
 from .app import app
 from .common import AsJson, RunName, complete_runs, output_dir, percent, print_json, run_folder, stdout
-from .experiment import store
+from .many import store
 
 if TYPE_CHECKING:
     from ..experiments.store import Store
@@ -64,7 +64,7 @@ def _tables_of(name: str, grids: Store) -> list[Path]:
 
 
 def _list_tables(grids: Store) -> None:
-    """List sweeps and experiments, as far as they have left anything."""
+    """List sweeps and experiments that have written anything."""
     from rich.table import Table
 
     from ..experiments.sweep import SWEEPS, sweep_names, sweep_runs
@@ -72,7 +72,7 @@ def _list_tables(grids: Store) -> None:
     table = Table("sweep or experiment", "runs finished", "tables", title=str(grids.root))
     for name in sweep_names(grids):
         folders = sweep_runs(grids, name)
-        done = sum((folder.path / "summary.md").is_file() for folder in folders)
+        done = sum(folder.finished for folder in folders)
         written = grids.tables(SWEEPS, name) / "table.md"
         table.add_row(name, f"{done}/{len(folders)}", str(written) if written.is_file() else "–")
     for path in sorted(grids.tables().glob("*/*/table.md")):
@@ -139,7 +139,7 @@ def _list_runs(root: Path) -> None:
         table.add_row(
             path.name, str(values.get("method")), str(values.get("dataset")),
             f"{result['rounds']}/{values.get('num-server-rounds')}", percent(result["personalised_accuracy"]),
-            percent(result["global_accuracy"]), "yes" if (path / "summary.md").is_file() else "no",
+            percent(result["global_accuracy"]), "yes" if folder.finished else "no",
         )  # fmt: skip
     stdout().print(table)
 
@@ -152,9 +152,9 @@ def _show_run(folder: RunFolder) -> None:
     from ..data.settings import in_words
     from ..results.summary import outcome
 
-    values, result, lines = folder.config(), outcome(folder), folder.metrics()
+    values, result, lines = folder.config(), outcome(folder), folder.history().lines
     console = stdout()
-    state = "finished" if (folder.path / "summary.md").is_file() else "not finished"
+    state = "finished" if folder.finished else "not finished"
     console.print(f"[bold]{folder.path.name}[/bold] ({state}), {folder.path}")
     console.print(
         f"{values['method']} on {values['dataset']} ({in_words(parse(DataSettings, values))}, "
@@ -177,11 +177,9 @@ def _show_run(folder: RunFolder) -> None:
             f"{line['bytes_down'] / 1e6:.2f}",
         )  # fmt: skip
     console.print(rounds)
-    last = next((line for line in reversed(lines) if "personalised" in line), None)
-    if last:
-        each = last["personalised"]["each"]
-        words = "  ".join(f"{client}: {percent(accuracy)}" for client, accuracy in each.items())
-        console.print(f"[bold]clients, round {last['round']}[/bold]\n{words}")
+    if tests := folder.history().tests():
+        words = "  ".join(f"{client}: {percent(accuracy)}" for client, accuracy in tests[max(tests)].items())
+        console.print(f"[bold]clients, round {max(tests)}[/bold]\n{words}")
 
 
 def outcome_table(result: dict[str, object]) -> object:

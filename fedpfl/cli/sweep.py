@@ -1,38 +1,27 @@
-"""``fedpfl sweep``: the same run with other settings."""
+"""``fedpfl sweep`` and ``fedpfl compare``: the same run with other settings, or other methods."""
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..core.errors import ConfigError
+from . import many
 from .app import app
 from .common import RunConfig, look_here, overrides, require_one_of, require_used
-from .experiment import (
-    DiscardModels,
-    ExecutorName,
-    Jobs,
-    OutputDir,
-    Quiet,
-    SlurmOptions,
-    cluster_of,
-    conduct,
-    finish,
-    store,
-    write,
-)
 
 if TYPE_CHECKING:
-    from ..experiments.cluster import Cluster
-    from ..experiments.store import Store
-    from ..experiments.sweep import Sweep
+    from ..experiments.sweep import SweepPlan
 
 Select = Annotated[
     str, typer.Option(help="Order the lines by the accuracy on test or validation samples (validation-fraction).")
 ]
-Form = Annotated[str, typer.Option("--format", help="markdown, csv or latex.")]
+
+# The length of a name that is made of the methods' names.
+MOST_CHARACTERS = 60
 
 
 @app.command("sweep")
@@ -50,29 +39,83 @@ def sweep_command(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 … N for each point.")] = 1,
     select: Select = "test",
     name: Annotated[str, typer.Option(help="Folder of the tables; each sweep needs one of its own.")] = "sweep",
-    jobs: Jobs = None,
-    output_dir: OutputDir = None,
-    form: Form = "markdown",
-    discard_models: DiscardModels = False,
-    executor: ExecutorName = "local",
-    slurm: SlurmOptions = None,
-    quiet: Quiet = False,
+    jobs: many.Jobs = None,
+    output_dir: many.OutputDir = None,
+    form: many.Form = "markdown",
+    discard_models: many.DiscardModels = False,
+    executor: many.ExecutorName = "local",
+    slurm: many.SlurmOptions = None,
+    quiet: many.Quiet = False,
 ) -> None:
     """Run a sweep over settings or seeds, skip finished runs, and print a line for each, the best first."""
-    from ..experiments.sweep import Sweep
+    from ..experiments.sweep import SweepPlan
 
-    check(form, select, name)
-    given = with_clients(overrides(run_config))
-    sweep = Sweep(given, grid or (), random or (), samples, seeds, select)
+    _check(form, select, name)
+    sweep = SweepPlan(_with_clients(overrides(run_config)), grid or (), random or (), samples, seeds, select)
     require_used(run_config, sweep.methods)
     what = f"{len(sweep.points)} points over {', '.join(sweep.keys)}" if sweep.keys else f"{seeds} seeds"
-    place = store(output_dir)
-    cluster = cluster_of(executor, slurm, place)
-    play(sweep, name, f"Sweep {name}: {what}", place, cluster, jobs, discard_models, quiet, form)
+    runner = many.Runner(output_dir, executor, slurm, jobs, discard_models, quiet)
+    _run(sweep, name, f"Sweep {name}: {what}", runner, form)
 
 
-def check(form: str, select: str, name: str) -> None:
-    """Refuse options of a sweep that mean nothing, before anything slow."""
+def complete_methods(beginning: str) -> list[str]:
+    """Return the names of methods that begin so, for the shell."""
+    from ..methods import names
+
+    return [name for name in names() if name.startswith(beginning)]
+
+
+@app.command("compare")
+def compare_command(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="METHOD...", help="Methods of `fedpfl methods`, two or more.", autocompletion=complete_methods
+        ),
+    ],
+    run_config: RunConfig = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 … N for each method.")] = 3,
+    select: Select = "test",
+    name: Annotated[
+        str, typer.Option(help="Folder of the tables; by default it follows from methods and settings.")
+    ] = "",
+    jobs: many.Jobs = None,
+    output_dir: many.OutputDir = None,
+    form: many.Form = "markdown",
+    discard_models: many.DiscardModels = False,
+    executor: many.ExecutorName = "local",
+    slurm: many.SlurmOptions = None,
+    quiet: many.Quiet = False,
+) -> None:
+    """Run methods on the same data, skip finished runs, and print a line for each, the best first."""
+    from ..core.parts import is_reference
+    from ..core.settings import parse
+    from ..data import DataSettings, with_partitioner
+    from ..data.settings import in_words
+    from ..experiments.sweep import SweepPlan
+    from ..methods import find
+
+    _check(form, select, name)
+    # As papers write them, too: FedAvg. The names of modules and classes stay as they are.
+    written = (name if is_reference(name) else name.lower() for name in names)
+    methods = list(dict.fromkeys(find(name).name for name in written))
+    if len(methods) < 2:
+        raise ConfigError("METHOD...", " ".join(names), "a comparison needs two methods or more")
+    given = _with_clients({key: value for key, value in overrides(run_config).items() if key != "method"})
+    sweep = SweepPlan(given, {"method": methods}, (), 1, seeds, select)
+    require_used(run_config, sweep.methods)
+    if not name:
+        # More seeds of the same comparison keep its name.
+        first = "".join(sorted(run.name for run in sweep.runs[: len(sweep.points)]))
+        name = f"{'-'.join(methods)[:MOST_CHARACTERS]}-{hashlib.sha256(first.encode()).hexdigest()[:6]}"
+    data = with_partitioner(parse(DataSettings, given))
+    title = f"{', '.join(methods)} on {data.dataset} ({in_words(data)}, {given['num-clients']} clients)"
+    runner = many.Runner(output_dir, executor, slurm, jobs, discard_models, quiet)
+    _run(sweep, name, title, runner, form)
+
+
+def _check(form: str, select: str, name: str) -> None:
+    """Refuse options that mean nothing, before anything slow."""
     from ..experiments.sweep import SELECT
     from ..results.tables import FORMATS
 
@@ -82,8 +125,8 @@ def check(form: str, select: str, name: str) -> None:
         raise ConfigError("name", name, "must be the name of a folder")
 
 
-def with_clients(given: dict[str, Any]) -> dict[str, Any]:
-    """Return settings that say how many clients there are: all that the data name, or 10."""
+def _with_clients(given: dict[str, Any]) -> dict[str, Any]:
+    """Return settings with the number of clients: all that the data name, or 10."""
     from ..core.settings import parse
     from ..data import DataSettings, default_clients
     from ..launch.plan import DEFAULT_CLIENTS
@@ -92,19 +135,17 @@ def with_clients(given: dict[str, Any]) -> dict[str, Any]:
     return {"num-clients": default_clients(parse(DataSettings, given)) or DEFAULT_CLIENTS, **given}
 
 
-def play(
-    sweep: Sweep, name: str, title: str, place: Store, cluster: Cluster | None, jobs: int | None,
-    discard_models: bool, quiet: bool, form: str,
-) -> None:  # fmt: skip
-    """Run what is not yet done of a sweep, leave its tables, and say where they are and what draws its report."""
+def _run(sweep: SweepPlan, name: str, title: str, runner: many.Runner, form: str) -> None:
+    """Run what is not finished of a sweep, write its tables, and print where they are and what makes its report."""
     from ..experiments.sweep import SWEEPS
 
-    folder = place.tables(SWEEPS, name)
+    store = runner.store
+    folder = store.tables(SWEEPS, name)
     sweep.require_own(folder, name)  # before anything is run
-    sweep.own(folder)  # so that the runs of a sweep that is interrupted are found by its name
-    states = conduct(sweep.runs, place, cluster, jobs, discard_models, quiet)
-    tables = sweep.tables(place, title)
-    write(tables, folder)
-    elsewhere = "" if place.is_default else f" --output-dir {shlex.quote(str(place.root))}"
-    typer.echo(f"report: fedpfl report --sweep {shlex.quote(name)}{elsewhere}", err=True)
-    finish(tables, states, form)
+    sweep.note_runs(folder)  # so that the runs of a sweep that is interrupted are found by its name
+    states = runner.run(sweep.runs)
+    tables = sweep.tables(store, title)
+    many.write_tables(tables, folder)
+    option = "" if store.is_default else f" --output-dir {shlex.quote(str(store.root))}"
+    typer.echo(f"report: fedpfl report --sweep {shlex.quote(name)}{option}", err=True)
+    many.finish(tables, states, form)

@@ -68,7 +68,7 @@ def carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet: 
             run_id = begin(plan)
             status, details = _watch(link, run_id, plan, shown, old)
             # A resumed run removes the summary of its earlier part before its first round.
-            finished = status == COMPLETED and (plan.folder.path / "summary.md").is_file()
+            finished = status == COMPLETED and plan.folder.finished
             if keep_log or not finished:
                 log = link.log(run_id)
         except FedpflError as error:

@@ -1,17 +1,19 @@
 """Runs of a grid as jobs of a Slurm cluster, one job a run, through submitit.
 
-A job does what :class:`~fedpfl.experiments.grid.Process` does on the own machine, ``fedpfl run`` and what is measured
-after it, on a machine of the cluster. All machines must see the folder of the runs, the data and the Python environment
-under the same paths. What a job leaves lies where a local run leaves it; the queue is asked only how jobs are.
+A job does on a machine of the cluster what :class:`~fedpfl.experiments.grid.Process` does on this machine. All machines
+must see the folder of the runs, the data and the Python environment under the same paths. A job writes the same files
+as a local run; the queue is asked only for the jobs' states.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import ConfigError, FedpflError
 from ..core.files import write_atomically
 from ..core.stored import read_json
-from .grid import Job, Process, Share, Start
+from .grid import Job, Process, Resources, Start
 from .store import PlannedRun, Store
 
 if TYPE_CHECKING:
@@ -28,19 +30,19 @@ if TYPE_CHECKING:
     from submitit.helpers import DelayedSubmission
 
 LOOK_SECONDS = 5.0
-# The queue knows that a job has ended before a network's file system shows what it has left.
+# The queue knows that a job has ended before a network's file system shows its files.
 SILENT_SECONDS = 15.0
-# Runs in the queue at the same time, where nobody says how many.
+# Runs in the queue at the same time, unless the user says how many.
 QUEUED = 100
 # How often a job that reaches its time limit is put into the queue again.
 MOST_TIMEOUTS = 20
-# What a run that is told to end may take for it; Slurm warns a job this long and half a minute before it kills it.
+# Seconds within which a run has to end when it is asked to. Slurm warns a job half a minute earlier before it kills it.
 END_SECONDS = 60
 WARNING_SECONDS = END_SECONDS + 30
 DEFAULTS: dict[str, Any] = {"time": 240, "cpus_per_task": 4, "signal_delay_s": WARNING_SECONDS}
 LISTS = ("setup", "teardown", "srun_args")
-# What submitit does something about; it passes all other options on to sbatch.
-OWN = ("time", "cpus_per_task", "signal_delay_s", *LISTS)
+# What submitit understands; it passes all other options on to sbatch.
+KNOWN = ("time", "cpus_per_task", "signal_delay_s", *LISTS)
 # A run is one process on one machine. The others are made by submitit, or would break what it makes.
 REFUSED = (
     "nodes", "ntasks", "ntasks_per_node", "array", "array_parallelism", "job_name", "output", "error", "signal",
@@ -50,39 +52,26 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
 class Cluster:
-    """Starts runs as jobs, and finds those again that an earlier grid has left in the queue.
+    """Starts runs as jobs, and finds the jobs in the queue that an earlier grid has submitted.
 
-    Parameters
-    ----------
-    executor : submitit.Executor
-        Takes the jobs: :func:`slurm`, or submitit's own for this machine in tests.
-    workers : int
-        Processes that play a run's clients.
-    start : callable
-        What starts a run on the machine of its job; something that a job can import by its name.
+    ``executor`` is submitit's, for Slurm or, in tests, for this machine. A job imports ``start``, which starts a run,
+    by its name.
     """
 
     def __init__(self, executor: Executor, workers: int, start: Start = Process) -> None:
         self._executor, self._workers, self._start = executor, workers, start
-        self._jobs: list[Submitted] = []
+        self._jobs: list[_Submitted] = []
 
-    def __call__(self, run: PlannedRun, store: Store, share: Share) -> Job:
-        """Put a run into the queue, or watch the job that is there; the share of the calling machine does not matter.
-
-        Raises
-        ------
-        FedpflError
-            The queue does not take it.
-        """
-        job = self._left(run, store) or self._submit(run, store)
-        self._jobs.append(Submitted(job, run, store))
+    def __call__(self, run: PlannedRun, store: Store, share: Resources) -> Job:
+        """Submit a run, or watch the job that is in the queue; the share of this machine does not matter."""
+        self._jobs.append(_Submitted(self._found(run, store) or self._submit(run, store), run, store))
         return self._jobs[-1]
 
-    def going(self) -> list[str]:
+    def active(self) -> list[str]:
         """Return the ids of the jobs that wait or run."""
         return [job.id for job in self._jobs if job.outcome() is None]
 
-    def _left(self, run: PlannedRun, store: Store) -> QueuedJob[Any] | None:
+    def _found(self, run: PlannedRun, store: Store) -> QueuedJob[Any] | None:
         path = _note(run, store)
         if not path.is_file():
             return None
@@ -102,16 +91,8 @@ class Cluster:
         return job
 
 
-class Submitted:
-    """A run that a job carries out; submitit answers for the job.
-
-    Parameters
-    ----------
-    job : submitit.Job
-        The job.
-    run, store : PlannedRun, Store
-        What it runs, and where.
-    """
+class _Submitted:
+    """A run in a job; submitit knows the job's state."""
 
     def __init__(self, job: QueuedJob[Any], run: PlannedRun, store: Store) -> None:
         self._job, self._run, self._store = job, run, store
@@ -124,12 +105,12 @@ class Submitted:
         return str(self._job.job_id)
 
     def outcome(self) -> dict[str, Any] | None:
-        """Return what the job has said once it has ended."""
+        """Return the outcome that the job has stored, once it has ended."""
         if self._ended is None and self._job.done():
             self._since = self._since or time.monotonic()
-            said = self._job.paths.result_pickle.exists()
-            if said or time.monotonic() - self._since > SILENT_SECONDS:
-                self._ended = self._said() if said else self._silent()
+            stored = self._job.paths.result_pickle.exists()
+            if stored or time.monotonic() - self._since > SILENT_SECONDS:
+                self._ended = self._result(stored)
                 _note(self._run, self._store).unlink(missing_ok=True)
         return self._ended
 
@@ -137,80 +118,59 @@ class Submitted:
         """Leave the job where it is."""
         return False
 
-    def _said(self) -> dict[str, Any]:
+    def _result(self, stored: bool) -> dict[str, Any]:
         from submitit.core.utils import UncompletedJobError
 
-        try:
-            return dict(self._job.result())
-        except UncompletedJobError:
-            return self._silent()
-
-    def _silent(self) -> dict[str, Any]:
+        with suppress(UncompletedJobError):
+            if stored:
+                return dict(self._job.result())
         error = f"job {self.id} ended without an outcome ({self._job.state}; log: {self._job.paths.stderr})"
         return {**self._store.outcome(self._run), "status": "failed", "error": error}
 
 
 @dataclass
 class Task:
-    """What a job does; submitit pickles it into the job's folder.
-
-    Attributes
-    ----------
-    run, store : PlannedRun, Store
-        The run, and where it lies.
-    workers : int
-        Processes that play the run's clients.
-    start : callable
-        Starts the run.
-    """
+    """What a job does: it starts a run and waits for its end; submitit pickles it into the job's folder."""
 
     run: PlannedRun
     store: Store
     workers: int
     start: Start = Process
-    going: Job | None = field(default=None, init=False)
+    active: Job | None = field(default=None, init=False)
 
     def __call__(self) -> dict[str, Any]:
-        """Carry the run out and return its outcome, which is noted as well: the grid may be gone."""
-        self.going = self.start(self.run, self.store, Share((), self.workers))
-        while (outcome := self.going.outcome()) is None:
-            time.sleep(LOOK_SECONDS / 10)
-        self.store.note(self.run, outcome)
+        """Run and return the outcome, which is noted as well: the grid may no longer be there."""
+        self.active = self.start(self.run, self.store, Resources((), self.workers))
+        outcome = self._wait(math.inf)
+        assert outcome is not None  # there is no deadline
         return outcome
 
     def checkpoint(self) -> DelayedSubmission:
-        """End the run before the queue kills it, and return what is to be queued again: it goes on where this ended.
+        """End the run before the queue kills it, and return the task that resumes it.
 
-        submitit calls it when the job's time is up, or its place is wanted for another.
+        submitit calls it when the job's time is up, or another job needs its place.
         """
         from submitit.helpers import DelayedSubmission
 
-        if self.going is not None:
-            self.going.interrupt()
-            deadline = time.monotonic() + END_SECONDS
-            while (outcome := self.going.outcome()) is None and time.monotonic() < deadline:
-                time.sleep(LOOK_SECONDS / 10)
-            if outcome is not None:
-                self.store.note(self.run, outcome)
+        if self.active is not None:
+            self.active.interrupt()
+            self._wait(time.monotonic() + END_SECONDS)
         return DelayedSubmission(Task(self.run, self.store, self.workers, self.start))
+
+    def _wait(self, deadline: float) -> dict[str, Any] | None:
+        assert self.active is not None
+        while (outcome := self.active.outcome()) is None and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS / 10)
+        if outcome is not None:
+            self.store.note(self.run, outcome)
+        return outcome
 
 
 def slurm(store: Store, options: Mapping[str, Any]) -> Cluster:
     """Return what starts runs as jobs of the Slurm cluster to which this machine belongs.
 
-    Parameters
-    ----------
-    store : Store
-        Where the runs lie; scripts and logs of the jobs go beside them.
-    options : mapping
-        What ``sbatch`` is told, as in its long options, with ``-`` or ``_``.
-
-    Raises
-    ------
-    ConfigError
-        An option is none of a run's, or has the wrong type.
-    FedpflError
-        There is no submitit or no Slurm.
+    ``options`` are long options of ``sbatch``, with ``-`` or ``_``. Scripts and logs of the jobs are stored with the
+    runs.
     """
     try:
         import submitit
@@ -222,14 +182,14 @@ def slurm(store: Store, options: Mapping[str, Any]) -> Cluster:
         executor = submitit.SlurmExecutor(store.root / "jobs", max_num_timeout=MOST_TIMEOUTS)
     except RuntimeError as error:
         raise FedpflError("there is no Slurm on this machine: srun is not among the commands") from error
-    own = {key: value for key, value in given.items() if key in OWN}
-    others = {key: value for key, value in given.items() if key not in OWN and value is not False}
-    executor.update_parameters(**own, additional_parameters=others)
+    known = {key: value for key, value in given.items() if key in KNOWN}
+    others = {key: value for key, value in given.items() if key not in KNOWN and value is not False}
+    executor.update_parameters(**known, additional_parameters=others)
     return Cluster(executor, int(given["cpus_per_task"]))
 
 
 def _note(run: PlannedRun, store: Store) -> Path:
-    return store.beside(run) / "job.json"
+    return store.cell(run) / "job.json"
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,15 +212,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
 def minutes(time_limit: object) -> int:
     """Return a time limit in whole minutes, at least 1.
 
-    Parameters
-    ----------
-    time_limit : object
-        Minutes, or as Slurm writes it: ``MM:SS``, ``HH:MM:SS``, ``D-HH``, ``D-HH:MM``, ``D-HH:MM:SS``.
-
-    Raises
-    ------
-    ConfigError
-        It is neither.
+    It is given in minutes, or as Slurm writes it: ``MM:SS``, ``HH:MM:SS``, ``D-HH``, ``D-HH:MM``, ``D-HH:MM:SS``.
     """
     found = _TIME.fullmatch(str(time_limit))
     if found is None or isinstance(time_limit, bool):

@@ -1,4 +1,4 @@
-"""A page of an experiment for a folder of documents: Markdown, with the command of every cell beside its numbers."""
+"""A page of an experiment for a folder of documents: Markdown, with numbers and the command of every cell."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from dataclasses import replace
 from ..analysis.figure import file_name
 from ..results.tables import Table
 from ..version import __version__
+from .measured import Measured
 from .store import State
-from .tables import Measured, RankingOf
+from .tables import RankedColumn
 
 _WIDTH = 120  # of a line, in characters
 
@@ -20,24 +21,14 @@ _WIDTH = 120  # of a line, in characters
 def page(
     measured: Measured,
     name: str,
-    tables: Sequence[Table | RankingOf],
+    tables: Sequence[Table | RankedColumn],
     pictures: Mapping[str, str],
     told: Sequence[str],
 ) -> str:
     """Return a page in Markdown.
 
-    Parameters
-    ----------
-    measured : Measured
-        The runs.
-    name : str
-        What the experiment is called in commands: its name, or its file.
-    tables : sequence of Table or RankingOf
-        What is shown, in this order.
-    pictures : mapping of str to str
-        Links to the figures of rankings, by column.
-    told : sequence of str
-        Further sentences for the page's head, such as the machine.
+    ``name`` is what the experiment is called in commands, and ``told`` are further sentences for the page's head, such
+    as the machine. ``pictures`` are links to the figures of rankings, by column.
     """
     experiment, states = measured.experiment, list(measured.states().values())
     done = f"{states.count(State.FINISHED)} of {len(states) + measured.undecided} runs are finished"
@@ -50,7 +41,7 @@ def page(
         "All runs, as far as they are not yet done, then this page:",
         _block([command(measured, name, "run"), f"{command(measured, name, 'page')} --output FILE.md"]),
     ]
-    rankings = [shown for shown in tables if isinstance(shown, RankingOf)]
+    rankings = [shown for shown in tables if isinstance(shown, RankedColumn)]
     if rankings:
         parts += ["## How it was measured", *map(_filled, rankings[0].protocol)]
     for shown in tables:
@@ -60,14 +51,14 @@ def page(
         parts += _section(measured, shown, pictures.get(shown.column))
         parts.append(_commands(measured, name, [shown.column]))
     if not experiment.ranking:
-        parts.append(_commands(measured, name, experiment.scale(measured.scale).columns))
+        parts.append(_commands(measured, name, measured.at.columns))
     return "\n\n".join(parts) + "\n"
 
 
 def command(measured: Measured, name: str, verb: str, row: str = "", column: str = "") -> str:
     """Return the command that runs all cells, or one."""
     words = ["fedpfl", "experiment", verb, name, "--scale", measured.scale]
-    if len(measured.seeds) != measured.experiment.scale(measured.scale).seeds:
+    if len(measured.seeds) != measured.at.seeds:
         words += ["--seeds", str(len(measured.seeds))]
     words += [word for key, of in (("--row", row), ("--column", column)) if of for word in (key, of)]
     for key, value in measured.more.items():
@@ -75,7 +66,7 @@ def command(measured: Measured, name: str, verb: str, row: str = "", column: str
     return shlex.join(words)
 
 
-def _section(measured: Measured, ranking: RankingOf, picture: str | None) -> list[str]:
+def _section(measured: Measured, ranking: RankedColumn, picture: str | None) -> list[str]:
     rows = [[f"[{row[0]}](#{_anchor(measured, str(row[0]), ranking.column)})", *row[1:]] for row in ranking.table.rows]
     table = replace(ranking.table, rows=rows, note="")
     lines = table.markdown().rstrip().split("\n")[2:]  # the title stands above

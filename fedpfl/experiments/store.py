@@ -1,4 +1,4 @@
-"""Where the runs of grids lie, each under a name that follows from its settings, so that equal runs are run once.
+"""Where the runs of grids are stored, each under a name that follows from its settings: equal runs are run once.
 
 ::
 
@@ -11,7 +11,7 @@
     ROOT/state/                      the clients' personal arrays
     ROOT/jobs/ID_…                   scripts and logs of a cluster's jobs
     ROOT/generated/HASH/             data that a script of an experiment made
-    ROOT/tables/EXPERIMENT/SCALE/    tables as `fedpfl experiment run` left them
+    ROOT/tables/EXPERIMENT/SCALE/    tables that `fedpfl experiment run` wrote
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from . import metrics
 DEFAULT_ROOT = "~/.fedpfl/experiments"
 
 # What a run's results do not depend on. `data` and `initial-weights` are places too, but other data are another run.
-INDIFFERENT = frozenset({
+NOT_IDENTIFYING = frozenset({
     "output-dir", "state-dir", "data-dir", "run-name", "resume", "node-timeout", "round-timeout", "check-after",
     "min-clients", "max-client-samples", "tracker", "tracker-project",
 })  # fmt: skip
 
-# Settings that are younger than runs that are stored: at their defaults they do not count, so that names stay.
-YOUNGER = frozenset({
+# Settings that were added after runs were stored: at their defaults they do not count, so that names do not change.
+ADDED_LATER = frozenset({
     "label-column", "client-column", "split-column", "ignore-columns", "class-names", "window-column", "window-length",
     "window-step", "partition-seed", "division-file", "update-norm-limit", "robust-aggregation", "robust-clip",
     "robust-false-share", "krum-clients", "max-weight-share", "fedreg-max-growth",
@@ -69,9 +69,9 @@ class PlannedRun:
     name : str
         Method, data set and a hash of the settings.
     settings : dict
-        All of them but the places, checked.
+        All settings but the places, checked.
     rounds : int
-        How many it has.
+        Number of rounds.
     modes : tuple of str
         Modes of ``fedpfl new-clients`` to measure after it.
     generate : tuple of str
@@ -88,23 +88,9 @@ class PlannedRun:
 def plan(
     settings: Mapping[str, Any], seed: int, measured: Collection[str] = (), generate: tuple[str, ...] = ()
 ) -> PlannedRun:
-    """Check the settings of a run and name it.
+    """Check the settings of a run, given as in ``fedpfl run -c``, and name it.
 
-    Parameters
-    ----------
-    settings : mapping
-        Keys as in ``fedpfl run -c``; what is left out takes its default.
-    seed : int
-        The run's seed.
-    measured : collection of str
-        Metrics that are wanted of it.
-    generate : tuple of str
-        Script and arguments that make its data first; empty: none.
-
-    Raises
-    ------
-    ConfigError
-        A setting is not known or not allowed, the seed is among them, or the number of clients is left open.
+    ``measured`` are the metrics that are wanted, and ``generate`` is a script with arguments that makes its data first.
     """
     check_keys(settings)
     if "seed" in settings:
@@ -118,8 +104,8 @@ def plan(
     # Nor on whose home folder it is: a place below `~` counts as it was written.
     named = {key: written[key] if str(written[key]).startswith("~") else flat[key] for key in flat}
     defaults = {key: default for _, part, prefix in sections() for key, default in items(part(), prefix)}
-    same = {key for key in YOUNGER & named.keys() if named[key] == defaults[key]}
-    counted = {key: value for key, value in sorted(named.items()) if key not in INDIFFERENT | same}
+    same = {key for key in ADDED_LATER & named.keys() if named[key] == defaults[key]}
+    counted = {key: value for key, value in sorted(named.items()) if key not in NOT_IDENTIFYING | same}
     if code := parts.fingerprint(flat):
         counted["parts"] = code  # another run once the user's own code is another
     digest = hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:12]
@@ -129,13 +115,7 @@ def plan(
 
 
 class Store:
-    """The folder of all runs of grids.
-
-    Parameters
-    ----------
-    root : Path
-        The folder; made when it is needed.
-    """
+    """The folder of all runs of grids; it is made when it is needed."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.expanduser().absolute()
@@ -149,8 +129,8 @@ class Store:
         """Return the run's folder, which need not exist."""
         return RunFolder(self.root / "runs" / run.name)
 
-    def beside(self, run: PlannedRun) -> Path:
-        """Return the folder of what is kept about a run."""
+    def cell(self, run: PlannedRun) -> Path:
+        """Return the folder with everything about a run but its results."""
         return self.root / "cells" / run.name
 
     def tables(self, *names: str) -> Path:
@@ -163,34 +143,31 @@ class Store:
         words = [script.name, hashlib.sha256(script.read_bytes()).hexdigest(), *generate[1:]]
         return self.root / "generated" / hashlib.sha256(json.dumps(words).encode()).hexdigest()[:12]
 
-    def rounds(self, run: PlannedRun) -> int:
-        """Return how many rounds of a run are done."""
-        lines = self.folder(run).metrics()
-        return int(lines[-1]["round"]) if lines else 0
-
     def state(self, run: PlannedRun) -> State:
-        """Say how far a run is, from its files alone."""
-        folder = self.folder(run).path
+        """Return how far a run is, from its files alone."""
+        folder = self.folder(run)
         measured = all(self.measured(run, mode).is_file() for mode in run.modes)
         if self.trained(run) and measured:
             return State.FINISHED
         if self.reason(run):
             return State.FAILED
-        if any((folder / "checkpoint").glob("round-*.safetensors")):
+        if folder.resumable:
             return State.INTERRUPTED
         return State.MISSING
 
-    def resumable(self, run: PlannedRun) -> bool:
-        """Say whether a run that is not finished can go on."""
-        return any((self.folder(run).path / "checkpoint").glob("round-*.safetensors"))
-
     def trained(self, run: PlannedRun) -> bool:
-        """Say whether ``fedpfl run`` has ended well: after the summary its export can still fail."""
-        return (self.folder(run).path / "summary.md").is_file() and bool(self.outcome(run).get("trained", True))
+        """Return whether ``fedpfl run`` has succeeded: after the summary its export can still fail."""
+        return self.folder(run).finished and bool(self.outcome(run).get("trained", True))
+
+    def measure(self, run: PlannedRun, metric: str, clients: Collection[int] = ()) -> float | None:
+        """Return a metric of a run; None where it is not finished or has no such number."""
+        if self.state(run) is not State.FINISHED:
+            return None
+        return metrics.measure(metric, self.folder(run), self.cell(run), clients)
 
     def measured(self, run: PlannedRun, mode: str) -> Path:
         """Return the file of what ``fedpfl new-clients`` said in a mode."""
-        return self.beside(run) / f"{metrics.NEW_CLIENTS}-{mode}.json"
+        return self.cell(run) / f"{metrics.NEW_CLIENTS}-{mode}.json"
 
     def reason(self, run: PlannedRun) -> str:
         """Return why the last try of a run failed; empty if it did not."""
@@ -199,32 +176,32 @@ class Store:
 
     def outcome(self, run: PlannedRun) -> Mapping[str, Any]:
         """Return what was noted of the last try of a run; empty if nothing was."""
-        path = self.beside(run) / "outcome.json"
+        path = self.cell(run) / "outcome.json"
         return read_json(path) if path.is_file() else {}
 
     def prepare(self, run: PlannedRun) -> Path:
-        """Write the file of settings a run is started with, and make its folder ready for a try.
+        """Write the file of settings that a run is started with, and prepare its folder for a try.
 
-        What a try without a finished round left is removed; where there are rounds, the summary is, and the run counts
-        as interrupted until :meth:`note` says how this try ends. A run that is going on, as a grid that was killed
-        leaves it, stays as it is: this try will fail and say so.
+        Files of a try without a finished round are removed. If there are rounds, the summary is removed, and the run
+        counts as interrupted until :meth:`note` stores how this try ends. A run that is still active, because its grid
+        was killed, is not changed: this try will fail and say so.
         """
-        folder, beside = self.folder(run), self.beside(run)
-        private_folder(beside)
+        folder, cell = self.folder(run), self.cell(run)
+        private_folder(cell)
         with suppress(StateError), folder.alone() if folder.path.is_dir() else nullcontext():
             self._make_ready(run)
         places = {"output-dir": str(folder.path.parent), "state-dir": str(self.root / "state")}
         values = {**run.settings, **places, "run-name": run.name, "resume": False}
-        path = beside / "settings.toml"
+        path = cell / "settings.toml"
         write_atomically(path, to_toml(values).encode())
         return path
 
     def _make_ready(self, run: PlannedRun) -> None:
         folder = self.folder(run).path
-        if not self.resumable(run) and folder.is_dir():
+        if not self.folder(run).resumable and folder.is_dir():
             shutil.rmtree(folder)
         if self.trained(run):
-            (self.beside(run) / "outcome.json").unlink(missing_ok=True)
+            (self.cell(run) / "outcome.json").unlink(missing_ok=True)
         else:
             (folder / "summary.md").unlink(missing_ok=True)  # or it would count as finished, and not be resumed
             # So that it does not count as finished either if nobody is there to note how this try ends.
@@ -232,7 +209,7 @@ class Store:
 
     def note(self, run: PlannedRun, outcome: Mapping[str, Any]) -> None:
         """Keep the outcome of a try."""
-        write_atomically(self.beside(run) / "outcome.json", (json.dumps(outcome) + "\n").encode())
+        write_atomically(self.cell(run) / "outcome.json", (json.dumps(outcome) + "\n").encode())
 
     def discard_models(self, run: PlannedRun) -> None:
         """Remove a run's personalised models and its clients' state; its numbers stay."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,21 @@ from ..results.run import RunFolder
 from ..results.tables import Cell, Spread, Table
 from ..setup.config import RunSettings, owners
 from . import metrics
-from .store import INDIFFERENT, PlannedRun, State, Store, plan
+from .store import NOT_IDENTIFYING, PlannedRun, State, Store, plan
 
 COLUMNS = ("personalised-best", "personalised-last", "global-best", "gigabytes", "seconds")
-# By which number the best point is chosen, and what is shown first then.
+# The columns of the tables; the first one is the number by which the best point is chosen.
 SELECT = {"test": COLUMNS, "validation": ("validation-best", "personalised-chosen", "gigabytes", "seconds")}
 SWEEPS = "sweeps"  # the folder of their tables
 RUNS = "runs.txt"
 DASH = "–"  # a setting of another method than the point's
+NO_NUMBER = "A dash: not run yet, failed, or no such number."
 SIGNIFICANT = 4
 LARGEST_INT = 2**53  # up to here floats, as bounds are read, are exact
 RANGES = "key=log:LOW:HIGH, key=uniform:LOW:HIGH, key=int:LOW:HIGH or key=choice:A:B:…"
 
 
-class Sweep:
+class SweepPlan:
     """Points in the space of settings, each run with every seed.
 
     Parameters
@@ -42,24 +43,12 @@ class Sweep:
     random : sequence of str
         Such as ``fedprox-mu=log:0.001:1``: drawn for each sample; ``log``, ``uniform``, ``int`` and ``choice``.
     samples : int
-        How often they are drawn for each point of the grid; the first samples stay when there are more.
+        How often they are drawn for each point of the grid. The first samples do not depend on how many there are.
     seeds : int
         Each point is run with seeds 1 … n.
     select : str
-        ``test`` orders runs and points by the best accuracy on test samples, which flatters the first of them;
-        ``validation`` by that on samples that ``validation-fraction`` sets aside, and tests only report.
-
-    Raises
-    ------
-    ConfigError
-        A text cannot be read, or settings are not allowed.
-
-    Attributes
-    ----------
-    points : list of dict
-        The values of ``keys`` at each point, without those that belong to another method than the point's.
-    methods : list of str
-        The names of the methods that are run.
+        ``test`` orders runs and points by the best accuracy on test samples, which flatters the first of them.
+        ``validation`` orders them by the samples that ``validation-fraction`` sets aside.
     """
 
     def __init__(
@@ -80,7 +69,7 @@ class Sweep:
         if not self.keys and seeds < 2:
             raise ConfigError("grid", "", "give a grid, random settings, both, or several seeds (--seeds)")
         for key in self.keys:
-            if key in INDIFFERENT:
+            if key in NOT_IDENTIFYING:
                 option = "grid" if key in fixed else "random"
                 raise ConfigError(option, key, "changes no result, so that all its values are one run")
         draws = [{key: _draw(key, text, sample) for key, text in drawn.items()} for sample in range(samples)]
@@ -110,12 +99,44 @@ class Sweep:
     def tables(self, store: Store, title: str) -> list[Table]:
         """Return a table with a line for each run and, with several seeds, one with a line for each point.
 
-        In both the best accuracy, of what ``select`` says, comes first.
+        In both the best accuracy, as ``select`` means it, comes first.
         """
-        return [self._of_runs(store, title), *([self._of_points(store, title)] if len(self.seeds) > 1 else [])]
+        pairs = [(point, run) for point, runs in zip(self.points, self._runs, strict=True) for run in runs]
+        states = {run.name: store.state(run) for _, run in pairs}
+        failed = [f"Failed: {run.name}: {store.reason(run)}" for _, run in pairs if states[run.name] is State.FAILED]
+        columns = [metrics.find(name).title for name in self._columns]
+        each = self._lines(
+            store, [(point, [run], [run.settings["seed"]], [states[run.name].value, run.name]) for point, run in pairs]
+        )
+        rows = [[cell.mean if isinstance(cell, Spread) else cell for cell in cells] for cells in each]
+        note = " ".join([NO_NUMBER, self._order(), *failed])
+        found = [Table(f"{title}, each run", [*self.keys, "seed", *columns, "state", "run"], rows, 3, note=note)]
+        if len(self.seeds) > 1:
+            done = [sum(states[run.name] is State.FINISHED for run in runs) for runs in self._runs]
+            points = zip(self.points, self._runs, done, strict=True)
+            lines = self._lines(store, [(point, runs, [], [f"{count}/{len(runs)}"]) for point, runs, count in points])
+            note = f"Mean ± standard deviation over {len(self.seeds)} seeds. {NO_NUMBER} {self._order()}"
+            found.append(Table(f"{title}, each point", [*self.keys, *columns, "runs done"], lines, 3, note=note))
+        return found
+
+    def _lines(
+        self, store: Store, places: Iterable[tuple[Mapping[str, Any], Sequence[PlannedRun], list[Cell], list[Cell]]]
+    ) -> list[list[Cell]]:
+        """Return a line for each place, the best first: settings of the point, more, the numbers of the runs, more."""
+        lines: list[tuple[float, list[Cell]]] = []
+        for point, runs, before, after in places:
+            spreads = [_spread(name, runs, store) for name in self._columns]
+            order = -math.inf if spreads[0] is None else spreads[0].mean
+            lines.append((order, [*(_text(point.get(key, DASH)) for key in self.keys), *before, *spreads, *after]))
+        return [cells for _, cells in sorted(lines, key=lambda line: -line[0])]
+
+    def _order(self) -> str:
+        if self.select == "validation":
+            return "Ordered by the samples for validation; test samples had no part in it."
+        return "Ordered by the test samples, so the first line's number is too good to report (--select validation)."
 
     def require_own(self, folder: Path, name: str) -> None:
-        """Raise :class:`ConfigError` if the folder has the tables of runs that this sweep does not have."""
+        """Raise :class:`ConfigError` if the folder has tables of runs that are not in this sweep."""
         if not (folder / "table.md").is_file():
             return
         before = set(noted_runs(folder)) if (folder / RUNS).is_file() else None
@@ -124,51 +145,10 @@ class Sweep:
         if before - {run.name for run in self.runs}:
             raise ConfigError("name", name, f"{folder} has the tables of another sweep; give another name")
 
-    def own(self, folder: Path) -> None:
-        """Note in the folder of the tables which runs they are of."""
+    def note_runs(self, folder: Path) -> None:
+        """Write the names of the runs into the folder of the tables."""
         private_folder(folder)
         write_atomically(folder / RUNS, "".join(f"{run.name}\n" for run in self.runs).encode())
-
-    def _of_runs(self, store: Store, title: str) -> Table:
-        rows: list[tuple[float, list[Cell]]] = []
-        failures: list[str] = []
-        for point, runs in zip(self.points, self._runs, strict=True):
-            for run in runs:
-                state = store.state(run)
-                failures += [f"{run.name}: {store.reason(run)}"] if state is State.FAILED else []
-                spreads = [_spread(name, [run] if state is State.FINISHED else [], store) for name in self._columns]
-                numbers = [None if spread is None else spread.mean for spread in spreads]
-                cells: list[Cell] = [*(_text(point.get(key, DASH)) for key in self.keys), run.settings["seed"]]
-                order = -math.inf if numbers[0] is None else numbers[0]
-                rows.append((order, [*cells, *numbers, state.value, run.name]))
-        rows.sort(key=lambda row: -row[0])
-        words = ["A dash: not run yet, failed, or no such number.", self._order()]
-        note = " ".join([*words, *(f"Failed: {text}" for text in failures)])
-        heads = [*self.keys, "seed", *_heads(self._columns), "state", "run"]
-        return Table(f"{title}, each run", heads, [cells for _, cells in rows], 3, note=note)
-
-    def _of_points(self, store: Store, title: str) -> Table:
-        """Return a line for each point, its seeds put together."""
-        rows: list[tuple[float, list[Cell]]] = []
-        for point, runs in zip(self.points, self._runs, strict=True):
-            done = [run for run in runs if store.state(run) is State.FINISHED]
-            measured = [_spread(name, done, store) for name in self._columns]
-            first = measured[0]
-            order = first.mean if isinstance(first, Spread) else -math.inf
-            cells: list[Cell] = [_text(point.get(key, DASH)) for key in self.keys]
-            rows.append((order, [*cells, *measured, f"{len(done)}/{len(runs)}"]))
-        rows.sort(key=lambda row: -row[0])
-        note = (
-            f"Mean ± standard deviation over {len(self.seeds)} seeds. A dash: not run yet, failed, or no such number. "
-            f"{self._order()}"
-        )
-        heads = [*self.keys, *_heads(self._columns), "runs done"]
-        return Table(f"{title}, each point", heads, [cells for _, cells in rows], 3, note=note)
-
-    def _order(self) -> str:
-        if self.select == "validation":
-            return "Ordered by the samples for validation; test samples had no part in it."
-        return "Ordered by the test samples, so the first line's number is too good to report (--select validation)."
 
 
 def noted_runs(folder: Path) -> list[str]:
@@ -182,13 +162,7 @@ def sweep_names(store: Store) -> list[str]:
 
 
 def sweep_runs(store: Store, name: str) -> list[RunFolder]:
-    """Return the folders of a sweep's runs, which need not exist yet.
-
-    Raises
-    ------
-    ConfigError
-        There is no sweep of this name.
-    """
+    """Return the folders of a sweep's runs, which need not exist yet."""
     if name not in sweep_names(store):
         known = ", ".join(sweep_names(store)) or "none"
         raise ConfigError("sweep", name, f"there is no such sweep in {store.root}; there are: {known}")
@@ -206,15 +180,9 @@ def _of_its_method(point: Mapping[str, Any], base: Mapping[str, Any]) -> dict[st
     return {key: value for key, value in point.items() if known.get(key, own) == own}
 
 
-def _heads(columns: Sequence[str]) -> list[str]:
-    return [f"{m.heading}, %" if m.share else m.heading for m in map(metrics.find, columns)]
-
-
-def _spread(name: str, done: Sequence[PlannedRun], store: Store) -> Spread | None:
-    metric = metrics.find(name)
-    found = [metrics.measure(name, store.folder(run), store.beside(run)) for run in done]
-    values = [100 * value if metric.share else value for value in found if value is not None]
-    return Spread.of(values) if values else None
+def _spread(name: str, runs: Sequence[PlannedRun], store: Store) -> Spread | None:
+    values = [store.measure(run, name) for run in runs]
+    return metrics.find(name).spread([value for value in values if value is not None])
 
 
 def _text(value: Any) -> str:

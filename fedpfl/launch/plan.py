@@ -53,21 +53,19 @@ class Plan:
 
     def has_finished(self) -> bool:
         """Say whether the run has done all its rounds and written its results, so that there is nothing to train."""
-        last = self._last_round()
-        done = last >= self.config.run.num_server_rounds or self.folder.stalled(self.config.run.early_stop)
+        history = self.folder.history()
+        run = self.config.run
+        done = history.last_round >= run.num_server_rounds or history.stalled(run.early_stop)
         # What is damaged is made again by going on with the run.
-        return done and (self.folder.path / "summary.md").is_file() and self.folder.is_intact(self.config.run.state_dir)
+        return done and self.folder.finished and self.folder.is_intact(self.config.run.state_dir)
 
     def how_to_go_on(self) -> str:
         """Return why resuming a run that has finished trains nothing, and which setting changes that."""
-        name, last = self.config.run.run_name, self._last_round()
+        name, last = self.config.run.run_name, self.folder.history().last_round
         if last < self.config.run.num_server_rounds:
             stopped = f"ended early after {last} rounds (early-stop = {self.config.run.early_stop})"
             return f"{name} {stopped}; to go on: --run-config 'early-stop=0'"
         return f"{name} has finished its {last} rounds; for more: --run-config 'num-server-rounds={2 * last}'"
-
-    def _last_round(self) -> int:
-        return max((line["round"] for line in self.folder.metrics()), default=0)
 
 
 def prepare(

@@ -49,27 +49,13 @@ _SETTINGS: Any = {  # matplotlib's own type lists each of its keys
 
 
 class Pen:
-    """Draws figures in which the same names look the same.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Those that have looks of their own in all drawings, the most important first: labels of runs.
-    """
+    """Draws figures in which a name always looks the same: labels of runs, the most important first."""
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         self._place = {name: place for place, name in enumerate(dict.fromkeys(names))}
 
     def svg(self, figure: Figure, page: bool = False) -> str:
-        """Return a figure as SVG, the same text each time.
-
-        Parameters
-        ----------
-        figure : Figure
-            Plain data.
-        page : bool
-            Whether it becomes part of a page, whose colours it then takes; otherwise it is a file of its own.
-        """
+        """Return a figure as SVG, the same text each time; as part of a page it takes the colours of the page."""
         content = self._saved(figure, "svg", page).decode()
         if not page:
             return content

@@ -25,19 +25,7 @@ LONG, WIDE = 40, 600.0
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section], names: Sequence[str]) -> None:
-    """Write a report.
-
-    Parameters
-    ----------
-    path : Path
-        The page.
-    title : str
-        Its heading.
-    sections : sequence of Section
-        What it consists of.
-    names : sequence of str
-        Labels of the runs, which have their own colours in all plots.
-    """
+    """Write a report; ``names`` are the labels of the runs, which have their own colours in all plots."""
     environment = Environment(
         loader=PackageLoader("fedpfl.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
@@ -55,17 +43,7 @@ def write_page(path: Path, title: str, sections: Sequence[Section], names: Seque
 
 
 def write_plots(folder: Path, form: str, sections: Sequence[Section], names: Sequence[str]) -> list[Path]:
-    """Write every figure of a report into a file of its own, and return the files' paths.
-
-    Parameters
-    ----------
-    folder : Path
-        Where they go; made if it is not there.
-    form : str
-        ``svg`` or ``png``.
-    sections, names
-        See :func:`write_page`.
-    """
+    """Write every figure of a report as ``svg`` or ``png`` into a folder, and return the paths of the files."""
     pen = Pen(names)
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
@@ -79,7 +57,7 @@ def write_plots(folder: Path, form: str, sections: Sequence[Section], names: Seq
 
 
 def _embedded(svg: str) -> str:
-    """Return what of an SVG file belongs into a page: the element, as wide as there is room, no names of groups."""
+    """Return the element of an SVG file, without the names of groups, as wide as there is room in a page."""
     svg = svg[svg.index("<svg") :]
     head, rest = svg.split(">", 1)
     box = re.search(r'viewBox="([^"]*)"', head)
@@ -93,7 +71,7 @@ def _embedded(svg: str) -> str:
 
 
 def _describe(figure: Figure) -> str:
-    """Return what a figure shows, in words, for those who do not see it."""
+    """Return what a figure shows, for readers who do not see it."""
     names = list(getattr(figure, "series", getattr(figure, "groups", getattr(figure, "values", ()))))
     what = f"{figure.title}: {type(figure).__name__.lower()}"
     axes = [getattr(figure, label, "") for label in ("x_label", "y_label")]
@@ -105,5 +83,5 @@ def _describe(figure: Figure) -> str:
 
 
 def _numeric(table: Table, column: int) -> bool:
-    """Say whether a column holds numbers, which are written to the right."""
+    """Return whether a column holds numbers, which are aligned to the right."""
     return not any(isinstance(row[column], str) for row in table.rows)

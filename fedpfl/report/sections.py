@@ -7,22 +7,20 @@ here; everything else comes from the analyses (:mod:`fedpfl.analysis`) that find
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from ..analysis import NotRecorded, Result, analyses
+from ..analysis import ANALYSES, NotRecorded, Result
 from ..analysis.figure import Distributions, Division, Figure, Heatmap, Lines
-from ..analysis.runs import Group, grouped, last_accuracies
+from ..analysis.runs import RunGroup, grouped
 from ..core.errors import FedpflError, StateError
 from ..core.settings import parse
 from ..data import FederatedData, federated_data, no_downloads, partition_counts
 from ..data.settings import DataSettings, in_words
 from ..results.run import FREE_ON_RESUME, RunFolder
-from ..results.summary import outcome
 from ..results.tables import Cell, Spread, Table
 from ..setup.config import Config
 
@@ -37,20 +35,9 @@ MOST_FAILURES = 20
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report.
+    """A part of a report: a heading, paragraphs, numbers and the plain data of figures.
 
-    Parameters
-    ----------
-    title : str
-        Its heading.
-    notes : list of str
-        Paragraphs.
-    tables : list of Table
-        Numbers.
-    figures : list of Figure
-        Plain data of figures.
-    part : str
-        Sections with the same words stand under a heading of their own: a column of an experiment.
+    Sections with the same ``part`` stand under a common heading: a column of an experiment.
     """
 
     title: str
@@ -63,19 +50,8 @@ class Section:
 def sections(runs: Sequence[RunFolder], more: Sequence[Section] = ()) -> tuple[list[Section], list[str]]:
     """Return the sections of a report, and the labels of the runs in it, repetitions put together.
 
-    The columns of an experiment are parts of the report: what differs in its data is not drawn in the same axes.
-
-    Parameters
-    ----------
-    runs : sequence of RunFolder
-        In the order in which they are to appear.
-    more : sequence of Section
-        Further sections, to stand after the overview, or before the parts.
-
-    Raises
-    ------
-    ConfigError, StateError
-        Something is no run, or a file of a run is missing or damaged.
+    The columns of an experiment are parts of the report, because different data are not drawn in the same axes.
+    ``more`` are further sections, which stand after the overview, or before the parts.
     """
     columns = list(dict.fromkeys(run.column for run in runs))
     if len(columns) < 2:
@@ -90,26 +66,15 @@ def sections(runs: Sequence[RunFolder], more: Sequence[Section] = ()) -> tuple[l
 
 
 def comparison(runs: Sequence[RunFolder]) -> tuple[Table, list[Figure], list[str], list[str]]:
-    """Return of runs the overview's table, their accuracies over rounds and bytes, their labels and notes on them.
-
-    Parameters
-    ----------
-    runs : sequence of RunFolder
-        In the order in which they are to appear.
-
-    Raises
-    ------
-    ConfigError, StateError
-        Something is no run, has not begun, or a file of it is missing or damaged.
-    """
+    """Return the overview of runs as a table, the figures of their accuracies, their labels, and notes."""
     for run in runs:
         run.described()
     groups = grouped(runs)
     section = _overview(runs, groups)
     if not section.tables:
         raise StateError(f"{runs[0].path}: no round was finished")
-    own = _over("Personalised accuracy over rounds", groups, lambda run: _accuracy(run, "personalised"))
-    figures = [*own, *_over_bytes("Accuracy over traffic", groups, "personalised")]
+    own = _over("Personalised accuracy over rounds", groups, "personalised.accuracy")
+    figures = [*own, *_over_bytes("Accuracy over traffic", groups)]
     return section.tables[0], figures, [group.label for group in groups], section.notes
 
 
@@ -125,9 +90,9 @@ def _sections(runs: Sequence[RunFolder]) -> tuple[list[Section], list[Section], 
     return [_overview(runs, groups)] if runs else [], made, [group.label for group in groups]
 
 
-def _overview(runs: Sequence[RunFolder], groups: Sequence[Group]) -> Section:
+def _overview(runs: Sequence[RunFolder], groups: Sequence[RunGroup]) -> Section:
     section = Section("Overview", [*_other_data(groups), *(note for run in runs for note in _state(run))])
-    rows = [_row(group) for group in groups if any(run.metrics() for run in group.runs)]
+    rows = [_row(group) for group in groups if any(run.history().lines for run in group.runs)]
     if rows:
         columns = ["run", "seeds", "rounds", "personalised, last, %", "best, %", "worst tenth of clients, %",
                    "global, last, %", "traffic, MB", "s a round", "ε"]  # fmt: skip
@@ -137,7 +102,7 @@ def _overview(runs: Sequence[RunFolder], groups: Sequence[Group]) -> Section:
                 "on all clients' test samples. Traffic: both directions, all clients and rounds. "
                 "With several seeds: mean ± standard deviation over them.")  # fmt: skip
         section.tables.append(Table("Runs", columns, rows, note=note))
-    failures = list(_failures(runs))
+    failures: list[list[Cell]] = [[_name(run), *failure] for run in runs for failure in run.history().failures()]
     if failures:
         note = f"The first {MOST_FAILURES} of {len(failures)}." if len(failures) > MOST_FAILURES else ""
         columns = ["run", "round", "client", "reason"]
@@ -145,8 +110,8 @@ def _overview(runs: Sequence[RunFolder], groups: Sequence[Group]) -> Section:
     return section
 
 
-def _other_data(groups: Sequence[Group]) -> Iterator[str]:
-    """Say in which settings of the data runs differ, on top of everything that compares them."""
+def _other_data(groups: Sequence[RunGroup]) -> Iterator[str]:
+    """Yield in which settings of the data runs differ: a warning above everything that compares them."""
     settings = [
         {**parse(DataSettings, group.runs[0].config()).division(), "clients": group.clients} for group in groups
     ]
@@ -160,22 +125,18 @@ def _other_data(groups: Sequence[Group]) -> Iterator[str]:
         yield f"These runs are not of the same data, so that their accuracies cannot be compared directly. {of}."
 
 
-def _row(group: Group) -> list[Cell]:
-    results = {run.path: outcome(run) for run in group.runs}
-    rounds = sorted({result["rounds"] for result in results.values()})
-
-    def of(run: RunFolder, key: str) -> float | None:
-        value: float | None = results[run.path][key]
-        return value
-
+def _row(group: RunGroup) -> list[Cell]:
+    rounds = sorted({run.history().last_round for run in group.runs})
     return [
         group.label, ", ".join(str(run.config()["seed"]) for run in group.runs),
         "–".join(map(str, dict.fromkeys((rounds[0], rounds[-1])))),
-        group.percent(lambda run: of(run, "personalised_accuracy")),
-        group.percent(lambda run: of(run, "best_personalised_accuracy")), group.percent(_worst_tenth),
-        group.percent(lambda run: of(run, "global_accuracy")),
-        group.spread(lambda run: (results[run.path]["bytes_up"] + results[run.path]["bytes_down"]) / 1e6),
-        group.spread(lambda run: of(run, "seconds_per_round")), group.spread(lambda run: of(run, "epsilon")),
+        group.percent(lambda history: history.last("personalised.accuracy")),
+        group.percent(lambda history: history.best("personalised.accuracy")),
+        group.percent(lambda history: history.last("personalised.worst-tenth")),
+        group.percent(lambda history: history.last("global.accuracy")),
+        group.spread(lambda history: (history.total("bytes_up") + history.total("bytes_down")) / 1e6),
+        group.spread(lambda history: statistics.median(history.curve("seconds").values()) if history.lines else None),
+        group.spread(lambda history: history.last("privacy.epsilon")),
     ]  # fmt: skip
 
 
@@ -184,39 +145,25 @@ def _name(run: RunFolder) -> str:
 
 
 def _state(run: RunFolder) -> Iterator[str]:
-    name, lines, wanted = _name(run), run.metrics(), run.config().get("num-server-rounds")
-    if not (run.path / "summary.md").is_file():
-        done = lines[-1]["round"] if lines else 0
+    name, history, wanted = _name(run), run.history(), run.config().get("num-server-rounds")
+    if not run.finished:
+        done = history.last_round
         yield f"{name} is not finished: {done} of {wanted} rounds are recorded. It is still going on, or was stopped."
-    if lines and not any("personalised" in line for line in lines):
+    if history.lines and not history.tests():
         yield f"{name} has no evaluated round so far, hence no accuracies."
     for remark in run.task().get("remarks", []):
         yield f"{name}: {remark}"
 
 
-def _failures(runs: Sequence[RunFolder]) -> Iterator[list[Cell]]:
-    for run in runs:
-        for line in run.metrics():
-            for client, reason in line.get("failed", {}).items():
-                yield [_name(run), line["round"], int(client), reason]
-
-
-def _worst_tenth(run: RunFolder) -> float | None:
-    each = sorted((last_accuracies(run) or {}).values())
-    return statistics.fmean(each[: max(1, len(each) // 10)]) if each else None
-
-
 # -- curves ----------------------------------------------------------------------------------------------------------
 
-Curve = dict[int, float]
 
-
-def _curves(groups: Sequence[Group]) -> Iterator[Section]:
-    own = _over("Personalised accuracy over rounds", groups, lambda run: _accuracy(run, "personalised"))
-    shared = _over("Global accuracy over rounds", groups, lambda run: _accuracy(run, "global"))
-    held = _over("Accuracy on samples for validation", groups, lambda run: _accuracy(run, "validation"))
-    traffic = _over_bytes("Accuracy over traffic", groups, "personalised")
-    loss = _over("Training loss", groups, _loss, "training loss")
+def _curves(groups: Sequence[RunGroup]) -> Iterator[Section]:
+    own = _over("Personalised accuracy over rounds", groups, "personalised.accuracy")
+    shared = _over("Global accuracy over rounds", groups, "global.accuracy")
+    held = _over("Accuracy on samples for validation", groups, "validation.accuracy")
+    traffic = _over_bytes("Accuracy over traffic", groups)
+    loss = _over("Training loss", groups, "train_loss", "training loss", 1)
     seeds = " Bands: one standard deviation over seeds." if any(len(group.runs) > 1 for group in groups) else ""
     if own or shared or traffic:
         words = "Traffic is the content of all messages so far, in both directions and of all clients." + seeds
@@ -226,57 +173,44 @@ def _curves(groups: Sequence[Group]) -> Iterator[Section]:
         yield Section("Training", [words + seeds], figures=list(loss))
 
 
-def _accuracy(run: RunFolder, part: str) -> Curve:
-    return {line["round"]: 100 * line[part]["accuracy"] for line in run.metrics() if part in line}
-
-
-def _loss(run: RunFolder) -> Curve:
-    return {line["round"]: line["train_loss"] for line in run.metrics() if line.get("train_loss") is not None}
-
-
-def _megabytes(run: RunFolder) -> Curve:
-    lines = run.metrics()
-    totals = accumulate((line["bytes_up"] + line["bytes_down"]) / 1e6 for line in lines)
-    return {line["round"]: total for line, total in zip(lines, totals, strict=True)}
-
-
 def _over(
-    title: str, groups: Sequence[Group], curve: Callable[[RunFolder], Curve], y: str = "accuracy in percent"
+    title: str, groups: Sequence[RunGroup], number: str, y: str = "accuracy in percent", factor: float = 100
 ) -> list[Figure]:
-    series, bands = {}, {}
+    """Draw a number, times a factor, over the rounds."""
+    return _drawn(title, "round", y, {group: _mean(group, number, factor) for group in groups})
+
+
+def _over_bytes(title: str, groups: Sequence[RunGroup]) -> list[Figure]:
+    """Draw the personalised accuracy over the mean traffic of the runs."""
+    curves = {}
     for group in groups:
-        rounds, means, stds = _mean([curve(run) for run in group.runs])
-        if rounds:
-            series[group.label] = rounds, means
-            if stds:
-                bands[group.label] = stds
-    return [Lines(title, "round", y, series, bands)] if series else []
+        rounds, means, stds = _mean(group, "personalised.accuracy", 100)
+        totals = [run.history().traffic() for run in group.runs]
+        curves[group] = [statistics.fmean(total[n] / 1e6 for total in totals) for n in rounds], means, stds
+    ends = [(xs[0], xs[-1]) for xs, _, _ in curves.values() if xs]
+    lasts = [last for _, last in ends]
+    log = bool(ends) and min(ends)[0] > 0 and max(lasts) > WIDE * min(lasts)
+    return _drawn(title, "MB, up and down", "accuracy in percent", curves, log)
 
 
-def _over_bytes(title: str, groups: Sequence[Group], part: str) -> list[Figure]:
-    series, bands = {}, {}
-    for group in groups:
-        rounds, means, stds = _mean([_accuracy(run, part) for run in group.runs])
-        totals = [_megabytes(run) for run in group.runs]
-        if rounds:
-            series[group.label] = [statistics.fmean(total[n] for total in totals) for n in rounds], means
-            if stds:
-                bands[group.label] = stds
-    if not series:
-        return []
-    lasts = [xs[-1] for xs, _ in series.values()]
-    log = min(xs[0] for xs, _ in series.values()) > 0 and max(lasts) > WIDE * min(lasts)
-    return [Lines(title, "MB, up and down", "accuracy in percent", series, bands, log_x=log)]
+# xs and means of a group and, for several runs, standard deviations.
+Curve = tuple[list[Any], list[float], list[float]]
 
 
-def _mean(curves: Sequence[Curve]) -> tuple[list[int], list[float], list[float]]:
-    """Return rounds, means and standard deviations of repetitions, over the rounds that all of them have.
+def _drawn(title: str, x: str, y: str, curves: Mapping[RunGroup, Curve], log: bool = False) -> list[Figure]:
+    series = {group.label: (xs, means) for group, (xs, means, _) in curves.items() if xs}
+    bands = {group.label: stds for group, (_, _, stds) in curves.items() if stds}
+    return [Lines(title, x, y, series, bands, log)] if series else []
 
-    Repetitions that have got nowhere do not count; one alone has no deviations.
+
+def _mean(group: RunGroup, number: str, factor: float) -> Curve:
+    """Return rounds, means and standard deviations of a number times a factor, over the rounds that all runs have.
+
+    Runs without the number do not count; one run alone has no deviations.
     """
-    curves = [curve for curve in curves if curve]
+    curves = [curve for run in group.runs if (curve := run.history().curve(number))]
     rounds = sorted(set.intersection(*map(set, curves))) if curves else []
-    spreads = [Spread.of([curve[n] for curve in curves]) for n in rounds]
+    spreads = [Spread.of([factor * curve[n] for curve in curves]) for n in rounds]
     stds = [spread.std for spread in spreads if spread.std is not None]
     return rounds, [spread.mean for spread in spreads], stds
 
@@ -284,8 +218,8 @@ def _mean(curves: Sequence[Curve]) -> tuple[list[int], list[float], list[float]]
 # -- clients ---------------------------------------------------------------------------------------------------------
 
 
-def _clients(groups: Sequence[Group]) -> Iterator[Section]:
-    last = {group.label: [100 * accuracy for run in group.runs for accuracy in (last_accuracies(run) or {}).values()]
+def _clients(groups: Sequence[RunGroup]) -> Iterator[Section]:
+    last = {group.label: [100 * accuracy for run in group.runs for accuracy in run.history().last_test().values()]
             for group in groups}  # fmt: skip
     last = {label: accuracies for label, accuracies in last.items() if accuracies}
     if not last:
@@ -300,10 +234,9 @@ def _clients(groups: Sequence[Group]) -> Iterator[Section]:
     yield Section("Clients", [words], figures=figures)
 
 
-def _over_time(groups: Sequence[Group]) -> list[Heatmap]:
+def _over_time(groups: Sequence[RunGroup]) -> list[Heatmap]:
     """Return a matrix of clients and rounds for each group's first run, with one scale for all."""
-    tests = {group.label: [line for line in group.runs[0].metrics() if "personalised" in line] for group in groups}
-    each = {label: {line["round"]: line["personalised"]["each"] for line in lines} for label, lines in tests.items()}
+    each = {group.label: group.runs[0].history().tests() for group in groups}
     every = [100 * accuracy for of in each.values() for test in of.values() for accuracy in test.values()]
     maps = []
     for label, of in each.items():
@@ -321,7 +254,7 @@ def _over_time(groups: Sequence[Group]) -> list[Heatmap]:
 # -- data ------------------------------------------------------------------------------------------------------------
 
 
-def _divisions(groups: Sequence[Group]) -> Iterator[Section]:
+def _divisions(groups: Sequence[RunGroup]) -> Iterator[Section]:
     """Show each division of data once, of the groups' first runs."""
     section = Section("Data")
     seen = set()
@@ -361,7 +294,7 @@ def _require_division(data: FederatedData, task: dict[str, Any]) -> None:
 
 def _analyses(runs: Sequence[RunFolder], shown: Set[str]) -> Iterator[Section]:
     """Yield what the analyses find, without figures of a title that is shown already: curves over traffic."""
-    for analysis in analyses().values():
+    for analysis in ANALYSES.values():
         if analysis.computes:
             continue
         title = analysis.name.replace("-", " ").capitalize()
@@ -379,18 +312,18 @@ def _analyses(runs: Sequence[RunFolder], shown: Set[str]) -> Iterator[Section]:
 
 def _further() -> Section:
     """Name the analyses that compute with models and data, for minutes, instead of making them."""
-    others = ", ".join(name for name, analysis in analyses().items() if analysis.computes)
+    others = ", ".join(name for name, analysis in ANALYSES.items() if analysis.computes)
     return Section("Further analyses", [f"By `fedpfl analyse NAME RUN…`, from the clients' models and data: {others}."])
 
 
 def _is_one_point(result: Result) -> bool:
-    """Say whether an analysis along an axis found no curve with more than one place on it."""
+    """Return whether an analysis along an axis found no curve with more than one place on it."""
     curves = [figure for figure in result.figures if isinstance(figure, Lines)]
     places = [set(xs) for figure in curves for xs, _ in figure.series.values()]
     return len(curves) == len(result.figures) > 0 and all(len(xs) < 2 for xs in places)
 
 
-def _settings(groups: Sequence[Group]) -> Section:
+def _settings(groups: Sequence[RunGroup]) -> Section:
     """Tabulate settings: those in which groups differ with a column for each, then those that are the same."""
     left_out = FREE_ON_RESUME - {"num-server-rounds", "early-stop"}
     values = [{key: value for key, value in group.runs[0].config().items() if key not in left_out} for group in groups]

@@ -22,28 +22,10 @@ from .run import GLOBAL, RunFolder
 
 
 def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> list[Path]:
-    """Write the personalised model of each client whose state is on this machine.
+    """Write the personalised model of each client whose state is on this machine, and return the paths.
 
-    Parameters
-    ----------
-    folder : RunFolder
-        A run; the clients' state is looked for in its ``state-dir``.
-    clients : sequence of int, optional
-        Only these, numbered from 0.
-
-    Returns
-    -------
-    list of Path
-        ``RUN/personal/client-00003.safetensors`` and so on; empty if ``global.safetensors`` is every client's.
-
-    Raises
-    ------
-    ConfigError
-        A client that was asked for has no state here.
-    NoPlainModel
-        The method has none to export.
-    StateError
-        A file is missing, damaged or of another model.
+    ``RUN/personal/client-00003.safetensors`` and so on; nothing if ``global.safetensors`` is every client's. A client
+    that is asked for must have its state here.
     """
     written = []
     for client, arrays in personal_models(folder, clients):
@@ -55,10 +37,7 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
 
 
 def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    """Yield (client, what its plain model loads), without those whose model is the one of all.
-
-    See :func:`export_personal` for the parameters and errors.
-    """
+    """Yield (client, what its plain model loads), for clients with a model of their own."""
     config, task = Config.parse(folder.config()), folder.described()
     shape = tuple(task["input_shape"])
     classes = task.get("classes_of_clients", [task["num_classes"]] * task["clients"])
@@ -93,19 +72,7 @@ def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> 
 def trained_model(folder: RunFolder, client: int | None = None) -> nn.Module:
     """Return a trained model as the plain one, without the method's changes, on the CPU and in evaluation mode.
 
-    Parameters
-    ----------
-    folder : RunFolder
-        A run; a client's state is looked for in its ``state-dir``.
-    client : int, optional
-        Whose personalised model, numbered from 0; by default the one that all clients share.
-
-    Raises
-    ------
-    ConfigError
-        The client has no state here, or there is no model that all share.
-    NoPlainModel
-        The method has none.
+    It is the personalised model of a client, or by default the one that all clients share.
     """
     config, task = Config.parse(folder.config()), folder.described()
     arrays = None if client is None else next((found for _, found in personal_models(folder, [client])), None)

@@ -1,4 +1,4 @@
-"""How a run's method serves clients that were not there: the held-out ones, tested on what a simulation left behind.
+"""How a run's method serves clients that did not train: the held-out ones, tested on what a simulation stored.
 
 Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, Sections 3.2
 and 5.2 (table 3).
@@ -48,13 +48,6 @@ def try_new_clients(folder: RunFolder, mode: str) -> dict[str, Any]:
     dict
         ``mode``, ``accuracy`` (mean over the new clients), ``weighted`` (share of all their test samples) and ``each``
         (by client).
-
-    Raises
-    ------
-    ConfigError
-        The run held no client out, or its method has no shared model.
-    StateError
-        A file is missing or damaged.
     """
     config, task = Config.parse(folder.config()), folder.described()
     new = new_clients(config.run.seed, config.run.new_clients, int(task["clients"]))
@@ -62,11 +55,11 @@ def try_new_clients(folder: RunFolder, mode: str) -> dict[str, Any]:
         raise ConfigError("new-clients", config.run.new_clients, "the run held out no clients, so none are new")
     if not config.training.kind.classes:
         raise ConfigError("loss", config.training.loss, "new clients can only be tested on classes")
-    left = Simulation.of(folder)
-    if not left.rule.one_model:
+    stored = Simulation.of(folder)
+    if not stored.rule.one_model:
         raise ConfigError("method", config.method.name, "makes a model for each client and has none for new ones")
-    correct = MODES[mode](left, new)
-    engine = left.engine
+    correct = MODES[mode](stored, new)
+    engine = stored.engine
     samples = {client: engine.data.sizes(client)[1] for client in new if engine.data.sizes(client)[1]}
     if not samples:
         raise ConfigError("new-clients", config.run.new_clients, "none of the new clients has test samples")
@@ -76,18 +69,9 @@ def try_new_clients(folder: RunFolder, mode: str) -> dict[str, Any]:
 
 
 class Simulation:
-    """What a simulation left behind: enough to put every client's model together as its messages would.
+    """What a run stored: enough to assemble every client's model as its messages would.
 
-    Parameters
-    ----------
-    engine : Engine
-        Data, model and settings.
-    state_key : str
-        Key of the clients' state.
-    last : int
-        The last finished round.
-    stored : dict of str to ndarray
-        The state of rule and companions after it.
+    ``stored`` is the state of rule and companions after round ``last``, and ``state_key`` names the clients' state.
     """
 
     def __init__(self, engine: Engine, state_key: str, last: int, stored: Mapping[str, np.ndarray]) -> None:
@@ -100,15 +84,7 @@ class Simulation:
 
     @classmethod
     def of(cls, folder: RunFolder) -> Simulation:
-        """Read what a run left.
-
-        Raises
-        ------
-        ConfigError, DataError
-            The data are not on this machine, or are divided differently here.
-        StateError
-            A file of the run is missing or damaged.
-        """
+        """Read what a run stored; its data must be on this machine."""
         config, task = Config.parse(folder.config()), folder.described()
         last, stored = folder.checkpoint()
         clients = int(task["clients"])
@@ -123,14 +99,9 @@ class Simulation:
         return self.rule.personal_round
 
     def load(self, client: int, kind: str = "evaluate") -> LocalRound:
-        """Put a client's model together as the next message to it would: shared arrays, and its own if it has any.
+        """Assemble a client's model as the next message to it would: shared arrays, and its own if it has any.
 
-        Parameters
-        ----------
-        client : int
-            Client from 0.
-        kind : str
-            What the message would be for, ``train`` or ``evaluate``: it says what the server attaches.
+        The kind of the message, ``train`` or ``evaluate``, decides what the server attaches.
         """
         sharing, rule = self.engine.sharing, self.rule
         known = rule.clients[client]
@@ -183,22 +154,22 @@ class OnlyPersonal:
             grad.add_(param, alpha=self.weight_decay).mul_(self.where[name])
 
 
-def _local_train(left: Simulation, new: Sequence[int]) -> dict[int, float]:
+def _local_train(stored: Simulation, new: Sequence[int]) -> dict[int, float]:
     correct = {}
     for client in new:
-        local = left.load(client, "train")
-        own = left.engine.sharing.personal_elements()
-        decay = left.engine.config.training.weight_decay
-        phases = list(left.engine.config.method.schedule(local))
+        local = stored.load(client, "train")
+        own = stored.engine.sharing.personal_elements()
+        decay = stored.engine.config.training.weight_decay
+        phases = list(stored.engine.config.method.schedule(local))
         if own.keys() & dict(local.model.named_parameters()).keys():
             phases = [_of_personal(phase, own, decay) for phase in phases]
         elif own:  # running statistics alone, which move under parameters that stand still
             phases = [replace(phase, learning_rate=0.0, groups=(), penalty=None, project=None) for phase in phases]
-        left.train(phases, local, "batches", weight_decay=0.0)
-        trained = left.engine.sharing.get_personal()
-        left.engine.sharing.set_shared(left.rule.shared)  # running statistics have moved
-        left.engine.sharing.set_personal(trained)  # what is shared may hold the others' personal channels, too
-        correct[client] = left.correct(local)
+        stored.train(phases, local, "batches", weight_decay=0.0)
+        trained = stored.engine.sharing.get_personal()
+        stored.engine.sharing.set_shared(stored.rule.shared)  # running statistics have moved
+        stored.engine.sharing.set_personal(trained)  # what is shared may hold the others' personal channels, too
+        correct[client] = stored.correct(local)
     return correct
 
 
@@ -207,24 +178,24 @@ def _of_personal(phase: Phase, own: Mapping[str, Tensor], weight_decay: float) -
     return replace(phase, train=lambda name: name in own and phase.train(name), penalty=penalty, weight_decay=None)
 
 
-def _fine_tune(left: Simulation, new: Sequence[int]) -> dict[int, float]:
+def _fine_tune(stored: Simulation, new: Sequence[int]) -> dict[int, float]:
     correct = {}
     for client in new:
-        local = left.load(client, "train")
-        method, training = left.engine.config.method, left.engine.config.training
-        left.train(method.schedule(local), local, "batches", training.weight_decay)
+        local = stored.load(client, "train")
+        method, training = stored.engine.config.method, stored.engine.config.training
+        stored.train(method.schedule(local), local, "batches", training.weight_decay)
         method.conclude(local)
-        correct[client] = left.correct(local)
+        correct[client] = stored.correct(local)
     return correct
 
 
 @torch.no_grad()
-def _ensemble(left: Simulation, new: Sequence[int]) -> dict[int, float]:
-    samples = {client: left.engine.test_samples(client) for client in new}
+def _ensemble(stored: Simulation, new: Sequence[int]) -> dict[int, float]:
+    samples = {client: stored.engine.test_samples(client) for client in new}
     outputs = dict.fromkeys(new, torch.zeros(()))
-    for client in (client for client, trained in left.personal_round.items() if trained):
-        model = left.load(client).model.eval()
-        forward = left.engine.config.method.personalised(model)
+    for client in (client for client, trained in stored.personal_round.items() if trained):
+        model = stored.load(client).model.eval()
+        forward = stored.engine.config.method.personalised(model)
         for other, (x, _) in samples.items():
             outputs[other] = outputs[other] + torch.cat([forward(part) for part in torch.split(x, EVALUATION_BATCH)])
     return {client: int((outputs[client].argmax(1) == samples[client].y).sum()) for client in new}

@@ -40,6 +40,7 @@ from ..core.files import locked, private_folder, write_atomically
 from ..core.stored import Stored, from_json_line, json_line, read_arrays, read_toml, write_arrays, write_toml
 from ..rules import Rule
 from ..setup.config import Config
+from .history import History
 from .line import curves, summarise
 from .record import Round
 
@@ -67,12 +68,12 @@ class RunFolder:
         The folder.
     row, column : str
         What an experiment calls it; empty: tables and figures call it by its settings.
-    beside : Path, optional
-        Folder in which analyses that compute keep their numbers; without it they are computed anew each time.
+    cache : Path, optional
+        Folder in which analyses store what they compute; without it they compute it each time.
     """
 
-    def __init__(self, path: Path, row: str = "", column: str = "", beside: Path | None = None) -> None:
-        self.path, self.row, self.column, self.beside = Path(path), row, column, beside
+    def __init__(self, path: Path, row: str = "", column: str = "", cache: Path | None = None) -> None:
+        self.path, self.row, self.column, self.cache = Path(path), row, column, cache
         self._events: Any = None
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -308,14 +309,23 @@ class RunFolder:
         """
         return self._rounds()
 
+    def history(self) -> History:
+        """Return the recorded rounds."""
+        return History(self.metrics())
+
     def stalled(self, patience: int) -> bool:
-        """Say whether the accuracy on samples for validation has not grown for ``patience`` rounds (0: never)."""
-        lines = self.metrics() if patience else []
-        rounds = [(line["round"], line["validation"]["accuracy"]) for line in lines if "validation" in line]
-        if not rounds:
-            return False
-        best = max(rounds, key=lambda found: found[1])[0]  # the first of several
-        return bool(rounds[-1][0] - best >= patience)
+        """Return :meth:`History.stalled`, without reading the rounds if there is no patience (0: never)."""
+        return patience > 0 and self.history().stalled(patience)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has written its results."""
+        return (self.path / "summary.md").is_file()
+
+    @property
+    def resumable(self) -> bool:
+        """Whether there is a checkpoint from which the run can be resumed."""
+        return bool(self._checkpoints())
 
     def checkpoint(self) -> tuple[int, Stored]:
         """Return (round, the state of rule and companions after it) of the newest checkpoint.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from .history import History
 from .run import RunFolder
 
 OUTCOME_KEYS = (
@@ -16,28 +17,27 @@ OUTCOME_KEYS = (
 
 def outcome(folder: RunFolder) -> dict[str, Any]:
     """Return the outcome of a run as ``fedpfl run --json`` prints it, without ``run`` and ``status``."""
-    lines = folder.metrics()
-    personalised = [line["personalised"]["accuracy"] for line in lines if "personalised" in line]
-    shared = [line["global"]["accuracy"] for line in lines if "global" in line]
-    spent = lines[-1].get("privacy", {}) if lines else {}
+    history = folder.history()
+    seconds = history.curve("seconds").values()
+    spent = _spent(history)
     return {
         "folder": str(folder.path),
-        "rounds": lines[-1]["round"] if lines else 0,
-        "personalised_accuracy": personalised[-1] if personalised else None,
-        "global_accuracy": shared[-1] if shared else None,
-        "best_personalised_accuracy": max(personalised, default=None),
-        "best_global_accuracy": max(shared, default=None),
-        "seconds_per_round": statistics.median(line["seconds"] for line in lines) if lines else None,
-        "bytes_up": sum(line["bytes_up"] for line in lines),
-        "bytes_down": sum(line["bytes_down"] for line in lines),
+        "rounds": history.last_round,
+        "personalised_accuracy": history.last("personalised.accuracy"),
+        "global_accuracy": history.last("global.accuracy"),
+        "best_personalised_accuracy": history.best("personalised.accuracy"),
+        "best_global_accuracy": history.best("global.accuracy"),
+        "seconds_per_round": statistics.median(seconds) if seconds else None,
+        "bytes_up": history.total("bytes_up"),
+        "bytes_down": history.total("bytes_down"),
         "epsilon": spent.get("epsilon"),
         "delta": spent.get("delta"),
     }
 
 
 def summary(folder: RunFolder) -> str:
-    """Write the outcome of a run as Markdown."""
-    values, result, lines = folder.config(), outcome(folder), folder.metrics()
+    """Return the outcome of a run as Markdown."""
+    values, result, history = folder.config(), outcome(folder), folder.history()
     rows = [
         ("personalised accuracy, last round", _percent(result["personalised_accuracy"])),
         ("personalised accuracy, best round", _percent(result["best_personalised_accuracy"])),
@@ -46,25 +46,20 @@ def summary(folder: RunFolder) -> str:
         ("seconds per round (median)", f"{result['seconds_per_round']:.2f}"),
         ("bytes up / down", f"{result['bytes_up']:,} / {result['bytes_down']:,}"),
     ]
-    chosen = _at_best_validation(lines)
-    if chosen:
-        number, validation, accuracy = chosen
-        rows.insert(2, (f"best on samples for validation: round {number}", f"{_percent(validation)}"))
-        rows.insert(3, ("personalised accuracy in that round", _percent(accuracy)))
-    if folder.stalled(values.get("early-stop", 0)):
+    if chosen := history.best_validated():
+        validation, accuracy = (_percent(chosen[part]["accuracy"]) for part in ("validation", "personalised"))
+        rows.insert(2, (f"best on samples for validation: round {chosen['round']}", validation))
+        rows.insert(3, ("personalised accuracy in that round", accuracy))
+    if history.stalled(values.get("early-stop", 0)):
         rows.append(("ended early", f"no better validation for {values['early-stop']} rounds"))
-    last = next((line["personalised"] for line in reversed(lines) if "personalised" in line), None)
-    if last:
-        worst = sorted(last["each"].values())
-        tenth = worst[: max(1, len(worst) // 10)]
-        rows.append(("clients' accuracy: std / mean of the worst tenth", f"{_percent(last['std'])} / "
-                     f"{_percent(statistics.fmean(tenth))}"))  # fmt: skip
-    spent = lines[-1].get("privacy") if lines else None
-    if spent:
+    if (std := history.last("personalised.std")) is not None:
+        rows.append(("clients' accuracy: std / mean of the worst tenth", f"{_percent(std)} / "
+                     f"{_percent(history.last('personalised.worst-tenth'))}"))  # fmt: skip
+    if spent := _spent(history):
         rows.append(("privacy of a client's updates", f"ε = {spent['epsilon']:.2f} at δ = {spent['delta']:g} (noise at "
                      f"the {values['dp-where']}; against other updates in their place "
                      f"ε = {spent['epsilon-replaced']:.2f})"))  # fmt: skip
-    mean_model = any("bytes_evaluation_only" in line for line in lines)
+    mean_model = bool(history.curve("bytes_evaluation_only"))
     tested = "the mean of the clients' whole models" if mean_model else "the shared model"
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
     return (
@@ -77,13 +72,9 @@ def summary(folder: RunFolder) -> str:
     )
 
 
-def _at_best_validation(lines: Sequence[Mapping[str, Any]]) -> tuple[int, float, float] | None:
-    """Return (round, accuracy on samples for validation, on test samples) of the round with the best validation."""
-    validated = [line for line in lines if "validation" in line and "personalised" in line]
-    if not validated:
-        return None
-    best = max(validated, key=lambda line: float(line["validation"]["accuracy"]))
-    return best["round"], best["validation"]["accuracy"], best["personalised"]["accuracy"]
+def _spent(history: History) -> Mapping[str, float]:
+    """Return what differential privacy has cost; empty without it."""
+    return history.lines[-1].get("privacy", {}) if history.lines else {}
 
 
 def _percent(value: float | None) -> str:

@@ -26,17 +26,7 @@ _LATEX = str.maketrans({
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and standard deviation of repeated measurements.
-
-    Parameters
-    ----------
-    mean : float
-        Their mean.
-    std : float or None
-        Their standard deviation with n − 1 in the denominator; None for a single one.
-    n : int
-        How many there are.
-    """
+    """Mean and standard deviation (n − 1 in the denominator; None for a single one) of n measurements."""
 
     mean: float
     std: float | None
@@ -44,13 +34,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Summarise measurements.
-
-        Raises
-        ------
-        ValueError
-            There are none.
-        """
+        """Summarise measurements; ``ValueError`` if there are none."""
         if not values:
             raise ValueError("no values to summarise")
         return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
@@ -61,25 +45,9 @@ Cell = str | int | float | Spread | None
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
+    """A table: a title, headings with units, rows with as many cells, and a note below.
 
-    Parameters
-    ----------
-    title : str
-        What it shows.
-    columns : sequence of str
-        Headings, with units.
-    rows : sequence of sequence of Cell
-        As many cells in each as there are columns.
-    digits : int
-        Decimal places of floats and spreads.
-    note : str
-        What a reader has to know, below the table.
-
-    Raises
-    ------
-    ValueError
-        A row has another number of cells than there are columns.
+    ``digits`` are the decimal places of floats and spreads.
     """
 
     title: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from fedpfl.analysis import analyses
+from fedpfl.analysis import ANALYSES
 from fedpfl.cli import app
 
 
@@ -17,7 +17,7 @@ def test_without_a_name_all_are_listed():
     for args in ((), ("--list",)):
         result = call(*args)
         assert result.exit_code == 0
-        assert all(name in result.stdout for name in analyses())
+        assert all(name in result.stdout for name in ANALYSES)
 
 
 def test_tables_are_printed_and_figures_written(make_run, tested, tmp_path):

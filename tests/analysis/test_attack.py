@@ -11,7 +11,7 @@ import torch
 from support import simulate
 from torch import nn
 
-from fedpfl.analysis import NotRecorded, analyses
+from fedpfl.analysis import ANALYSES, NotRecorded
 from fedpfl.analysis.attack import AttackOptions, _of_the_attacker, attack_run, observe, psnr, psnr_of_grey
 from fedpfl.analysis.inversion import ATTACKS, cosine_distance, label_from_bias, squared_distance, total_variation
 from fedpfl.core.errors import ConfigError
@@ -140,16 +140,16 @@ def test_a_label_is_inferred_where_the_classifier_is_shared(tmp_path):
 def test_runs_that_cannot_be_attacked_are_named(tmp_path):
     runs = [simulate(tmp_path, 2, method=m, run_name=m, **QUICK) for m in ("fedavg", "fedper", "local")]
     quick = {"iterations": 2, "clients": 1, "label": "inferred"}
-    result = analyses()["attack"].make(runs, **quick)
+    result = ANALYSES["attack"].make(runs, **quick)
     assert [row[0] for row in result.tables[0].rows] == ["fedavg"]
     assert "fedper sends no head.bias" in result.tables[0].note
     assert "local sends nothing that it trains" in result.tables[0].note
     assert [len(row) for row in result.figures[1].rows.values()] == [1, 1]
     assert result.figures[1].rows["original"][0].shape == (8, 8)
     with pytest.raises(NotRecorded, match="local sends nothing"):
-        analyses()["attack"].make(runs[2:], **quick)
+        ANALYSES["attack"].make(runs[2:], **quick)
     with pytest.raises(ConfigError, match="kind = 'guess': must be one of cosine, dlg"):
-        analyses()["attack"].make(runs, kind="guess")
+        ANALYSES["attack"].make(runs, kind="guess")
 
 
 @pytest.mark.parametrize("method", UNLIKE)

@@ -8,7 +8,7 @@ from statistics import stdev
 
 import pytest
 
-from fedpfl.analysis import NotRecorded, analyses
+from fedpfl.analysis import ANALYSES, NotRecorded
 from fedpfl.analysis.overall import product, ratio
 from fedpfl.analysis.runs import grouped
 from fedpfl.core.errors import ConfigError
@@ -21,7 +21,7 @@ def rows(result, table=0):
 
 
 def test_every_analysis_says_in_one_line_what_it_shows():
-    for name, analysis in analyses().items():
+    for name, analysis in ANALYSES.items():
         assert analysis.name == name
         assert "\n" not in analysis.shows
         assert len(analysis.shows) > 20
@@ -29,33 +29,33 @@ def test_every_analysis_says_in_one_line_what_it_shows():
 
 def test_every_analysis_is_in_the_documentation_with_a_star_if_it_computes():
     page = (Path(__file__).parents[2] / "docs" / "analyses.md").read_text()
-    for name, analysis in analyses().items():
+    for name, analysis in ANALYSES.items():
         assert f"| `{name}`{' *' if analysis.computes else ''} |" in page
 
 
 def test_no_runs_unknown_options_and_wrong_types_are_named(make_run, tested):
     with pytest.raises(ConfigError, match="needs at least one run"):
-        analyses()["fairness"].make([])
+        ANALYSES["fairness"].make([])
     with pytest.raises(ConfigError, match=r"colour.*no option of this analysis"):
-        analyses()["fairness"].make([make_run("local", [tested(0.5)])], colour=1)
+        ANALYSES["fairness"].make([make_run("local", [tested(0.5)])], colour=1)
 
 
 @pytest.mark.parametrize("name", ["fairness", "overall", "per-client", "robustness", "scalability", "training-time"])
 def test_a_run_without_a_round_has_nothing_to_show(make_run, name):
     with pytest.raises(NotRecorded, match="none of the runs has"):
-        analyses()[name].make([make_run("local", [])])
+        ANALYSES[name].make([make_run("local", [])])
 
 
 def test_fairness_of_the_last_test(make_run, tested):
     runs = [make_run("local", [tested(0.0, 0.0, 0.0, 0.0), tested(0.2, 0.4, 0.6, 0.8), {}])]
-    (row,) = rows(analyses()["fairness"].make(runs))
+    (row,) = rows(ANALYSES["fairness"].make(runs))
     assert row[0] == "local"
     assert [cell.mean for cell in row[1:]] == pytest.approx([50, 100 * math.sqrt(0.05), 20, 80, 20])
 
 
 def test_the_worst_tenth_of_twenty_clients_are_two(make_run, tested):
     run = make_run("local", [tested(*(i / 20 for i in range(20)))], clients=20)
-    (row,) = rows(analyses()["fairness"].make([run]))
+    (row,) = rows(ANALYSES["fairness"].make([run]))
     assert row[3].mean == pytest.approx(100 * (0 + 0.05) / 2)
     assert row[4].mean == pytest.approx(100 * (0.9 + 0.95) / 2)
 
@@ -67,7 +67,7 @@ def test_seeds_of_one_setting_are_one_row_and_other_settings_another(make_run, t
         make_run("fedprox", [tested(0.9, 0.9)], seed=1, fedprox_mu=1.0),
         make_run("local", [tested(0.1, 0.1)], learning_rate=0.5),
     ]
-    first, second, third = rows(analyses()["fairness"].make(runs))
+    first, second, third = rows(ANALYSES["fairness"].make(runs))
     assert [first[0], second[0], third[0]] == ["fedprox, fedprox-mu 0.1", "fedprox, fedprox-mu 1.0", "local"]
     assert (first[1].mean, first[1].std, first[1].n) == pytest.approx((55, stdev([50, 60]), 2))
     assert second[1] == Spread(90, None, 1)
@@ -79,7 +79,7 @@ def test_who_loses_against_training_alone(make_run, tested):
         make_run("feddecomp", [tested(0.7, 0.5, 0.7, 0.9)], data_dir="/elsewhere"),
         make_run("feddecomp", [tested(0.0, 0.0, 0.0, 0.0)], seed=2),  # Local has no such division
     ]
-    result = analyses()["per-client"].make(runs)
+    result = ANALYSES["per-client"].make(runs)
     assert result.tables[0].columns == ["client", "local", "feddecomp, seed 1", "feddecomp, seed 2"]
     assert rows(result)[0] == [0, *(pytest.approx(a) for a in (50, 70, 0))]
     ((label, against, clients, losers, worst, mean),) = rows(result, 1)
@@ -92,20 +92,20 @@ def test_who_loses_against_training_alone(make_run, tested):
 
 def test_runs_on_other_data_are_no_repetitions(make_run, tested):
     runs = [make_run("local", [tested(a)], dataset="npz", data=f"/{a}.npz") for a in (0.5, 0.6)]
-    assert [row[1].n for row in rows(analyses()["fairness"].make(runs))] == [1, 1]
+    assert [row[1].n for row in rows(ANALYSES["fairness"].make(runs))] == [1, 1]
 
 
 def test_a_setting_younger_than_a_run_counts_as_its_default(make_run, tested):
     runs = [make_run("local", [tested(0.5)], seed=seed) for seed in (1, 2)]
     config = runs[0].path / "config.toml"
     config.write_text("".join(line for line in config.open() if not line.startswith("initial-weights")))
-    ((label, mean, *_),) = rows(analyses()["fairness"].make(runs))
+    ((label, mean, *_),) = rows(ANALYSES["fairness"].make(runs))
     assert (label, mean.n) == ("local", 2)
 
 
 def test_clients_of_another_division_are_not_compared(make_run, tested):
     runs = [make_run("local", [tested(0.5, 0.6)]), make_run("fedper", [tested(0.1, 0.1)], dirichlet_alpha=0.9)]
-    assert len(analyses()["per-client"].make(runs).tables) == 1
+    assert len(ANALYSES["per-client"].make(runs).tables) == 1
 
 
 def test_training_time_leaves_out_the_first_round(make_run):
@@ -113,9 +113,9 @@ def test_training_time_leaves_out_the_first_round(make_run):
         make_run("feddecomp", [{"seconds_train": s} for s in (50.0, 3.0, 4.0, 5.0)]),
         make_run("fedavg", [{"seconds_train": s} for s in (90.0, 2.0)]),
     ]
-    result = analyses()["training-time"].make(runs)
+    result = ANALYSES["training-time"].make(runs)
     assert [[row[0], row[1].mean, row[2]] for row in rows(result)] == [["feddecomp", 4, 2], ["fedavg", 2, 1]]
-    alone = analyses()["training-time"].make(runs[:1])
+    alone = ANALYSES["training-time"].make(runs[:1])
     assert rows(alone)[0][2] is None
     assert "No run of fedavg" in alone.tables[0].note
     assert alone.figures == []
@@ -129,7 +129,7 @@ def test_training_time_is_related_to_fedavg_on_the_same_data(make_run):
         ("fedper", "digits"): 5.0,
     }
     runs = [make_run(method, [{"seconds_train": s}], dataset=data) for (method, data), s in times.items()]
-    result = analyses()["training-time"].make([*runs, make_run("local", [{"seconds_train": 1.0}], dataset="mnist")])
+    result = ANALYSES["training-time"].make([*runs, make_run("local", [{"seconds_train": 1.0}], dataset="mnist")])
     assert [row[2] for row in rows(result)] == [1, 1.5, 1, 0.5, None]
     named = [RunFolder(run.path, "row", column) for run, column in zip(runs, "AABB", strict=True)]
     assert [group.label for group in grouped(named)] == ["row, A", "row, B"]
@@ -138,10 +138,10 @@ def test_training_time_is_related_to_fedavg_on_the_same_data(make_run):
 def test_the_rows_of_an_experiment_are_one_curve_over_its_columns(make_run, tested):
     runs = [make_run("fedavg", [tested(0.1, weighted=w)], clients=n) for n, w in ((30, 0.8), (50, 0.6))]
     named = [RunFolder(run.path, "Mean", f"{n} clients") for run, n in zip(runs, (30, 50), strict=True)]
-    assert analyses()["scalability"].make(named).figures[0].series == {"Mean": ([30, 50], [80, 60])}
+    assert ANALYSES["scalability"].make(named).figures[0].series == {"Mean": ([30, 50], [80, 60])}
     # Two columns with as many clients would be one point of one curve: settings tell them apart then.
     other = make_run("fedavg", [tested(0.1, weighted=0.5)], clients=50, dataset="cifar10")
-    series = analyses()["scalability"].make([*named, RunFolder(other.path, "Mean", "C")]).figures[0].series
+    series = ANALYSES["scalability"].make([*named, RunFolder(other.path, "Mean", "C")]).figures[0].series
     assert sorted(map(len, (xs for xs, _ in series.values()))) == [1, 2]
 
 
@@ -151,7 +151,7 @@ def test_accuracy_over_the_number_of_clients(make_run, tested):
         make_run("fedavg", [tested(0.1, weighted=0.5, shared=0.5)], clients=50),
         make_run("fedper", [tested(0.1, weighted=0.9)], clients=50),
     ]
-    result = analyses()["scalability"].make(runs)
+    result = ANALYSES["scalability"].make(runs)
     shared, personal = result.tables
     assert shared.columns == ["run", "clients = 30", "clients = 50"]
     assert [[row[0], *(cell and cell.mean for cell in row[1:])] for row in shared.rows] == [["fedavg", 75, 50]]
@@ -164,7 +164,7 @@ def test_what_unlike_clients_cost(make_run, tested):
         make_run("fedavg", [tested(0.1, weighted=w, shared=g)], dirichlet_alpha=a)
         for a, w, g in ((0.5, 0.8, 0.6), (0.1, 0.9, 0.5))
     ]
-    shared, personal = analyses()["robustness"].make(runs).tables
+    shared, personal = ANALYSES["robustness"].make(runs).tables
     assert shared.columns[-1] == "lost, points"
     assert shared.rows[0][-1] == pytest.approx(10)
     assert personal.rows[0][-1] == pytest.approx(-10)
@@ -172,7 +172,7 @@ def test_what_unlike_clients_cost(make_run, tested):
 
 def test_the_overall_metric(make_run, tested):
     lines = [tested(0.1, weighted=0.8, shared=0.2), tested(0.1, weighted=0.4, shared=0.4)]
-    result = analyses()["overall"].make([make_run("fedrod", lines), make_run("fedper", [tested(0.1)])])
+    result = ANALYSES["overall"].make([make_run("fedrod", lines), make_run("fedper", [tested(0.1)])])
     ((label, clients, g, p, value, other),) = rows(result)
     assert (label, clients) == ("fedrod", 4)
     assert [cell.mean for cell in (g, p, value, other)] == pytest.approx([40, 80, math.log10(0.5), math.log10(0.32)])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpfl.analysis import NotRecorded, analyses
+from fedpfl.analysis import ANALYSES, NotRecorded
 
 
 def test_original_and_rebalanced_samples_are_counted(make_run):
     run = make_run("fedreg", [{}], num_clients=4, dataset="digits", fedreg_threshold="average", seed=2)
-    result = analyses()["rebalanced"].make([run])
+    result = ANALYSES["rebalanced"].make([run])
     (table,) = result.tables
     original, rebalanced = result.figures
     assert original.values.sum() == sum(row[1] for row in table.rows)
@@ -25,4 +25,4 @@ def test_original_and_rebalanced_samples_are_counted(make_run):
 
 def test_without_rebalanced_data_it_says_what_makes_them(make_run):
     with pytest.raises(NotRecorded, match='method = "fedreg"'):
-        analyses()["rebalanced"].make([make_run("fedavg", [{}])])
+        ANALYSES["rebalanced"].make([make_run("fedavg", [{}])])

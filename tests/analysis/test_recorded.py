@@ -7,7 +7,7 @@ import pytest
 from support import simulate
 
 from fedpfl import models
-from fedpfl.analysis import NotRecorded, analyses
+from fedpfl.analysis import ANALYSES, NotRecorded
 from fedpfl.analysis.communication import traffic
 from fedpfl.analysis.similarity import mean_of_others
 from fedpfl.results.run import RunFolder
@@ -28,7 +28,7 @@ SMALL = {"num_server_rounds": 2, "local_epochs": 1}
 def test_what_is_missing_is_said_with_what_records_it(make_run, tested, name, hint):
     lines = [] if name == "communication" else [tested(0.5)]
     with pytest.raises(NotRecorded, match=hint):
-        analyses()[name].make([make_run("fedavg", lines)])
+        ANALYSES[name].make([make_run("fedavg", lines)])
 
 
 def test_distances_of_two_seeds(make_run):
@@ -38,11 +38,11 @@ def test_distances_of_two_seeds(make_run):
         make_run("feddecomp", [{"details": dict(zip(names, values, strict=True))} for values in lines], seed=seed)
         for seed, lines in recorded.items()
     ]
-    difference = analyses()["model-difference"].make([*runs, make_run("fedavg", [{}])])
+    difference = ANALYSES["model-difference"].make([*runs, make_run("fedavg", [{}])])
     assert difference.figures[0].series == {"feddecomp": ([1, 2], [5.0, 3.0])}
     ((label, first, last, mean),) = difference.tables[0].rows
     assert (label, first, last, mean.mean, mean.n) == ("feddecomp", 5, 3, 4, 2)
-    movement = analyses()["movement"].make(runs)
+    movement = ANALYSES["movement"].make(runs)
     ((_, shared, personal, ratio, accuracy),) = movement.tables[0].rows
     assert (shared.mean, personal.mean, ratio, accuracy) == (2, 8, 4, None)
     assert movement.figures[0].series["feddecomp, Δτ"] == ([1, 2], [0.0, 8.0])
@@ -52,10 +52,10 @@ def test_when_the_split_comes_to_rest(make_run):
     shares = [None, 1.0, 0.5, 1.0, 0.995]
     lines = [{"details": {"shared-channels": 0.5, **({} if s is None else {"unchanged-channels": s})}} for s in shares]
     runs = [make_run("fedfac", lines), make_run("fedfac", lines[:3], seed=2)]
-    ((_, last, shared, at_rest),) = analyses()["unchanged-channels"].make(runs[:1]).tables[0].rows
+    ((_, last, shared, at_rest),) = ANALYSES["unchanged-channels"].make(runs[:1]).tables[0].rows
     assert (last.mean, shared.mean, at_rest.mean) == (0.995, 0.5, 4)
-    assert analyses()["unchanged-channels"].make(runs[1:]).tables[0].rows[0][3] is None
-    both = analyses()["unchanged-channels"].make(runs).figures[0].series["fedfac"]
+    assert ANALYSES["unchanged-channels"].make(runs[1:]).tables[0].rows[0][3] is None
+    both = ANALYSES["unchanged-channels"].make(runs).figures[0].series["fedfac"]
     assert both == ([2, 3, 4, 5], [1.0, 0.5, 1.0, 0.995])
 
 
@@ -67,7 +67,7 @@ def test_the_mean_similarity_of_others():
 
 def test_similarity_of_a_run(tmp_path):
     run = simulate(tmp_path, 3, method="factorized-fl", factorized_fl_min_aggregate=2, **SMALL)
-    result = analyses()["similarity"].make([run])
+    result = ANALYSES["similarity"].make([run])
     titles = [figure.title for figure in result.figures]
     assert titles == [
         "factorized-fl: similarity, round 1",
@@ -87,7 +87,7 @@ def test_similarity_is_shown_in_five_rounds_from_the_first_to_the_last(tmp_path)
     folder = run.path / "arrays" / "similarity"
     for number in range(3, 12):
         np.save(folder / f"round-{number:06d}.npy", np.full((2, 2), number / 100))
-    titles = [figure.title for figure in analyses()["similarity"].make([run]).figures]
+    titles = [figure.title for figure in ANALYSES["similarity"].make([run]).figures]
     shown = [title.rsplit(" ", 1)[1] for title in titles if ": similarity, round" in title]
     assert shown == ["1", "3", "6", "9", "11"]
 
@@ -109,7 +109,7 @@ def test_bytes_of_fedavg_are_those_of_its_model(tmp_path, wire, width):
     assert t.down_theory == 2 * t.up_theory  # and all 3 are tested after each
     assert t.up_theory < t.up < 1.2 * t.up_theory
     assert t.whole == 18 * size * 4
-    result = analyses()["communication"].make([run])
+    result = ANALYSES["communication"].make([run])
     assert result.tables[0].rows[0][7] == pytest.approx(100 * width / 4, rel=0.2)
     xs, ys = result.figures[0].series["fedavg"]
     assert xs[-1] == pytest.approx((t.up + t.down) / 1e6)
@@ -121,7 +121,7 @@ def test_bytes_of_fedavg_are_those_of_its_model(tmp_path, wire, width):
 
 def test_a_model_s_size_is_what_the_method_counts(tmp_path):
     run = simulate(tmp_path, 2, method="factorized-fl", **SMALL)
-    bubbles = analyses()["communication"].make([run]).figures[1]
+    bubbles = ANALYSES["communication"].make([run]).figures[1]
     assert bubbles.series["factorized-fl"][0] == [run.metrics()[-1]["details"]["parameters"] / 1e6]
 
 

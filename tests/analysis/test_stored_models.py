@@ -7,10 +7,10 @@ import pytest
 import torch
 from support import simulate
 
-from fedpfl.analysis import NotRecorded, analyses
+from fedpfl.analysis import ANALYSES, NotRecorded
 from fedpfl.analysis.feature_maps import contrast, picture, scaled
-from fedpfl.analysis.left import fresh_arrays, overwrite
 from fedpfl.analysis.masking import masked_accuracies, parts
+from fedpfl.analysis.stored_models import fresh_arrays, overwrite
 from fedpfl.core.errors import ConfigError
 from fedpfl.results.new_clients import Simulation, try_new_clients
 
@@ -43,7 +43,7 @@ def test_fresh_arrays_replace_one_part_and_nothing_else(tmp_path):
 
 def test_masking_costs_accuracy_and_without_a_mask_the_run_s_own_is_found(tmp_path):
     runs = [simulate(tmp_path, 3, method=m, run_name=m, **QUICK) for m in ("fedfac", "fedper", "fedavg")]
-    result = analyses()["masking"].make(runs, draws=2)
+    result = ANALYSES["masking"].make(runs, draws=2)
     assert [row[0] for row in result.tables[0].rows] == ["fedfac", "fedper"]  # fedavg has no personal part
     for run, row in zip(runs, result.tables[0].rows, strict=False):
         unmasked, shared, personal = (cell.mean for cell in row[1:])
@@ -52,12 +52,12 @@ def test_masking_costs_accuracy_and_without_a_mask_the_run_s_own_is_found(tmp_pa
     assert personal < unmasked  # a classifier of random values is a coin of ten sides
     assert masked_accuracies(runs[0], 1) == masked_accuracies(runs[0], 1)
     with pytest.raises(NotRecorded, match="a shared and a personal part"):
-        analyses()["masking"].make(runs[2:])
+        ANALYSES["masking"].make(runs[2:])
 
 
 def test_new_clients_are_those_of_the_command(tmp_path):
     runs = [simulate(tmp_path, 4, method=m, run_name=m, new_clients=0.25, **QUICK) for m in ("fedavg", "fedamp")]
-    result = analyses()["new-clients"].make(runs)
+    result = ANALYSES["new-clients"].make(runs)
     ((label, local, ensemble, tuned),) = result.tables[0].rows
     assert label == "fedavg"
     for cell, mode in ((local, "local-train"), (ensemble, "ensemble"), (tuned, "fine-tune")):
@@ -68,12 +68,12 @@ def test_new_clients_are_those_of_the_command(tmp_path):
 
 def test_without_clients_held_out_there_is_nothing_to_show(make_run, tested):
     with pytest.raises(NotRecorded, match=r"new-clients = 0.1"):
-        analyses()["new-clients"].make([make_run("fedavg", [tested(0.5)])])
+        ANALYSES["new-clients"].make([make_run("fedavg", [tested(0.5)])])
 
 
 def test_feature_maps_are_what_the_layer_puts_out(tmp_path):
     runs = [simulate(tmp_path, 2, method=m, run_name=m, **QUICK) for m in ("fedavg", "fedfac")]
-    result = analyses()["feature-maps"].make(runs, client=1, images=1, filters=3)
+    result = ANALYSES["feature-maps"].make(runs, client=1, images=1, filters=3)
     assert [figure.title for figure in result.figures] == [
         f"{m}: {kind} filters of base.conv2, client 1" for m in ("fedavg", "fedfac") for kind in ("shared", "personal")
     ]
@@ -95,9 +95,9 @@ def test_feature_maps_need_split_filters_and_a_client_that_is_there(tmp_path):
         simulate(tmp_path, 2, method=m, run_name=m, num_server_rounds=1, local_epochs=1) for m in ("fedavg", "fedfac")
     ]
     with pytest.raises(NotRecorded, match="none of the runs splits the channels of a convolution"):
-        analyses()["feature-maps"].make(runs[:1])
+        ANALYSES["feature-maps"].make(runs[:1])
     with pytest.raises(ConfigError, match="client = 2"):
-        analyses()["feature-maps"].make(runs[1:], client=2)
+        ANALYSES["feature-maps"].make(runs[1:], client=2)
 
 
 def test_pictures_and_contrasts_of_a_small_case():

@@ -125,7 +125,7 @@ class Fails(Tracker):
 
 @pytest.fixture
 def failing(monkeypatch):
-    monkeypatch.setitem(trackers._TRACKERS, "wandb", ("os", Fails))
+    monkeypatch.setitem(trackers.TRACKERS._entries, "wandb", ("os", Fails))
     return Fails.heard
 
 

@@ -8,23 +8,23 @@ from typing import Any
 
 from grids import Fake, leave
 
-from fedpfl.experiments.grid import Share
+from fedpfl.experiments.grid import Resources
 from fedpfl.experiments.store import PlannedRun, Store
 
 SECONDS = 120  # after which a job ends by itself, whatever became of its test
 
 
-def quick(run: PlannedRun, store: Store, share: Share) -> Fake.Job:
+def quick(run: PlannedRun, store: Store, share: Resources) -> Fake.Job:
     """Start a run that is over at once, and note how many workers it was given."""
     job = Fake()(run, store, share)
-    (store.beside(run) / "workers").write_text(str(share.workers))
+    (store.cell(run) / "workers").write_text(str(share.workers))
     return job
 
 
 class Waiting:
     """A run that does a round and the others once there is a file ``go`` in the folder of all runs."""
 
-    def __init__(self, run: PlannedRun, store: Store, share: Share) -> None:
+    def __init__(self, run: PlannedRun, store: Store, share: Resources) -> None:
         self._run, self._store, self._since = run, store, time.monotonic()
         store.prepare(run)
         leave(store.folder(run).path, run, 1)

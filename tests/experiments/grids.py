@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedpfl.experiments.grid import Share
+from fedpfl.experiments.grid import Resources
 from fedpfl.experiments.store import PlannedRun, Store
 from fedpfl.setup.config import Config
 
@@ -82,13 +82,13 @@ class Fake:
         self.fail, self.stop_after, self.accuracy = fail or {}, stop_after, accuracy or {}
         self.started: list[str] = []
         self.resumed: list[str] = []
-        self.shares: list[Share] = []
+        self.shares: list[Resources] = []
         self.interrupted: list[str] = []
 
-    def __call__(self, run: PlannedRun, store: Store, share: Share) -> Fake.Job:
+    def __call__(self, run: PlannedRun, store: Store, share: Resources) -> Fake.Job:
         self.started.append(run.name)
         self.shares.append(share)
-        if store.resumable(run):
+        if store.folder(run).resumable:
             self.resumed.append(run.name)
         store.prepare(run)
         return Fake.Job(self, run, store)

@@ -11,7 +11,7 @@ from typing import Any
 from support import engine, run_federation
 
 from fedpfl.core.errors import FedpflError
-from fedpfl.experiments.grid import Share
+from fedpfl.experiments.grid import Resources
 from fedpfl.experiments.store import PlannedRun, Store
 from fedpfl.results.new_clients import try_new_clients
 
@@ -19,8 +19,8 @@ from fedpfl.results.new_clients import try_new_clients
 class InProcess:
     """A run that is over when it has been started; takes the place of ``Process``."""
 
-    def __init__(self, run: PlannedRun, store: Store, share: Share) -> None:
-        again = store.resumable(run)
+    def __init__(self, run: PlannedRun, store: Store, share: Resources) -> None:
+        again = store.folder(run).resumable
         values = tomllib.loads(store.prepare(run).read_text(encoding="utf-8"))
         self._outcome: dict[str, Any] = {"status": "finished:completed", "error": None}
         if run.generate and not (place := store.generated(run.generate)).is_dir():

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fedpfl.experiments.description import SCALES, load
+from fedpfl.experiments.measured import Measured
 from fedpfl.experiments.store import Store
-from fedpfl.experiments.tables import Measured
 from fedpfl.methods import methods
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
@@ -58,7 +58,7 @@ def test_the_smoke_scale_needs_no_download_and_few_runs(path: Path, tmp_path: Pa
 
 def test_the_leaderboard_has_a_method_once_with_its_defaults_and_the_choice_of_its_rate() -> None:
     experiment = load(FOLDER / "leaderboard.toml")
-    rows = [row["method"] for row in experiment.rows.values()]
+    rows = [row.settings["method"] for row in experiment.rows.values()]
     assert len(rows) == len({*rows} & set(methods()))
     for scale in ("small", "paper"):
         assert all(len(experiment.choices(scale, cell.row, cell.column)) == 3 for cell in experiment.cells(scale))

@@ -18,8 +18,9 @@ from waiting import HANG_SECONDS, LOOK_SECONDS
 from fedpfl.core.errors import ConfigError
 from fedpfl.experiments.description import load
 from fedpfl.experiments.grid import Grid, Process, _shares
+from fedpfl.experiments.measured import Measured
 from fedpfl.experiments.store import PlannedRun, State, Store, plan
-from fedpfl.experiments.tables import Measured, analysed, tables
+from fedpfl.experiments.tables import analysed, tables
 
 QUICK = {"method": "fedavg", "dataset": "digits", "num-clients": 4, "num-server-rounds": 2}
 
@@ -149,7 +150,7 @@ class TestRunning:
         assert store.state(run) is State.INTERRUPTED
         store.prepare(run)
         assert not (store.folder(run).path / "summary.md").exists()
-        assert store.resumable(run)
+        assert store.folder(run).resumable
 
     def test_what_goes_on_without_its_grid_stays_as_it_is(self, tmp_path: Path) -> None:
         store, run = Store(tmp_path), plan(QUICK, 1)
@@ -164,8 +165,8 @@ class TestRunning:
 
     def test_what_another_grid_runs_is_waited_for(self, tmp_path: Path) -> None:
         store, run, fake = Store(tmp_path), plan(QUICK, 1), Fake()
-        store.beside(run).mkdir(parents=True)
-        with (store.beside(run) / "lock").open("w") as lock:
+        store.cell(run).mkdir(parents=True)
+        with (store.cell(run) / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             grid, heard, looks = Grid([run], store, fake), Silent(), []
 

@@ -11,8 +11,10 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.experiments import metrics
 from fedpfl.experiments.description import load
 from fedpfl.experiments.grid import Grid
+from fedpfl.experiments.measured import Measured
 from fedpfl.experiments.store import Store
-from fedpfl.experiments.tables import Measured, tables
+from fedpfl.experiments.tables import tables
+from fedpfl.results.history import History
 from fedpfl.results.run import RunFolder
 
 
@@ -51,39 +53,41 @@ LINES = [
     ],
 )  # fmt: skip
 def test_a_metric(name: str, value: float | None) -> None:
-    assert metrics.find(name).value(LINES, ()) == (None if value is None else pytest.approx(value))
+    assert metrics.find(name).value(History(LINES)) == (None if value is None else pytest.approx(value))
 
 
 def test_the_best_ten_rounds_are_consecutive() -> None:
     lines = [line(i, 0, w) for i, w in enumerate([0.9] + [0.1] * 9 + [0.5] * 10 + [0.9], 1)]
-    assert metrics.find("weighted-best-10").value(lines, ()) == pytest.approx((9 * 0.5 + 0.9) / 10)
+    assert metrics.find("weighted-best-10").value(History(lines)) == pytest.approx((9 * 0.5 + 0.9) / 10)
 
 
 def test_samples_for_validation_choose_the_round_and_tests_report_it() -> None:
     lines = [{**line(i, tests, 0.0), "validation": {"accuracy": held}}
              for i, tests, held in ((1, 0.9, 0.2), (2, 0.6, 0.8), (3, 0.7, 0.8), (4, 0.8, 0.5))]  # fmt: skip
-    assert metrics.find("validation-best").value(lines, ()) == pytest.approx(0.8)
-    assert metrics.find("personalised-chosen").value(lines, ()) == pytest.approx(0.6), "the first of two that are level"
+    assert metrics.find("validation-best").value(History(lines)) == pytest.approx(0.8)
+    assert metrics.find("personalised-chosen").value(History(lines)) == pytest.approx(0.6), (
+        "the first of two that are level"
+    )
     lines[1]["global"] = {"accuracy": 0.3}
-    assert metrics.find("worst-tenth-chosen").value(lines, ()) == pytest.approx(0.5), "of three clients one"
-    assert metrics.find("worst-tenth-chosen").value(lines, {1, 2}) == pytest.approx(0.6)
-    assert metrics.find("global-chosen").value(lines, ()) == pytest.approx(0.3)
-    assert metrics.find("personalised-chosen").value(LINES, ()) is None
-    assert metrics.find("validation-best").value(LINES, ()) is None
+    assert metrics.find("worst-tenth-chosen").value(History(lines)) == pytest.approx(0.5), "of three clients one"
+    assert metrics.find("worst-tenth-chosen").value(History(lines).only({1, 2})) == pytest.approx(0.6)
+    assert metrics.find("global-chosen").value(History(lines)) == pytest.approx(0.3)
+    assert metrics.find("personalised-chosen").value(History(LINES)) is None
+    assert metrics.find("validation-best").value(History(LINES)) is None
 
 
 def test_some_clients_alone() -> None:
-    assert metrics.find("personalised-best").value(LINES, {0, 2}) == pytest.approx(0.7)
-    assert metrics.find("personalised-best").value(LINES, {0}) == pytest.approx(0.6)
+    assert metrics.find("personalised-best").value(History(LINES).only({0, 2})) == pytest.approx(0.7)
+    assert metrics.find("personalised-best").value(History(LINES).only({0})) == pytest.approx(0.6)
 
 
 def test_runs_that_recorded_no_sizes_have_no_number_of_trained_models() -> None:
-    assert metrics.find("trained-best").value([{"round": 1, "trained": {"each": {"0": 0.5}}}], ()) is None
+    assert metrics.find("trained-best").value(History([{"round": 1, "trained": {"each": {"0": 0.5}}}])) is None
 
 
 def test_without_rounds_there_is_nothing() -> None:
     for name in ("personalised-best", "trained-best", "personalised-last", "weighted-best-10", "train-loss-last"):
-        assert metrics.find(name).value([], ()) is None
+        assert metrics.find(name).value(History([])) is None
 
 
 def test_an_unknown_name_is_told_what_there_is() -> None:

@@ -15,8 +15,9 @@ from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
 from fedpfl.experiments.description import load
 from fedpfl.experiments.grid import Grid
+from fedpfl.experiments.measured import Measured
 from fedpfl.experiments.store import Store
-from fedpfl.experiments.tables import Measured, figures, rankings, tables
+from fedpfl.experiments.tables import figures, rankings, tables
 from fedpfl.results.tables import Spread
 
 FILE = """\

@@ -78,7 +78,7 @@ def test_slurm_gets_a_script_with_what_it_is_told(store: Store, queue: Path, tmp
     heard, states = play([run], store, on_slurm(store, **options))
     assert states == {run.name: State.FINISHED}
     assert [entry[0] for entry in heard.heard] == ["begin", "started", "round", "round", "ended"]
-    assert not (store.beside(run) / "job.json").exists()
+    assert not (store.cell(run) / "job.json").exists()
     script = (queue / "1.sh").read_text().splitlines()
     flags = {line.removeprefix("#SBATCH --") for line in script if line.startswith("#SBATCH")}
     log = store.root / "jobs" / "%j_0_log"
@@ -89,7 +89,7 @@ def test_slurm_gets_a_script_with_what_it_is_told(store: Store, queue: Path, tmp
     assert "module load python" in script
     command = next(line for line in script if line.startswith("srun"))
     assert command.endswith(f"{sys.executable} -u -m submitit.core._submit {store.root / 'jobs'}")
-    assert (store.beside(run) / "workers").read_text() == "3"
+    assert (store.cell(run) / "workers").read_text() == "3"
     assert (store.root / "jobs" / "1_0_log.err").is_file()
 
 
@@ -101,13 +101,13 @@ def test_jobs_are_left_in_the_queue_and_found_again(store: Store, queue: Path) -
     (run,), first = runs(0.1), on_slurm(store, fake_jobs.Waiting)
     with pytest.raises(KeyboardInterrupt):
         Grid([run], store, first, LOOK).run(Impatient())
-    assert first.going() == ["1"]
+    assert first.active() == ["1"]
     assert store.state(run) is State.INTERRUPTED
     (store.root / "go").touch()
     _, states = play([run], store, on_slurm(store, fake_jobs.Waiting))
     assert states == {run.name: State.FINISHED}
     assert [path.name for path in queue.glob("*.sh")] == ["1.sh"]
-    assert first.going() == []
+    assert first.active() == []
 
 
 def test_a_job_that_is_ended_from_outside_has_failed_and_is_tried_again(
@@ -115,7 +115,7 @@ def test_a_job_that_is_ended_from_outside_has_failed_and_is_tried_again(
 ) -> None:
     class Cancelling(Silent):
         def round(self, run, line) -> None:
-            os.system(f"scancel {cluster.going()[0]}")
+            os.system(f"scancel {cluster.active()[0]}")
 
     (run,), cluster = runs(0.1), on_slurm(store, fake_jobs.Waiting)
     monkeypatch.setattr("fedpfl.experiments.cluster.SILENT_SECONDS", 0)
@@ -137,12 +137,12 @@ def test_a_queue_that_takes_no_job_ends_the_grid_in_one_line(store: Store, queue
 def test_a_job_whose_time_is_up_goes_on_where_it_ended(store: Store) -> None:
     (run,), fake = runs(0.1), Fake(stop_after=1)
     task = Task(run, store, 2, fake)
-    task.going = fake(run, store, None)
+    task.active = fake(run, store, None)
     again = task.checkpoint()
     assert fake.interrupted == [run.name]
     assert store.state(run) is State.INTERRUPTED
-    assert store.resumable(run)
-    assert (again.function.run, again.function.workers, again.function.going) == (run, 2, None)
+    assert store.folder(run).resumable
+    assert (again.function.run, again.function.workers, again.function.active) == (run, 2, None)
     fake.stop_after = 9
     assert again.result()["status"] == "finished:completed"
     assert fake.resumed == [run.name]

@@ -11,8 +11,9 @@ from in_process import InProcess
 
 from fedpfl.experiments.description import load
 from fedpfl.experiments.grid import Grid
+from fedpfl.experiments.measured import Measured
 from fedpfl.experiments.store import State, Store
-from fedpfl.experiments.tables import Measured, analysed, tables
+from fedpfl.experiments.tables import analysed, tables
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
 FILES = sorted(FOLDER.glob("*.toml"))

@@ -10,13 +10,13 @@ from grids import Fake, Silent
 from fedpfl.core.errors import ConfigError
 from fedpfl.experiments.grid import Grid
 from fedpfl.experiments.store import Store
-from fedpfl.experiments.sweep import Sweep
+from fedpfl.experiments.sweep import SweepPlan
 
 BASE = {"method": "fedprox", "dataset": "digits", "num-clients": 4, "num-server-rounds": 1}
 
 
-def sweep(grid: list[str], random: list[str], samples: int = 3, seeds: int = 1) -> Sweep:
-    return Sweep(BASE, grid, random, samples, seeds)
+def sweep(grid: list[str], random: list[str], samples: int = 3, seeds: int = 1) -> SweepPlan:
+    return SweepPlan(BASE, grid, random, samples, seeds)
 
 
 def test_a_grid_is_every_value_with_every_other() -> None:
@@ -102,7 +102,7 @@ def test_there_is_a_line_for_each_run_and_one_for_each_point_the_best_first(tmp_
 
 def test_samples_for_validation_can_choose(tmp_path: Path) -> None:
     base = {**BASE, "validation-fraction": 0.1}
-    found = Sweep(base, ["learning-rate=0.1,0.3,0.2"], [], 1, 2, "validation")
+    found = SweepPlan(base, ["learning-rate=0.1,0.3,0.2"], [], 1, 2, "validation")
     store = Store(tmp_path)
     Grid(found.runs, store, Fake()).run(Silent())
     runs, points = found.tables(store, "A sweep")
@@ -113,4 +113,4 @@ def test_samples_for_validation_can_choose(tmp_path: Path) -> None:
     assert [row[0] for row in runs.rows[::2]] == ["0.3", "0.2", "0.1"]
     assert "test samples had no part in it" in points.note
     with pytest.raises(ConfigError, match=r"select = 'validation': needs validation-fraction above 0, in all runs"):
-        Sweep(base, ["validation-fraction=0.1,0"], [], 1, 1, "validation")
+        SweepPlan(base, ["validation-fraction=0.1,0"], [], 1, 1, "validation")

@@ -13,8 +13,8 @@ from typing import Any
 
 from fedpfl.data import table
 from fedpfl.experiments.description import load
-from fedpfl.experiments.store import INDIFFERENT, PlannedRun, Store, plan
-from fedpfl.experiments.tables import Measured
+from fedpfl.experiments.measured import Measured
+from fedpfl.experiments.store import NOT_IDENTIFYING, PlannedRun, Store, plan
 from fedpfl.methods.base import in_classifier
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NOWHERE = Path("/nowhere")
 
 # What decides how long and how often is measured, and not what a client does in a round.
-MEASURING = INDIFFERENT | {
+MEASURING = NOT_IDENTIFYING | {
     "seed", "num-server-rounds", "fraction-train", "evaluate-every", "evaluate-global", "evaluate-trained",
     "diagnostics", "new-clients", "min-replies", "threads", "device",
 }  # fmt: skip

@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from logging import WARNING, getLogger
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from ...core.errors import ConfigError, FedpflError
+from ...core.registry import Registry
 from ...results.line import curves
 from ...results.record import Round
 from ...results.run import RunFolder
@@ -25,6 +27,9 @@ from ...setup.config import Config
 from ..listener import Listener
 
 logger = getLogger("flwr")
+
+
+T = TypeVar("T", bound="type[Tracker]")
 
 
 class Tracker(Listener, ABC):
@@ -81,30 +86,26 @@ class Tracker(Listener, ABC):
             self._failed = True
 
 
-_TRACKERS: dict[str, tuple[str, type[Tracker]]] = {}
+# (module that it needs, class)
+TRACKERS: Registry[tuple[str, type[Tracker]]] = Registry("tracker")
 
 
-def tracker(name: str, module: str) -> Callable[[type[Tracker]], type[Tracker]]:
+def tracker(name: str, module: str) -> Callable[[T], T]:
     """Register a tracker under the value of the setting ``tracker``, and the module that it needs."""
-
-    def add(cls: type[Tracker]) -> type[Tracker]:
-        _TRACKERS[name] = module, cls
-        return cls
-
-    return add
+    return TRACKERS.add(name, lambda cls: (module, cls))
 
 
 def require_tracker(config: Config) -> None:
     """Raise :class:`ConfigError` if the package of the run's tracker is not installed."""
     name = config.run.tracker
-    if name in _TRACKERS and find_spec(_TRACKERS[name][0]) is None:
+    if name in TRACKERS and find_spec(TRACKERS[name][0]) is None:
         raise ConfigError("tracker", name, f"needs the package {name}: pip install 'fedpfl[{name}]'")
 
 
 def trackers(config: Config, folder: RunFolder) -> list[Tracker]:
     """Return the run's tracker, connected, if it has one."""
     require_tracker(config)
-    known = _TRACKERS.get(config.run.tracker)
+    known = TRACKERS.get(config.run.tracker)
     return [known[1](config, folder)] if known else []
 
 

@@ -1,4 +1,4 @@
-"""Numbers of analyses that compute for minutes, kept beside the runs of experiments."""
+"""A cache on disk of what analyses compute for minutes, for the runs of experiments."""
 
 from __future__ import annotations
 
@@ -17,29 +17,21 @@ from ..results.run import RunFolder
 from ..version import __version__
 
 
-def kept(
+def cached(
     run: RunFolder, name: str, options: Any, compute: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """Return what an analysis computes of a run, from the file of the last time where nothing has changed since.
+    """Return what an analysis computes of a run, from a file if it has been computed with these options before.
 
-    Parameters
-    ----------
-    run : RunFolder
-        Where it says nowhere to keep anything, all is computed.
-    name : str
-        Of the analysis.
-    options : dataclass
-        Its options; with others, or after another run of the same name, the file is another.
-    compute : callable
-        Returns the arrays to keep.
+    A changed run or version of the package makes another file. A run without a folder for a cache is computed each
+    time.
     """
-    if run.beside is None:
+    if run.cache is None:
         return compute()
     digest = hashlib.sha256(json.dumps([__version__, name, asdict(options)]).encode())
     for file in ("config.toml", "task.json", "metrics.jsonl"):  # the last has the times of each round
         path = run.path / file
         digest.update(path.read_bytes() if path.is_file() else b"")
-    path = run.beside / f"{name}-{digest.hexdigest()[:16]}.npz"
+    path = run.cache / f"{name}-{digest.hexdigest()[:16]}.npz"
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {key: stored[key] for key in stored.files}

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpfl.analysis.kept import kept
+from fedpfl.analysis.cache import cached
 from fedpfl.analysis.masking import MaskingOptions
 from fedpfl.results.run import RunFolder
 
 
 def test_numbers_are_computed_once_for_each_run_and_options(tmp_path: Path) -> None:
-    run, calls = RunFolder(tmp_path / "run", beside=tmp_path / "beside"), []
+    run, calls = RunFolder(tmp_path / "run", cache=tmp_path / "beside"), []
     run.path.mkdir()
     (run.path / "metrics.jsonl").write_text("first")
 
@@ -21,7 +21,7 @@ def test_numbers_are_computed_once_for_each_run_and_options(tmp_path: Path) -> N
         return {"psnr": np.array([len(calls) + 0.5])}
 
     def number(run: RunFolder, draws: int = 3) -> float:
-        return float(kept(run, "masking", MaskingOptions(draws), compute)["psnr"][0])
+        return float(cached(run, "masking", MaskingOptions(draws), compute)["psnr"][0])
 
     assert [number(run), number(run)] == [1.5, 1.5]
     assert number(run, draws=4) == 2.5

@@ -1,0 +1,129 @@
+"""What the commands that start many runs have in common: their options, the runs, and the tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..core.errors import ConfigError
+from .common import names_file, print_tables, read_settings, require_one_of
+
+if TYPE_CHECKING:
+    from ..experiments.cluster import Cluster
+    from ..experiments.store import PlannedRun, State, Store
+    from ..results.tables import Table
+
+OutputDir = Annotated[Path | None, typer.Option(help="Folder of all runs; by default ~/.fedpfl/experiments.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Runs side by side, each on its share of the cores (1); with --executor slurm: jobs in the queue (100).",
+    ),
+]
+ExecutorName = Annotated[
+    str, typer.Option("--executor", help="local: runs on this machine; slurm: each as a job of a cluster.")
+]
+SlurmOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slurm", metavar="KEY=VALUE", help="An option of sbatch such as partition=gpu, or a TOML file; repeatable."
+    ),
+]
+DiscardModels = Annotated[
+    bool, typer.Option("--discard-models", help="Remove the models and the clients' state of a run that has finished.")
+]
+Form = Annotated[str, typer.Option("--format", help="markdown, csv or latex.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+def store(output_dir: Path | None) -> Store:
+    """Return the store of runs in a folder."""
+    from ..experiments.store import DEFAULT_ROOT, Store
+
+    return Store(output_dir or Path(DEFAULT_ROOT))
+
+
+class Runner:
+    """Runs many runs as a command's options ask for it."""
+
+    def __init__(
+        self, output_dir: Path | None, executor: str, slurm: list[str] | None, jobs: int | None, discard_models: bool,
+        quiet: bool,
+    ) -> None:  # fmt: skip
+        self.store = store(output_dir)
+        self._cluster = _cluster(executor, slurm, self.store)
+        self._jobs, self._discard_models, self._quiet = jobs, discard_models, quiet
+
+    def run(self, runs: Iterable[PlannedRun]) -> dict[str, State]:
+        """Run what is not finished, with progress on standard error; Ctrl-C ends the program with exit code 130."""
+        from ..experiments.cluster import LOOK_SECONDS, QUEUED
+        from ..experiments.grid import Grid
+        from ..launch.progress import grid_display
+        from ..launch.superlink import ending_signals
+
+        cluster = self._cluster
+        grid = Grid(runs, self.store, cluster, LOOK_SECONDS if cluster else None)
+        try:
+            with ending_signals(), grid_display(self._quiet) as shown:
+                return grid.run(shown, self._jobs or (QUEUED if cluster else 1), self._discard_models)
+        except KeyboardInterrupt:
+            message = "interrupted; the same command goes on from here"
+            if cluster and (active := cluster.active()):
+                message = (
+                    f"interrupted; {len(active)} jobs stay in Slurm's queue: the same command waits for them again, "
+                    f"and this ends them: scancel {' '.join(active)}"
+                )
+            typer.echo(message, err=True)
+            raise typer.Exit(130) from None
+
+
+def _cluster(executor: str, slurm: list[str] | None, store: Store) -> Cluster | None:
+    """Return the cluster that takes the runs; None for this machine."""
+    require_one_of("executor", executor, ("local", "slurm"))
+    if executor == "local":
+        if slurm:
+            raise ConfigError("slurm", slurm[0], "does nothing without --executor slurm")
+        return None
+    from ..experiments import cluster
+    from ..experiments.sweep import toml_or_text
+
+    options: dict[str, Any] = {}
+    for text in slurm or ():
+        key, equals, value = text.partition("=")
+        if equals and key and value:
+            options[key.strip()] = toml_or_text(value.strip())
+        elif names_file(text):
+            options.update(read_settings(Path(text).expanduser(), "slurm"))
+        else:
+            raise ConfigError("slurm", text, "must be key=value, or a .toml or .yaml file")
+    return cluster.slurm(store, options)
+
+
+def write_tables(tables: list[Table], folder: Path) -> None:
+    """Write tables as ``table.md``, ``table.csv`` and, if there are more, ``table-2.csv`` …."""
+    from ..core.files import private_folder, write_atomically
+
+    private_folder(folder)
+    for old in folder.glob("table*.csv"):
+        old.unlink()
+    head = f"Made on {time.strftime('%Y-%m-%d')}.\n\n"
+    write_atomically(folder / "table.md", (head + "\n".join(table.markdown() for table in tables)).encode())
+    for number, table in enumerate(tables, 1):
+        file = "table.csv" if number == 1 else f"table-{number}.csv"
+        write_atomically(folder / file, table.csv().encode())
+    typer.echo(f"wrote {folder / 'table.md'}", err=True)
+
+
+def finish(tables: list[Table], states: dict[str, State], form: str) -> None:
+    """Print tables, and leave the program with exit code 1 if a run is not finished."""
+    from ..experiments.store import State
+
+    print_tables(tables, form)
+    if missing := [name for name, state in states.items() if state is not State.FINISHED]:
+        typer.echo(f"error: {len(missing)} of {len(states)} runs did not finish: {', '.join(missing)}", err=True)
+        raise typer.Exit(1)

@@ -1,0 +1,68 @@
+"""The one way in which files register what users can name: a decorator with the name."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any, Callable, Iterator, Mapping, TypeVar
+
+from .errors import ConfigError, meant
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+class Registry(Mapping[str, T]):
+    """What is registered under names of one kind, in the order of the names.
+
+    Each kind has a decorator that says what an entry is::
+
+        ANALYSES: Registry[Analysis] = Registry("analysis", "fedpfl.analysis")
+
+        def analysis(name, shows):
+            return ANALYSES.add(name, lambda function: Analysis(name, shows, function))
+
+    Parameters
+    ----------
+    kind : str
+        What is named, as in the setting or argument that takes the name.
+    package : str, optional
+        A package whose files register themselves: all are imported when the registry is first read.
+    """
+
+    def __init__(self, kind: str, package: str = "") -> None:
+        self._kind, self._package = kind, package
+        self._entries: dict[str, T] = {}
+
+    def add(self, name: str, entry: Callable[[Any], T]) -> Callable[[D], D]:
+        """Return a decorator that registers ``entry(decorated)``; ``ValueError`` if the name is taken."""
+
+        def register(decorated: D) -> D:
+            if name in self._entries:
+                raise ValueError(f"{self._kind} {name!r} is already registered")
+            self._entries[name] = entry(decorated)
+            return decorated
+
+        return register
+
+    def find(self, name: str) -> T:
+        """Return an entry; a :class:`ConfigError` lists the names if there is none."""
+        if name not in self:
+            raise ConfigError(self._kind, name, "must be one of " + ", ".join(self) + meant(name, self))
+        return self[name]
+
+    def _load(self) -> dict[str, T]:
+        if self._package:
+            package, self._package = importlib.import_module(self._package), ""
+            for module in pkgutil.iter_modules(package.__path__):
+                importlib.import_module(f"{package.__name__}.{module.name}")
+        return self._entries
+
+    def __getitem__(self, name: str) -> T:
+        return self._load()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._load()))
+
+    def __len__(self) -> int:
+        return len(self._load())

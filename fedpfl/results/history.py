@@ -1,0 +1,114 @@
+"""What a run recorded: the one place that reads the numbers in the lines of ``metrics.jsonl``."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+# Computed from the clients' accuracies, and not stored.
+WORST_TENTH = "worst-tenth"
+
+
+class History:
+    """The recorded rounds of a run.
+
+    A number is named by its place in a line: ``train_loss``, ``personalised.accuracy``, ``details.drift``. A part with
+    the clients' accuracies also has ``worst-tenth``. Rounds without the number do not count.
+
+    Parameters
+    ----------
+    lines : sequence of mapping
+        The lines of ``metrics.jsonl``, in order.
+    """
+
+    def __init__(self, lines: Sequence[dict[str, Any]]) -> None:
+        self.lines = lines
+
+    @property
+    def last_round(self) -> int:
+        """The number of the last recorded round, 0 before the first."""
+        return int(self.lines[-1]["round"]) if self.lines else 0
+
+    def curve(self, number: str) -> dict[int, float]:
+        """Return a number by round."""
+        values = {line["round"]: _value(line, number) for line in self.lines}
+        return {of: value for of, value in values.items() if value is not None}
+
+    def last(self, number: str) -> float | None:
+        """Return the last value of a number."""
+        return next(reversed(self.curve(number).values()), None)
+
+    def best(self, number: str) -> float | None:
+        """Return the largest value of a number."""
+        return max(self.curve(number).values(), default=None)
+
+    def chosen(self, number: str) -> float | None:
+        """Return a number in the round that is best on the samples for validation."""
+        line = self.best_validated()
+        return None if line is None else _value(line, number)
+
+    def best_validated(self) -> dict[str, Any] | None:
+        """Return the line of the tested round that is best on the samples for validation, the first of several."""
+        both = [line for line in self.lines if line.get("validation") and line.get("personalised")]
+        return max(both, key=lambda line: float(line["validation"]["accuracy"]), default=None)
+
+    def stalled(self, patience: int) -> bool:
+        """Return whether the accuracy for validation has not grown for ``patience`` rounds (0: never)."""
+        rounds = self.curve("validation.accuracy")
+        if not patience or not rounds:
+            return False
+        best = max(rounds, key=rounds.__getitem__)  # the first of several
+        return max(rounds) - best >= patience
+
+    def tests(self) -> dict[int, dict[str, float]]:
+        """Return each client's accuracy, by round and client."""
+        return {line["round"]: line["personalised"]["each"] for line in self.lines if line.get("personalised")}
+
+    def last_test(self) -> dict[str, float]:
+        """Return each client's accuracy at the last test; empty before the first test."""
+        return next(reversed(self.tests().values()), {})
+
+    def total(self, number: str) -> float:
+        """Return the sum of a number over all rounds."""
+        return sum(self.curve(number).values())
+
+    def traffic(self) -> dict[int, int]:
+        """Return the bytes moved so far in both directions, by round."""
+        sums = accumulate(line["bytes_up"] + line["bytes_down"] for line in self.lines)
+        return {line["round"]: so_far for line, so_far in zip(self.lines, sums, strict=True)}
+
+    def failures(self) -> Iterator[tuple[int, int, str]]:
+        """Yield (round, client, reason) of clients that failed."""
+        for line in self.lines:
+            for client, reason in line.get("failed", {}).items():
+                yield line["round"], int(client), reason
+
+    def only(self, clients: Collection[int]) -> History:
+        """Return the history with the accuracies of some clients and their means; no clients given: all."""
+        return History([_only(line, clients) for line in self.lines]) if clients else self
+
+
+def worst_tenth(accuracies: Collection[float]) -> float:
+    """Return the mean of the worst tenth of the clients, at least one."""
+    return statistics.fmean(sorted(accuracies)[: max(1, len(accuracies) // 10)])
+
+
+def _value(line: Mapping[str, Any], number: str) -> float | None:
+    part, _, name = number.partition(".")
+    if not name:
+        value: float | None = line.get(part)
+        return value
+    values = line.get(part) or {}
+    if name == WORST_TENTH:
+        return worst_tenth(values["each"].values()) if values.get("each") else None
+    value = values.get(name)
+    return value
+
+
+def _only(line: Mapping[str, Any], clients: Collection[int]) -> dict[str, Any]:
+    found = line.get("personalised")
+    each = {i: accuracy for i, accuracy in found["each"].items() if int(i) in clients} if found else {}
+    means = {"accuracy": statistics.fmean(each.values())} if each else {}
+    return {**line, "personalised": found and {**found, **means, "each": each}}

@@ -13,6 +13,7 @@ single number. ``python docs/tools/run_records.py``, which ``make docs`` runs, w
 
     python docs/tools/run_records.py add RUN NAME --row FedAvg --column 'Dir(0.1)' --command 'fedpfl …' --commit HASH
     python docs/tools/run_records.py grid fedfac-figure-6 --scale paper --output-dir FOLDER --commit HASH
+    python docs/tools/run_records.py attacks attacks.jsonl --commit HASH
 """
 
 from __future__ import annotations
@@ -112,6 +113,18 @@ def grid(name: str, scale: str, output: Path, commit: str) -> Record:
         "command": f"fedpfl experiment run {name} --scale {scale}", "commit": commit, "seeds": len(measured.seeds),
         "values": values, "curves": {curve: _curves(measured, curve) for curve in experiment.curves}, **machine(),
     }  # fmt: skip
+
+
+def attacks(path: Path, commit: str) -> Record:
+    """Return the record of what ``benchmarks/attacks.py`` has measured: accuracies of all seeds, None if a run ended."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    values: dict[str, dict[str, dict[str, list[float | None]]]] = {}
+    for line in sorted(lines, key=lambda line: line["seed"]):
+        attack = f"{line['attack']}, {line['liars']} of 10" if line["liars"] else line["attack"]
+        cell = values.setdefault(line["method"], {}).setdefault(attack, {}).setdefault(line["defence"], [])
+        cell.append(_percent(line["accuracy"]))
+    seeds = max(line["seed"] for line in lines)
+    return {"command": "python benchmarks/attacks.py", "commit": commit, "seeds": seeds, "values": values, **machine()}
 
 
 def _curves(measured: Measured, curve: str) -> dict[str, dict[str, list[list[float]]]]:
@@ -249,6 +262,27 @@ def curves(records: Path, words: Sequence[str]) -> str:
     return markdown(["", "least of all rounds", "mean of all rounds", "last round"], rows)
 
 
+@table
+def attacked(records: Path, words: Sequence[str]) -> str:
+    """Return the honest clients' accuracy under attacks with each defence: ``METHOD``, or ``all`` for their mean."""
+    found = json.loads((records / "attacks.json").read_text(encoding="utf-8"))["values"]
+    chosen = found.values() if words[0] == "all" else [found[words[0]]]
+    first = next(iter(chosen))
+    defences = list(dict.fromkeys(defence for cells in first.values() for defence in cells))
+    rows = []
+    for attack in first:
+        cells = ([value for of in chosen for value in of[attack].get(defence, [])] for defence in defences)
+        rows.append([attack, *map(_outcome, cells)])
+    return markdown(["", *defences], rows)
+
+
+def _outcome(values: Sequence[float | None]) -> str:
+    """Return the mean of runs that ended well, and how many did not."""
+    well = [value for value in values if value is not None]
+    lost = f" ({len(values) - len(well)} of {len(values)} end)" if len(well) < len(values) else ""
+    return f"{fmean(well):.1f}{lost}" if well else "ends" if values else ""
+
+
 def _spread(values: Sequence[float]) -> str:
     if not values:
         return "not run"
@@ -310,7 +344,13 @@ def main() -> None:
     whole.add_argument("--scale", required=True)
     whole.add_argument("--output-dir", type=Path, required=True, help="the folder of its runs")
     whole.add_argument("--commit", required=True)
+    attack = commands.add_parser("attacks", help="write the record of benchmarks/attacks.py")
+    attack.add_argument("file", type=Path, help="its file of records")
+    attack.add_argument("--commit", required=True)
     options = parser.parse_args()
+    if options.verb == "attacks":
+        print(f"wrote {write('attacks', attacks(options.file, options.commit)).relative_to(ROOT)}")
+        return
     if options.verb == "grid":
         found = grid(options.name, options.scale, options.output_dir, options.commit)
         print(f"wrote {write(f'grids/{options.name}-{options.scale}', found).relative_to(ROOT)}")

@@ -493,7 +493,7 @@ def test_odd_numbers_that_a_reply_need_not_have_are_left_out_and_the_rest_counts
 
 def test_who_has_only_flower_s_log_sees_the_accuracies_of_every_round(tmp_path, caplog):
     caplog.set_level("INFO", logger="flwr")
-    folder = simulate(tmp_path, 2, method="fedavg", num_server_rounds=2, local_epochs=1)
+    folder = simulate(tmp_path, 2, grid=LocalGrid, method="fedavg", num_server_rounds=2, local_epochs=1)
     assert [message for message in caplog.messages if message.startswith("fedpfl: round ")] == [
         f"fedpfl: round {line['round']} of 2: {in_words(line)}" for line in folder.metrics()
     ]

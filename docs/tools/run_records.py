@@ -116,7 +116,7 @@ def grid(name: str, scale: str, output: Path, commit: str) -> Record:
 
 
 def attacks(path: Path, commit: str) -> Record:
-    """Return the record of what ``benchmarks/attacks.py`` has measured: accuracies of all seeds, None for an ended run."""
+    """Return the record of ``benchmarks/attacks.py``: accuracies of all seeds, None where a run ended early."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     values: dict[str, dict[str, dict[str, list[float | None]]]] = {}
     for line in sorted(lines, key=lambda line: line["seed"]):

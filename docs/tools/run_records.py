@@ -115,16 +115,17 @@ def grid(name: str, scale: str, output: Path, commit: str) -> Record:
     }  # fmt: skip
 
 
-def attacks(path: Path, commit: str) -> Record:
-    """Return the record of ``benchmarks/attacks.py``: accuracies of all seeds, None where a run ended early."""
+def attacks(path: Path, commit: str) -> dict[str, Record]:
+    """Return the records of ``benchmarks/attacks.py`` by method: each seed's accuracy, None where a run ended early."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    values: dict[str, dict[str, dict[str, list[float | None]]]] = {}
+    about = {"command": "python benchmarks/attacks.py", "commit": commit, "seeds": max(line["seed"] for line in lines)}
+    found: dict[str, Record] = {}
     for line in sorted(lines, key=lambda line: line["seed"]):
+        record = found.setdefault(line["method"], {**about, "values": {}, **machine()})
         attack = f"{line['attack']}, {line['liars']} of 10" if line["liars"] else line["attack"]
-        cell = values.setdefault(line["method"], {}).setdefault(attack, {}).setdefault(line["defence"], [])
+        cell = record["values"].setdefault(attack, {}).setdefault(line["defence"], [])
         cell.append(_percent(line["accuracy"]))
-    seeds = max(line["seed"] for line in lines)
-    return {"command": "python benchmarks/attacks.py", "commit": commit, "seeds": seeds, "values": values, **machine()}
+    return found
 
 
 def _curves(measured: Measured, curve: str) -> dict[str, dict[str, list[list[float]]]]:
@@ -265,9 +266,9 @@ def curves(records: Path, words: Sequence[str]) -> str:
 @table
 def attacked(records: Path, words: Sequence[str]) -> str:
     """Return the honest clients' accuracy under attacks with each defence: ``METHOD``, or ``all`` for their mean."""
-    found = json.loads((records / "attacks.json").read_text(encoding="utf-8"))["values"]
-    chosen = found.values() if words[0] == "all" else [found[words[0]]]
-    first = next(iter(chosen))
+    paths = sorted((records / "attacks").glob("*.json" if words[0] == "all" else f"{words[0]}.json"))
+    chosen = [json.loads(path.read_text(encoding="utf-8"))["values"] for path in paths]
+    first = chosen[0]
     defences = list(dict.fromkeys(defence for cells in first.values() for defence in cells))
     rows = []
     for attack in first:
@@ -349,7 +350,8 @@ def main() -> None:
     attack.add_argument("--commit", required=True)
     options = parser.parse_args()
     if options.verb == "attacks":
-        print(f"wrote {write('attacks', attacks(options.file, options.commit)).relative_to(ROOT)}")
+        for method, found in attacks(options.file, options.commit).items():
+            print(f"wrote {write(f'attacks/{method}', found).relative_to(ROOT)}")
         return
     if options.verb == "grid":
         found = grid(options.name, options.scale, options.output_dir, options.commit)

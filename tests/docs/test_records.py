@@ -19,7 +19,8 @@ sys.path.insert(0, str(ROOT / "docs" / "tools"))
 import run_records as records  # noqa: E402
 
 GRIDS = sorted(records.RECORDS.glob("grids/*.json"))
-FILES = sorted(set(records.RECORDS.rglob("*.json")) - set(GRIDS))
+ATTACKS = sorted(records.RECORDS.glob("attacks/*.json"))
+FILES = sorted(set(records.RECORDS.rglob("*.json")) - {*GRIDS, *ATTACKS})
 PAGES = records.pages()
 
 
@@ -58,6 +59,21 @@ def test_the_command_of_a_record_runs_these_settings(path):
     defaults = Config.parse({"method": expected["method"]}).flat()
     recorded = {**defaults, **record["settings"], "seed": record["seed"]}
     assert {key: value for key, value in recorded.items() if value != expected[key]} == {}
+
+
+@pytest.mark.parametrize("path", ATTACKS, ids=lambda path: path.stem)
+def test_the_record_of_attacks_has_each_attack_and_defence_with_each_seed(path):
+    record = json.loads(text_of(path))
+    assert {"command", "commit", "processor", "versions", "seeds", "values"} == set(record)
+    assert len(record["values"]) == 12
+    for attack, cells in record["values"].items():
+        weights = attack == "no attack" or attack.startswith("false counts")
+        assert len(cells) == (7 if weights else 6)
+        assert {len(values) for values in cells.values()} == {record["seeds"]}
+
+
+def test_each_method_under_attack_has_a_record():
+    assert len(ATTACKS) == 6
 
 
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)

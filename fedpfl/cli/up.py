@@ -21,7 +21,7 @@ DEFAULT_NODES = 3
 BOARD_NAMES = ("nano",)
 
 
-class Transport(StrEnum):
+class TransportName(StrEnum):
     """How SuperNodes reach the SuperLink."""
 
     HTTP = "http"
@@ -46,7 +46,7 @@ def up_command(
         bool, typer.Option(help="One warm worker for each device; else every message starts a process with torch.")
     ] = True,
     transport: Annotated[
-        Transport | None,
+        TransportName | None,
         typer.Option(help="Whether SuperNodes reach the SuperLink over HTTP (the default) or through an MQTT broker."),
     ] = None,
     inventory: Annotated[
@@ -80,7 +80,9 @@ def up_command(
     if network is not None:
         Network.parse(network)
     # A bench of boards talks MQTT: the playbooks set up nothing else.
-    bed = Testbed(keys.expanduser(), (transport or (Transport.MQTT if bench else Transport.HTTP)) is Transport.MQTT)
+    bed = Testbed(
+        keys.expanduser(), (transport or (TransportName.MQTT if bench else TransportName.HTTP)) is TransportName.MQTT
+    )
 
     def make() -> Plan:
         from ..core.parts import require_installed

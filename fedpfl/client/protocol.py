@@ -43,11 +43,11 @@ _CREDENTIALS = struct.Struct("3i")
 Header = Dict[str, Any]
 
 
-class FrameError(FedpflError):
+class ProtocolError(FedpflError):
     """Bytes that are not a frame arrived, or a frame that is too large."""
 
 
-class VersionError(FrameError):
+class VersionError(ProtocolError):
     """A frame of another version of this protocol arrived; it was read to its end."""
 
 
@@ -98,7 +98,7 @@ def require_own_peer(connection: socket.socket) -> None:
 
     Raises
     ------
-    FrameError
+    ProtocolError
         It does not. Systems that do not tell have only the socket's permissions.
     """
     option = getattr(socket, "SO_PEERCRED", None)
@@ -106,7 +106,7 @@ def require_own_peer(connection: socket.socket) -> None:
         return
     _, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
     if user != os.geteuid():
-        raise FrameError(f"the other end belongs to user {user}, and this process to user {os.geteuid()}")
+        raise ProtocolError(f"the other end belongs to user {user}, and this process to user {os.geteuid()}")
 
 
 def write(stream: BufferedIOBase, header: Mapping[str, Any], payload: Payload) -> None:
@@ -123,7 +123,7 @@ def write(stream: BufferedIOBase, header: Mapping[str, Any], payload: Payload) -
 
     Raises
     ------
-    FrameError
+    ProtocolError
         It would be too large.
     """
     for part in _parts(header, payload):
@@ -136,7 +136,7 @@ def pack(header: Mapping[str, Any], payload: Payload) -> bytes:
 
     Raises
     ------
-    FrameError
+    ProtocolError
         It would be too large.
     """
     return b"".join(_parts(header, payload))
@@ -147,16 +147,16 @@ def unpack(content: bytes) -> tuple[Header, Payload]:
 
     Raises
     ------
-    FrameError
+    ProtocolError
         They are something else, or too large.
     """
     stream = io.BytesIO(content)
     try:
         found = read(stream)
     except EOFError:
-        raise FrameError("a frame without its end arrived") from None
+        raise ProtocolError("a frame without its end arrived") from None
     if stream.tell() < len(content):
-        raise FrameError(f"a frame with {len(content) - stream.tell()} bytes behind its end arrived")
+        raise ProtocolError(f"a frame with {len(content) - stream.tell()} bytes behind its end arrived")
     return found
 
 
@@ -167,14 +167,14 @@ def read(stream: BufferedIOBase) -> tuple[Header, Payload]:
     ------
     EOFError
         The stream ended before the frame did.
-    FrameError
+    ProtocolError
         What arrived is not a frame, or is too large.
     VersionError
         It is a frame of another version.
     """
     magic, header_bytes, arrays_bytes = _PREFIX.unpack(_exactly(stream, _PREFIX.size))
     if not magic.startswith(FAMILY):
-        raise FrameError("something that does not speak this protocol is at the other end")
+        raise ProtocolError("something that does not speak this protocol is at the other end")
     _require_lengths(header_bytes, arrays_bytes)
     text, content = _exactly(stream, header_bytes), _exactly(stream, arrays_bytes)
     if magic != MAGIC:
@@ -191,7 +191,7 @@ def values(header: Header, key: str) -> dict[str, Value]:
 
     Raises
     ------
-    FrameError
+    ProtocolError
         It is not there, or holds something else.
     """
     return _scalars(header, key)
@@ -216,16 +216,16 @@ def _exactly(stream: BufferedIOBase, count: int) -> bytes:
 def _require_lengths(header_bytes: int, arrays_bytes: int) -> None:
     for what, count, most in (("header", header_bytes, MAX_HEADER_BYTES), ("arrays", arrays_bytes, MAX_ARRAYS_BYTES)):
         if count > most:
-            raise FrameError(f"a frame whose {what} take {count} bytes; at most {most} are allowed")
+            raise ProtocolError(f"a frame whose {what} take {count} bytes; at most {most} are allowed")
 
 
 def _header(text: bytes) -> Header:
     try:
         header = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
-        raise FrameError(f"a header that is not JSON arrived: {error}") from error
+        raise ProtocolError(f"a header that is not JSON arrived: {error}") from error
     if not isinstance(header, dict):
-        raise FrameError("a header that is not a JSON object arrived")
+        raise ProtocolError("a header that is not a JSON object arrived")
     return header
 
 
@@ -233,20 +233,20 @@ def _arrays(content: bytes) -> dict[str, np.ndarray]:
     try:
         return dict(load(content))
     except (SafetensorError, KeyError, ValueError, TypeError) as error:  # the last three: types that NumPy lacks
-        raise FrameError(f"arrays that cannot be read arrived: {error}") from error
+        raise ProtocolError(f"arrays that cannot be read arrived: {error}") from error
 
 
 def _scalars(header: Header, key: str) -> dict[str, Value]:
     found = header.pop(key, None)
     if not isinstance(found, dict) or not all(isinstance(v, (bool, int, float, str)) for v in found.values()):
-        raise FrameError(f"a header arrived whose {key} is not a mapping of settings")
+        raise ProtocolError(f"a header arrived whose {key} is not a mapping of settings")
     if any(isinstance(value, int) and abs(value) > MAX_INTEGER for value in found.values()):
-        raise FrameError(f"a header arrived whose {key} has an integer of more than 64 bits")
+        raise ProtocolError(f"a header arrived whose {key} has an integer of more than 64 bits")
     return found
 
 
 def _numbers(header: Header) -> dict[str, Any]:
     found = _scalars(header, "metrics")
     if any(isinstance(value, (bool, str)) for value in found.values()):
-        raise FrameError("a header arrived whose metrics are not all numbers")
+        raise ProtocolError("a header arrived whose metrics are not all numbers")
     return found

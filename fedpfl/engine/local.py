@@ -26,7 +26,7 @@ from ..core.payload import Payload
 from ..core.settings import Value
 from ..setup.config import Config
 from .player import Failed, keep_freed_memory, play
-from .pool import Died, Pool
+from .pool import Died, WorkerPool
 from .transport import Fail, Request, Transport
 
 # Replies that may wait for their turn: of a thousand large models not all at once.
@@ -83,7 +83,7 @@ class LocalTransport(Transport):
             here = replace(config, training=replace(config.training, device="cpu"))
         self._engine = _engine(here)
         keep_freed_memory()
-        self._pool: Pool | None = None
+        self._pool: WorkerPool | None = None
         self._largest: dict[str, int] = {}
 
     def __enter__(self) -> LocalTransport:
@@ -131,7 +131,7 @@ class LocalTransport(Transport):
             return
         if self._pool is None:
             try:
-                self._pool = Pool(self.workers, self._maker, self._fork, self._printed)
+                self._pool = WorkerPool(self.workers, self._maker, self._fork, self._printed)
             except OSError as error:
                 reason = f"{self.workers} worker processes cannot be started ({error.strerror}); use fewer workers"
                 raise FedpflError(reason) from error

@@ -71,7 +71,7 @@ class _Worker:
         self.slots.close()
 
 
-class Pool:
+class WorkerPool:
     """Worker processes, all of which can play every client.
 
     Parameters

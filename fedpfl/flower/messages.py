@@ -76,7 +76,7 @@ def _unframed(frame: object) -> Payload:
         raise LayoutError("its message cannot be read (the frame is not bytes)")
     try:
         return protocol.unpack(frame)[1]
-    except protocol.FrameError as error:
+    except protocol.ProtocolError as error:
         raise LayoutError(f"its message cannot be read ({error})") from error
 
 

@@ -20,7 +20,7 @@ _JOIN = 'until [ "$1" = -- ]; do echo $$ > "$1/cgroup.procs" || exit 1; shift; d
 
 
 @dataclass(frozen=True)
-class Board:
+class BoardLimits:
     """What a device may use.
 
     Attributes
@@ -37,15 +37,15 @@ class Board:
 
 # A Jetson Nano has four cores of a Cortex-A57 at 1.43 GHz and 4 GiB, of which the system takes some. A quarter of a
 # present server's core for each is a guess.
-BOARDS: Mapping[str, Board] = {"nano": Board(4 * 0.25, 3_700 * 2**20)}
+BOARDS: Mapping[str, BoardLimits] = {"nano": BoardLimits(4 * 0.25, 3_700 * 2**20)}
 
 
-def make_groups(board: Board, name: str, mounts: Path = MOUNTS) -> list[Path]:
+def make_groups(board: BoardLimits, name: str, mounts: Path = MOUNTS) -> list[Path]:
     """Make control groups with a board's limits; whoever asks removes them.
 
     Parameters
     ----------
-    board : Board
+    board : BoardLimits
         The limits.
     name : str
         Of the groups; nobody else's.

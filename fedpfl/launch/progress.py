@@ -61,7 +61,7 @@ class Display(Listener):
         return False
 
 
-class Lines(Display):
+class LineDisplay(Display):
     """Plain lines with the seconds since the start.
 
     Parameters
@@ -102,7 +102,7 @@ class _Drawn:
         self._progress.stop()
 
 
-class Bar(_Drawn, Display):
+class BarDisplay(_Drawn, Display):
     """A progress bar, below the lines of what is said meanwhile.
 
     Parameters
@@ -145,7 +145,7 @@ class Bar(_Drawn, Display):
 
 def display(total: int, quiet: bool) -> Display:
     """Choose the display that fits where standard error goes."""
-    return Bar(total) if sys.stderr.isatty() and not quiet else Lines(total, quiet)
+    return BarDisplay(total) if sys.stderr.isatty() and not quiet else LineDisplay(total, quiet)
 
 
 class GridLines:

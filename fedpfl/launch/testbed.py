@@ -23,7 +23,7 @@ from ..client.protocol import SOCKET_VARIABLE
 from ..core.errors import FedpflError
 from ..flower_private import TASK_POLL_INTERVAL
 from . import credentials, guard
-from .boards import Board, joining, make_groups
+from .boards import BoardLimits, joining, make_groups
 from .forks import folder_of_commands
 from .inventory import Bench
 from .superlink import START_SECONDS, SUPERLINK, SuperLink, free_port, last_line, script, text
@@ -74,7 +74,7 @@ class Testbed(SuperLink):
         app: Path | None = None,
         runs: Path | None = None,
         bench: Bench | None = None,
-        board: Board | None = None,
+        board: BoardLimits | None = None,
         network: str | None = None,
     ) -> None:
         """Start a SuperNode for each client, spread over devices, and wait until all have been started.
@@ -93,7 +93,7 @@ class Testbed(SuperLink):
             Folder of the runs, of which the newest is published over MQTT.
         bench : Bench, optional
             Which device has which clients, and whose data are where; then ``devices`` has no meaning.
-        board : Board, optional
+        board : BoardLimits, optional
             What each device is limited to.
         network : str, optional
             What lies between each device and the server, as :meth:`fedpfl.launch.relay.Network.parse` reads it.
@@ -239,7 +239,7 @@ class Testbed(SuperLink):
         self._await_part(name, partial(self._says_ready, name))
         return own
 
-    def _make_groups(self, board: Board, number: int) -> list[Path]:
+    def _make_groups(self, board: BoardLimits, number: int) -> list[Path]:
         groups = make_groups(board, f"{self.folder.name}-{number}")
         # The guard removes them when everything has ended.
         with (self.folder / guard.GROUPS).open("a", encoding="utf-8") as list_of_groups:

@@ -57,7 +57,7 @@ class SelfAttention(nn.Module):
         return x.view(n, length, self.heads, width // self.heads).transpose(1, 2)
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Self-attention and a feed-forward network, each behind a layer normalisation and with a shortcut around it.
 
     Parameters
@@ -99,7 +99,9 @@ class Encoder(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, WIDTH)
         self.register_buffer("positions", sinusoids(length), persistent=False)
-        self.blocks = named(**{f"block{n}": Block(WIDTH, HEADS, HIDDEN, nn.ReLU()) for n in range(1, BLOCKS + 1)})
+        self.blocks = named(
+            **{f"block{n}": TransformerBlock(WIDTH, HEADS, HIDDEN, nn.ReLU()) for n in range(1, BLOCKS + 1)}
+        )
         self.norm = nn.LayerNorm(WIDTH)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .registry import BaseHeadModel, Shape, named, register
-from .transformer import Block
+from .transformer import TransformerBlock
 
 PATCH, WIDTH, HEADS, HIDDEN, BLOCKS = 4, 128, 4, 256, 6
 
@@ -26,7 +26,9 @@ class Patches(nn.Module):
         self.embedding = nn.Conv2d(channels, WIDTH, PATCH, stride=PATCH)
         self.positions = nn.Parameter(torch.empty(1, (height // PATCH) * (width // PATCH), WIDTH))
         nn.init.normal_(self.positions, std=0.02)
-        self.blocks = named(**{f"block{n}": Block(WIDTH, HEADS, HIDDEN, nn.GELU()) for n in range(1, BLOCKS + 1)})
+        self.blocks = named(
+            **{f"block{n}": TransformerBlock(WIDTH, HEADS, HIDDEN, nn.GELU()) for n in range(1, BLOCKS + 1)}
+        )
         self.norm = nn.LayerNorm(WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:

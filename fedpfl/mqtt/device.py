@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from . import frames, topics
 from .account import LinkError
-from .exchange import Body, Request, Response, carried
+from .exchange import Body, HttpRequest, Response, carried
 from .frames import Assembler, FrameError, Kind
 from .limits import Complaints
 from .publisher import Arrived, Publisher
@@ -163,7 +163,7 @@ class DeviceBridge:
 
     def exchange(
         self,
-        request: Request,
+        request: HttpRequest,
         client_waits: Callable[[], bool],
         interim: Callable[[], None],
         answer: Callable[[Response], None],
@@ -173,7 +173,7 @@ class DeviceBridge:
 
         Parameters
         ----------
-        request : Request
+        request : HttpRequest
             What the SuperNode asks.
         client_waits : callable
             Says whether it still waits.
@@ -203,9 +203,9 @@ class DeviceBridge:
             elif waiting.sent:
                 self._tell(Kind.CANCEL, message_id)
 
-    def request(self, path: str, headers: list[tuple[str, str]], body: Body) -> Request:
+    def request(self, path: str, headers: list[tuple[str, str]], body: Body) -> HttpRequest:
         """Return a request as it goes out: with its time, and the receipt of the last answer to the same."""
-        request = Request(path, carried(headers), body, self._wall())
+        request = HttpRequest(path, carried(headers), body, self._wall())
         if not request.held:  # only those answers have receipts
             return request
         with self._lock:
@@ -215,7 +215,7 @@ class DeviceBridge:
         self,
         message_id: bytes,
         waiting: _Waiting,
-        request: Request,
+        request: HttpRequest,
         client_waits: Callable[[], bool],
         interim: Callable[[], None],
         ready: Callable[[int], None],
@@ -252,7 +252,7 @@ class DeviceBridge:
                 last_interim = now
                 interim()
 
-    def _send(self, message_id: bytes, request: Request, begun: float, ready: Callable[[int], None]) -> bool:
+    def _send(self, message_id: bytes, request: HttpRequest, begun: float, ready: Callable[[int], None]) -> bool:
         """Send a request; return whether the broker has it."""
         left = max(1.0, begun + ANSWER_SECONDS - self._clock())
         try:
@@ -269,7 +269,7 @@ class DeviceBridge:
             return False
         return True
 
-    def _delivered(self, message_id: bytes, request: Request, response: Response) -> None:
+    def _delivered(self, message_id: bytes, request: HttpRequest, response: Response) -> None:
         if response.receipt:
             with self._lock:
                 self._receipts[request.key] = response.receipt

@@ -41,7 +41,7 @@ Body = bytes | memoryview
 
 
 @dataclass(frozen=True)
-class Request:
+class HttpRequest:
     """An HTTP POST to Flower's Fleet API.
 
     Attributes
@@ -89,7 +89,7 @@ class Request:
         return self.head + self.body
 
     @classmethod
-    def decode(cls, message: Body) -> Request:
+    def decode(cls, message: Body) -> HttpRequest:
         """Read a request.
 
         Raises

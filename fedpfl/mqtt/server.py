@@ -19,7 +19,7 @@ from pathlib import Path
 
 from . import frames, topics
 from .account import LinkError
-from .exchange import Request, Response
+from .exchange import HttpRequest, Response
 from .frames import Assembler, Frame, FrameError, Kind
 from .limits import MAX_SENDERS, Budget, Claim, Complaints
 from .parked import Parked
@@ -323,7 +323,7 @@ class ServerBridge:
     def _carry_out(self, device: _Device, exchange: _Exchange) -> Response | None:
         content, exchange.content = exchange.content, b""  # it is free when this returns
         try:
-            request = Request.decode(content)
+            request = HttpRequest.decode(content)
         except FrameError as error:
             self._complain(device.name, "refused a request of %s: %s", device.name, error)
             return Response(UNAVAILABLE)
@@ -354,7 +354,7 @@ class ServerBridge:
                 return exchange.claim.take(length, time.monotonic() + ROOM_SECONDS)
         return True
 
-    def _hold(self, device: _Device, exchange: _Exchange, request: Request) -> Response | None:
+    def _hold(self, device: _Device, exchange: _Exchange, request: HttpRequest) -> Response | None:
         with self._lock:
             hold = device.holds.get(request.key)
             if hold is None:
@@ -376,7 +376,7 @@ class ServerBridge:
                     self._holds -= 1
 
     def _look_until(
-        self, hold: _Hold, exchange: _Exchange, request: Request, connection: Connection
+        self, hold: _Hold, exchange: _Exchange, request: HttpRequest, connection: Connection
     ) -> Response | None:
         """Ask the SuperLink until it has a message, the time is over or nobody waits."""
         until = self._clock() + HOLD_SECONDS - max(0.0, self._wall() - request.sent)
@@ -406,7 +406,7 @@ class ServerBridge:
             self._next_turn = min(max(now, self._next_turn) + apart, now + LOOK_SECONDS_CROWDED)
             return self._next_turn - now
 
-    def _look(self, exchange: _Exchange, request: Request, connection: Connection) -> Response:
+    def _look(self, exchange: _Exchange, request: HttpRequest, connection: Connection) -> Response:
         if request.delivered:
             self._parked.drop(exchange.device, request.delivered)
         answer = self._parked.get(exchange.device, request.key)

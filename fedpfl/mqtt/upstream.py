@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..core.errors import FedpflError
 from .account import client_context
-from .exchange import MAX_BODY_BYTES, Request, Response, carried
+from .exchange import MAX_BODY_BYTES, HttpRequest, Response, carried
 
 # As long as the SuperNode itself would wait.
 TIMEOUT_SECONDS = 30.0
@@ -90,12 +90,12 @@ class Connection:
         else:
             self._connection.close()
 
-    def call(self, request: Request, room: Callable[[int], bool] = lambda _length: True) -> Response:
+    def call(self, request: HttpRequest, room: Callable[[int], bool] = lambda _length: True) -> Response:
         """Send a request and return the response.
 
         Parameters
         ----------
-        request : Request
+        request : HttpRequest
             What is asked.
         room : callable
             Gets the length of the response's body before it is read; returns whether there is room for it.

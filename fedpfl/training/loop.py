@@ -32,7 +32,7 @@ EVALUATION_BATCH = 200
 class Score(NamedTuple):
     """How a model does on some samples: sums, so that the scores of clients can be added.
 
-    ``samples`` are values where ``loss`` is not for classes, and ``correct`` is what ``losses.Kind.score`` says.
+    ``samples`` are values where ``loss`` is not for classes, and ``correct`` is what ``losses.LossKind.score`` says.
     """
 
     correct: float

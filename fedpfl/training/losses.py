@@ -20,7 +20,7 @@ Criterion = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Kind:
+class LossKind:
     """A loss and how its tests are scored.
 
     ``criterion(outputs, y)`` is the mean loss over a batch; with ``reduction="sum"`` the sum over samples or values.
@@ -55,7 +55,9 @@ def _explained(outputs: Tensor, y: Tensor) -> float:
 
 
 KINDS = {
-    CROSS_ENTROPY: Kind(F.cross_entropy, True, _right_classes, "accuracy"),
-    MSE: Kind(F.mse_loss, False, _explained, "R²"),
-    MULTI_LABEL: Kind(F.binary_cross_entropy_with_logits, False, _right_labels, "the share of labels that are right"),
+    CROSS_ENTROPY: LossKind(F.cross_entropy, True, _right_classes, "accuracy"),
+    MSE: LossKind(F.mse_loss, False, _explained, "R²"),
+    MULTI_LABEL: LossKind(
+        F.binary_cross_entropy_with_logits, False, _right_labels, "the share of labels that are right"
+    ),
 }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..core.settings import setting
 from .batches import LAST_BATCH
-from .losses import CROSS_ENTROPY, KINDS, Criterion, Kind
+from .losses import CROSS_ENTROPY, KINDS, Criterion, LossKind
 from .optim import OPTIMIZERS
 
 
@@ -59,7 +59,7 @@ class TrainingSettings:
     )  # fmt: skip
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> LossKind:
         """The loss, and how tests are scored."""
         return KINDS[self.loss]
 

@@ -54,11 +54,11 @@ def test_an_interrupted_cell_leaves_no_process(execute):
     code = """
         import _thread, multiprocessing, fedpfl, fedpfl.launch.progress as progress
 
-        shown = progress.Lines.round
+        shown = progress.LineDisplay.round
         def interrupt(self, line):
             shown(self, line)
             _thread.interrupt_main()
-        progress.Lines.round = interrupt
+        progress.LineDisplay.round = interrupt
         try:
             fedpfl.run(method="fedavg", model="mlp", num_clients=2, local_epochs=1, num_server_rounds=50, workers=2)
         except KeyboardInterrupt as error:

@@ -31,7 +31,7 @@ from waiting import HANG_SECONDS, wait_until
 
 from fedpfl.mqtt import frames, topics
 from fedpfl.mqtt import server as server_side
-from fedpfl.mqtt.exchange import Request, Response
+from fedpfl.mqtt.exchange import HttpRequest, Response
 from fedpfl.mqtt.frames import Assembler, Kind
 from fedpfl.mqtt.publisher import Arrived
 from fedpfl.mqtt.server import ServerBridge
@@ -118,7 +118,7 @@ def say(server, device, kind, message_id, payload):
 
 def ask(server, device, path, body, message_id):
     """Send a request as a device's side does."""
-    request = Request(path, (), body, time.time())
+    request = HttpRequest(path, (), body, time.time())
     for payload in frames.split(Kind.REQUEST, request.head, MIB, request.body):
         say(server, device, Kind.REQUEST, message_id, payload)
 

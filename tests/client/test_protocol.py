@@ -65,14 +65,14 @@ def test_infinite_and_missing_numbers_travel():
 @settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_refused(content):
-    with pytest.raises((protocol.FrameError, EOFError)):
+    with pytest.raises((protocol.ProtocolError, EOFError)):
         protocol.read(io.BytesIO(content))
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=200), st.binary(max_size=200))
 def test_arbitrary_headers_and_arrays_are_refused(header, arrays):
-    with pytest.raises(protocol.FrameError):
+    with pytest.raises(protocol.ProtocolError):
         protocol.read(io.BytesIO(raw(header, arrays)))
 
 
@@ -85,7 +85,7 @@ def test_a_damaged_frame_is_refused_or_still_a_frame(data):
     cut = data.draw(st.integers(0, len(content)))
     try:
         _, found = protocol.read(io.BytesIO(bytes(content[:cut])))
-    except (protocol.FrameError, EOFError):
+    except (protocol.ProtocolError, EOFError):
         return
     assert isinstance(found, Payload)
 
@@ -96,7 +96,7 @@ def test_a_damaged_frame_is_refused_or_still_a_frame(data):
     b'{"config": {}, "metrics": {"a": true}}', b"\xff", b"[" * 100_000, b'{"config": {"a": ' + b"9" * 5000 + b"}}",
 ])  # fmt: skip
 def test_headers_that_hold_something_else_are_refused(header):
-    with pytest.raises(protocol.FrameError):
+    with pytest.raises(protocol.ProtocolError):
         protocol.read(io.BytesIO(raw(header, packed_arrays())))
 
 
@@ -109,19 +109,19 @@ def packed_arrays():
 @pytest.mark.parametrize(("header", "arrays", "what"), [(2**32 - 1, 0, "header"), (2, 2**63, "arrays")])
 def test_a_frame_that_is_too_large_is_refused_before_it_is_read(header, arrays, what):
     stream = io.BytesIO(struct.pack(">8sIQ", protocol.MAGIC, header, arrays))
-    with pytest.raises(protocol.FrameError, match=f"whose {what} take"):
+    with pytest.raises(protocol.ProtocolError, match=f"whose {what} take"):
         protocol.read(stream)
 
 
 def test_a_frame_that_would_be_too_large_is_not_written():
     stream = io.BytesIO()
-    with pytest.raises(protocol.FrameError, match="header"):
+    with pytest.raises(protocol.ProtocolError, match="header"):
         protocol.write(stream, {}, Payload({"layout": "x" * protocol.MAX_HEADER_BYTES}))
     assert stream.getvalue() == b""
 
 
 def test_another_protocol_is_named_as_such():
-    with pytest.raises(protocol.FrameError, match="does not speak this protocol"):
+    with pytest.raises(protocol.ProtocolError, match="does not speak this protocol"):
         protocol.read(io.BytesIO(raw(magic=b"GET / HT")))
     words = "app and worker are of different versions of fedpfl: one says fedpfl9, the other fedpfl1; install"
     with pytest.raises(protocol.VersionError, match=words):

@@ -232,7 +232,7 @@ def test_closing_ends_workers_in_the_middle_of_their_work(tmp_path, train):
         raise Enough
 
     monkey = pytest.MonkeyPatch()
-    monkey.setattr(local.Pool, "look", look)
+    monkey.setattr(local.WorkerPool, "look", look)
     with monkey.context(), pytest.raises(Enough), transport:
         run_federation(transport, values)
     monkey.undo()
@@ -266,7 +266,7 @@ class Order:
 
 @pytest.mark.parametrize("limit", [8_000, 80_000])
 def test_replies_that_wait_for_their_turn_are_few(tmp_path, monkeypatch, limit):
-    monkeypatch.setattr(local, "Pool", Order)
+    monkeypatch.setattr(local, "WorkerPool", Order)
     monkeypatch.setattr(local, "WAITING_BYTES", limit)
     values = settings(tmp_path, "run")
     made, done = [], []

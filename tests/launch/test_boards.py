@@ -11,9 +11,9 @@ from waiting import HANG_SECONDS, wait_until
 
 from fedpfl.core.errors import FedpflError
 from fedpfl.launch import guard
-from fedpfl.launch.boards import BOARDS, MOUNTS, Board, joining, make_groups
+from fedpfl.launch.boards import BOARDS, MOUNTS, BoardLimits, joining, make_groups
 
-BOARD = Board(0.5, 2**20)
+BOARD = BoardLimits(0.5, 2**20)
 
 
 def mounts(folder, *lines):

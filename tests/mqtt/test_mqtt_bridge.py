@@ -29,7 +29,7 @@ from mqtt_parts import (
 from waiting import HANG_SECONDS, InThread, wait_until
 
 from fedpfl.mqtt import frames
-from fedpfl.mqtt.exchange import Request
+from fedpfl.mqtt.exchange import HttpRequest
 from fedpfl.mqtt.frames import Kind
 
 pytestmark = [
@@ -252,7 +252,7 @@ def test_an_answer_survives_both_sides(testbed):
     testbed.device.process.send_signal(signal.SIGSTOP)
     try:
         node = testbed.broker.client("nano-1")  # the stopped device's session: takes its place at the broker
-        request = Request(PULL, (), b"both", time.time()).encode()
+        request = HttpRequest(PULL, (), b"both", time.time()).encode()
         send_request(node, "nano-1", request)
         testbed.superlink.wait_for_pull(b"both")
         testbed.superlink.give(b"both", b"precious")
@@ -363,7 +363,7 @@ def test_another_device_s_topics_are_out_of_reach(testbed):
     intruder = testbed.broker.client("nano-2")
     try:
         intruder.subscribe([("fedpfl/response/nano-1", 1), ("fedpfl/request/+", 1), ("fedpfl/#", 1)])
-        request = Request(PUSH, (), b"forged", time.time()).encode()
+        request = HttpRequest(PUSH, (), b"forged", time.time()).encode()
         assert send_request(intruder, "nano-1", request).value == 135
         for topic in ("fedpfl/response/nano-1", "fedpfl/node/nano-1/presence", "fedpfl/run/state", "fedpfl/log/server"):
             assert publish(intruder, topic, b"{}").value == 135
@@ -379,7 +379,7 @@ def test_another_device_s_topics_are_out_of_reach(testbed):
 def test_the_server_side_does_not_write_where_a_device_may_not(testbed):
     intruder = testbed.broker.client("nano-2")
     try:
-        request = Request(PUSH, (), b"to another", time.time()).encode()
+        request = HttpRequest(PUSH, (), b"to another", time.time()).encode()
         send_request(intruder, "nano-2", request, response_topic="fedpfl/response/nano-1")
         testbed.server.wait_for("it asks for the response on 'fedpfl/response/nano-1'")
         assert all(body != b"to another" for _, _, body in testbed.superlink.seen)
@@ -407,9 +407,9 @@ def test_an_account_cannot_take_another_s_session(testbed):
 def test_old_and_everlasting_requests_are_refused(testbed):
     node = testbed.broker.client("nano-2")
     try:
-        old = Request(PUSH, (), b"old", time.time() - 400).encode()
+        old = HttpRequest(PUSH, (), b"old", time.time() - 400).encode()
         complains(testbed, r"that is [45]\d\d s old", lambda: send_request(node, "nano-2", old))
-        fresh = Request(PUSH, (), b"everlasting", time.time()).encode()
+        fresh = HttpRequest(PUSH, (), b"everlasting", time.time()).encode()
         complains(testbed, "does not expire in time", lambda: send_request(node, "nano-2", fresh, expires=None))
         assert not {b"old", b"everlasting"} & {body for _, _, body in testbed.superlink.seen}
     finally:
@@ -419,7 +419,7 @@ def test_old_and_everlasting_requests_are_refused(testbed):
 
 def test_malformed_and_oversize_frames_disturb_nobody(testbed):
     node, rng = testbed.broker.client("nano-2"), random.Random(5)
-    good = next(frames.split(Kind.REQUEST, Request(PUSH, (), b"f" * 3000, time.time()).encode(), CHUNK))
+    good = next(frames.split(Kind.REQUEST, HttpRequest(PUSH, (), b"f" * 3000, time.time()).encode(), CHUNK))
     try:
         for _ in range(200):
             data = bytearray(good)

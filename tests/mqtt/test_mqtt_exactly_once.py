@@ -15,7 +15,7 @@ from fedpfl.mqtt import frames, topics
 from fedpfl.mqtt import server as server_side
 from fedpfl.mqtt.account import LinkError
 from fedpfl.mqtt.device import DeviceBridge
-from fedpfl.mqtt.exchange import Request, Response
+from fedpfl.mqtt.exchange import HttpRequest, Response
 from fedpfl.mqtt.frames import Kind
 from fedpfl.mqtt.limits import Budget
 from fedpfl.mqtt.link import Arrived
@@ -609,7 +609,7 @@ def held(tmp_path):
 
 
 def push():
-    return Request(PUSH, (), b"x", time.time()).encode()
+    return HttpRequest(PUSH, (), b"x", time.time()).encode()
 
 
 def test_repeats_that_wait_for_the_broker_are_few(held):
@@ -647,7 +647,7 @@ def test_a_device_s_responses_take_its_share_and_the_oldest_are_forgotten(held):
     server._responses = Budget(1000, each=10)
     server._link.open.set()
     for number in range(6):
-        tell(Kind.REQUEST, number, Request(PUSH, (), b"1234", time.time()).encode())
+        tell(Kind.REQUEST, number, HttpRequest(PUSH, (), b"1234", time.time()).encode())
         wait_until(lambda: not server._threads)
     assert server._responses.held == 8
     log = server._link.network.log
@@ -668,7 +668,7 @@ def test_in_one_process_each_node_has_its_share_of_the_responses(held, monkeypat
     monkeypatch.setattr(server_side, "ROOM_SECONDS", 0.0)
 
     def status_of(number, node):
-        tell(Kind.REQUEST, number, Request(PUSH, (("Flwr-Public-Key", node),), b"12345678", time.time()).encode())
+        tell(Kind.REQUEST, number, HttpRequest(PUSH, (("Flwr-Public-Key", node),), b"12345678", time.time()).encode())
         wait_until(lambda: not server._threads)
         return bytes(server._link.network.log[-1].piece).partition(b",")[0][-3:]
 

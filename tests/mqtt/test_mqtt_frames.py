@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpfl.mqtt import frames
-from fedpfl.mqtt.exchange import Request, Response, carried
+from fedpfl.mqtt.exchange import HttpRequest, Response, carried
 from fedpfl.mqtt.frames import Assembler, FrameError, Kind
 
 ID = bytes(range(16))
@@ -103,7 +103,7 @@ def mutations(good, rng, count):
 def test_fuzzed_frames_and_messages_raise_nothing_but_their_own_error():
     """20,000 damaged inputs, always the same."""
     rng = random.Random(20)
-    request = Request("/v1/fleet/pull-messages", HEADERS, b"body" * 300, 1.5, "ab" * 16).encode()
+    request = HttpRequest("/v1/fleet/pull-messages", HEADERS, b"body" * 300, 1.5, "ab" * 16).encode()
     response = Response(200, HEADERS, b"body", "cd" * 16).encode()
     assembler, refused = Assembler(), 0
     parts = list(frames.split(Kind.REQUEST, request * 3, 1200))
@@ -112,7 +112,7 @@ def test_fuzzed_frames_and_messages_raise_nothing_but_their_own_error():
             assembler.add(frames.decode(rng.randbytes(16), data))
         except FrameError:
             refused += 1
-    for good, read in ((request, Request.decode), (response, Response.decode)):
+    for good, read in ((request, HttpRequest.decode), (response, Response.decode)):
         for data in mutations(good, rng, 6000):
             try:
                 read(data)
@@ -124,7 +124,7 @@ def test_fuzzed_frames_and_messages_raise_nothing_but_their_own_error():
 @given(st.binary(max_size=300))
 @settings(max_examples=200, deadline=None)
 def test_any_bytes_are_a_frame_or_refused(data):
-    for read in (lambda d: frames.decode(ID, d), Request.decode, Response.decode):
+    for read in (lambda d: frames.decode(ID, d), HttpRequest.decode, Response.decode):
         try:
             read(data)
         except FrameError as error:
@@ -132,8 +132,8 @@ def test_any_bytes_are_a_frame_or_refused(data):
 
 
 def test_requests_and_responses_survive():
-    request = Request("/v1/fleet/push-object", HEADERS, bytes(range(256)), 1234.5, "ab" * 16)
-    assert Request.decode(request.encode()) == request
+    request = HttpRequest("/v1/fleet/push-object", HEADERS, bytes(range(256)), 1234.5, "ab" * 16)
+    assert HttpRequest.decode(request.encode()) == request
     response = Response(503, HEADERS, b"\0", "cd" * 16)
     assert Response.decode(response.encode()) == response
 
@@ -172,12 +172,12 @@ GOOD = {"path": "/v1/fleet/pull-messages", "headers": [], "sent": 1.0, "delivere
     ],
 )
 def test_requests_that_may_not_be_carried_are_refused(change, words):
-    assert Request.decode(message(GOOD)).path == GOOD["path"]
+    assert HttpRequest.decode(message(GOOD)).path == GOOD["path"]
     with pytest.raises(FrameError, match=words):
-        Request.decode(message({**GOOD, **change}))
+        HttpRequest.decode(message({**GOOD, **change}))
 
 
 @pytest.mark.parametrize("text", [b"[" * 60_000, b"9" * 60_000, b"\xff", b"[]", b"{"])
 def test_heads_that_are_no_json_object_are_refused(text):
     with pytest.raises(FrameError):
-        Request.decode(struct.pack("!I", len(text)) + text)
+        HttpRequest.decode(struct.pack("!I", len(text)) + text)

@@ -11,7 +11,7 @@ import pytest
 from waiting import HANG_SECONDS, InThread, wait_until
 
 from fedpfl.mqtt import local
-from fedpfl.mqtt.exchange import Request, Response
+from fedpfl.mqtt.exchange import HttpRequest, Response
 from fedpfl.mqtt.limits import Budget
 from fedpfl.mqtt.local import LocalServer
 
@@ -26,7 +26,7 @@ class ScriptedBridge:
         self.work = lambda client_waits, interim: None
 
     def request(self, path, headers, body):
-        return Request(path, tuple(headers), body, time.time())
+        return HttpRequest(path, tuple(headers), body, time.time())
 
     def exchange(self, request, client_waits, interim, answer, ready):
         ready(len(request.body))

@@ -10,10 +10,10 @@ import pytest
 from waiting import HANG_SECONDS
 
 from fedpfl.mqtt import upstream
-from fedpfl.mqtt.exchange import Request
+from fedpfl.mqtt.exchange import HttpRequest
 from fedpfl.mqtt.upstream import Upstream, UpstreamError
 
-REQUEST = Request("/v1/fleet/pull-object", (("flwr-x", "1"),), b"body", 1.0)
+REQUEST = HttpRequest("/v1/fleet/pull-object", (("flwr-x", "1"),), b"body", 1.0)
 
 
 class SuperLink(ThreadingHTTPServer):

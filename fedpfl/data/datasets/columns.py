@@ -338,8 +338,8 @@ def word(cell: Any) -> str:
 # -- samples -----------------------------------------------------------------------------------------------------------
 
 
-class Samples(NamedTuple):
-    """Samples of one file: the inputs, and the words of each sample by their roles."""
+class FileSamples(NamedTuple):
+    """FileSamples of one file: the inputs, and the words of each sample by their roles."""
 
     path: Path
     x: np.ndarray
@@ -366,7 +366,7 @@ def read_files(path: Path, settings: DataSettings, features: str, windows: bool 
 
 
 def to_dataset(
-    parts: Sequence[Samples],
+    parts: Sequence[FileSamples],
     name: str,
     settings: DataSettings,
     num_classes: int | None,
@@ -377,7 +377,7 @@ def to_dataset(
 
     Parameters
     ----------
-    parts : sequence of Samples
+    parts : sequence of FileSamples
         One file's samples, which the column ``split`` may divide, or those for training and those for testing.
     name : str
         Name of the data set.
@@ -410,7 +410,7 @@ def to_dataset(
     return Dataset(name, xs[0], numbers[0], x_test, y_test, owners[0], client_test, len(names), names)
 
 
-def _tests(part: Samples, settings: DataSettings) -> np.ndarray:
+def _tests(part: FileSamples, settings: DataSettings) -> np.ndarray:
     words = part.words["split"]
     for name, row in zip(words.names, words.first):
         if name.lower() not in (TRAIN, TEST):
@@ -420,7 +420,7 @@ def _tests(part: Samples, settings: DataSettings) -> np.ndarray:
     return found
 
 
-def _owners(parts: Sequence[Samples]) -> list[np.ndarray | None]:
+def _owners(parts: Sequence[FileSamples]) -> list[np.ndarray | None]:
     """Give the owners numbers from 0, in the order of their numbers or names."""
     if not all("client" in part.words for part in parts):
         lacking = [part.path for part in parts if "client" not in part.words]
@@ -444,7 +444,7 @@ def _whole(word: str) -> int | None:
 
 
 def _classes(
-    parts: Sequence[Samples], settings: DataSettings, num_classes: int | None, alone: bool, known: tuple[str, ...]
+    parts: Sequence[FileSamples], settings: DataSettings, num_classes: int | None, alone: bool, known: tuple[str, ...]
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
     columns = [part.words["label"] for part in parts]
     found = [(part, *one) for part, words in zip(parts, columns) for one in zip(words.names, words.first)]
@@ -452,7 +452,7 @@ def _classes(
     if given and num_classes not in (None, len(given)):
         raise DataError(f"{parts[0].path}: has names for {len(given)} classes, num-classes says {num_classes}")
 
-    def wrong(part: Samples, row: int, name: str, why: str) -> DataError:
+    def wrong(part: FileSamples, row: int, name: str, why: str) -> DataError:
         return DataError(f"{part.path}, {part.row} {row}, column {settings.label_column!r}: {name[:40]!r} {why}")
 
     number: Callable[[str], int | None]

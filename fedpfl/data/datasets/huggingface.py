@@ -13,7 +13,7 @@ from ...core.errors import DataError
 from ..dataset import Dataset
 from ..registry import dataset
 from ..settings import DataSettings
-from .columns import MOST_VALUES, TEST, TRAIN, Coder, Samples, Words, listed, to_dataset, word
+from .columns import MOST_VALUES, TEST, TRAIN, Coder, FileSamples, Words, listed, to_dataset, word
 from .folder import decode
 from .npz import require_no_gaps, samples_of
 from .places import need, own_path
@@ -91,7 +91,7 @@ def _label(path: Path, tables: dict[str, Any], settings: DataSettings) -> str:
     raise DataError(f"{path}: no column {settings.label_column!r} (label-column); it has {', '.join(first)}")
 
 
-def _samples(path: Path, table: Any, label: str, settings: DataSettings, module: Any) -> Samples:
+def _samples(path: Path, table: Any, label: str, settings: DataSettings, module: Any) -> FileSamples:
     roles = {"label": label}
     roles.update({r: c for r, c in (("client", settings.client_column), ("split", settings.split_column))
                   if c in table.features and c != label})  # fmt: skip
@@ -104,7 +104,7 @@ def _samples(path: Path, table: Any, label: str, settings: DataSettings, module:
     if len(pictures) > 1:
         raise DataError(f"{path}: columns {', '.join(pictures)} hold images; leave out all but one by ignore-columns")
     x = _images(path, table, pictures[0], module) if pictures else _numbers(path, table, inputs)
-    return Samples(path, x, words, "row")
+    return FileSamples(path, x, words, "row")
 
 
 def _batches(table: Any, names: Sequence[str], form: str | None) -> Iterator[tuple[int, Any]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..dataset import Dataset
 from ..registry import dataset
 from ..settings import DataSettings
-from .columns import Samples, read_files, to_dataset
+from .columns import FileSamples, read_files, to_dataset
 from .npz import require_no_gaps
 from .places import own_path
 
@@ -33,7 +33,7 @@ def read_table(path: Path, settings: DataSettings, num_classes: int | None = Non
         The file, the row and the column that are wrong, and why.
     """
     tables = read_files(path, settings, "columns of numbers")
-    parts = [Samples(file, table.values, table.words, table.row) for file, table in tables]
+    parts = [FileSamples(file, table.values, table.words, table.row) for file, table in tables]
     return to_dataset(parts, path.stem, settings, num_classes, alone)
 
 

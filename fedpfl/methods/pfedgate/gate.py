@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Block(NamedTuple):
+class GatedBlock(NamedTuple):
     """A run of values of one parameter.
 
     Blocks of linear layers have a budget of their own. The first block of a parameter is always kept, so that no layer
@@ -24,7 +24,7 @@ class Block(NamedTuple):
     first: bool
 
 
-def blocks_of(model: nn.Module, per_parameter: int) -> list[Block]:
+def blocks_of(model: nn.Module, per_parameter: int) -> list[GatedBlock]:
     """Cut every parameter of a model into at most ``per_parameter`` runs of equal size; the last may be shorter."""
     linear = {f"{name}." for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     blocks = []
@@ -32,7 +32,7 @@ def blocks_of(model: nn.Module, per_parameter: int) -> list[Block]:
         size = -(-param.numel() // per_parameter)
         in_linear = name.rpartition(".")[0] + "." in linear
         for at in range(0, param.numel(), size):
-            blocks.append(Block(name, min(size, param.numel() - at), in_linear, at == 0))
+            blocks.append(GatedBlock(name, min(size, param.numel() - at), in_linear, at == 0))
     return blocks
 
 
@@ -92,7 +92,9 @@ class Gate(nn.Module):
     for an input in the middle of a batch.
     """
 
-    def __init__(self, input_shape: tuple[int, ...], blocks: list[Block], share: float, opened: float = 0.5) -> None:
+    def __init__(
+        self, input_shape: tuple[int, ...], blocks: list[GatedBlock], share: float, opened: float = 0.5
+    ) -> None:
         super().__init__()
         self.share = share
         self._sizes = np.array([block.size for block in blocks])

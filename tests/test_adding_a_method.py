@@ -38,7 +38,7 @@ def test_the_worked_example_works_as_written(project):
         return done.stdout
 
     run("-c", "from fedpfl.cli import main; main()", "config", "--update")
-    assert "\nfedrecon-head-epochs = 5  #" in (project / "pyproject.toml").read_text(encoding="utf-8")
+    assert "\nfedrecon-head-epochs = 5\n" in (project / "pyproject.toml").read_text(encoding="utf-8")
     assert "\n## fedrecon\n" in (project / "docs" / "methods.md").read_text(encoding="utf-8")
     # Of the four tests for all methods two are enough here: resume and order are the engine's and cost the most.
     chosen = "fedrecon and not resumed and not arrival"

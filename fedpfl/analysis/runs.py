@@ -68,15 +68,7 @@ class RunGroup:
 
 
 def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[RunGroup]:
-    """Put repetitions together, in the order in which the first of each group is given.
-
-    Parameters
-    ----------
-    runs : sequence of RunFolder
-        At least one.
-    axis : str
-        A setting that an analysis shows by itself; the labels do not have it.
-    """
+    """Put repetitions together, in the order in which the first of each group is given."""
     settings: list[dict[str, Any]] = []
     for run in runs:
         task, stored = run.described(), run.config()

@@ -229,13 +229,7 @@ def _upstream(superlink: str, ca: Path | None) -> Upstream:
 
 
 def account(broker: str, username: str, password_file: Path | None, ca: Path | None) -> Account:
-    """Return the account that the options name.
-
-    Raises
-    ------
-    ConfigError
-        An option is not what it must be.
-    """
+    """Return the account that the options name."""
     from ..mqtt.account import Account, read_password
 
     host, port = host_and_port("broker", broker)
@@ -244,13 +238,7 @@ def account(broker: str, username: str, password_file: Path | None, ca: Path | N
 
 
 def host_and_port(option: str, text: str) -> tuple[str, int]:
-    """Return the host and the port of ``host:port``; an IPv6 address stands in brackets.
-
-    Raises
-    ------
-    ConfigError
-        It is something else.
-    """
+    """Return the host and the port of ``host:port``; an IPv6 address stands in brackets."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
@@ -314,13 +302,7 @@ def _ending() -> Iterator[threading.Event]:
 
 
 def server_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """Return the context for --tls-cert and --tls-key, None without them.
-
-    Raises
-    ------
-    ConfigError
-        Only one of them is given, or they are no certificate with its key.
-    """
+    """Return the context for --tls-cert and --tls-key, None without them."""
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:

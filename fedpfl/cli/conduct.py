@@ -22,15 +22,7 @@ COMPLETED, FAILED = "finished:completed", "finished:failed"
 
 
 class RunFailedError(FedpflError):
-    """The run ended without its results.
-
-    Parameters
-    ----------
-    status : str
-        Flower's last word, or what it would have been.
-    reason : str
-        Why, in one line.
-    """
+    """The run ended without its results."""
 
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(reason)

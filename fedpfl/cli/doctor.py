@@ -69,15 +69,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def examine(folders: dict[str, Path], training: TrainingSettings) -> Iterator[Finding]:
-    """Run every check.
-
-    Parameters
-    ----------
-    folders : dict of str to Path
-        The folders that a run writes, by the setting that names them.
-    training : TrainingSettings
-        Where clients compute, and with how many threads.
-    """
+    """Run every check."""
     yield _python()
     yield _flower()
     yield _imports("torch", "training", PROBLEM)

@@ -19,22 +19,7 @@ def prepare(
     default_clients: int = DEFAULT_CLIENTS,
     own_data: bool = False,
 ) -> Plan:
-    """Check everything that can be checked before a run.
-
-    Parameters
-    ----------
-    app : Path or None
-        The app's folder; None takes the working directory if it holds an app, else the installed package.
-    texts : sequence of str
-        What ``--run-config`` gives.
-    num_supernodes, resume, default_clients, own_data
-        See :func:`fedpfl.launch.plan.prepare`.
-
-    Raises
-    ------
-    FedpflError
-        In one line, what to change.
-    """
+    """Check everything that can be checked before a run."""
     folder = app or Path()
     defaults = app_settings(folder)
     if app is not None and defaults is None:

@@ -44,11 +44,6 @@ def carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet: 
         Submits the plan to ``link``; returns the run's id.
     quiet, keep_log : bool
         The options of these names.
-
-    Raises
-    ------
-    RunFailedError
-        The run ended without its results.
     """
     from ..launch.progress import display
     from ..launch.superlink import reason_in

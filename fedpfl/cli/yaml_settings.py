@@ -23,11 +23,6 @@ def read_yaml(path: Path, option: str) -> dict[str, Any]:
 
     The file's events are looked at one by one: sections, lists, anchors, tags and several documents are refused where
     they stand, so that no file can grow when it is read.
-
-    Raises
-    ------
-    ConfigError
-        It cannot be read, or is something else than keys with one value each.
     """
     try:
         with path.open("rb") as file:

@@ -39,18 +39,6 @@ def forward(
 
     A request whose worker dies is repeated when the worker is back: the answer follows from the message and the stored
     state, and a repeated round starts from the same state.
-
-    Parameters
-    ----------
-    kind, message, run_config, node_config
-        As :func:`fedpfl.client.engine.handle` takes them.
-
-    Raises
-    ------
-    FedpflError
-        What the worker's engine says, or something else than our worker is at the socket.
-    WorkerError
-        The worker met an error that nobody foresaw.
     """
     path = protocol.socket_path()
     if not path.exists():

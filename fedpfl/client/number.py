@@ -23,13 +23,7 @@ PATH_KEYS = ("data-path", "data")
 
 
 def own_data_path(node_config: Mapping[str, Value]) -> str:
-    """Return where a node's own data lie; nothing if it has none.
-
-    Raises
-    ------
-    ConfigError
-        The two names of that setting disagree.
-    """
+    """Return where a node's own data lie; nothing if it has none."""
     given = {key: str(node_config[key]) for key in PATH_KEYS if node_config.get(key)}
     if len(set(given.values())) > 1:
         raise ConfigError("data-path", given["data-path"], f"data, its other name, says {given['data']!r}")
@@ -37,22 +31,7 @@ def own_data_path(node_config: Mapping[str, Value]) -> str:
 
 
 def stored_number(message: Payload, run_config: Mapping[str, Value], path: str) -> int | None:
-    """Return the client that this node is in the message's run; None if nobody has told it.
-
-    Parameters
-    ----------
-    message : Payload
-        Its config has ``state-key``; with ``client`` the server says the number, which is then stored.
-    run_config : mapping
-        ``state-dir`` and ``num-clients`` are used.
-    path : str
-        Where the node's data lie, which tells it from other nodes of its device.
-
-    Raises
-    ------
-    StateError
-        The number is not one of a client, or another node of this device has the same data.
-    """
+    """Return the client that this node is in the message's run; None if nobody has told it."""
     file = _file(message, run_config, path)
     given = message.config.get("client")
     stored = _read(file) if file.is_file() else None
@@ -71,13 +50,7 @@ def stored_number(message: Payload, run_config: Mapping[str, Value], path: str) 
 
 
 def clients_of(run_config: Mapping[str, Value]) -> int:
-    """Return the number of clients, which a node without a number cannot say.
-
-    Raises
-    ------
-    ConfigError
-        The run's settings do not say it either.
-    """
+    """Return the number of clients, which a node without a number cannot say."""
     clients = run_config.get("num-clients", 0)
     if type(clients) is not int or clients < 1:
         raise ConfigError("num-clients", clients, "must be the number of nodes where they have no partition-id")

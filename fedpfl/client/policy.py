@@ -142,27 +142,13 @@ class Policy:
 
 
 def current() -> Policy | None:
-    """Return the device's policy, read once in a process; None if it has none.
-
-    Raises
-    ------
-    PolicyError
-        The file cannot be read, or has a key or a value that is not allowed.
-    """
+    """Return the device's policy, read once in a process; None if it has none."""
     given = os.environ.get(VARIABLE)
     return _read(Path(given).absolute()) if given else None
 
 
 def check(run_config: Mapping[str, Value], own_data: str) -> None:
-    """Raise :class:`PolicyError` for a run that the device's policy refuses, or if the policy cannot be read.
-
-    Parameters
-    ----------
-    run_config : mapping
-        The run's settings.
-    own_data : str
-        The path of the client's own data, or nothing.
-    """
+    """Raise :class:`PolicyError` for a run that the device's policy refuses, or if the policy cannot be read."""
     policy = current()
     if policy is not None:
         policy.check(run_config, own_data)

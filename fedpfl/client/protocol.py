@@ -55,11 +55,6 @@ def socket_path() -> Path:
     """Return where the worker of this device listens.
 
     ``$FEDPFL_WORKER_SOCKET``, else ``fedpfl/worker.sock`` in ``$XDG_RUNTIME_DIR``, else ``~/.fedpfl/worker.sock``.
-
-    Raises
-    ------
-    ConfigError
-        The path is too long for a socket.
     """
     given, runtime = os.environ.get(SOCKET_VARIABLE), os.environ.get("XDG_RUNTIME_DIR")
     if given:
@@ -73,13 +68,7 @@ def socket_path() -> Path:
 
 @lru_cache(maxsize=None)
 def code_hash(package: Path = Path(__file__).parents[1]) -> str:
-    """Return a hash of the source that trains: the same for a checkout, an installed wheel and an unpacked app.
-
-    Parameters
-    ----------
-    package : Path
-        The package's folder; by default that of this process, as it is at the first call.
-    """
+    """Return a hash of the source that trains: the same for a checkout, an installed wheel and an unpacked app."""
     return folder_hash(package, DEVICE_PACKAGES)
 
 
@@ -94,13 +83,7 @@ def folder_hash(folder: Path, within: Sequence[str] = ("",)) -> str:
 
 
 def require_own_peer(connection: socket.socket) -> None:
-    """Check that the other end of a Unix socket runs as the same user as this process.
-
-    Raises
-    ------
-    ProtocolError
-        It does not. Systems that do not tell have only the socket's permissions.
-    """
+    """Check that the other end of a Unix socket runs as the same user as this process."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return
@@ -110,46 +93,19 @@ def require_own_peer(connection: socket.socket) -> None:
 
 
 def write(stream: BufferedIOBase, header: Mapping[str, Any], payload: Payload) -> None:
-    """Write one frame.
-
-    Parameters
-    ----------
-    stream : buffered binary stream
-        Where to.
-    header : mapping
-        What goes beside the payload; JSON.
-    payload : Payload
-        Its settings and numbers go into the header.
-
-    Raises
-    ------
-    ProtocolError
-        It would be too large.
-    """
+    """Write one frame."""
     for part in _parts(header, payload):
         stream.write(part)
     stream.flush()
 
 
 def pack(header: Mapping[str, Any], payload: Payload) -> bytes:
-    """Return one frame as :func:`write` writes it.
-
-    Raises
-    ------
-    ProtocolError
-        It would be too large.
-    """
+    """Return one frame as :func:`write` writes it."""
     return b"".join(_parts(header, payload))
 
 
 def unpack(content: bytes) -> tuple[Header, Payload]:
-    """Return what :func:`read` reads of bytes that are one frame and nothing else.
-
-    Raises
-    ------
-    ProtocolError
-        They are something else, or too large.
-    """
+    """Return what :func:`read` reads of bytes that are one frame and nothing else."""
     stream = io.BytesIO(content)
     try:
         found = read(stream)
@@ -161,17 +117,7 @@ def unpack(content: bytes) -> tuple[Header, Payload]:
 
 
 def read(stream: BufferedIOBase) -> tuple[Header, Payload]:
-    """Read one frame; return the header without the payload's part, and the payload.
-
-    Raises
-    ------
-    EOFError
-        The stream ended before the frame did.
-    ProtocolError
-        What arrived is not a frame, or is too large.
-    VersionError
-        It is a frame of another version.
-    """
+    """Read one frame; return the header without the payload's part, and the payload."""
     magic, header_bytes, arrays_bytes = _PREFIX.unpack(_exactly(stream, _PREFIX.size))
     if not magic.startswith(FAMILY):
         raise ProtocolError("something that does not speak this protocol is at the other end")
@@ -187,13 +133,7 @@ def read(stream: BufferedIOBase) -> tuple[Header, Payload]:
 
 
 def values(header: Header, key: str) -> dict[str, Value]:
-    """Take a mapping of settings out of a header.
-
-    Raises
-    ------
-    ProtocolError
-        It is not there, or holds something else.
-    """
+    """Take a mapping of settings out of a header."""
     return _scalars(header, key)
 
 

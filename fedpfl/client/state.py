@@ -27,13 +27,7 @@ _FILE = re.compile(r"round-(\d{6,})\.safetensors")
 
 
 def run_state(root: str | Path, key: str) -> Path:
-    """Return the folder in ``state-dir`` of the run with a key.
-
-    Raises
-    ------
-    StateError
-        The key is not the name of a folder.
-    """
+    """Return the folder in ``state-dir`` of the run with a key."""
     _require_key(key)
     return Path(root).expanduser() / key
 
@@ -55,11 +49,6 @@ class ClientState:
         The run's key, which no other run has.
     client : int
         Client from 0.
-
-    Raises
-    ------
-    StateError
-        The key is not the name of a folder.
     """
 
     def __init__(self, root: str | Path, key: str, client: int) -> None:
@@ -72,13 +61,7 @@ class ClientState:
         return run_state(self._root, self._key) / f"client-{self._client:05d}"
 
     def load(self, server_round: int) -> dict[str, np.ndarray]:
-        """Return the arrays that the client held after ``server_round``.
-
-        Raises
-        ------
-        StateError
-            The file is missing or damaged.
-        """
+        """Return the arrays that the client held after ``server_round``."""
         return read_arrays(self._path(server_round))
 
     def require_intact(self, server_round: int) -> None:
@@ -87,18 +70,7 @@ class ClientState:
             self.load(server_round)
 
     def save(self, arrays: Mapping[str, np.ndarray], server_round: int, started_from: int) -> None:
-        """Store the arrays that the client holds after ``server_round``; does nothing if there are none.
-
-        Parameters
-        ----------
-        arrays : mapping of str to ndarray
-            The personal arrays.
-        server_round : int
-            The round that was trained.
-        started_from : int
-            The round whose arrays it started from: its file stays, and of the earlier ones the latest. Later ones stay
-            as well: this may be the late answer to a round that the server has long closed.
-        """
+        """Store the arrays that the client holds after ``server_round``; does nothing if there are none."""
         if not arrays:
             return
         require_room(sum(array.nbytes for array in arrays.values()))

@@ -39,18 +39,7 @@ QUEUE = 64
 
 
 def serve(path: Path) -> None:
-    """Answer requests until the process is told to end.
-
-    Parameters
-    ----------
-    path : Path
-        The socket, made with mode 0600 in a folder that is made with mode 0700.
-
-    Raises
-    ------
-    FedpflError
-        Another worker has the socket, or it cannot be made; or the device's policy cannot be read.
-    """
+    """Answer requests until the process is told to end."""
     if policy.current() is None:
         logger.info("no policy: this device takes part in every run")
     else:
@@ -111,13 +100,7 @@ def _require_same_code(header: protocol.Header) -> None:
 
 @contextlib.contextmanager
 def listening(path: Path) -> Iterator[socket.socket]:
-    """Listen on a Unix socket of this user alone, one process at a time; the socket goes at the end.
-
-    Raises
-    ------
-    FedpflError
-        Another process has the socket, or it cannot be made.
-    """
+    """Listen on a Unix socket of this user alone, one process at a time; the socket goes at the end."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = path.with_name(path.name + ".lock").open("w")
@@ -151,11 +134,6 @@ def end_at_signals(path: Path | None = None) -> None:
     The process ends by ``os._exit``. An exception would be lost if the signal arrived in a destructor or in a callback
     of the garbage collector, and the interpreter's own end may wait for threads of libraries. What clients keep is
     written atomically, so nothing is lost.
-
-    Parameters
-    ----------
-    path : Path, optional
-        The socket that this process has, and that is removed.
     """
     owner = os.getpid()
 

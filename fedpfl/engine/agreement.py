@@ -78,22 +78,7 @@ class Agreement:
 
 
 def agree(config: Config, descriptions: Mapping[int, Payload]) -> Agreement:
-    """Build the model of most clients' task; leave out the clients that have another task or model.
-
-    Parameters
-    ----------
-    config : Config
-        The run's settings.
-    descriptions : mapping of int to Payload
-        How each client describes itself, within the bounds of :mod:`fedpfl.core.claims`.
-
-    Raises
-    ------
-    FedpflError
-        Too few clients agree (``min-clients``).
-    ConfigError
-        The method or the model does not fit the data.
-    """
+    """Build the model of most clients' task; leave out the clients that have another task or model."""
     total = int(next(iter(descriptions.values())).config["num-clients"])
     least = config.run.enough_clients(total)
     found = leave_out_others(descriptions, least)
@@ -113,18 +98,6 @@ def leave_out_others(descriptions: Mapping[int, Payload], least: int) -> Descrip
 
     The task is input shape, vocabulary of texts, the division of common data, and the layout of the shared arrays. The
     number of classes may differ between clients whose layouts are the same, where what depends on it is personal.
-
-    Parameters
-    ----------
-    descriptions : mapping of int to Payload
-        How each client describes itself; its values are within :mod:`fedpfl.core.claims`.
-    least : int
-        How many clients have to agree.
-
-    Raises
-    ------
-    FedpflError
-        Fewer agree.
     """
     kept = dict(sorted(descriptions.items()))
     kept = _without(kept, _others(kept, _inputs, OTHER_DATA), least)
@@ -144,13 +117,7 @@ def leave_out_others(descriptions: Mapping[int, Payload], least: int) -> Descrip
 
 
 def leave_out_false_classes(descriptions: Mapping[int, Payload], layout: Layout, least: int) -> Descriptions:
-    """Return the descriptions without those whose number of classes contradicts the layout that they give.
-
-    Parameters
-    ----------
-    layout : Layout
-        The shared arrays of a model for the largest number of classes.
-    """
+    """Return the descriptions without those whose number of classes contradicts the layout that they give."""
     if layout.to_text() in {description.config["layout"] for description in descriptions.values()}:
         return dict(descriptions)
     why = "its number of classes contradicts its layout"
@@ -158,13 +125,7 @@ def leave_out_false_classes(descriptions: Mapping[int, Payload], layout: Layout,
 
 
 def leave_out_other_models(descriptions: Mapping[int, Payload], layout: Layout, least: int) -> Descriptions:
-    """Return the descriptions of the clients whose shared arrays are those of the server's model.
-
-    Raises
-    ------
-    LayoutError
-        Fewer than ``least`` have that model.
-    """
+    """Return the descriptions of the clients whose shared arrays are those of the server's model."""
     text = layout.to_text()
     other = {}
     for client, description in descriptions.items():

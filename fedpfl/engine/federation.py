@@ -46,16 +46,6 @@ def run_federation(
         Follow the run, after the package's own.
     remarks : sequence of str
         What a user should know before round 1, besides what the settings and the clients tell.
-
-    Returns
-    -------
-    RunFolder
-        The folder of the results.
-
-    Raises
-    ------
-    FedpflError
-        A setting is wrong, the clients do not fit together, or a round failed.
     """
     folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
     with folder.alone():

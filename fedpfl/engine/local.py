@@ -55,11 +55,6 @@ class LocalTransport(Transport):
         Folder in which tracebacks of clients are kept.
     start : {"fork", "spawn"}, optional
         How workers are started; by default forked on Linux, unless a GPU is used.
-
-    Raises
-    ------
-    FedpflError
-        A setting, the data or the model is not as it should be.
     """
 
     def __init__(

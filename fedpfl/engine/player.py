@@ -127,13 +127,7 @@ def send_arrays(pipe: Connection, arrays: Sequence[np.ndarray]) -> None:
 
 
 def receive_array(pipe: Connection, note: ArrayNote) -> np.ndarray:
-    """Receive the bytes of an array behind a header, straight into it: ``recv_bytes_into`` would copy them twice more.
-
-    Raises
-    ------
-    EOFError
-        The other end is gone.
-    """
+    """Receive the bytes of an array straight into it: ``recv_bytes_into`` would copy them twice more."""
     array = np.empty(note.shape, np.dtype(note.dtype))
     left = _bytes_of(array)
     while left:

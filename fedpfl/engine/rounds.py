@@ -99,13 +99,7 @@ class RoundLoop:
             listener.load_state(state)
 
     def run(self, transport: Transport, first_round: int = 1) -> None:
-        """Run the rounds from ``first_round`` to the last, or until a listener ends the run.
-
-        Raises
-        ------
-        RoundFailed
-            Fewer than ``min-replies`` clients trained in a round.
-        """
+        """Run the rounds from ``first_round`` to the last, or until a listener ends the run."""
         asked = len(self.choose(first_round))
         if self.settings.min_replies > asked:
             raise ConfigError("min-replies", self.settings.min_replies, f"{asked} clients are asked in a round")

@@ -37,14 +37,6 @@ class Slots:
     """The slots of one worker, made before that is forked, so that both ends have the same file.
 
     Where the system has none, or the worker is started anew instead, there never is a slot to lend.
-
-    Parameters
-    ----------
-    usable : bool
-        Whether the worker will be forked.
-
-    The server's end lends a slot with each request. The slot is free again when the last array in it is gone, so that
-    a rule may keep arrays as long as it likes.
     """
 
     def __init__(self, usable: bool = True) -> None:

@@ -54,13 +54,7 @@ def fits_frame(payload: Payload) -> bool:
 
 
 def from_content(content: RecordDict) -> Payload:
-    """Unpack a message's content, framed or not; a record that is missing counts as empty.
-
-    Raises
-    ------
-    LayoutError
-        The frame or an array cannot be read.
-    """
+    """Unpack a message's content, framed or not; a record that is missing counts as empty."""
     if FRAME in content.config_records:
         return _unframed(content.config_records[FRAME].get(FRAME))
     arrays = content.array_records.get("arrays", ArrayRecord())

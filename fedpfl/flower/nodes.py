@@ -75,13 +75,7 @@ class Nodes:
         self._asks: Counter[int] = Counter()
 
     def find(self, num_clients: int) -> Answers:
-        """Wait for the nodes and return their answers, by node; ``num_clients`` is 0 where the nodes have to tell it.
-
-        Raises
-        ------
-        FedpflError
-            Too few clients can take part.
-        """
+        """Wait for the nodes and return their answers, by node; ``num_clients`` is 0 where the nodes tell it."""
         deadline = time.monotonic() + self._settings.node_timeout
         answers: Answers = {}
         expected, seen, changed = num_clients, set[int](), time.monotonic()

@@ -37,13 +37,7 @@ def run_over_flower(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
 
 
 class FlowerTransport(Transport):
-    """Clients behind Flower's Grid.
-
-    Parameters
-    ----------
-    grid : Grid
-        As Flower hands it to the ServerApp.
-    """
+    """Clients behind Flower's Grid."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid

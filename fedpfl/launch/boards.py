@@ -41,27 +41,7 @@ BOARDS: Mapping[str, BoardLimits] = {"nano": BoardLimits(4 * 0.25, 3_700 * 2**20
 
 
 def make_groups(board: BoardLimits, name: str, mounts: Path = MOUNTS) -> list[Path]:
-    """Make control groups with a board's limits; whoever asks removes them.
-
-    Parameters
-    ----------
-    board : BoardLimits
-        The limits.
-    name : str
-        Of the groups; nobody else's.
-    mounts : Path
-        The table of mounted file systems.
-
-    Returns
-    -------
-    list of Path
-        Folders of the groups: one, or with the older kind one for each limit.
-
-    Raises
-    ------
-    FedpflError
-        This user may not, or this system has no control groups.
-    """
+    """Make control groups with a board's limits; whoever asks removes them."""
     quota = int(board.cores * PERIOD_MICROSECONDS)
     places = _places(mounts)
     wanted: dict[Path, dict[str, object]]

@@ -64,22 +64,7 @@ class Credentials:
 
 
 def prepare(folder: Path, nodes: int, hosts: Sequence[str] = LOOPBACK) -> Credentials:
-    """Make what is missing in a folder.
-
-    Parameters
-    ----------
-    folder : Path
-        Made with mode 0700 if it is not there.
-    nodes : int
-        Number of node keys.
-    hosts : sequence of str
-        Addresses and names under which the server is reached; they are fixed when its certificate is made.
-
-    Raises
-    ------
-    ConfigError
-        The folder cannot be written, others may read it, or its certificate lacks an address.
-    """
+    """Make what is missing in a folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "nodes").mkdir(exist_ok=True, mode=0o700)
@@ -92,20 +77,7 @@ def prepare(folder: Path, nodes: int, hosts: Sequence[str] = LOOPBACK) -> Creden
 
 
 def prepare_passwords(folder: Path, accounts: Sequence[str]) -> tuple[Path, ...]:
-    """Make the passwords of accounts at the MQTT broker that are missing in a folder which :func:`prepare` made.
-
-    Parameters
-    ----------
-    folder : Path
-        They are in its folder ``passwords``, each in a file with the account's name.
-    accounts : sequence of str
-        The accounts' names.
-
-    Raises
-    ------
-    ConfigError
-        A name cannot be an account.
-    """
+    """Make the passwords of accounts at the MQTT broker that are missing in a folder which :func:`prepare` made."""
     place = folder / "passwords"
     files = tuple(place / checked_name("account", name) for name in accounts)
     for path in files:

@@ -89,18 +89,6 @@ def serve(path: Path, command: Command) -> NoReturn:
     """Fork for every request until the process is told to end.
 
     Whoever asks while the modules are imported waits for that.
-
-    Parameters
-    ----------
-    path : Path
-        The socket.
-    command : Command
-        What is forked.
-
-    Raises
-    ------
-    FedpflError
-        Another process has the socket, or the command cannot be loaded.
     """
     with listening(path) as listener:
         end_at_signals(path)
@@ -140,13 +128,7 @@ def serve(path: Path, command: Command) -> NoReturn:
 
 
 def entry_point(name: str) -> Callable[[], Any]:
-    """Import a console script, without running it.
-
-    Raises
-    ------
-    FedpflError
-        No installed package has it.
-    """
+    """Import a console script, without running it."""
     found = importlib.metadata.entry_points(group="console_scripts", name=name)
     if not found:
         raise FedpflError(f"the command {name} is not installed; install flwr")

@@ -32,13 +32,6 @@ def end_all(folder: Path, spared: set[int]) -> None:
     """Kill all process groups in which a process belongs to ``folder``, then remove the folder.
 
     They are not asked to end first: nothing of theirs is kept, and results are written atomically.
-
-    Parameters
-    ----------
-    folder : Path
-        A run's temporary folder.
-    spared : set of int
-        Process groups to leave alone.
     """
     deadline = time.monotonic() + STOP_SECONDS
     # By group: what a process starts just now goes with it.

@@ -98,13 +98,7 @@ class _Groups:
 
 
 def read_inventory(path: Path) -> Bench:
-    """Read an inventory in YAML.
-
-    Raises
-    ------
-    InventoryError
-        It cannot be read, or is none that the playbooks would accept.
-    """
+    """Read an inventory in YAML."""
     groups = _Groups()
     for name, group in _mapping(_load(path), "the file", path).items():
         _add(groups, str(name), group, {}, path)

@@ -95,11 +95,6 @@ def prepare(
         Number of clients where nothing says it.
     own_data : bool
         Whether each client has data of its own, so that there are none in common to look at.
-
-    Raises
-    ------
-    FedpflError
-        In one line, what to change.
     """
     parts.look_in(app or Path())
     if app is not None:

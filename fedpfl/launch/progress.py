@@ -62,15 +62,7 @@ class Display(Listener):
 
 
 class LineDisplay(Display):
-    """Plain lines with the seconds since the start.
-
-    Parameters
-    ----------
-    total : int
-        Rounds of the run.
-    quiet : bool
-        Print nothing.
-    """
+    """Plain lines with the seconds since the start."""
 
     def __init__(self, total: int, quiet: bool = False) -> None:
         self._total, self._quiet, self._started = total, quiet, time.monotonic()
@@ -103,13 +95,7 @@ class _Drawn:
 
 
 class BarDisplay(_Drawn, Display):
-    """A progress bar, below the lines of what is said meanwhile.
-
-    Parameters
-    ----------
-    total : int
-        Rounds of the run.
-    """
+    """A progress bar, below the lines of what is said meanwhile."""
 
     def __init__(self, total: int) -> None:
         from rich.console import Console
@@ -149,13 +135,7 @@ def display(total: int, quiet: bool) -> Display:
 
 
 class GridLines:
-    """Plain lines for a grid of runs: one when a run starts and one when it ends.
-
-    Parameters
-    ----------
-    quiet : bool
-        Print nothing.
-    """
+    """Plain lines for a grid of runs: one when a run starts and one when it ends."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet, self._since = quiet, time.monotonic()

@@ -158,13 +158,7 @@ _IGNORED = "__pycache__/\n.venv/\n"
 
 
 def files(name: str) -> dict[str, str]:
-    """Return the files of a new app, by name.
-
-    Parameters
-    ----------
-    name : str
-        The app's name.
-    """
+    """Return the files of a new app, by name."""
     # The settings of the example's method stand in the block only when its file is there.
     return {
         "pyproject.toml": _PYPROJECT.format(name=name, block=pyproject_block(SETTINGS)),
@@ -175,13 +169,7 @@ def files(name: str) -> dict[str, str]:
 
 
 def make(place: Path) -> list[Path]:
-    """Make a new app in a folder that is not there yet, or is empty; return its files.
-
-    Raises
-    ------
-    ConfigError
-        The folder's name cannot be an app's, it holds something, or it cannot be written.
-    """
+    """Make a new app in a folder that is not there yet, or is empty; return its files."""
     name = place.absolute().name
     if not _NAME.fullmatch(name):
         raise ConfigError("name", name, "must be lower-case letters, digits and dashes, and begin with a letter")

@@ -41,13 +41,7 @@ class Network:
 
     @classmethod
     def parse(cls, text: str) -> Network:
-        """Return what ``20mbit 15ms`` says; without a delay it is 0.
-
-        Raises
-        ------
-        ConfigError
-            It says something else.
-        """
+        """Return what ``20mbit 15ms`` says; without a delay it is 0."""
         found = _NETWORK.fullmatch(text.strip())
         if found is None or not float(found[1]):
             raise ConfigError("network", text, 'must be a rate and a delay, as in "20mbit 15ms"')
@@ -94,15 +88,7 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way
 
 
 async def serve(listen: tuple[str, int], to: tuple[str, int], network: Network) -> asyncio.Server:
-    """Listen, and carry every connection to ``to``.
-
-    Parameters
-    ----------
-    listen, to : tuple of (str, int)
-        Addresses.
-    network : Network
-        What lies between them.
-    """
+    """Listen, and carry every connection to ``to``."""
     there, back = Way(network), Way(network)
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -39,17 +39,6 @@ def simulate(
         Clients that share a GPU at the same time.
     printed : callable, (int, str) → None, optional
         Gets what clients print in a worker, with the client's number; by default it is dropped.
-
-    Returns
-    -------
-    RunFolder
-        Where the results are.
-
-    Raises
-    ------
-    FedpflError
-        A setting, the data or the model is not as it should be, which is found before anything else starts, or a round
-        failed.
     """
     threads = torch.get_num_threads()
     traces = Path(config.run.output_dir).expanduser() / config.run.run_name / "tracebacks"
@@ -64,20 +53,6 @@ def carry_out(plan: Plan, shown: Display, workers: int | None = None, clients_pe
     """Simulate a run from its data to its personalised models, and show how it goes on.
 
     Of a run that has finished only the models are written, again: it may have been killed while it did that.
-
-    Parameters
-    ----------
-    plan : Plan
-        The run.
-    shown : Display
-        Where it is shown; not entered yet.
-    workers, clients_per_gpu
-        See :func:`simulate`.
-
-    Raises
-    ------
-    FedpflError
-        See :func:`simulate`.
     """
     with shown, logged(shown):
         if plan.has_finished():

@@ -112,25 +112,7 @@ class SuperLink:
                 process.wait()
 
     def submit(self, app: Path | None, run_config: Mapping[str, Any]) -> str:
-        """Submit a run.
-
-        Parameters
-        ----------
-        app : Path or None
-            Folder of the app; None means the installed package.
-        run_config : mapping
-            Settings by key.
-
-        Returns
-        -------
-        str
-            The run's id.
-
-        Raises
-        ------
-        FedpflError
-            The SuperLink does not start, or refuses the app.
-        """
+        """Submit a run."""
         self._await()
         copy = self.folder / "app"
         copy_app(app, copy)
@@ -235,13 +217,7 @@ class SuperLink:
 
 
 def answer(command: str, done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """Return what a command of ``flwr`` with ``--format json`` answered.
-
-    Raises
-    ------
-    FedpflError
-        It failed.
-    """
+    """Return what a command of ``flwr`` with ``--format json`` answered."""
     try:
         found = dict(json.loads(done.stdout))
     except ValueError:
@@ -302,13 +278,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def script(name: str) -> str:
-    """Return the path of one of Flower's commands, first looked for beside this Python.
-
-    Raises
-    ------
-    FedpflError
-        It is not installed.
-    """
+    """Return the path of one of Flower's commands, first looked for beside this Python."""
     found = shutil.which(name, path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
     if found is None:
         raise FedpflError(f"the command {name} is not installed; install flwr[simulation] beside fedpfl")

@@ -41,13 +41,6 @@ TASK_POLL_SECONDS = 0.2
 class Testbed(SuperLink):
     """A SuperLink with SuperNodes of its own.
 
-    Parameters
-    ----------
-    keys : Path
-        Folder of certificates, keys and passwords, made on first use.
-    mqtt : bool
-        Whether SuperNodes reach the SuperLink through an MQTT broker.
-
     Attributes
     ----------
     watch : list of str or None
@@ -97,11 +90,6 @@ class Testbed(SuperLink):
             What each device is limited to.
         network : str, optional
             What lies between each device and the server, as :meth:`fedpfl.launch.relay.Network.parse` reads it.
-
-        Raises
-        ------
-        FedpflError
-            Something does not start.
         """
         if bench is None:
             devices = min(devices or math.ceil(clients / CLIENTS_PER_DEVICE), clients)

@@ -42,24 +42,12 @@ class Account:
         require_tls("broker", self.host, self.host, self.ca, "--ca is missing")
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context; None without TLS.
-
-        Raises
-        ------
-        ConfigError
-            The certificate cannot be read.
-        """
+        """Return the TLS context; None without TLS."""
         return None if self.ca is None else client_context(self.ca)
 
 
 def client_context(ca: Path) -> ssl.SSLContext:
-    """Return a TLS context that trusts one certificate authority and nobody else.
-
-    Raises
-    ------
-    ConfigError
-        The certificate cannot be read.
-    """
+    """Return a TLS context that trusts one certificate authority and nobody else."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cafile=ca)
@@ -69,13 +57,7 @@ def client_context(ca: Path) -> ssl.SSLContext:
 
 
 def read_password(path: Path) -> str:
-    """Return the first line of a password file.
-
-    Raises
-    ------
-    ConfigError
-        It cannot be read, is empty, or other users can read it.
-    """
+    """Return the first line of a password file."""
     try:
         if path.stat().st_mode & 0o077:
             raise ConfigError("password-file", str(path), "others can read it; chmod 600")

@@ -89,11 +89,6 @@ def write_broker_files(
         The largest ``--max-chunk`` that the two sides can use.
     passwords : Path, optional
         Folder of the accounts' passwords; by default ``passwords`` in ``folder``.
-
-    Raises
-    ------
-    ConfigError
-        A name cannot be an account or is used twice, or the address needs TLS.
     """
     accounts = [SERVER_ACCOUNT, *watchers, *devices]
     for name in accounts:

@@ -25,13 +25,7 @@ MAX_BYTES = 192 * 2**20
 
 
 class Wire:
-    """One end of a way within the process: what goes in arrives at once, in the sender's thread.
-
-    Parameters
-    ----------
-    deliver : callable
-        The other side's ``arrived``.
-    """
+    """One end of a way within the process: what goes in arrives at once, in the sender's thread."""
 
     online = True
     max_payload = frames.MAX_CHUNK
@@ -69,15 +63,7 @@ class Wire:
 
 
 def direct(upstream: Upstream, state_dir: Path) -> tuple[DeviceBridge, ServerBridge]:
-    """Return both sides, connected.
-
-    Parameters
-    ----------
-    upstream : Upstream
-        The SuperLink.
-    state_dir : Path
-        Where answers are kept until they are confirmed.
-    """
+    """Return both sides, connected."""
     server = ServerBridge(
         Wire(lambda message: device.arrived(message)), upstream, state_dir,
         max_running=MAX_RUNNING, max_bytes=MAX_BYTES, max_responses_bytes=MAX_BYTES, by_node=True,

@@ -27,15 +27,7 @@ MAX_LOG_LENGTH = 500
 
 
 class Events:
-    """Publishes events.
-
-    Parameters
-    ----------
-    link : Publisher
-        The connection to the broker.
-    name : str
-        Account that it is logged in as.
-    """
+    """Publishes events."""
 
     def __init__(self, link: Publisher, name: str) -> None:
         self._link = link
@@ -74,13 +66,7 @@ def _without_clients(value: Any) -> Any:
 
 
 class LogEvents(logging.Handler):
-    """Publishes warnings and errors of this process.
-
-    Parameters
-    ----------
-    events : Events
-        Where to.
-    """
+    """Publishes warnings and errors of this process."""
 
     def __init__(self, events: Events) -> None:
         super().__init__(logging.WARNING)
@@ -92,15 +78,7 @@ class LogEvents(logging.Handler):
 
 
 class RunFollower:
-    """Publishes the newest run below a folder: its state, its rounds and their clients.
-
-    Parameters
-    ----------
-    events : Events
-        Where to.
-    runs : Path
-        The setting ``output-dir``.
-    """
+    """Publishes the newest run below a folder: its state, its rounds and their clients."""
 
     def __init__(self, events: Events, runs: Path) -> None:
         self._events = events

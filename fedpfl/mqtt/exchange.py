@@ -90,13 +90,7 @@ class HttpRequest:
 
     @classmethod
     def decode(cls, message: Body) -> HttpRequest:
-        """Read a request.
-
-        Raises
-        ------
-        FrameError
-            These bytes are none, or not one that may be carried.
-        """
+        """Read a request."""
         head, body = _decode(message)
         path, sent = head.get("path"), head.get("sent")
         if not isinstance(path, str) or not may_pass(path):
@@ -146,13 +140,7 @@ class Response:
 
     @classmethod
     def decode(cls, message: Body) -> Response:
-        """Read a response.
-
-        Raises
-        ------
-        FrameError
-            These bytes are none.
-        """
+        """Read a response."""
         head, body = _decode(message)
         status = head.get("status")
         if type(status) is not int or not 200 <= status <= 599:

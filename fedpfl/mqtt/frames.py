@@ -138,11 +138,6 @@ def decode(message_id: bytes | None, payload: bytes) -> Frame:
         The correlation data it came with.
     payload : bytes
         What it came as.
-
-    Raises
-    ------
-    FrameError
-        It is not a frame, or belongs to too long a message.
     """
     if message_id is None or len(message_id) != ID_BYTES:
         raise FrameError(f"correlation data must be {ID_BYTES} bytes")
@@ -209,13 +204,7 @@ class Assembler:
         self._joined: dict[bytes, _Pending] = {}
 
     def add(self, frame: Frame) -> bytes | memoryview | None:
-        """Add a frame; return the message if this was the last one missing.
-
-        Raises
-        ------
-        FrameError
-            It contradicts earlier frames of its message, or there is no room for it. Then the message is dropped.
-        """
+        """Add a frame; return the message if this was the last one missing."""
         if frame.id in self._joined:
             return None
         pending = self._pending.get(frame.id) or self._open(frame)

@@ -18,16 +18,6 @@ class Budget:
 
     An account may hold at most as much as is still free: one account alone gets half, and several together always leave
     something to the others.
-
-    Parameters
-    ----------
-    total : int
-        What all accounts may hold together.
-    each : int, optional
-        What one account may hold.
-    overdraft : bool
-        Whether the claim that has waited longest gets what it needs beyond the total, one claim at a time. Claims that
-        grow step by step could otherwise all wait for what the others hold.
     """
 
     def __init__(self, total: int, each: int | None = None, overdraft: bool = False) -> None:

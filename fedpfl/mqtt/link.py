@@ -113,13 +113,7 @@ class Link:
     # -- life --------------------------------------------------------------------------------------------------------
 
     def start(self, timeout: float | None = None) -> None:
-        """Connect, trying again until it works, and go on in a thread.
-
-        Raises
-        ------
-        LinkError
-            The broker refuses the account or shows a wrong certificate, or ``timeout`` seconds have passed.
-        """
+        """Connect, trying again until it works, and go on in a thread."""
         until = None if timeout is None else time.monotonic() + timeout
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = SESSION_SECONDS if self._persistent else 0
@@ -210,14 +204,7 @@ class Link:
         deadline: float,
         response_topic: str | None = None,
     ) -> None:
-        """Publish a message's frames and wait until the broker has them all.
-
-        Raises
-        ------
-        LinkError
-            It has not by the deadline (of ``time.monotonic``), or refuses them. If it does so for their length,
-            :attr:`max_payload` is smaller from then on.
-        """
+        """Publish a message's frames and wait until the broker has them all."""
         sent: list[Future[ReasonCode]] = []
         longest = 0
         for payload in payloads:

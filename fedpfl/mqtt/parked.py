@@ -29,18 +29,7 @@ MAX_ALL_BYTES = 4 * MAX_BYTES
 
 
 class Parked:
-    """Answers by device and key of the request, in memory and on disk.
-
-    Parameters
-    ----------
-    folder : Path
-        Where they are stored; made if it is not there.
-
-    Raises
-    ------
-    ConfigError
-        The folder cannot be made.
-    """
+    """Answers by device and key of the request, in memory and on disk."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

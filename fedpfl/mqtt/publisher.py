@@ -61,13 +61,7 @@ class Publisher(Protocol):
         deadline: float,
         response_topic: str | None = None,
     ) -> None:
-        """Publish a message's frames and wait until the broker has them all.
-
-        Raises
-        ------
-        LinkError
-            It has not by the deadline (of ``time.monotonic``), or refuses them.
-        """
+        """Publish a message's frames and wait until the broker has them all."""
 
     @property
     def online(self) -> bool:

@@ -8,19 +8,7 @@ from typing import Any
 
 
 def read(root: Path = Path("/")) -> dict[str, Any]:
-    """Return what this machine reports.
-
-    Parameters
-    ----------
-    root : Path
-        Where ``/sys`` and ``/proc`` are.
-
-    Returns
-    -------
-    dict
-        ``temperature_c`` by zone, ``memory_mib`` (``total`` and ``available``), ``power_mw`` by rail; only what is
-        there.
-    """
+    """Return what this machine reports."""
     found = {
         "temperature_c": dict(_temperatures(root / "sys")),
         "memory_mib": dict(_memory(root / "proc" / "meminfo")),

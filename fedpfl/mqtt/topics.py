@@ -42,13 +42,7 @@ def is_name(text: str) -> bool:
 
 
 def checked_name(option: str, name: str) -> str:
-    """Return ``name`` if it can name a device or an account.
-
-    Raises
-    ------
-    ConfigError
-        It cannot; ``option`` is what the user called it.
-    """
+    """Return ``name`` if it can name a device or an account."""
     if not is_name(name):
         raise ConfigError(option, name, "must be 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit")
     return name

@@ -27,15 +27,7 @@ class UpstreamError(FedpflError):
 
 
 class Upstream:
-    """A SuperLink.
-
-    Parameters
-    ----------
-    host, port : str, int
-        Its address.
-    ca : Path or None
-        Certificate of the authority that signed the SuperLink's; None means plain HTTP.
-    """
+    """A SuperLink."""
 
     def __init__(self, host: str, port: int, ca: Path | None = None) -> None:
         self.host, self.port = host, port
@@ -66,15 +58,7 @@ class Upstream:
 
 
 class Connection:
-    """A connection to the SuperLink, for one request after the other; a context manager.
-
-    Parameters
-    ----------
-    connection : HTTPConnection
-        The connection.
-    keep : callable
-        Gets it at the end.
-    """
+    """A connection to the SuperLink, for one request after the other; a context manager."""
 
     def __init__(self, connection: HTTPConnection, keep: Callable[[HTTPConnection], None]) -> None:
         self._connection, self._keep = connection, keep
@@ -91,20 +75,7 @@ class Connection:
             self._connection.close()
 
     def call(self, request: HttpRequest, room: Callable[[int], bool] = lambda _length: True) -> Response:
-        """Send a request and return the response.
-
-        Parameters
-        ----------
-        request : HttpRequest
-            What is asked.
-        room : callable
-            Gets the length of the response's body before it is read; returns whether there is room for it.
-
-        Raises
-        ------
-        UpstreamError
-            There is no complete response, or no room for it.
-        """
+        """Send a request and return the response."""
         try:
             self._connection.putrequest("POST", request.path, skip_accept_encoding=True)
             for name, value in request.headers:

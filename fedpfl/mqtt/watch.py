@@ -29,13 +29,7 @@ class EventError(ValueError):
 
 
 def read_event(topic: str, payload: bytes) -> dict[str, Any]:
-    """Return an event's values; its texts are fit for a terminal.
-
-    Raises
-    ------
-    EventError
-        The payload is not a JSON object, or has what cannot be drawn.
-    """
+    """Return an event's values; its texts are fit for a terminal."""
     if len(payload) > MAX_PAYLOAD:
         raise EventError(f"{topic}: {len(payload)} bytes")
     try:
@@ -68,13 +62,7 @@ def _printable(value: Any, depth: int = 1) -> Any:
 
 
 class Board:
-    """The latest of everything.
-
-    Parameters
-    ----------
-    clock : callable
-        Unix time.
-    """
+    """The latest of everything."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock

@@ -16,11 +16,6 @@ class History:
 
     A number is named by its place in a line: ``train_loss``, ``personalised.accuracy``, ``details.drift``. A part with
     the clients' accuracies also has ``worst-tenth``. Rounds without the number do not count.
-
-    Parameters
-    ----------
-    lines : sequence of mapping
-        The lines of ``metrics.jsonl``, in order.
     """
 
     def __init__(self, lines: Sequence[dict[str, Any]]) -> None:

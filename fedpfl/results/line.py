@@ -62,15 +62,7 @@ def summarise(done: Round) -> dict[str, Any]:
 
 
 def in_words(line: Mapping[str, Any], moved: int | None = None) -> str:
-    """Describe a round in a few words: accuracies, megabytes and how many clients failed.
-
-    Parameters
-    ----------
-    line : mapping
-        Its line of ``metrics.jsonl``.
-    moved : int, optional
-        Bytes to be told of in the place of the round's own.
-    """
+    """Describe a round in a few words: accuracies, megabytes and how many clients failed."""
     parts = []
     for name in ("personalised", "global"):
         if line.get(name):

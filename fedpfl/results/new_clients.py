@@ -32,23 +32,7 @@ from .run import RunFolder
 
 
 def try_new_clients(folder: RunFolder, mode: str) -> dict[str, Any]:
-    """Test the clients that a run held out.
-
-    Parameters
-    ----------
-    folder : RunFolder
-        A run with ``new-clients`` above 0, and with the data and the clients' state on this machine.
-    mode : str
-        ``local-train``: a new client takes the shared arrays and trains its personal ones for a round's epochs;
-        ``ensemble``: its prediction is the mean of the outputs of the existing clients' personalised models;
-        ``fine-tune``: it takes the shared arrays and trains everything for a round's epochs.
-
-    Returns
-    -------
-    dict
-        ``mode``, ``accuracy`` (mean over the new clients), ``weighted`` (share of all their test samples) and ``each``
-        (by client).
-    """
+    """Test the clients that a run held out."""
     config, task = Config.parse(folder.config()), folder.described()
     new = new_clients(config.run.seed, config.run.new_clients, int(task["clients"]))
     if not new:

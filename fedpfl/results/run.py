@@ -60,17 +60,7 @@ FREE_ON_RESUME = frozenset({
 
 
 class RunFolder:
-    """Reads and writes the folder of one run.
-
-    Parameters
-    ----------
-    path : Path
-        The folder.
-    row, column : str
-        What an experiment calls it; empty: tables and figures call it by its settings.
-    cache : Path, optional
-        Folder in which analyses store what they compute; without it they compute it each time.
-    """
+    """Reads and writes the folder of one run."""
 
     def __init__(self, path: Path, row: str = "", column: str = "", cache: Path | None = None) -> None:
         self.path, self.row, self.column, self.cache = Path(path), row, column, cache
@@ -80,13 +70,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, config: Config) -> RunFolder:
-        """Make the folder of a new run.
-
-        Raises
-        ------
-        ConfigError
-            A run of that name is there already, or the folder cannot be made.
-        """
+        """Make the folder of a new run."""
         root = Path(config.run.output_dir).expanduser()
         name = (
             config.run.run_name
@@ -115,15 +99,7 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, config: Config) -> RunFolder:
-        """Open the folder of a run that goes on.
-
-        Raises
-        ------
-        ConfigError
-            There is no such run, or it ran with other settings.
-        StateError
-            It has no checkpoint.
-        """
+        """Open the folder of a run that goes on."""
         folder = cls(Path(config.run.output_dir).expanduser() / config.run.run_name)
         # A setting that is younger than the run counts as its default.
         stored = {**type(config).parse({"method": config.run.method}).flat(), **folder.config()}
@@ -141,13 +117,7 @@ class RunFolder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep every other process from going on with this run meanwhile.
-
-        Raises
-        ------
-        StateError
-            One does so now.
-        """
+        """Keep every other process from going on with this run meanwhile."""
         for last in (False, True):
             try:
                 lock = locked(self.path / ".lock", wait=False)
@@ -211,15 +181,7 @@ class RunFolder:
             write_atomically(self.path / "failed.txt", f"{reason}\n".encode())
 
     def record(self, done: Round, state: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Store a round: its metrics first, then the checkpoint that makes it count; return its line of metrics.
-
-        Parameters
-        ----------
-        done : Round
-            What it did.
-        state : mapping of str to ndarray
-            All that the next round depends on.
-        """
+        """Store a round: its metrics first, then the checkpoint that makes it count; return its line of metrics."""
         line = summarise(done)
         for name, array in done.arrays.items():
             self._write_array(name, done.number, array)
@@ -249,15 +211,7 @@ class RunFolder:
         return (self.path / "config.toml").read_bytes().startswith(b"#")
 
     def config(self) -> Stored:
-        """Return the stored settings.
-
-        Raises
-        ------
-        ConfigError
-            This is not the folder of a run.
-        StateError
-            The file cannot be read, or is not as it was written.
-        """
+        """Return the stored settings."""
         path = self.path / "config.toml"
         try:
             return Stored(path, tomllib.loads(read_toml(path)).items())
@@ -269,13 +223,7 @@ class RunFolder:
             raise DamagedFile(path, str(error)) from error
 
     def described(self) -> Stored:
-        """Return :meth:`task` of a run whose clients are found.
-
-        Raises
-        ------
-        StateError
-            They are not, or the file is missing or damaged.
-        """
+        """Return :meth:`task` of a run whose clients are found."""
         task = self.task()
         if "clients" not in task:
             raise StateError(f"{self.path}: the run has not got as far as its first round")
@@ -287,11 +235,6 @@ class RunFolder:
         That is ``input_shape``, ``num_classes``, ``vocabulary`` (0 unless the inputs are texts), ``clients``,
         ``division`` (see :meth:`describe`) and, if the clients have different numbers of classes (the largest is
         ``num_classes`` then), ``classes_of_clients``.
-
-        Raises
-        ------
-        StateError
-            The file is missing or damaged.
         """
         path = self.path / "task.json"
         try:
@@ -300,13 +243,7 @@ class RunFolder:
             raise StateError(f"{path}: cannot be read ({error.strerror})") from error
 
     def metrics(self) -> list[Stored]:
-        """Return the recorded rounds; a last line that a crash cut short does not count.
-
-        Raises
-        ------
-        StateError
-            A line is damaged, or a round is missing.
-        """
+        """Return the recorded rounds; a last line that a crash cut short does not count."""
         return self._rounds()
 
     def history(self) -> History:
@@ -328,13 +265,7 @@ class RunFolder:
         return bool(self._checkpoints())
 
     def checkpoint(self) -> tuple[int, Stored]:
-        """Return (round, the state of rule and companions after it) of the newest checkpoint.
-
-        Raises
-        ------
-        StateError
-            There is none, or it is damaged.
-        """
+        """Return (round, the state of rule and companions after it) of the newest checkpoint."""
         stored = self._checkpoints()
         if not stored:
             raise StateError(f"{self.path}: no round was finished")
@@ -345,11 +276,6 @@ class RunFolder:
 
         It is intact, as are the lines of all rounds up to it, and of the clients' arrays that belong to it those in
         ``state_dir`` on this machine. The clients keep the arrays of two checkpoints, so no older ones are tried.
-
-        Raises
-        ------
-        StateError
-            There is none.
         """
         key, found = self.task()["state_key"], dict[str, int]()
         for number, path in reversed(self._checkpoints()[-KEPT_CHECKPOINTS:]):
@@ -440,13 +366,7 @@ class RunFolder:
 
 
 def find_run(run: str, root: Path) -> RunFolder:
-    """Find a run by its folder's path or by its name in a folder of runs.
-
-    Raises
-    ------
-    ConfigError
-        There is no such run.
-    """
+    """Find a run by its folder's path or by its name in a folder of runs."""
     root = root.expanduser()
     for path in (Path(run).expanduser(), root / run):
         if (path / "config.toml").is_file():

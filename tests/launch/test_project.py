@@ -76,7 +76,7 @@ def test_its_own_tests_pass(app):
 
 def test_config_update_keeps_its_values_and_follows_its_methods(app):
     project, code = app / "pyproject.toml", app / "parts.py"
-    project.write_text(project.read_text().replace("\nseed = 1  #", "\nseed = 7  #"))
+    project.write_text(project.read_text().replace("\nseed = 1\n", "\nseed = 7\n"))
     code.write_text(code.read_text().replace("personal_layers", "own_layers"))
     parts.look_in(app)
     discover()
@@ -84,7 +84,7 @@ def test_config_update_keeps_its_values_and_follows_its_methods(app):
     settings = tomllib.loads(project.read_text())["tool"]["flwr"]["app"]["config"]
     assert settings["seed"] == 7 and settings["my-method-own-layers"] == 1
     assert "my-method-personal-layers" not in settings and not (app / "docs").exists()
-    project.write_text(project.read_text().replace("\nseed = 7  #", "\nseed = 'seven'  #"))
+    project.write_text(project.read_text().replace("\nseed = 7\n", "\nseed = 'seven'\n"))
     with pytest.raises(FedpflError, match="the setting seed is not written as a plain value"):
         reference.update(app)
 

@@ -84,7 +84,9 @@ def test_there_is_no_plain_model_to_export(tmp_path):
     with pytest.raises(NoPlainModel, match="fedem predicts with a mixture of 3 models"):
         export_personal(run)
     said: list[str] = []
-    export(SimpleNamespace(folder=run), SimpleNamespace(stage=str, line=said.append))  # as `fedpfl run` does at its end
+    export(
+        SimpleNamespace(folder=run), SimpleNamespace(show_step=str, line=said.append)
+    )  # as `fedpfl run` does at its end
     assert len(said) == 1 and said[0].startswith("note: no personalised models are written: fedem predicts with")
     assert not (run.path / "personal").exists()
 

@@ -10,7 +10,7 @@ from fedpfl.analysis.figure import Distributions, Division, Heatmap, Lines
 from fedpfl.core.errors import DataError, StateError
 from fedpfl.core.payload import Payload
 from fedpfl.data import DataSettings, federated_data, load, no_downloads
-from fedpfl.engine.federation import _division
+from fedpfl.engine.agreement import Agreement
 from fedpfl.report import sections
 from fedpfl.results.run import RunFolder
 
@@ -176,8 +176,12 @@ def test_nothing_is_downloaded_where_that_is_forbidden(tmp_path):
 
 def test_the_division_is_known_only_if_all_divide_common_data():
     common = Payload({"division": 7, "client": 0})
-    assert _division({1: common, 2: Payload({"division": 7, "client": 1})}) == 7
-    assert _division({1: common, 2: Payload({"client": 1})}) is None
+
+    def division(second):
+        return Agreement(None, None, {1: common, 2: Payload(second)}, (1,), [2, 2], 0).division
+
+    assert division({"division": 7, "client": 1}) == 7
+    assert division({"client": 1}) is None
 
 
 def test_runs_are_not_written_to(folders):

@@ -17,13 +17,7 @@ logger = getLogger("flwr")
 
 
 class Log(Listener):
-    """Logs remarks and rounds.
-
-    Parameters
-    ----------
-    rounds : int
-        Rounds of the run.
-    """
+    """Logs remarks and rounds."""
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds

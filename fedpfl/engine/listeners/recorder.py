@@ -13,15 +13,7 @@ from ..listener import Listener
 
 
 class Recorder(Listener):
-    """Appends each round to ``metrics.jsonl`` and writes the checkpoint.
-
-    Parameters
-    ----------
-    folder : RunFolder
-        The run's folder.
-    patience : int
-        Rounds without a better validation accuracy after which the run ends (``early-stop``); 0: it never does.
-    """
+    """Appends each round to ``metrics.jsonl`` and writes the checkpoint."""
 
     def __init__(self, folder: RunFolder, patience: int) -> None:
         self.folder, self.patience = folder, patience

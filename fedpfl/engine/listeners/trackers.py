@@ -36,18 +36,6 @@ class Tracker(Listener, ABC):
     """Sends the rounds of one run to a service as well.
 
     Nothing more is sent after one of its ``errors`` or an ``OSError``.
-
-    Parameters
-    ----------
-    config : Config
-        The run's settings.
-    folder : RunFolder
-        Its folder; the name of the run, and its key, which a resumed run keeps.
-
-    Raises
-    ------
-    FedpflError
-        The tracker cannot be reached, or does not know the user.
     """
 
     @abstractmethod

@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from fedpfl.core.federation import Client
 from fedpfl.core.rng import generator
 from fedpfl.data.federation import FederatedData
-from fedpfl.engine.notes import ArrayNote
+from fedpfl.engine.notes import ArrayHeader
 from fedpfl.engine.player import keep_freed_memory, receive_array, send_arrays
 from fedpfl.engine.pool import enlarge
 from fedpfl.setup.config import Config
@@ -191,7 +191,7 @@ def copy_seconds(size: int) -> float:
     sender.start()
     theirs.close()
     keep_freed_memory()
-    listed = ArrayNote("vector", 0, "<f4", (size,), True)
+    listed = ArrayHeader("vector", 0, "<f4", (size,), True)
     receive_array(ours, listed)
     begun = time.process_time()
     for _ in range(COPIES):

@@ -28,7 +28,7 @@ _PUBLIC = {
     "run": "api.runs", "load": "api.runs", "compare": "api.many", "sweep": "api.many",
     # what comes back
     "Run": "api.runs", "Comparison": "api.many", "Sweep": "api.many",
-    # what a part of one's own is made of
+    # what custom code is made of
     "Method": "methods.base", "Aggregation": "methods.base", "LocalRound": "methods.base", "Phase": "training.phase",
     "Rule": "rules", "Extra": "core.extras", "setting": "core.settings", "Dataset": "data", "BaseHeadModel": "models",
     # what can go wrong

@@ -22,7 +22,7 @@ COMPLETED, FAILED = "finished:completed", "finished:failed"
 
 
 class RunFailedError(FedpflError):
-    """The run ended without its results."""
+    """Raised when a run ended without its results."""
 
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(reason)
@@ -109,6 +109,6 @@ def _report(plan: Plan | None, status: str, error: str | None) -> None:
     from ..results.summary import OUTCOME_KEYS, outcome
 
     result: dict[str, Any] = {"run": plan.folder.path.name if plan else None, "status": status, "error": error}
-    # The same keys in every case: whoever reads the object need not ask which are there.
+    # The same keys in every case, so that readers need not check which are there.
     result.update(outcome(plan.folder) if plan is not None else dict.fromkeys(OUTCOME_KEYS))
     print_json(result)

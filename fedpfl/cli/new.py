@@ -1,4 +1,4 @@
-"""``fedpfl new``: a Flower app of one's own."""
+"""``fedpfl new``: make a Flower app for custom code."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def sweep_command(
     samples: Annotated[int, typer.Option(min=1, help="Number of samples of the random settings.")] = 10,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 … N for each point.")] = 1,
     select: Select = "test",
-    name: Annotated[str, typer.Option(help="Folder of the tables; each sweep needs one of its own.")] = "sweep",
+    name: Annotated[str, typer.Option(help="Folder of the tables, another one for each sweep.")] = "sweep",
     jobs: many.Jobs = None,
     output_dir: many.OutputDir = None,
     form: many.Form = "markdown",

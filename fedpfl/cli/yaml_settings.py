@@ -10,7 +10,7 @@ import yaml
 
 from ..core.errors import ConfigError
 
-# Of a file with all settings there are; a larger one is something else.
+# Size of a file with all settings; a larger file is something else.
 MOST_BYTES = 2**20
 # YAML 1.1 takes 1e-3 for a text, no for false and 1:30 for 90: here plain words mean what they mean in TOML.
 _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9_]{0,30})")

@@ -140,7 +140,7 @@ class Engine:
         adaptation = method.adaptation(local)
         self.model.eval()
         personalised, shared = method.personalised(self.model), common_model(method, self.model)
-        # Before the model adapts: the next message loads every array anew, so the adapted one needs no undoing.
+        # Before the model adapts: the next message loads every array again, so the adapted one needs no undoing.
         if shared is not None and (adaptation or shared is not personalised):
             metrics.update(_metrics("global", self.score(shared, local, samples)))
         if local.has_received(EVALUATION_ONLY):

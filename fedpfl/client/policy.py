@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "FEDPFL_POLICY"
 # A model's name that begins with this goes on with a folder. A name on Hugging Face's hub is below no data folder, and
-# what is there is the choice of whoever started the run.
+# what is there is the choice of the one who started the run.
 _HF = "hf:"
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 

@@ -82,7 +82,7 @@ class Extra:
             raise ValueError(f"array {self.name!r}: what does not come from the server cannot be bounded from that")
 
     def goes(self, to: str) -> bool:
-        """Say whether the array travels to an end, ``server`` or ``client``."""
+        """Return whether the array travels to an end, ``server`` or ``client``."""
         return self.to in (to, BOTH)
 
 
@@ -208,6 +208,6 @@ class Extras:
 
 
 def describe(extra: Extra) -> str:
-    """Say in one line where an extra goes, of which type it is and what it holds."""
+    """Return one line: where an extra goes, its type and what it holds."""
     ways = {SERVER: "to the server", CLIENT: "to the clients", BOTH: "both ways"}
     return f"`{extra.name}` ({ways[extra.to]}, {extra.exact or 'floats'}): {extra.about}"

@@ -3,7 +3,7 @@
 A frozen array is no parameter and is not in the model's state dict: it becomes a buffer that is not persistent. So
 nothing that goes over the arrays of a model (what travels, what a client keeps, a twin, a memory, a penalty, the
 optimiser) has to know of it, and it costs no gradient. Every participant makes the same ones, from the seed or from
-files on its own disk, and a hash of them stands in the layout: whoever has others is refused before anything is loaded.
+files on its own disk. The layout has a hash of them: a participant with others is refused before anything is loaded.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ def copy_trained(module: nn.Module) -> nn.Module:
 
 
 def has_weight(module: nn.Module) -> bool:
-    """Say whether a layer's weight trains, so that a method may put another layer in its place."""
+    """Return whether a layer's weight trains, so that a method may put another layer in its place."""
     return "weight" not in getattr(module, _NAMES, ())
 
 
 def stands_still(module: nn.Module) -> bool:
-    """Say whether a module is a BatchNorm with frozen running statistics: it normalises by these in training, too."""
+    """Return whether a module is a BatchNorm with frozen running statistics, which it uses in training, too."""
     return isinstance(module, _BatchNorm) and "running_mean" in getattr(module, _NAMES, ())
 
 

@@ -258,7 +258,7 @@ def encode(flat: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def rounded(flat: np.ndarray, dtype: str) -> np.ndarray:
-    """Return the vector as whoever gets it reads it, float32: ``dtype`` may have rounded it on the way."""
+    """Return the vector as its receiver reads it, float32: ``dtype`` may have rounded it on the way."""
     return decode(encode(flat, dtype))
 
 

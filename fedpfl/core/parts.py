@@ -46,7 +46,7 @@ class _Place:
     def __init__(self) -> None:
         self.folder: Path | None = None
         self.added = False
-        # Of modules that were imported from here for a setting: the file, and what changes when it is written.
+        # The file of each module that was imported for a setting, and what changes when the file is written.
         self.modules: dict[str, tuple[Path, tuple[int, int]]] = {}
         self.version = 0
 
@@ -55,7 +55,7 @@ _place = _Place()
 
 
 def is_reference(text: str) -> bool:
-    """Say whether a setting's value has the form ``MODULE:NAME``."""
+    """Return whether a setting's value has the form ``MODULE:NAME``."""
     return _REFERENCE.fullmatch(text) is not None
 
 
@@ -71,7 +71,7 @@ def named(kind: str) -> list[str]:
 
 
 def is_part(kind: str, text: str) -> bool:
-    """Say whether a setting's value is for :func:`find` to resolve; whether there is such a part is not looked at."""
+    """Return whether :func:`find` resolves a setting's value, without looking whether there is such a part."""
     return is_reference(text) or text in _entry_points(kind)
 
 
@@ -151,7 +151,7 @@ def call(kind: str, text: str, function: Callable[..., Any], offered: Mapping[st
 
 
 def article(thing: object) -> str:
-    """Say what an object is, for an error: ``a list``, ``the class Net``."""
+    """Return what an object is, for an error: ``a list``, ``the class Net``."""
     if isinstance(thing, type):
         return f"the class {thing.__name__}"
     word = type(thing).__name__
@@ -194,7 +194,7 @@ def given(kind: str, thing: object, text: str = "") -> Iterator[str]:
 
 
 def require_sendable(values: Mapping[str, Any]) -> None:
-    """Raise :class:`ConfigError` if a setting is an object of this process, which a process started anew has not."""
+    """Raise :class:`ConfigError` if a setting is an object of this process: one that is not forked lacks it."""
     for kind in GROUPS:
         text = values.get(kind)
         if isinstance(text, str) and text.startswith(f"{PYTHON}:"):
@@ -219,7 +219,7 @@ def short(text: str) -> str:
 
 
 def look_in(folder: Path | None) -> None:
-    """Say in which folder modules of settings lie; what was imported from there and has changed since is forgotten.
+    """Set the folder in which modules of settings lie; forget what was imported from there and has changed since.
 
     Parameters
     ----------
@@ -251,7 +251,7 @@ def folder() -> Path | None:
 
 
 def has(name: str) -> bool:
-    """Say whether the app's folder has a module of this name."""
+    """Return whether the app's folder has a module of this name."""
     return _own_file(name) is not None
 
 
@@ -282,7 +282,7 @@ def fingerprint(values: Mapping[str, Any]) -> str:
 
 
 def is_there(text: str, at: int) -> bool:
-    """Say whether a part that was found when :func:`version` said ``at`` is what a setting's value still names."""
+    """Return whether a part that was found when :func:`version` said ``at`` is what a setting's value still names."""
     return text in _given if text.startswith(f"{PYTHON}:") else at == _place.version
 
 

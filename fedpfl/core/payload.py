@@ -42,5 +42,5 @@ def probe() -> Payload:
 
 
 def is_probe(message: Payload) -> bool:
-    """Say whether a message is :func:`probe`."""
+    """Return whether a message is :func:`probe`."""
     return message.config.get("probe") is True

@@ -47,7 +47,7 @@ class PrivacySettings:
         choices=("client", "server"),
     )
     dp_reproducible: bool = setting(
-        False, "Draw the noise from the seed, for experiments: whoever knows the seed can subtract it."
+        False, "Draw the noise from the seed, for experiments: anyone who knows the seed can subtract it."
     )
 
     @property

@@ -42,7 +42,7 @@ class Limits:
     open_to: Mapping[str, Callable[[str], bool]] = dataclasses.field(default_factory=dict)
 
     def complaint(self, value: Value) -> str | None:
-        """Say in words what is allowed if ``value`` is not, else return ``None``."""
+        """Return what is allowed if ``value`` is not, else ``None``."""
         if self.choices is not None:
             allowed = value in self.choices() or any(fits(str(value)) for fits in self.open_to.values())
             return None if allowed else "must be " + self.describe() + meant(value, self.choices())
@@ -158,7 +158,7 @@ def _checked(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
 
 
 def is_word(text: str) -> bool:
-    """Say whether a text can be (the beginning of) a key: lower-case letters and digits with dashes between them."""
+    """Return whether a text can be (the beginning of) a key: lower-case letters and digits with dashes between them."""
     return _WORD.fullmatch(text) is not None
 
 

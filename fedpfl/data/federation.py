@@ -288,7 +288,7 @@ class FederatedData:
         dict of str to ndarray
             ``x_train``, ``y_train`` (those for validation among them: a device sets the same ones aside), ``x_test``,
             ``y_test``; ``classes`` where all clients tell the same classes apart,
-            ``vocabulary`` of texts. Labels are not permuted: whoever reads the file does that.
+            ``vocabulary`` of texts. Labels are not permuted; the reader of the file does that.
         """
         found: dict[str, np.ndarray] = {}
         for part, positions in zip(("train", "test"), self.share(i)):

@@ -134,7 +134,7 @@ class LocalTransport(Transport):
         pool.forget()
         by_client = {request.client.id: (place, request) for place, request in enumerate(requests)}
         order = sorted(by_client)
-        # Of the clients whose turn comes soon the one with the longest work goes first: `ready` holds (place, client).
+        # Among the clients whose turn comes soon, the longest work goes first: `ready` holds (place, client).
         ready: list[tuple[int, int]] = []
         opened = done = 0
         made: dict[int, Payload] = {}

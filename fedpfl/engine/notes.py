@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 
-class ArrayNote(NamedTuple):
+class ArrayHeader(NamedTuple):
     """What a header says of an array.
 
     Attributes
@@ -30,6 +30,6 @@ class ArrayNote(NamedTuple):
     follows: bool
 
 
-def notes(arrays: Mapping[str, np.ndarray]) -> list[ArrayNote]:
+def notes(arrays: Mapping[str, np.ndarray]) -> list[ArrayHeader]:
     """Describe the arrays of a reply."""
-    return [ArrayNote(name, 0, array.dtype.str, array.shape, True) for name, array in arrays.items()]
+    return [ArrayHeader(name, 0, array.dtype.str, array.shape, True) for name, array in arrays.items()]

@@ -29,12 +29,12 @@ from ..core.errors import FedpflError, in_one_line
 from ..core.files import writing
 from ..core.payload import Number, Payload
 from ..core.settings import Value
-from .notes import ArrayNote, notes
+from .notes import ArrayHeader, notes
 from .slots import Slot, Slots
 
 # Arrays that a worker keeps for the requests that follow, beside those of the last one: some clusters of clients share.
 KEPT_ARRAYS, KEPT_BYTES = 16, 64 * 2**20
-# Of what a client prints, the characters that go out at once.
+# Characters of client output that are sent at a time.
 PRINTED = 1 << 16
 # glibc's mallopt: from which size on a block is the system's own, and how much free memory goes back to it.
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
@@ -52,7 +52,7 @@ class Asked:
     client: int
     kind: str
     config: Mapping[str, Value]
-    arrays: Sequence[ArrayNote]
+    arrays: Sequence[ArrayHeader]
     slot: Slot | None = None
 
 
@@ -63,7 +63,7 @@ class Answered:
     client: int
     config: Mapping[str, Value]
     metrics: Mapping[str, Number]
-    arrays: Sequence[ArrayNote]
+    arrays: Sequence[ArrayHeader]
     in_slot: bool = False
 
 
@@ -84,7 +84,7 @@ class Printed:
     text: str
 
 
-class Shelf:
+class ArrayCache:
     """The arrays that a worker holds, by number.
 
     The server's process keeps one for each worker, which goes through the same steps and so is equal to it.
@@ -94,14 +94,14 @@ class Shelf:
         self._held: OrderedDict[int, np.ndarray] = OrderedDict()
 
     def __contains__(self, number: int) -> bool:
-        """Say whether an array is held."""
+        """Return whether an array is held."""
         return number in self._held
 
     def clear(self) -> None:
         """Drop all."""
         self._held.clear()
 
-    def take(self, listed: Sequence[ArrayNote], array: Callable[[ArrayNote], np.ndarray]) -> dict[str, np.ndarray]:
+    def take(self, listed: Sequence[ArrayHeader], array: Callable[[ArrayHeader], np.ndarray]) -> dict[str, np.ndarray]:
         """Return the arrays of a request by name, and hold them; ``array`` brings those that follow.
 
         What has not been asked for the longest time goes first.
@@ -126,7 +126,7 @@ def send_arrays(pipe: Connection, arrays: Sequence[np.ndarray]) -> None:
             left = left[os.write(pipe.fileno(), left) :]
 
 
-def receive_array(pipe: Connection, note: ArrayNote) -> np.ndarray:
+def receive_array(pipe: Connection, note: ArrayHeader) -> np.ndarray:
     """Receive the bytes of an array straight into it: ``recv_bytes_into`` would copy them twice more."""
     array = np.empty(note.shape, np.dtype(note.dtype))
     left = _bytes_of(array)
@@ -198,7 +198,7 @@ def serve(
     said = _Said(replies)
     _redirect(said)
     keep_freed_memory()
-    engine, shelf = make(), Shelf()
+    engine, shelf = make(), ArrayCache()
     while True:
         try:
             asked: Asked = requests.recv()

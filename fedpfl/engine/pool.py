@@ -22,8 +22,8 @@ import numpy as np
 
 from ..client.engine import Engine
 from ..core.payload import Payload
-from .notes import ArrayNote
-from .player import Answered, Asked, Failed, Printed, Shelf, receive_array, send_arrays, serve
+from .notes import ArrayHeader
+from .player import Answered, ArrayCache, Asked, Failed, Printed, receive_array, send_arrays, serve
 from .slots import Slot, Slots
 
 # Linux gives a pipe 64 KiB unless asked for more: a reply then leaves a worker in one go, and it works on at once.
@@ -58,7 +58,7 @@ class _Worker:
     requests: Connection
     replies: Connection
     slots: Slots
-    shelf: Shelf = field(default_factory=Shelf)
+    shelf: ArrayCache = field(default_factory=ArrayCache)
     # Clients whose requests it has, the first of which it plays, and where each may leave its reply.
     asked: deque[tuple[int, Slot | None]] = field(default_factory=deque)
     fresh: bool = False
@@ -81,7 +81,7 @@ class WorkerPool:
     make : callable, int → Engine
         Makes the engine of the worker with a number from 0, in its process. With ``spawn`` it must be picklable.
     fork : bool
-        Whether workers are forked from this process, and so have what it has loaded; otherwise they are started anew.
+        Whether workers are forked from this process, and so have what it has loaded; otherwise they start from nothing.
     printed : callable, (int, str) → None
         Gets what a client has printed.
     """
@@ -104,7 +104,7 @@ class WorkerPool:
         return next(idle, next(ahead, None))
 
     def busy(self) -> bool:
-        """Say whether a client is being played."""
+        """Return whether a client is being played."""
         return any(worker.asked for worker in self._workers)
 
     def forget(self) -> None:
@@ -118,7 +118,7 @@ class WorkerPool:
         worker = self._workers[number]
         # A shelf keeps its arrays alive, so that none of another identity can have theirs.
         listed = [
-            ArrayNote(name, id(array), array.dtype.str, array.shape, id(array) not in worker.shelf)
+            ArrayHeader(name, id(array), array.dtype.str, array.shape, id(array) not in worker.shelf)
             for name, array in message.arrays.items()
         ]
         slot = worker.slots.lend()

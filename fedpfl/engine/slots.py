@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .notes import ArrayNote
+from .notes import ArrayHeader
 
 # Replies of a worker that wait for their turn, or that a rule keeps; those beyond go through the pipe.
 MOST_SLOTS = 8
@@ -36,7 +36,7 @@ class Slot(NamedTuple):
 class Slots:
     """The slots of one worker, made before that is forked, so that both ends have the same file.
 
-    Where the system has none, or the worker is started anew instead, there never is a slot to lend.
+    Where the system has none, or the worker is not forked, there never is a slot to lend.
     """
 
     def __init__(self, usable: bool = True) -> None:
@@ -47,7 +47,7 @@ class Slots:
 
     @staticmethod
     def supported() -> bool:
-        """Say whether this system has memory without a name, which no crash can leave behind."""
+        """Return whether this system has memory without a name, which no crash can leave behind."""
         return sys.platform == "linux" and hasattr(os, "memfd_create")
 
     # -- the server's end --------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ class Slots:
         if slot is not None:
             self._free.append(slot)
 
-    def fit(self, listed: Sequence[ArrayNote]) -> None:
+    def fit(self, listed: Sequence[ArrayHeader]) -> None:
         """Make slots that hold such arrays, if all that there are now are free."""
         size = -(-_places(listed)[1] // mmap.PAGESIZE) * mmap.PAGESIZE
         count = min(MOST_SLOTS, MOST_BYTES // max(1, size))
@@ -71,7 +71,7 @@ class Slots:
         self._memory, self._count, self._size = mmap.mmap(self._file, count * size), count, size
         self._free = [Slot(number * size, size) for number in range(count)]
 
-    def arrays(self, slot: Slot, listed: Sequence[ArrayNote]) -> dict[str, np.ndarray]:
+    def arrays(self, slot: Slot, listed: Sequence[ArrayHeader]) -> dict[str, np.ndarray]:
         """Return the arrays in a slot, by name; it is lent again when they, and all views of them, are gone."""
         assert self._memory is not None  # a slot was lent
         memory = (ctypes.c_char * slot.size).from_buffer(self._memory, slot.at)
@@ -90,7 +90,7 @@ class Slots:
 
     # -- the worker's end --------------------------------------------------------------------------------------------
 
-    def write(self, slot: Slot | None, arrays: Mapping[str, np.ndarray], listed: Sequence[ArrayNote]) -> bool:
+    def write(self, slot: Slot | None, arrays: Mapping[str, np.ndarray], listed: Sequence[ArrayHeader]) -> bool:
         """Write a reply's arrays into a slot; return whether it could take them."""
         places, size = _places(listed)
         if slot is None or not size or size > slot.size:
@@ -102,7 +102,7 @@ class Slots:
         return True
 
 
-def _places(listed: Sequence[ArrayNote]) -> tuple[list[int], int]:
+def _places(listed: Sequence[ArrayHeader]) -> tuple[list[int], int]:
     """Return where each array begins in a slot, and the bytes that all need."""
     places, at = [], 0
     for note in listed:

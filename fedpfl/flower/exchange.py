@@ -158,7 +158,7 @@ class Exchange:
         return client in self._sent_at
 
     def _may_come_back(self, client: int) -> bool:
-        """Say whether its node went away during this exchange; one that was away before is not waited for again."""
+        """Return whether its node went away during this exchange; one that was away before is not waited for again."""
         node = self._nodes[client].id
         return node in self._present and node not in set(self._grid.get_node_ids())
 

@@ -41,7 +41,7 @@ BOARDS: Mapping[str, BoardLimits] = {"nano": BoardLimits(4 * 0.25, 3_700 * 2**20
 
 
 def make_groups(board: BoardLimits, name: str, mounts: Path = MOUNTS) -> list[Path]:
-    """Make control groups with a board's limits; whoever asks removes them."""
+    """Make control groups with a board's limits; the caller removes them."""
     quota = int(board.cores * PERIOD_MICROSECONDS)
     places = _places(mounts)
     wanted: dict[Path, dict[str, object]]

@@ -32,11 +32,11 @@ from ..mqtt.topics import checked_name
 
 LOOPBACK = ("127.0.0.1", "localhost")
 VALID_DAYS = 825
-# A certificate that ends sooner is made anew: a run may take days.
+# A certificate that ends sooner is replaced: a run may take days.
 LEAST_DAYS = 30
-_DAMAGED = "is damaged; remove it to have it made anew, and with an authority everything that it signed"
+_DAMAGED = "is damaged; remove it and another is made; with an authority, remove everything that it signed"
 # Not "remove it": that makes another authority, which no device knows.
-_KEY_DAMAGED = "is damaged; put back a copy. Without it there is a new authority, whose ca.pem all devices need anew"
+_KEY_DAMAGED = "is damaged; put back a copy. Without it there is a new authority, whose ca.pem all devices need"
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _prepare(folder: Path, nodes: int, hosts: Sequence[str]) -> Credentials:
         folder, folder / "ca.pem", folder / "server.pem", folder / "server.key", folder / "superexec.secret", node_keys
     )
     names = [_alternative(host) for host in hosts]
-    # Certificates go before what they fit to is made anew: whenever this ends, what is there fits together.
+    # Certificates go before what they belong to is replaced: whenever this ends, what is there fits together.
     if not (_lasts(made.authority) and (folder / "ca.key").is_file()):
         made.certificate.unlink(missing_ok=True)
         made.authority.unlink(missing_ok=True)
@@ -103,7 +103,7 @@ def _prepare(folder: Path, nodes: int, hosts: Sequence[str]) -> Credentials:
         _make_certificate(made, signer, hosts[0], names)
     missing = {str(name.value) for name in names} - _names(made.certificate)
     if missing:
-        allowed = f"the certificate {made.certificate} lacks it; remove that file to have it made anew"
+        allowed = f"the certificate {made.certificate} lacks it; remove that file and another is made"
         raise ConfigError("host", ", ".join(sorted(missing)), allowed)
     if not made.superexec_secret.is_file():
         write_atomically(made.superexec_secret, secrets.token_bytes(32), private=True)

@@ -1,8 +1,9 @@
 """Starts a command without importing what it needs each time.
 
 A process that has its modules imported forks for every start. It puts a small command of the same name into ``bin``
-beside its socket, to stand first in the ``PATH`` of whoever starts it. That one hands its arguments, its environment
-and its outputs over the socket, which is its own user's, or becomes the real command where nobody listens.
+next to its socket, to stand first in the ``PATH`` of the process that starts it. The small command hands its arguments,
+its environment and its outputs over the socket, which is its own user's, or becomes the real command where nobody
+listens.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ OPTIONAL: Mapping[str, _Must] = {
     "fedpfl_policy": (lambda value: isinstance(value, dict), "must be a mapping of the policy's keys to values"),
     "fedpfl_data": _PATH, "fedpfl_partitions": _PATH, "fedpfl_time": _one_of(True, False),
 }  # fmt: skip
-# Of each device.
+# Keys of each device.
 CLIENTS = "fedpfl_clients"
 MOST_BYTES = 1_000_000
 

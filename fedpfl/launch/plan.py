@@ -52,7 +52,7 @@ class Plan:
         return self.config.flat()
 
     def has_finished(self) -> bool:
-        """Say whether the run has done all its rounds and written its results, so that there is nothing to train."""
+        """Return whether the run has done all its rounds and written its results, so that there is nothing to train."""
         history = self.folder.history()
         run = self.config.run
         done = history.last_round >= run.num_server_rounds or history.stalled(run.early_stop)

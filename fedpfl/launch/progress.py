@@ -175,7 +175,7 @@ class GridLines:
         self._say(f"{run.name}: {how} ({self._done}/{self._runs}{self.remaining()})")
 
     def remaining(self) -> str:
-        """Say how long the rest takes if its rounds take as long as those before."""
+        """Return how long the rest takes if its rounds take as long as those before."""
         left = self._left - self._passed
         if not self._passed or left <= 0:
             return ""

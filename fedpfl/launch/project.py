@@ -104,7 +104,7 @@ class MyMethod(fedpfl.Method):
     Settings = MyMethodSettings
 
     def is_shared(self, name, model):
-        """Say of an array of the model whether it travels; what does not is personal."""
+        """Return whether an array of the model travels; the others are personal."""
         return self.settings.personal_layers == 0 or not name.startswith("head.")
 '''
 

@@ -1,7 +1,7 @@
 """A private Flower SuperLink: start it, submit a run, watch it, and leave nothing behind.
 
 ``flwr run .`` alone uses one SuperLink for all of a user's runs: it goes on running afterwards, in the working
-directory and with the environment of whoever started it first. A run of ``fedpfl up`` (``testbed.py``) brings
+directory and with the environment of the user who started it first. A run of ``fedpfl up`` (``testbed.py``) brings
 its own instead, on a free port, with its own ``FLWR_HOME``, in an empty folder. Everything is said through the commands
 ``flower-superlink`` and ``flwr``, which Flower documents, rather than through the modules behind them, which change.
 
@@ -138,14 +138,14 @@ class SuperLink:
         return _COLOUR.sub("", "\n".join(parts))
 
     def ended(self) -> str | None:
-        """Say which of the processes that must run has ended; None while they all run."""
+        """Return which of the processes that must run has ended; None while they all run."""
         for name, process in self._processes.items():
             if process.poll() is not None:
                 return f"{name} ended with exit code {process.poll()}"
         return None
 
     def hints_end(self) -> bool:
-        """Say whether the SuperLink has logged since the last call that a task ended: time to ask for the status."""
+        """Return whether the SuperLink has logged since the last call that a task ended: time to ask for the status."""
         with self._log.open("rb") as file:
             file.seek(self._read)
             new = file.read()

@@ -5,7 +5,7 @@ from __future__ import annotations
 # Importing a module registers its models.
 from . import (  # noqa: F401
     cnn,
-    elsewhere,
+    external,
     lstm,
     mlp,
     resnet,
@@ -18,7 +18,7 @@ from . import (  # noqa: F401
 from .about import ModelInfo, describe
 from .adapters import merged
 from .build import as_given, build, require_known
-from .elsewhere import with_head
+from .external import with_head
 from .parts import Parts, cut
 from .registry import BaseHeadModel, names, register, source, sources
 from .torchvision_weights import from_torchvision

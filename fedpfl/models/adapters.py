@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.frozen import frozen
 
-from .elsewhere import extra
+from .external import extra
 
 # The adapter that every method has, and the one that a method adds to be a client's own.
 ADAPTER, PERSONAL = "default", "personal"
@@ -83,12 +83,12 @@ def _inject(model: nn.Module, config: Any, name: str) -> nn.Module:
 
 
 def has_adapters(model: nn.Module) -> bool:
-    """Say whether a model has adapters."""
+    """Return whether a model has adapters."""
     return bool(_adapted(model))
 
 
 def in_adapter(name: str, adapter: str | None = None) -> bool:
-    """Say whether an array belongs to an adapter, or to the adapter of one name."""
+    """Return whether an array belongs to an adapter, or to the adapter of one name."""
     words = name.split(".")
     return any(kind in _KINDS and adapter in (None, own) for kind, own in zip(words, words[1:]))
 

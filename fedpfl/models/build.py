@@ -8,7 +8,7 @@ from torch import nn
 
 from ..core import parts
 from ..core.errors import ConfigError
-from .elsewhere import with_head
+from .external import with_head
 from .registry import BaseHeadModel, Shape, built_in, entry, shown, source_of
 
 

@@ -83,10 +83,10 @@ def _freeze(model: BaseHeadModel, settings: TrainableSettings) -> None:
 
 
 def in_head(name: str) -> bool:
-    """Say whether an array belongs to the head, which always trains."""
+    """Return whether an array belongs to the head, which always trains."""
     return name.startswith("head.")
 
 
 def is_adapted(model: nn.Module) -> bool:
-    """Say whether anything of a model is frozen."""
+    """Return whether anything of a model is frozen."""
     return any(True for _ in frozen(model))

@@ -44,7 +44,7 @@ LOOK_SECONDS = 0.05
 LOOK_SECONDS_IDLE = 0.25
 LOOK_GROWTH = 1.1
 # A look keeps the SuperLink, which is one process, busy for 10 ms. With many SuperNodes each looks less often, so that
-# all together take no more of its time than this; whoever finds something makes the others look. A round's messages
+# all together take no more of its time than this; one that finds something makes the others look. A round's messages
 # come together, so the looks of different SuperNodes are spread over the time: the first of them finds one soon.
 LOOK_SHARE = 0.2
 LOOK_SECONDS_CROWDED = 1.0

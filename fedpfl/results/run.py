@@ -176,7 +176,7 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
 
     def fail(self, reason: str) -> None:
-        """Note why the run failed, for whoever looks at the folder."""
+        """Write why the run failed into its folder."""
         with suppress(OSError):  # the reason may well be the same: a full disk
             write_atomically(self.path / "failed.txt", f"{reason}\n".encode())
 

@@ -72,7 +72,7 @@ def assemble(
     _require_tied(layers, model, "method", config.run.method)
     lost = names - model.state_dict().keys()
     if config.run.initial_weights and lost:
-        allowed = f"must be empty for {config.run.method}, which draws {min(lost)} and other arrays anew"
+        allowed = f"must be empty for {config.run.method}, which draws {min(lost)} and other arrays itself"
         raise ConfigError("initial-weights", config.run.initial_weights, allowed)
     # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -137,7 +137,7 @@ class RunSettings:
         return max(1, round(self.fraction_train * clients))
 
     def evaluates_in(self, server_round: int) -> bool:
-        """Say whether the clients are tested after a round."""
+        """Return whether the clients are tested after a round."""
         due = self.evaluate_every > 0 and server_round % self.evaluate_every == 0
         return due or server_round == self.num_server_rounds
 
@@ -254,14 +254,14 @@ def unused(values: Mapping[str, Any], method: str) -> list[str]:
 
 
 def untuned(config: Config) -> list[str]:
-    """Say, in one line, that ``tune-epochs`` changes nothing; an empty list if it does or is 0."""
+    """Return a line for ``tune-epochs`` that changes nothing; an empty list if it does or is 0."""
     epochs, method = config.training.tune_epochs, config.method
-    own = f"tune-epochs = {epochs} changes nothing: {method.name} adapts models to a test in a way of its own"
+    own = f"tune-epochs = {epochs} changes nothing: {method.name} adapts models to a test in its own way"
     return [own] if epochs and adapts_itself(type(method)) else []
 
 
 def scored(config: Config) -> list[str]:
-    """Say, in one line, what is recorded as accuracy where the loss is not for classes; else an empty list."""
+    """Return a line on what is recorded as accuracy where the loss is not for classes; else an empty list."""
     training = config.training
     return (
         [] if training.kind.classes else [f"loss = {training.loss}: what is called accuracy is {training.kind.called}"]

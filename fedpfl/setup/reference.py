@@ -78,7 +78,7 @@ def methods_page() -> str:
         *map(_row, methods().values()),
         "",
         "With `tune-epochs=5` each client trains a copy of its model before every test, with any method (FedAvg+,",
-        "FedProx+). If a method's rule is a mean, the server can also make a step of its own towards it, as in",
+        "FedProx+). If a method's rule is a mean, the server can also make a larger or smaller step towards it, as in",
         "FedAvgM, FedAdam and FedYogi: [`server-optimizer`](configuration.md#servers-step). Or it takes",
         "an estimate that false clients cannot move far: [`robust-aggregation`](robustness.md#robust-aggregation).",
         "",

@@ -20,7 +20,7 @@ class TrainingSettings:
         "drop",
         "What happens to the samples of an epoch that do not fill a batch: they are left out of this epoch, if the "
         "client has at least one whole batch (drop), they become a smaller batch (keep), or all batches of the epoch "
-        "are made nearly equal, about B samples each (even). Every epoch draws its order anew.",
+        "are made nearly equal, about B samples each (even). Every epoch draws another order.",
         choices=LAST_BATCH,
     )
     loss: str = setting(

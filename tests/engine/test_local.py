@@ -21,7 +21,7 @@ from fedpfl.core.federation import Client
 from fedpfl.core.payload import Payload
 from fedpfl.engine import local, player
 from fedpfl.engine.local import LocalTransport
-from fedpfl.engine.player import ArrayNote, Shelf
+from fedpfl.engine.player import ArrayCache, ArrayHeader
 from fedpfl.engine.transport import Request, count_bytes
 from fedpfl.flower.messages import to_content
 from fedpfl.methods import methods
@@ -290,11 +290,11 @@ def test_replies_that_wait_for_their_turn_are_few(tmp_path, monkeypatch, limit):
 def test_both_shelves_hold_the_same_arrays(tmp_path, monkeypatch):
     monkeypatch.setattr(player, "KEPT_BYTES", 4000)
     rng = np.random.default_rng(0)
-    here, there = Shelf(), Shelf()
+    here, there = ArrayCache(), ArrayCache()
     pool = [np.full(int(rng.integers(1, 300)), i, np.float32) for i in range(40)]
     for _ in range(500):
         chosen = {f"a{i}": pool[rng.integers(len(pool))] for i in range(rng.integers(1, 4))}
-        listed = [ArrayNote(n, id(a), a.dtype.str, a.shape, id(a) not in here) for n, a in chosen.items()]
+        listed = [ArrayHeader(n, id(a), a.dtype.str, a.shape, id(a) not in here) for n, a in chosen.items()]
         assert [note.number in there for note in listed] == [not note.follows for note in listed]
         here.take(listed, lambda note, chosen=chosen: chosen[note.name])
         found = there.take(listed, lambda note, chosen=chosen: chosen[note.name].copy())

@@ -154,7 +154,7 @@ def test_a_missing_extra_is_one_line(monkeypatch):
     def absent(name):
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr("fedpfl.models.elsewhere.importlib.import_module", absent)
+    monkeypatch.setattr("fedpfl.models.external.importlib.import_module", absent)
     with pytest.raises(ConfigError) as error:
         model("small-cnn", "lora")
     wanted = "trainable = 'lora': needs peft, which is not installed here: pip install"

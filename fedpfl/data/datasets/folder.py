@@ -14,7 +14,7 @@ from ..settings import DataSettings
 from .places import data_dir, need, own_path
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-# Of all images together, as they are held in memory.
+# Bytes of all images together in memory.
 MOST_BYTES = 2**34
 
 

@@ -23,7 +23,7 @@ BATCH = 4096
 
 
 def is_saved(path: Path) -> bool:
-    """Say whether a folder is one that ``save_to_disk`` wrote."""
+    """Return whether a folder is one that ``save_to_disk`` wrote."""
     alone = (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
     return alone or (path / "dataset_dict.json").is_file()
 

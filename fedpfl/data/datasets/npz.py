@@ -239,7 +239,7 @@ def _npz(settings: DataSettings) -> Dataset:
 
 
 def require_no_gaps(data: Dataset, path: Path, settings: DataSettings) -> Dataset:
-    """Return the data; a :class:`DataError` says so where labels are most likely no places in a list of classes."""
+    """Return the data; raise :class:`DataError` where labels are most likely no indices of classes."""
     if data.has_targets:
         return data
     found = len(np.unique(np.concatenate([y for y in (data.y_train, data.y_test) if y is not None])))

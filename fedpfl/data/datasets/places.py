@@ -25,7 +25,7 @@ def no_downloads() -> Iterator[None]:
 
 
 def downloads_allowed() -> bool:
-    """Say whether a data set that is not on this machine may be downloaded."""
+    """Return whether a data set that is not on this machine may be downloaded."""
     return _downloads.get()
 
 

@@ -136,7 +136,7 @@ class WeightsAndBiases(Tracker):
 class MLflow(Tracker):
     """MLflow, at ``MLFLOW_TRACKING_URI`` or in a file ``mlflow.db`` beside the run's folder."""
 
-    # Of parameters in one request; MLflow takes 100.
+    # Parameters in one request; MLflow takes 100.
     BATCH = 100
 
     def __init__(self, config: Config, folder: RunFolder) -> None:

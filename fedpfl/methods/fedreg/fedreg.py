@@ -61,7 +61,7 @@ class FedReGSettings:
         minimum=1,
         maximum=10_000,
     )
-    redraw: bool = setting(False, "Draw the rebalanced set anew in every round; the paper draws it once (Algorithm 1).")
+    redraw: bool = setting(False, "Draw another rebalanced set in every round; the paper draws it once (Algorithm 1).")
     order: str = setting(
         "sequential",
         "E epochs on the original data, then E on the rebalanced (sequential), or one of each, E times (interleaved).",

@@ -1,6 +1,6 @@
-"""Models from elsewhere: any ``nn.Module``, torchvision's, timm's and those in a folder of Hugging Face's.
+"""External models: any ``nn.Module``, torchvision's, timm's and those in a folder of Hugging Face's.
 
-What comes from elsewhere is cut before its last ``nn.Linear``: that is its head, and the rest, with an ``nn.Identity``
+An external model is cut before its last ``nn.Linear``: that is its head, and the rest, with an ``nn.Identity``
 in its place, its base. Made-up samples go through both, so that a model that does not take the data, gives something
 else than a number for each class, or does not end in that layer is refused in one line, before anything is sent.
 """

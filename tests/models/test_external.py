@@ -1,4 +1,4 @@
-"""Models from elsewhere: cut before their last linear layer, or refused in one line."""
+"""External models: cut before their last linear layer, or refused in one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from fedpfl import models
 from fedpfl.core.errors import ConfigError
-from fedpfl.models import elsewhere
+from fedpfl.models import external
 from fedpfl.setup.config import Config
 
 
@@ -175,7 +175,7 @@ def test_a_missing_extra_is_one_line(monkeypatch, name, package, extra):
     def absent(module):
         raise ImportError(f"No module named {module!r}")
 
-    monkeypatch.setattr(elsewhere.importlib, "import_module", absent)
+    monkeypatch.setattr(external.importlib, "import_module", absent)
     wanted = (
         f"needs {package}, which is not installed here: pip install \"fedpfl[{extra}]\" (No module named '{package}')"
     )

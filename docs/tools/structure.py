@@ -1,0 +1,40 @@
+"""Print the measures of the structure that docs/architecture.md tells: ``python docs/tools/structure.py``."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from test_layering import MODULES, RANK, imports, part_of  # noqa: E402
+
+from fedpfl.core.device import DEVICE_PACKAGES  # noqa: E402
+from fedpfl.methods import Method  # noqa: E402
+
+
+def main() -> None:
+    """Print each measure on a line."""
+    texts = {module: path.read_text(encoding="utf-8") for module, path in MODULES.items()}
+    whole = sum(text.count("\n") for text in texts.values())
+    arrows = {(part_of(module), part_of(other)) for module in MODULES for other in imports(module) if other in MODULES}
+    upward = sum(RANK[above] >= RANK[below] for below, above in arrows if below != above)
+    classes = Counter(
+        node.name for text in texts.values() for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)
+    )
+    hooks = [name for name in {**vars(Method), **Method.__annotations__} if not name.startswith("_")]
+    listeners = [module for module, text in texts.items() if "(Listener" in text]
+    print(f"lines of fedpfl/: {whole:,}")
+    print(f"upward arrows: {upward}")
+    print(f"attributes and hooks of Method: {len(hooks)}")
+    print(f"classes that share a name: {[name for name, count in classes.items() if count > 1] or 0}")
+    print(f"interfaces of listeners: 1 (Listener), in {len(listeners)} files")
+    print(f"packages on a device: {len(DEVICE_PACKAGES)}")
+    print(f"bytes of pyproject.toml: {(ROOT / 'pyproject.toml').stat().st_size:,}")
+
+
+if __name__ == "__main__":
+    main()

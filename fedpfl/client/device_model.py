@@ -90,7 +90,7 @@ class LoadedModel(NamedTuple):
         wanted = (*shape[1:], shape[0]) if scaling == PIXELS else shape
         kind = {PIXELS: "uint8", TOKENS: "whole numbers", AS_IT_IS: "floats"}[scaling]
         fits = {PIXELS: x.dtype == np.uint8, TOKENS: x.dtype.kind in "iu", AS_IT_IS: x.dtype.kind == "f"}[scaling]
-        if not len(x) or x.shape[1:] != wanted or not fits:
+        if not x.size or x.shape[1:] != wanted or not fits:
             raise DataError(f"samples are {_show(x.dtype, x.shape)}; the model takes {_show(kind, ('n', *wanted))}")
         if scaling == TOKENS:
             if x.min() < 0 or x.max() >= self.about["vocabulary"]:

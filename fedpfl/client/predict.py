@@ -8,7 +8,7 @@ import json
 import sys
 from math import prod
 from pathlib import Path
-from typing import IO, Any, Dict, List, Mapping, Sequence
+from typing import IO, Any, Dict, Mapping, Sequence
 
 import numpy as np
 
@@ -32,7 +32,7 @@ def answers(model: LoadedModel, x: np.ndarray) -> list[Answer]:
         The samples are not what the model takes.
     """
     names, loss = model.about["class-names"], model.about["loss"]
-    found: List[Answer] = []
+    found: list[Answer] = []
     for row in model.predict(x).astype(np.float64):
         numbers = dict(zip(names, row.tolist()))
         if loss == CROSS_ENTROPY:

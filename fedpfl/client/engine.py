@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..core import parts
-from ..core.errors import ConfigError, NoPlainModel, StateError, TrainingDiverged
+from ..core.errors import ConfigError, NoPlainModel, StateError, TrainingDiverged, in_one_line
 from ..core.extras import CLIENT, SERVER
 from ..core.layout import Layout
 from ..core.payload import EVALUATION_ONLY, Payload
@@ -33,7 +33,7 @@ from ..training.loop import Score, evaluate, run_phase
 from ..training.phase import Forward, Phase
 from ..version import __version__
 from . import policy
-from .device_model import AS_IT_IS, PIXELS, TOKENS, plain_module, traced, write_model
+from .device_model import AS_IT_IS, MOST_TEXT, PIXELS, TOKENS, plain_module, traced, write_model
 from .number import clients_of, own_data_path, stored_number, unnumbered
 from .state import ClientState
 
@@ -184,18 +184,22 @@ class Engine:
     ) -> None:  # fmt: skip
         """Write the client's model on this machine, after its test; nothing of it is sent."""
         about, data = self._about_model(local), self.data
-        content: Mapping[str, Tensor] | bytes | None
-        if isinstance(exported, str):
-            about["why"] = exported
+        content: Mapping[str, Tensor] | bytes | None = None
+        why = exported if isinstance(exported, str) else ""
+        if not isinstance(exported, str):
+            try:
+                plain = plain_model(self.config, data.input_shape, data.num_classes, data.vocabulary)
+                content = complete_arrays(plain, exported)
+                module = plain_module(about, content)
+            except (StateError, RuntimeError) as error:  # a method of a user's own that changes the model
+                why = f"{about['method']} exports no plain model: {in_one_line(error)}"
+            else:
+                # The tested model may have been adapted, which the written one is not.
+                on_device = module.to(self.config.training.device)
+                score = self.score(on_device, local, self.test_samples(local.client))
+        if why:
             content, reason = traced(personalised, self.model, local.samples.x)
-            if content is None:
-                about["why"] = f"{exported}; {reason}"
-        else:
-            plain = plain_model(self.config, data.input_shape, data.num_classes, data.vocabulary)
-            content = complete_arrays(plain, exported)
-            # The tested model may have been adapted, which the written one is not.
-            module = plain_module(about, content).to(self.config.training.device)
-            score = self.score(module, local, self.test_samples(local.client))
+            about["why"] = "; ".join(filter(None, (why, reason)))[:MOST_TEXT]
         about["tested"] = score._asdict()
         try:
             write_model(state.folder, about, content, self.config.run.device_models_kept)

@@ -150,6 +150,21 @@ def test_a_failed_write_does_not_cost_the_round(tmp_path, monkeypatch, caplog):
     assert "client 1: its model was not written: [Errno 28] No space left on device" in caplog.text
 
 
+def test_a_method_whose_export_does_not_fit_costs_no_round(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedpfl.methods.fedper.FedPer.export", lambda self, model: {})
+    folder, devices = kept(tmp_path, "fedper")
+    assert not folder.metrics()[-1].get("failed")
+    about = load_model(devices[0]).about
+    assert about["kind"] == "torchscript"
+    assert "fedper exports no plain model: StateError: the method's export lacks 'base." in about["why"]
+
+
+def test_adapters_and_frozen_arrays_are_in_it(tmp_path):
+    folder, devices = kept(tmp_path, "fedavg", trainable="head")
+    for client, device in enumerate(devices):
+        assert same_as_exported(tmp_path, folder, client, device, load_model(device).module)
+
+
 def rewritten(file, **changes):
     """Replace entries of the JSON, with a right checksum."""
     about = dict(from_json_line(file.read_bytes(), file, "format"))

@@ -64,8 +64,7 @@ def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> 
         if sharing.personal:
             sharing.set_personal(state.load(number) if number else initial)
         exported = config.method.export(model)
-        complete = complete_arrays(plain, exported)
-        yield client, complete
+        yield client, complete_arrays(plain, exported)
 
 
 def trained_model(folder: RunFolder, client: int | None = None) -> nn.Module:

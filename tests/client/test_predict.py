@@ -162,6 +162,22 @@ def serving(folder, most_bytes=100_000):
         server.server_close()
 
 
+def test_the_command_serves_until_it_is_told_to_end(digits):
+    code = "from fedpfl.client.worker import main; main()"
+    command = [sys.executable, "-c", code, "serve", "--model", str(digits[0]), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            ready = (re.search(r"ready at http://127\.0\.0\.1:(\d+),", line) for line in process.stderr)
+            port = int(next(found for found in ready if found)[1])
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG_SECONDS)
+            connection.request("GET", "/health")
+            assert json.loads(connection.getresponse().read())["round"] == 3
+            process.terminate()
+            assert process.wait(HANG_SECONDS) == 0
+        finally:
+            process.kill()
+
+
 def test_health_and_predictions_over_http(digits):
     model, arrays = digits
     with serving(model.parent) as ask:

@@ -13,6 +13,7 @@ from .version import __version__
 if TYPE_CHECKING:
     from .api.many import Comparison, Sweep, compare, sweep
     from .api.runs import Run, load, run
+    from .client.device_model import LoadedModel, load_model
     from .core.errors import ConfigError, DataError, FedpflError
     from .core.extras import Extra
     from .core.settings import setting
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 _PUBLIC = {
     # what there is to do
     "run": "api.runs", "load": "api.runs", "compare": "api.many", "sweep": "api.many",
+    "load_model": "client.device_model",
     # what comes back
-    "Run": "api.runs", "Comparison": "api.many", "Sweep": "api.many",
+    "Run": "api.runs", "Comparison": "api.many", "Sweep": "api.many", "LoadedModel": "client.device_model",
     # what custom code is made of
     "Method": "methods.base", "Aggregation": "methods.base", "LocalRound": "methods.base", "Phase": "training.phase",
     "Rule": "rules", "Extra": "core.extras", "setting": "core.settings", "Dataset": "data", "BaseHeadModel": "models",
@@ -44,6 +46,7 @@ __all__ = [
     "Dataset",
     "Extra",
     "FedpflError",
+    "LoadedModel",
     "LocalRound",
     "Method",
     "Phase",
@@ -53,6 +56,7 @@ __all__ = [
     "__version__",
     "compare",
     "load",
+    "load_model",
     "run",
     "setting",
     "sweep",

@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
-from typing import Callable, Mapping, Sequence, Tuple
+from logging import getLogger
+from typing import Any, Callable, Mapping, Sequence, Tuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..core import parts
-from ..core.errors import ConfigError, StateError, TrainingDiverged
+from ..core.errors import ConfigError, NoPlainModel, StateError, TrainingDiverged, in_one_line
 from ..core.extras import CLIENT, SERVER
 from ..core.layout import Layout
 from ..core.payload import EVALUATION_ONLY, Payload
@@ -24,14 +26,18 @@ from ..core.rng import generator, seed_torch, torch_seed
 from ..core.settings import Value
 from ..data.federation import FederatedData, Samples, federated_data, own_data
 from ..methods.base import LocalRound, common_model
-from ..setup.assembly import assemble, extras_of, mean_model_layout
+from ..setup.assembly import assemble, complete_arrays, extras_of, mean_model_layout, plain_model
 from ..setup.config import Config
 from ..training.device import require_device
 from ..training.loop import Score, evaluate, run_phase
 from ..training.phase import Forward, Phase
+from ..version import __version__
 from . import policy
+from .device_model import AS_IT_IS, MOST_TEXT, PIXELS, TOKENS, plain_module, traced, write_model
 from .number import clients_of, own_data_path, stored_number, unnumbered
 from .state import ClientState
+
+logger = getLogger("fedpfl.client")
 
 # In front of the names of arrays that ``diagnostics`` keeps as they were before the client's first round.
 FIRST = "first/"
@@ -133,8 +139,10 @@ class Engine:
     def evaluate(self, client: int, message: Payload) -> Payload:
         """Test the client's personalised model, also on samples for validation, and the global one."""
         started = time.perf_counter()
-        _, local = self.load(client, message)
+        state, local = self.load(client, message)
         method, metrics = self.config.method, {}
+        # Before anything adapts the model: what is written is what `fedpfl export` writes.
+        kept = self._exported(local) if self._keeps_model(state, local) else None
         method.prepare(local)
         samples = self.test_samples(client)
         adaptation = method.adaptation(local)
@@ -155,7 +163,58 @@ class Engine:
         if shared is not None and "global-correct" not in metrics:
             metrics.update(_metrics("global", score))
         metrics["evaluate-seconds"] = time.perf_counter() - started
+        if kept is not None:
+            self._keep_model(kept, personalised, score, state, local)
         return Payload(metrics=metrics)
+
+    def _keeps_model(self, state: ClientState, local: LocalRound) -> bool:
+        run = self.config.run
+        return run.keeps_models_after(local.round) and (run.device_models == "always" or state.of_a_device)
+
+    def _exported(self, local: LocalRound) -> dict[str, Tensor] | str:
+        """Return copies of the arrays of the client's plain model, or why there is none."""
+        try:
+            return {name: array.detach().clone() for name, array in self.config.method.export(local.model).items()}
+        except NoPlainModel as reason:
+            return str(reason)
+
+    def _keep_model(
+        self, exported: dict[str, Tensor] | str, personalised: Forward, score: Score, state: ClientState,
+        local: LocalRound,
+    ) -> None:  # fmt: skip
+        """Write the client's model on this machine, after its test; nothing of it is sent."""
+        about, data = self._about_model(local), self.data
+        content: Mapping[str, Tensor] | bytes | None = None
+        why = exported if isinstance(exported, str) else ""
+        if not isinstance(exported, str):
+            try:
+                plain = plain_model(self.config, data.input_shape, data.num_classes, data.vocabulary)
+                content = complete_arrays(plain, exported)
+                module = plain_module(about, content)
+            except (StateError, RuntimeError) as error:  # a method of a user's own that changes the model
+                why = f"{about['method']} exports no plain model: {in_one_line(error)}"
+            else:
+                # The tested model may have been adapted, which the written one is not.
+                on_device = module.to(self.config.training.device)
+                score = self.score(on_device, local, self.test_samples(local.client))
+        if why:
+            content, reason = traced(personalised, self.model, local.samples.x)
+            about["why"] = "; ".join(filter(None, (why, reason)))[:MOST_TEXT]
+        about["tested"] = score._asdict()
+        try:
+            write_model(state.folder, about, content, self.config.run.device_models_kept)
+        except (OSError, policy.PolicyError) as error:  # the round counts all the same
+            logger.warning("client %d: its model was not written: %s", local.client, error)
+
+    def _about_model(self, local: LocalRound) -> dict[str, Any]:
+        data, run = self.data, self.config.run
+        scaling = TOKENS if data.vocabulary else PIXELS if data.is_image else AS_IT_IS
+        return {
+            "fedpfl": __version__, "run": str(local.message.config["state-key"]), "round": local.round,
+            "client": local.client, "method": run.method, "model": run.model, "input-shape": list(data.input_shape),
+            "num-classes": data.num_classes, "class-names": list(data.class_names_of(self._place(local.client))),
+            "vocabulary": data.vocabulary, "scaling": scaling, "loss": self.config.training.loss, "why": "",
+        }  # fmt: skip
 
     def _test_trained(self, local: LocalRound) -> dict[str, int | float]:
         # The model may adapt: all that is sent or kept of it has been copied.

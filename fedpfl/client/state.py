@@ -23,6 +23,7 @@ from ..core.stored import read_arrays, write_arrays
 from .policy import require_room
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_SECRET = "secret"
 _FILE = re.compile(r"round-(\d{6,})\.safetensors")
 
 
@@ -83,8 +84,13 @@ class ClientState:
     def secret(self) -> str:
         """Return what shows the server that this is the same node as before: made once a run, 64 hexadecimal digits."""
         private_folder(self.folder)
-        password = make_password(self.folder / "secret")
+        password = make_password(self.folder / _SECRET)
         return hashlib.sha256(f"{self._key}/{password}".encode()).hexdigest()
+
+    @property
+    def of_a_device(self) -> bool:
+        """Whether a server has asked for the secret, as it does of devices and not of a simulation's clients."""
+        return (self.folder / _SECRET).is_file()
 
     def rounds(self) -> list[int]:
         """Return the rounds after which arrays are stored, in order."""

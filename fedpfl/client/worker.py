@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import importlib
 import logging
 import os
 import signal
@@ -148,8 +149,18 @@ def end_at_signals(path: Path | None = None) -> None:
 
 
 def main() -> None:
-    """Run the worker (the console script ``fedpfl-worker``)."""
-    parser = argparse.ArgumentParser(prog="fedpfl-worker", description="Train for this device's SuperNodes.")
+    """Run the worker (the console script ``fedpfl-worker``), or use a model that a client has written."""
+    if sys.argv[1:2] in (["predict"], ["serve"]):
+        # Imported here: a worker listens before torch is imported.
+        module = {"predict": "predict", "serve": "model_server"}[sys.argv[1]]
+        importlib.import_module(f"{__package__}.{module}").main(sys.argv[2:])
+        return
+    parser = argparse.ArgumentParser(
+        prog="fedpfl-worker",
+        description="Train for this device's SuperNodes.",
+        epilog="`fedpfl-worker predict` and `fedpfl-worker serve` use the model that a client has written here; "
+        "`--help` after them tells more.",
+    )
     parser.add_argument(
         "--socket", metavar="PATH", help=f"where to listen; ${protocol.SOCKET_VARIABLE} tells the ClientApps"
     )

@@ -39,9 +39,14 @@ class Stored(Dict[str, Any]):
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write arrays with their checksum to a safetensors file for this user alone; see :func:`write_atomically`."""
+    write_atomically(path, packed_arrays(arrays), private=True)
+
+
+def packed_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Return what :func:`write_arrays` writes."""
     # What is written of an array are the bytes behind its pointer.
     plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    write_atomically(path, save(plain, {_NAME: _digest(plain)}), private=True)
+    return save(plain, {_NAME: _digest(plain)})
 
 
 def read_arrays(path: Path) -> Stored:

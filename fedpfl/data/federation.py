@@ -215,6 +215,16 @@ class FederatedData:
         """Name of each class of the data set."""
         return self._data.class_names
 
+    def class_names_of(self, i: int) -> tuple[str, ...]:
+        """Return the names of the classes that client ``i`` tells apart, in its own numbering."""
+        task = self._tasks[self._index(i)]
+        names = [self.class_names[c] for c in (range(self._data.num_classes) if task is None else task)]
+        names += [str(c) for c in range(len(names), self.num_classes)]
+        if self._permute:
+            mine = label_permutation(self._numbers[i], self.num_classes)
+            names = [names[c] for c in np.argsort(mine)]
+        return tuple(names)
+
     @property
     def is_image(self) -> bool:
         """Whether the samples are images."""

@@ -40,7 +40,7 @@ DEFAULT_ROOT = "~/.fedpfl/experiments"
 # What a run's results do not depend on. `data` and `initial-weights` are places too, but other data are another run.
 NOT_IDENTIFYING = frozenset({
     "output-dir", "state-dir", "data-dir", "run-name", "resume", "node-timeout", "round-timeout", "check-after",
-    "min-clients", "max-client-samples", "tracker", "tracker-project",
+    "min-clients", "max-client-samples", "tracker", "tracker-project", "device-models", "device-models-kept",
 })  # fmt: skip
 
 # Settings that were added after runs were stored: at their defaults they do not count, so that names do not change.
@@ -48,6 +48,7 @@ ADDED_LATER = frozenset({
     "label-column", "client-column", "split-column", "ignore-columns", "class-names", "window-column", "window-length",
     "window-step", "partition-seed", "division-file", "update-norm-limit", "robust-aggregation", "robust-clip",
     "robust-false-share", "krum-clients", "max-weight-share", "fedreg-max-growth",
+    "device-model-every",
 })  # fmt: skip
 
 

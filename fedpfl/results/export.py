@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from .. import models
 from ..client.state import ClientState
-from ..core.errors import ConfigError, NoPlainModel, StateError
+from ..core.errors import ConfigError, NoPlainModel
 from ..core.files import private_folder
 from ..core.sharing import UNUSED_BUFFER, Sharing, tied
 from ..core.stored import read_arrays, write_arrays
-from ..setup.assembly import assemble, plain_model
+from ..setup.assembly import assemble, complete_arrays, plain_model
 from ..setup.config import Config
 from .run import GLOBAL, RunFolder
 
@@ -64,9 +64,7 @@ def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> 
         if sharing.personal:
             sharing.set_personal(state.load(number) if number else initial)
         exported = config.method.export(model)
-        complete = _complete(plain, exported)
-        # Copies: safetensors writes no tensors that share memory, as tied weights do.
-        yield client, {name: array.detach().cpu().contiguous().clone() for name, array in complete.items()}
+        yield client, complete_arrays(plain, exported)
 
 
 def trained_model(folder: RunFolder, client: int | None = None) -> nn.Module:
@@ -95,23 +93,6 @@ def _shared_model(folder: RunFolder, config: Config, plain: nn.Module) -> dict[s
     if found.keys() != wanted.keys() or not fits:
         raise NoPlainModel(f"{config.method.name} leaves no model that all clients share; ask for a client's")
     return found
-
-
-def _complete(plain: nn.Module, exported: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the arrays of the model as it is without adapters and frozen arrays."""
-    wanted = plain.state_dict()
-    # BatchNorm's count of batches is kept nowhere, because nothing depends on it.
-    counts = {name: torch.zeros_like(array) for name, array in wanted.items() if name.endswith(UNUSED_BUFFER)}
-    arrays = {name: array for name, array in {**counts, **exported}.items() if name in wanted}
-    if not models.is_adapted(plain):
-        lacking = wanted.keys() - arrays.keys()
-        if lacking:
-            raise StateError(f"the method's export lacks {sorted(lacking)[0]!r}")
-        return arrays
-    plain.load_state_dict(arrays, strict=False)
-    # A method that adds adapters of its own exports the weights with all of them.
-    whole = models.merged(plain)
-    return {name: exported.get(name, array) for name, array in whole.items()}
 
 
 class _Blank(NamedTuple):

@@ -55,7 +55,7 @@ FREE_ON_RESUME = frozenset({
     "resume", "run-name", "num-server-rounds", "node-timeout", "round-timeout", "check-after",
     "min-replies", "min-clients", "max-client-samples",
     "output-dir", "state-dir", "data-dir", "data", "division-file", "threads", "early-stop",
-    "tracker", "tracker-project", "update-norm-limit",
+    "tracker", "tracker-project", "update-norm-limit", "device-models", "device-models-kept",
 })  # fmt: skip
 
 

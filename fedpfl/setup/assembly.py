@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Iterable
+from typing import Iterable, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .. import models
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, StateError
 from ..core.extras import BOTH, Extra, Extras
 from ..core.federation import Client, Federation, new_clients
 from ..core.frozen import frozen
 from ..core.layout import Layout
 from ..core.payload import EVALUATION_ONLY
 from ..core.rng import torch_seed
-from ..core.sharing import Sharing, tied
+from ..core.sharing import UNUSED_BUFFER, Sharing, tied
 from ..methods.base import common_model
 from ..rules import Rule
 from ..rules.server_step import ServerStep
@@ -87,6 +87,37 @@ def assemble(
         allowed = f"leaves nothing of what {config.run.method} shares: it would train alone"
         raise ConfigError("trainable", config.trainable.trainable, allowed)
     return model, sharing
+
+
+def complete_arrays(plain: nn.Module, exported: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies, on the CPU, of what the model without the method's changes and adapters loads.
+
+    Parameters
+    ----------
+    plain : nn.Module
+        As :func:`plain_model` made it.
+    exported : mapping of str to Tensor
+        What the method's ``export`` returned.
+
+    Raises
+    ------
+    StateError
+        The method exports too little.
+    """
+    wanted = plain.state_dict()
+    # BatchNorm's count of batches is kept nowhere, because nothing depends on it.
+    counts = {name: torch.zeros_like(array) for name, array in wanted.items() if name.endswith(UNUSED_BUFFER)}
+    arrays = {name: array for name, array in {**counts, **exported}.items() if name in wanted}
+    if models.is_adapted(plain):
+        plain.load_state_dict(arrays, strict=False)
+        # A method that adds adapters of its own exports the weights with all of them.
+        arrays = {name: exported.get(name, array) for name, array in models.merged(plain).items()}
+    else:
+        lacking = wanted.keys() - arrays.keys()
+        if lacking:
+            raise StateError(f"the method's export lacks {sorted(lacking)[0]!r}")
+    # safetensors writes no tensors that share memory, as tied weights do.
+    return {name: array.detach().cpu().contiguous().clone() for name, array in arrays.items()}
 
 
 def _layers_of_tied(model: nn.Module) -> list[dict[str, nn.Module]]:

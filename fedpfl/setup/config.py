@@ -87,6 +87,19 @@ class RunSettings:
     seed: int = setting(1, "Every random choice follows from it.", minimum=0)
     output_dir: str = setting("~/.fedpfl/runs", "Where run folders are made, on the server's machine.")
     state_dir: str = setting("~/.fedpfl/state", "Where a client keeps its personal arrays, on its own machine.")
+    device_models: str = setting(
+        "auto",
+        "Whether a client writes its whole personalised model on its own machine, below state-dir, after the last "
+        "round: auto: a device does, the clients of a simulation do not.",
+        choices=("auto", "always", "never"),
+    )
+    device_model_every: int = setting(
+        0,
+        "Rounds after which clients write their models as well; they are tested in these rounds. 0: only after the "
+        "last.",
+        minimum=0,
+    )
+    device_models_kept: int = setting(2, "Written models that a client keeps: the latest.", minimum=1)
     run_name: str = setting("", "Name of the run's folder; empty makes one from method, data set and time.")
     resume: bool = setting(False, "Continue the run called run-name after its last finished round.")
     wire_dtype: str = setting("float32", "Type in which arrays of floats travel.", choices=DTYPES)
@@ -139,7 +152,17 @@ class RunSettings:
     def evaluates_in(self, server_round: int) -> bool:
         """Return whether the clients are tested after a round."""
         due = self.evaluate_every > 0 and server_round % self.evaluate_every == 0
-        return due or server_round == self.num_server_rounds
+        return due or server_round == self.num_server_rounds or self._between(server_round)
+
+    def keeps_models_after(self, server_round: int) -> bool:
+        """Return whether clients that write their models do so after a round."""
+        # With early-stop any round with tests may be the last.
+        last = server_round == self.num_server_rounds or self.early_stop > 0
+        return self.device_models != "never" and (last or self._between(server_round))
+
+    def _between(self, server_round: int) -> bool:
+        every = self.device_model_every
+        return self.device_models != "never" and every > 0 and server_round % every == 0
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import pytest
 from deployment_parts import SECONDS, SETTINGS, disturbed, needs_mosquitto, wait_for
 from support import exported
 
+from fedpfl.client.device_model import load_model
 from fedpfl.launch.credentials import prepare
 from fedpfl.launch.superlink import free_port
 
@@ -56,6 +57,11 @@ def test_simulation_and_devices_give_the_same_bits(home, simulated, transport):
     devices = home.runs / "devices"
     for name in ("global.safetensors", *(f"personal/client-{client:05d}.safetensors" for client in range(3))):
         assert (devices / name).read_bytes() == (simulated / name).read_bytes(), name
+    for client in range(3):  # each device has put its own model together
+        model = next((home.path / ".fedpfl" / "state").glob(f"*/client-{client:05d}/model"))
+        exported = devices / "personal" / f"client-{client:05d}.safetensors"
+        assert (model / "round-000002.safetensors").read_bytes() == exported.read_bytes()
+        assert load_model(model).about["client"] == client
     log = (devices / "flower.log").read_text()
     # One query, two trainings and two tests of each client; none was answered by the ClientApp's own process.
     assert log.count("worker.sock answers") == 3 * 5

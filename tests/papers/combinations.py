@@ -34,6 +34,7 @@ YOUNGER = {
     "partition-seed": 0, "division-file": "", "min-clients": 0, "max-client-samples": 1_000_000,
     "update-norm-limit": 4.0, "robust-aggregation": "none", "robust-clip": 0.0, "robust-false-share": 0.2,
     "krum-clients": 0, "max-weight-share": 1.0, "fedreg-max-growth": 20.0,
+    "device-model-every": 0,
 }  # fmt: skip
 
 # Numbers that a table goes through step by step: what trains with the least and the greatest of them trains with those

@@ -1,0 +1,341 @@
+"""The personalised model that a client keeps on its own machine: what is written after a run, and what loads it.
+
+``state-dir/KEY/client-00003/model/`` holds two files a round. ``round-000012.json`` is one line that carries its own
+checksum: method, model, classes, shape and scaling of the input, and size and SHA-256 of the other file. That one is
+``round-000012.safetensors``, what `fedpfl export` writes of the client. If the method predicts with more than a plain
+model, it is ``round-000012.pt``, the forward pass as TorchScript. Nothing of it leaves the machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import warnings
+from math import prod
+from pathlib import Path
+from typing import Any, Callable, Iterator, Mapping, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .. import models
+from ..core.errors import DamagedFile, DataError, NoPlainModel, StateError
+from ..core.files import private_folder, write_atomically
+from ..core.stored import Stored, from_json_line, json_line, packed_arrays, read_arrays
+from ..data.datasets.npz import MOST_CLASSES, MOST_TOKENS
+from ..data.federation import scale
+from ..training.loop import predict
+from ..training.losses import CROSS_ENTROPY, KINDS, MULTI_LABEL
+from ..training.phase import Forward
+from .policy import require_room
+
+_jit: Any = torch.jit  # whose functions have no types
+
+FOLDER = "model"
+# What the second file holds, and how its name ends; without one there is no model.
+WEIGHTS, TORCHSCRIPT, NONE = "weights", "torchscript", "none"
+_ENDINGS = {WEIGHTS: ".safetensors", TORCHSCRIPT: ".pt", NONE: ""}
+# How inputs are brought to what the model takes.
+PIXELS, TOKENS, AS_IT_IS = "pixels", "tokens", "none"
+
+_FORMAT = 1
+_ROUND = re.compile(r"round-(\d{6,12})\.json")
+_HASH = re.compile(r"[0-9a-f]{64}")
+MOST_JSON_BYTES = 2**24
+MOST_INPUT = 2**24
+MOST_TEXT = 1000
+# TorchScript of a batch of two has to give what the model gives for batches of these sizes.
+_TRACED, _TRIED = 2, (1, 5)
+
+
+class LoadedModel(NamedTuple):
+    """A client's model in evaluation mode, and what is known of it.
+
+    Attributes
+    ----------
+    module : nn.Module
+        Maps a batch as the model takes it to logits or values; on the CPU.
+    about : dict
+        What the JSON file says: ``method``, ``model``, ``round``, ``class-names``, ``input-shape``, ``tested``, more.
+    """
+
+    module: nn.Module
+    about: dict[str, Any]
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Return the probabilities of the classes or labels, or the values of targets, shape (n, k).
+
+        Parameters
+        ----------
+        x : ndarray
+            Samples as a data set has them: images uint8 n×H×W×C, tokens n×length, other data floats.
+
+        Raises
+        ------
+        DataError
+            The samples are not of the shape that the model takes.
+        """
+        outputs = predict(self.module, self._inputs(x)).float()
+        if self.about["loss"] == CROSS_ENTROPY:
+            outputs = outputs.softmax(1)
+        elif self.about["loss"] == MULTI_LABEL:
+            outputs = outputs.sigmoid()
+        found: np.ndarray = outputs.numpy()
+        return found
+
+    def _inputs(self, x: np.ndarray) -> Tensor:
+        shape, scaling = tuple(self.about["input-shape"]), self.about["scaling"]
+        wanted = (*shape[1:], shape[0]) if scaling == PIXELS else shape
+        kind = {PIXELS: "uint8", TOKENS: "whole numbers", AS_IT_IS: "floats"}[scaling]
+        fits = {PIXELS: x.dtype == np.uint8, TOKENS: x.dtype.kind in "iu", AS_IT_IS: x.dtype.kind == "f"}[scaling]
+        if not x.size or x.shape[1:] != wanted or not fits:
+            raise DataError(f"samples are {_show(x.dtype, x.shape)}; the model takes {_show(kind, ('n', *wanted))}")
+        if scaling == TOKENS:
+            if x.min() < 0 or x.max() >= self.about["vocabulary"]:
+                raise DataError(f"tokens must be 0 … {self.about['vocabulary'] - 1}")
+            return torch.from_numpy(x.astype(np.int64))
+        if scaling == PIXELS:
+            return scale(torch.from_numpy(np.ascontiguousarray(x)).permute(0, 3, 1, 2))
+        return torch.from_numpy(x.astype(np.float32))
+
+
+def load_model(path: str | Path) -> LoadedModel:
+    """Return a model that a client has written on this machine.
+
+    Parameters
+    ----------
+    path : str or Path
+        One of its two files; or the folder ``model``, or ``client-…`` above it, for the latest one.
+
+    Raises
+    ------
+    StateError
+        There is no model, or a file of it is damaged.
+    NoPlainModel
+        The method left nothing that predicts; the error tells why.
+    ConfigError
+        The model is a user's own function, which cannot be imported here.
+    """
+    file = newest(Path(path).expanduser())
+    about = _read_about(file)
+    if about["kind"] == NONE:
+        raise NoPlainModel(f"{file}: there is no model: {about['why']}")
+    content = file.with_suffix(_ENDINGS[about["kind"]])
+    _require_written(content, about)
+    if about["kind"] == TORCHSCRIPT:
+        try:
+            return LoadedModel(_jit.load(str(content), map_location="cpu").eval(), about)
+        except (RuntimeError, ValueError) as error:
+            raise DamagedFile(content, str(error).partition("\n")[0]) from error
+    arrays = read_arrays(content)
+    # Every class and every token has at least one value of the model.
+    values = sum(array.size for array in arrays.values())
+    for key in ("num-classes", "vocabulary"):
+        if about[key] > values:
+            raise DamagedFile(file, f"{key} is {about[key]}, and the model has {values} values")
+    try:
+        return LoadedModel(
+            plain_module(about, {name: torch.from_numpy(array) for name, array in arrays.items()}), about
+        )
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:MOST_TEXT]
+        raise StateError(f"{content}: does not fit model {about['model']}: {reason}") from error
+
+
+def plain_module(about: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> nn.Module:
+    """Build the model without the method's changes, and load its arrays; ``RuntimeError`` if they do not fit."""
+    with torch.random.fork_rng(devices=[]):  # builders draw initial weights
+        plain = models.build(about["model"], tuple(about["input-shape"]), about["num-classes"], about["vocabulary"])
+    plain.load_state_dict(arrays)
+    return models.as_given(plain).eval()
+
+
+def newest(path: Path) -> Path:
+    """Return the JSON file of a model, the latest one in a folder.
+
+    Raises
+    ------
+    StateError
+        There is none.
+    """
+    if path.is_dir():
+        for folder in (path, path / FOLDER):
+            rounds = sorted(_rounds(folder)) if folder.is_dir() else []
+            if rounds:
+                return rounds[-1][1]
+        raise StateError(f"{path}: holds no model of a client (round-….json)")
+    file = path.with_suffix(".json")
+    if not file.is_file():
+        raise StateError(f"{path}: no such model")
+    return file
+
+
+def _rounds(folder: Path) -> Iterator[tuple[int, Path]]:
+    found = ((_ROUND.fullmatch(path.name), path) for path in folder.iterdir())
+    return ((int(match[1]), path) for match, path in found if match)
+
+
+def write_model(state: Path, about: Mapping[str, Any], content: Mapping[str, Tensor] | bytes | None, kept: int) -> Path:
+    """Write a model to a client's folder of state, and remove all but the latest ``kept``; return the JSON's path.
+
+    Parameters
+    ----------
+    state : Path
+        The client's folder.
+    about : mapping
+        What is known of the model.
+    content : mapping of str to Tensor, bytes, optional
+        The arrays of the plain model, or TorchScript; None: there is nothing that predicts.
+    kept : int
+        How many models stay.
+
+    Raises
+    ------
+    PolicyError
+        The device's policy has no room for it.
+    OSError
+        It cannot be written.
+    """
+    folder = state / FOLDER
+    file = folder / f"round-{about['round']:06d}.json"
+    kind = NONE if content is None else TORCHSCRIPT if isinstance(content, bytes) else WEIGHTS
+    data = b""
+    if isinstance(content, bytes):
+        data = content
+    elif content is not None:
+        data = packed_arrays({name: array.numpy() for name, array in content.items()})
+    written = {"bytes": len(data), "file-sha256": hashlib.sha256(data).hexdigest()}
+    line = json_line({"format": _FORMAT, **about, "kind": kind, **written}).encode()
+    require_room(len(data) + len(line))
+    private_folder(folder)
+    if not file.is_file() or file.read_bytes() != line:
+        # The line makes the other file count: no reader may take an old line for a new file.
+        file.unlink(missing_ok=True)
+        if kind != NONE:
+            write_atomically(file.with_suffix(_ENDINGS[kind]), data, private=True)
+        write_atomically(file, line, private=True)
+    for _, old in sorted(_rounds(folder))[:-kept]:
+        for path in (old, *(old.with_suffix(ending) for ending in _ENDINGS.values() if ending)):
+            path.unlink(missing_ok=True)
+    return file
+
+
+def traced(forward: Forward, model: nn.Module, x: Tensor) -> tuple[bytes | None, str]:
+    """Return a forward pass as TorchScript; or None, and why it cannot be.
+
+    Parameters
+    ----------
+    forward : callable
+        What predicts.
+    model : nn.Module
+        Its arrays are those of ``forward``.
+    x : Tensor
+        Some samples, to trace with and to compare.
+    """
+    x = x.repeat(_TRACED + max(_TRIED), *[1] * (x.dim() - 1))
+    buffer = io.BytesIO()
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            script = _jit.trace(_Predicts(model, forward).eval(), x[:_TRACED], check_trace=False)
+            _jit.save(script, buffer)
+            buffer.seek(0)
+            again = _jit.load(buffer, map_location="cpu")
+            for size in _TRIED:
+                expected, found = forward(x[-size:]).cpu(), again(x[-size:].cpu())
+                if not torch.allclose(expected, found, rtol=1e-3, atol=1e-4):
+                    return None, "TorchScript of it predicts something else"
+    except (RuntimeError, TypeError, ValueError) as error:
+        return None, f"TorchScript cannot hold it ({str(error).strip().partition(chr(10))[0][:200]})"
+    return buffer.getvalue(), ""
+
+
+class _Predicts(nn.Module):
+    """A forward pass as a module."""
+
+    def __init__(self, model: nn.Module, forward: Forward) -> None:
+        super().__init__()
+        self.model = model
+        self._pass = forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._pass(x)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= MOST_TEXT
+
+
+def _is_count(value: Any, most: float, least: int = 1) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _is_shape(value: Any) -> bool:
+    sizes = isinstance(value, list) and 1 <= len(value) <= 4 and all(_is_count(size, MOST_INPUT) for size in value)
+    return sizes and prod(value) <= MOST_INPUT
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= MOST_CLASSES and all(map(_is_text, value))
+
+
+_FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    "format": lambda value: value == _FORMAT,
+    "run": _is_text,
+    "round": lambda value: _is_count(value, 10**12),
+    "client": lambda value: _is_count(value, 10**9, 0),
+    "method": _is_text,
+    "model": _is_text,
+    "input-shape": _is_shape,
+    "num-classes": lambda value: _is_count(value, MOST_CLASSES),
+    "class-names": _are_names,
+    "vocabulary": lambda value: _is_count(value, MOST_TOKENS, 0),
+    "scaling": lambda value: value in (PIXELS, TOKENS, AS_IT_IS),
+    "loss": lambda value: isinstance(value, str) and value in KINDS,
+    "why": _is_text,
+    "kind": lambda value: isinstance(value, str) and value in _ENDINGS,
+    "bytes": lambda value: _is_count(value, 2**50, 0),
+    "file-sha256": lambda value: isinstance(value, str) and _HASH.fullmatch(value) is not None,
+    "tested": lambda value: isinstance(value, dict),
+}
+
+
+def _read_about(file: Path) -> Stored:
+    try:
+        with file.open("rb") as stream:
+            line = stream.read(MOST_JSON_BYTES + 1)
+    except OSError as error:
+        raise StateError(f"{file}: cannot be read ({error.strerror or error})") from error
+    if len(line) > MOST_JSON_BYTES:
+        raise DamagedFile(file, f"it has more than {MOST_JSON_BYTES} bytes")
+    about = from_json_line(line, file, "format")
+    for key, fits in _FIELDS.items():
+        if not fits(about[key]):
+            raise DamagedFile(file, f"{key} is {str(about[key])[:60]!r}")
+    shape, scaling = about["input-shape"], about["scaling"]
+    if (scaling == PIXELS and len(shape) != 3) or (scaling == TOKENS) != (about["vocabulary"] > 0):
+        raise DamagedFile(file, f"scaling is {scaling!r}")
+    if len(about["class-names"]) != about["num-classes"]:
+        raise DamagedFile(file, f"class-names has {len(about['class-names'])} names")
+    return about
+
+
+def _require_written(content: Path, about: Mapping[str, Any]) -> None:
+    """Raise unless a file has the size and the SHA-256 that the line says."""
+    try:
+        if content.stat().st_size != about["bytes"]:
+            raise DamagedFile(content, f"it has {content.stat().st_size} bytes, and {about['bytes']} were written")
+        found = hashlib.sha256()
+        with content.open("rb") as stream:
+            for block in iter(lambda: stream.read(2**20), b""):
+                found.update(block)
+    except OSError as error:
+        raise StateError(f"{content}: cannot be read ({error.strerror or error})") from error
+    if found.hexdigest() != about["file-sha256"]:
+        raise DamagedFile(content)
+
+
+def _show(kind: Any, shape: tuple[Any, ...]) -> str:
+    return f"{kind} {'×'.join(map(str, shape))}"

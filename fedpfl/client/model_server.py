@@ -1,0 +1,225 @@
+"""``fedpfl-worker serve``: a client's model behind HTTP on loopback, for programs of the same device.
+
+``POST /predict`` takes an image, or JSON ``{"inputs": […]}`` with samples as a data set has them; ``GET /health`` tells
+which model answers. A model that is written while it runs is used from the next request on. If that one is damaged, the
+one before it goes on answering.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import logging
+import os
+import socket
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Mapping, Sequence
+
+import numpy as np
+
+from ..core.errors import DataError, FedpflError, StateError
+from .device_model import AS_IT_IS, PIXELS, TOKENS, LoadedModel, load_model, newest
+from .predict import answers, read_image
+from .worker import end_at_signals
+
+logger = logging.getLogger("fedpfl.client.model_server")
+
+LOOPBACK = "127.0.0.1"
+PORT = 8077
+MOST_BYTES = 2**23
+# Requests that are answered at the same time; each has a thread. More of them wait in the socket's queue.
+MOST_REQUESTS = 8
+SILENT_SECONDS = 10.0
+BLOCK = 2**16
+_TYPES = {PIXELS: np.uint8, TOKENS: np.int64, AS_IT_IS: np.float32}
+
+
+class ModelServer(ThreadingHTTPServer):
+    """Answers with the latest model of a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        A client's folder ``model``, or the one above it.
+    port : int
+        Where to listen on loopback; 0: any free one.
+    most_bytes : int
+        What the body of a request may have.
+
+    Raises
+    ------
+    FedpflError
+        The port is taken.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path, port: int = PORT, most_bytes: int = MOST_BYTES) -> None:
+        self.folder, self.most_bytes = folder, most_bytes
+        self.lock = threading.Lock()
+        self.problem = ""
+        self._free = threading.BoundedSemaphore(MOST_REQUESTS)
+        self._seen: tuple[object, ...] = ()
+        self._model: LoadedModel | None = None
+        try:
+            super().__init__((LOOPBACK, port), _Handler)
+        except OSError as error:
+            raise FedpflError(f"port {port} of {LOOPBACK} cannot be had: {error.strerror}") from error
+
+    def model(self) -> LoadedModel:
+        """Return the latest model that can be read; to be called with the lock.
+
+        Raises
+        ------
+        FedpflError
+            There is none.
+        """
+        try:
+            file = newest(self.folder)
+            found = file.stat()
+            seen = file, found.st_ino, found.st_mtime_ns, found.st_size
+            if seen != self._seen:
+                self._model, self.problem = load_model(file), ""
+                self._seen = seen
+                logger.info("round %d of %s answers", self._model.about["round"], self._model.about["run"])
+        except (FedpflError, OSError) as error:  # OSError: the file has just been replaced
+            if str(error) != self.problem:
+                logger.warning("%s", error)
+            self.problem = str(error)
+        if self._model is None:
+            raise StateError(self.problem)
+        return self._model
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start a thread for a request, when one is free."""
+        self._free.acquire()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a request."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log in one line that a peer went away; another error with its traceback."""
+        error = sys.exc_info()[1]
+        if isinstance(error, (ConnectionError, socket.timeout)):
+            logger.info("a request was dropped: %s", error)
+        else:
+            logger.exception("a request failed")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request a connection."""
+
+    server: ModelServer
+    timeout = SILENT_SECONDS
+
+    def do_GET(self) -> None:
+        if self.path != "/health":
+            self._answer(404, {"error": "there are GET /health and POST /predict"})
+            return
+        try:
+            with self.server.lock:
+                about, problem = self.server.model().about, self.server.problem
+        except FedpflError as error:
+            self._answer(503, {"status": "no model", "error": str(error)})
+            return
+        told = {key: about[key] for key in ("run", "round", "client", "method", "model", "input-shape", "tested")}
+        self._answer(200, {"status": "ok", **told, **({"error": problem} if problem else {})})
+
+    def do_POST(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        if self.path != "/predict":
+            self._answer(404, {"error": "there are GET /health and POST /predict"})
+        elif not (length.isascii() and length.isdigit() and len(length) < 20):
+            self._answer(411, {"error": "Content-Length must be the number of bytes"})
+        elif int(length) > self.server.most_bytes:
+            self._answer(413, {"error": f"a request may have {self.server.most_bytes} bytes"})
+            self._drop(int(length))
+        else:
+            body = self.rfile.read(int(length))
+            if len(body) == int(length):
+                self._predict(body)
+
+    def _predict(self, body: bytes) -> None:
+        try:
+            with self.server.lock:
+                model = self.server.model()
+                found = answers(model, self._inputs(body, model.about))
+        except DataError as error:
+            self._answer(400, {"error": str(error)})
+        except FedpflError as error:
+            self._answer(503, {"error": str(error)})
+        else:
+            self._answer(200, {"run": model.about["run"], "round": model.about["round"], "predictions": found})
+
+    def _inputs(self, body: bytes, about: Mapping[str, Any]) -> np.ndarray:
+        if self.headers.get("Content-Type", "").startswith("image/"):
+            return read_image(io.BytesIO(body), "the image", about)
+        kind = _TYPES[about["scaling"]]
+        try:
+            given = json.loads(body)
+            x = np.asarray(given["inputs"] if isinstance(given, dict) else given)
+        except (ValueError, KeyError, RecursionError) as error:
+            raise DataError(f'the body must be an image, or JSON {{"inputs": […]}}: {error}') from error
+        if x.dtype.kind not in ("iu" if about["scaling"] != AS_IT_IS else "iuf"):
+            raise DataError(f"inputs must be samples of one shape, of numbers that {kind.__name__} holds")
+        if about["scaling"] == PIXELS and x.size and (x.min() < 0 or x.max() > 255):
+            raise DataError("inputs must be pixels, 0 … 255")
+        x = x.astype(kind)
+        if not np.isfinite(x).all():
+            raise DataError("inputs hold a value that is not finite")
+        return x
+
+    def _answer(self, status: int, content: Mapping[str, Any]) -> None:
+        body = json.dumps(content, ensure_ascii=False).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _drop(self, length: int) -> None:
+        """Read on, within the limit: a peer that is still sending would not see the answer."""
+        left = min(length, self.server.most_bytes)
+        while left > 0:
+            block = self.rfile.read(min(left, BLOCK))
+            if not block:
+                return
+            left -= len(block)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        logger.info(format, *arguments)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Carry out ``fedpfl-worker serve``."""
+    parser = argparse.ArgumentParser(
+        prog="fedpfl-worker serve", description="Serve the model that a client has written, on loopback."
+    )
+    parser.add_argument("--model", metavar="FOLDER", required=True, help="the folder `model` of a client's state")
+    parser.add_argument("--port", type=int, default=PORT, help=f"{PORT} by default; 0: any free one")
+    parser.add_argument("--most-bytes", type=int, default=MOST_BYTES, help=f"of a request; {MOST_BYTES} by default")
+    given = parser.parse_args(arguments)
+    if not 0 <= given.port < 2**16 or not 0 < given.most_bytes <= 2**31:
+        parser.error("--port must be 0 … 65535, and --most-bytes 1 … 2147483648")
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
+    end_at_signals()
+    try:
+        server = ModelServer(Path(given.model).expanduser(), given.port, given.most_bytes)
+    except FedpflError as error:
+        sys.exit(f"error: {error}")
+    with server.lock:
+        try:
+            server.model()
+        except FedpflError as error:  # it may come later
+            logger.warning("no model yet: %s", error)
+    logger.info("ready at http://%s:%d, process %d", LOOPBACK, server.server_address[1], os.getpid())
+    server.serve_forever()

@@ -1,0 +1,150 @@
+"""``fedpfl-worker predict``: what a client's model says of files, a line of JSON for each sample."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from math import prod
+from pathlib import Path
+from typing import IO, Any, Dict, Mapping, Sequence
+
+import numpy as np
+
+from ..core.errors import DataError, FedpflError
+from ..data.datasets.folder import IMAGE_SUFFIXES
+from ..data.datasets.npz import read_arrays, samples_of
+from ..data.datasets.places import need
+from ..training.losses import CROSS_ENTROPY, MULTI_LABEL
+from .device_model import PIXELS, LoadedModel, load_model
+
+# A sample's answer, as it is written in JSON.
+Answer = Dict[str, Any]
+
+
+def answers(model: LoadedModel, x: np.ndarray) -> list[Answer]:
+    """Return what a model says of samples: class and probabilities, labels and probabilities, or values.
+
+    Raises
+    ------
+    DataError
+        The samples are not what the model takes.
+    """
+    names, loss = model.about["class-names"], model.about["loss"]
+    found: list[Answer] = []
+    for row in model.predict(x).astype(np.float64):
+        numbers = dict(zip(names, row.tolist()))
+        if loss == CROSS_ENTROPY:
+            at = int(row.argmax())
+            found.append({"class": names[at], "number": at, "probabilities": numbers})
+        elif loss == MULTI_LABEL:
+            found.append({"labels": [name for name, p in numbers.items() if p > 0.5], "probabilities": numbers})
+        else:
+            found.append({"values": row.tolist()})
+    return found
+
+
+def read_samples(path: Path, about: Mapping[str, Any], ignored: Sequence[str] = ()) -> np.ndarray:
+    """Return the samples of an image, an npz file (``x`` or ``x_test``) or a table with a line of names (``.csv``).
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    about : mapping
+        What is known of the model.
+    ignored : sequence of str
+        Columns of a table that are no features.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, or holds something else.
+    """
+    suffix = path.suffix.lower()
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    if suffix in IMAGE_SUFFIXES:
+        with path.open("rb") as file:
+            return read_image(file, str(path), about)
+    if suffix == ".npz":
+        arrays = read_arrays(path, ("x",))
+        key = next((key for key in ("x", "x_test") if key in arrays), None)
+        if key is None:
+            raise DataError(f"{path}: has neither an array x nor x_test")
+        return samples_of(arrays[key], f"{path}: {key}", about["vocabulary"], planes=True)
+    if suffix == ".csv":
+        return _read_table(path, about["input-shape"], ignored)
+    raise DataError(f"{path}: must be an image ({', '.join(IMAGE_SUFFIXES)}), .npz or .csv")
+
+
+def read_image(file: IO[bytes], where: str, about: Mapping[str, Any]) -> np.ndarray:
+    """Return an image of the model's size as uint8 1×H×W×C; its size is checked before it is decoded.
+
+    Raises
+    ------
+    DataError
+        It cannot be read, or is of another size, or the model takes no images of 8 bits.
+    """
+    if about["scaling"] != PIXELS:
+        raise DataError(f"{where}: the model takes arrays and no images")
+    channels, height, width = about["input-shape"]
+    pillow = need("PIL.Image", "Pillow", where)
+    try:
+        with pillow.open(file) as image:
+            if image.size != (width, height):
+                size = "×".join(map(str, image.size))
+                raise DataError(f"{where}: is {size} pixels; the model takes {width}×{height}")
+            if channels == 1 and image.mode not in ("1", "L"):
+                raise DataError(f"{where}: is in colour; the model takes grey images")
+            if channels not in (1, 3) or image.mode.startswith(("I", "F")):
+                raise DataError(f"{where}: mode {image.mode} does not give {channels} channels of 8 bits")
+            pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"), np.uint8)
+    except (OSError, SyntaxError, ValueError, EOFError, pillow.DecompressionBombError) as error:
+        raise DataError(f"{where}: not a readable image: {error}") from error
+    return pixels.reshape(1, height, width, channels)
+
+
+def _read_table(path: Path, shape: Sequence[int], ignored: Sequence[str]) -> np.ndarray:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            names, *rows = list(csv.reader(file)) or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    for name in ignored:
+        if name not in names:
+            raise DataError(f"{path}: has no column {name!r}")
+    used = [at for at, name in enumerate(names) if name not in ignored]
+    if len(used) != prod(shape):
+        raise DataError(f"{path}: has {len(used)} columns of features; the model takes {prod(shape)}")
+    found = np.empty((len(rows), len(used)), np.float32)
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(names):
+            raise DataError(f"{path}, line {number}: has {len(row)} values, and the first line has {len(names)}")
+        try:
+            found[number - 2] = [float(row[at]) for at in used]
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: {error}") from error
+    return samples_of(found, str(path)).reshape(len(rows), *shape)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Carry out ``fedpfl-worker predict``."""
+    parser = argparse.ArgumentParser(
+        prog="fedpfl-worker predict", description="Predict with the model that a client has written on this machine."
+    )
+    parser.add_argument("model", metavar="MODEL", help="the folder `model` of a client's state, or a file in it")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="images, .npz (x or x_test) or .csv")
+    parser.add_argument(
+        "--ignore-columns", metavar="NAMES", default="", help="columns of a .csv that are no features, by commas"
+    )
+    given = parser.parse_args(arguments)
+    ignored = [name for name in given.ignore_columns.split(",") if name]
+    try:
+        model = load_model(given.model)
+        for file in given.files:
+            for number, answer in enumerate(answers(model, read_samples(Path(file), model.about, ignored))):
+                print(json.dumps({"file": file, "sample": number, **answer}, ensure_ascii=False))
+    except FedpflError as error:
+        sys.exit(f"error: {error}")

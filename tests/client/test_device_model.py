@@ -1,0 +1,243 @@
+"""The model that a client keeps: the bits of `fedpfl export`, the accuracy that it notes, and damaged files."""
+
+import shutil
+import stat
+
+import numpy as np
+import pytest
+import torch
+from support import FEW_SAMPLES, LocalGrid, federation, quick, run_federation
+
+import fedpfl
+from fedpfl.client.device_model import load_model, traced, write_model
+from fedpfl.client.state import ClientState
+from fedpfl.core.errors import DamagedFile, DataError, NoPlainModel, StateError
+from fedpfl.core.stored import from_json_line, json_line
+from fedpfl.data.federation import federated_data
+from fedpfl.methods import methods
+from fedpfl.results.export import personal_models, trained_model
+from fedpfl.setup.config import Config
+
+CLIENTS = 2
+# The gate computes other weights for each batch, by PyTorch's call with other parameters, which cannot be traced.
+WITHOUT = {"pfedgate"}
+# The server keeps a head for each client; `fedpfl export` finds neither one model of all nor clients' models.
+NOT_EXPORTED = {"fedpac"}
+
+
+def kept(tmp_path, method, grid=LocalGrid, **settings):
+    """Run a federation whose clients have a state folder each, and return its folder and the folders of state."""
+    given = {"num_server_rounds": 2, "local_epochs": 2, "threads": 1, "device_models": "always", **FEW_SAMPLES}
+    values = federation(tmp_path, CLIENTS, method=method, **{**given, **quick(method), **settings})
+
+    class Apart(grid):
+        def answer(self, kind, payload, node_config):
+            mine = {**self.run_config, "state-dir": str(tmp_path / f"device-{node_config['partition-id']}")}
+            shared, self.run_config = self.run_config, mine
+            try:
+                return super().answer(kind, payload, node_config)
+            finally:
+                self.run_config = shared
+
+    folder = run_federation(Apart(CLIENTS, values), values)
+    return folder, [next((tmp_path / f"device-{client}").glob("*/client-*"), None) for client in range(CLIENTS)]
+
+
+def correct(model, config, client):
+    """Return how many of a client's test samples a loaded model predicts right, given as files have them."""
+    data = federated_data(config.data, CLIENTS, config.run.seed)
+    arrays = data.arrays(client)
+    return int((model.predict(arrays["x_test"]).argmax(1) == arrays["y_test"]).sum())
+
+
+@pytest.mark.parametrize("method", methods())
+def test_a_device_s_model_is_the_exported_one_and_has_the_accuracy_that_it_notes(tmp_path, method):
+    folder, devices = kept(tmp_path, method)
+    config = Config.parse(folder.config())
+    for client, device in enumerate(devices):
+        if method in WITHOUT:
+            with pytest.raises(NoPlainModel, match=f"round-000002.json: there is no model: {method} .*TorchScript"):
+                load_model(device)
+            continue
+        model = load_model(device)
+        assert (model.about["method"], model.about["round"], model.about["client"]) == (method, 2, client)
+        assert model.about["run"] == folder.task()["state_key"]
+        assert correct(model, config, client) == model.about["tested"]["correct"]
+        assert model.about["tested"]["samples"] == len(federated_data(config.data, CLIENTS, 3).test(client).y)
+        if model.about["kind"] == "weights" and method not in NOT_EXPORTED:
+            assert same_as_exported(tmp_path, folder, client, device, model.module)
+        if model.about["kind"] == "torchscript":  # of what was tested, adapted or not
+            tested = model.about["tested"]
+            assert model.about["why"]
+            assert tested["correct"] / tested["samples"] == folder.metrics()[-1]["personalised"]["each"][str(client)]
+
+
+def same_as_exported(tmp_path, folder, client, device, module):
+    """Return whether a module is what `fedpfl export` makes where shared and personal arrays are on one machine."""
+    there = ClientState(tmp_path / "state", folder.task()["state_key"], client).folder
+    shutil.copytree(device, there)
+    exported = dict(personal_models(folder, [client]))
+    if not exported:  # one model of all, and the run's own file has it
+        exported = {client: trained_model(folder).state_dict()}
+    arrays = module.state_dict()
+    return exported[client].keys() == arrays.keys() and all(
+        torch.equal(arrays[name], array) for name, array in exported[client].items()
+    )
+
+
+def one(tmp_path, **settings):
+    """Return the folder of client 0's state after a run of two rounds."""
+    return kept(tmp_path, "fedper", **settings)[1][0] / "model"
+
+
+def test_only_this_user_can_read_it_and_the_latest_are_kept(tmp_path):
+    folder = one(tmp_path, num_server_rounds=4, evaluate_every=0, device_model_every=1, device_models_kept=3)
+    names = [f"round-00000{number}.{ending}" for number in (2, 3, 4) for ending in ("json", "safetensors")]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+    assert load_model(folder).about["round"] == 4
+    assert load_model(folder / "round-000002.safetensors").about["round"] == 2
+
+
+def test_devices_write_it_and_simulations_do_not(tmp_path):
+    class Devices(LocalGrid):
+        def answer(self, kind, payload, node_config):
+            payload.config.update({"in-turn": True} if kind == "query" else {})
+            return super().answer(kind, payload, node_config)
+
+    for place, grid, given, written in (
+        ("devices", Devices, {"device_models": "auto"}, True),
+        ("simulated", LocalGrid, {"device_models": "auto"}, False),
+        ("never", Devices, {"device_models": "never", "device_model_every": 1}, False),
+    ):
+        _, devices = kept(tmp_path / place, "fedper", grid, **given)
+        assert [(device / "model").is_dir() for device in devices] == [written] * CLIENTS
+
+
+def test_the_run_has_the_same_bits_with_and_without_it(tmp_path):
+    found = []
+    for choice in ("never", "always"):
+        settings = {"device_models": choice, "tune_epochs": 1, "evaluate_every": 1, "num_server_rounds": 3}
+        folder, _ = kept(tmp_path / choice, "fedavg", early_stop=9, validation_fraction=0.2, **settings)
+        lines = [{k: v for k, v in line.items() if not k.startswith("seconds")} for line in folder.metrics()]
+        found.append((folder.checkpoint()[1]["shared"].tobytes(), lines))
+    assert found[0] == found[1]
+
+
+def test_class_names_follow_the_client_s_own_numbering(tmp_path):
+    rng = np.random.default_rng(0)
+    x, names = rng.normal(size=(200, 4)).astype(np.float32), np.array(["ash", "birch", "elm", "oak"])
+    np.savez(tmp_path / "trees.npz", x=x, y=np.arange(200) % 4, classes=names)
+    given = {"dataset": "npz", "data": str(tmp_path / "trees.npz"), "model": "mlp", "permute_labels": True}
+    folder, devices = kept(tmp_path, "fedper", **given)
+    config = Config.parse(folder.config())
+    data = federated_data(config.data, CLIENTS, config.run.seed)
+    for client, device in enumerate(devices):
+        about = load_model(device).about
+        mine, theirs = data.test(client).y.tolist(), data.arrays(client)["y_test"]
+        assert [about["class-names"][label] for label in mine] == names[theirs].tolist()
+        assert about["scaling"] == "none"
+
+
+def test_a_failed_write_does_not_cost_the_round(tmp_path, monkeypatch, caplog):
+    def full(*arguments):
+        raise OSError(28, "No space left on device", "round-000002.json")
+
+    monkeypatch.setattr("fedpfl.client.engine.write_model", full)
+    folder, _ = kept(tmp_path, "fedper")
+    assert not folder.metrics()[-1].get("failed")
+    assert "client 1: its model was not written: [Errno 28] No space left on device" in caplog.text
+
+
+def test_a_method_whose_export_does_not_fit_costs_no_round(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedpfl.methods.fedper.FedPer.export", lambda self, model: {})
+    folder, devices = kept(tmp_path, "fedper")
+    assert not folder.metrics()[-1].get("failed")
+    about = load_model(devices[0]).about
+    assert about["kind"] == "torchscript"
+    assert "fedper exports no plain model: StateError: the method's export lacks 'base." in about["why"]
+
+
+def test_adapters_and_frozen_arrays_are_in_it(tmp_path):
+    folder, devices = kept(tmp_path, "fedavg", trainable="head")
+    for client, device in enumerate(devices):
+        assert same_as_exported(tmp_path, folder, client, device, load_model(device).module)
+
+
+def rewritten(file, **changes):
+    """Replace entries of the JSON, with a right checksum."""
+    about = dict(from_json_line(file.read_bytes(), file, "format"))
+    file.write_text(json_line({**about, **changes}))
+
+
+def test_damaged_files_are_refused_in_one_line(tmp_path):
+    folder = one(tmp_path)
+    about, weights = folder / "round-000002.json", folder / "round-000002.safetensors"
+    line, content = about.read_bytes(), weights.read_bytes()
+    middle = len(content) // 2
+    for damaged in (content[:-1], b"", content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]):
+        weights.write_bytes(damaged)
+        refused(folder, r"round-000002\.safetensors: is damaged or was changed")
+    weights.unlink()
+    refused(folder, r"round-000002\.safetensors: cannot be read \(No such file")
+    weights.write_bytes(content)
+    for damaged in (line[:50], b"", b"{}", line.replace(b"fedper", b"fedavg"), b"\xff" * 80):
+        about.write_bytes(damaged)
+        refused(folder, r"round-000002\.json: is damaged or was changed")
+    for key, value in (
+        ("num-classes", 10**9), ("num-classes", 50_000), ("num-classes", "10"), ("input-shape", [2**20, 2**20]),
+        ("input-shape", [1]), ("input-shape", []), ("class-names", ["a"]), ("class-names", [1] * 10),
+        ("kind", "pickle"),
+        ("kind", []), ("loss", "x"), ("bytes", -1), ("vocabulary", 7), ("file-sha256", "0"), ("model", None),
+        ("format", 2), ("scaling", "tokens"),
+    ):  # fmt: skip
+        about.write_bytes(line)
+        rewritten(about, **{key: value, **({"class-names": ["a"] * 50_000} if value == 50_000 else {})})
+        named = "scaling" if key == "vocabulary" or value == [1] else key
+        refused(folder, rf"round-000002\.json: is damaged or was changed.*{named}")
+    about.write_bytes(line)
+    rewritten(about, model="resnet8")
+    with pytest.raises(StateError, match=r"round-000002\.safetensors: does not fit model resnet8"):
+        load_model(folder)
+    with pytest.raises(StateError, match="holds no model of a client"):
+        load_model(tmp_path)
+    with pytest.raises(StateError, match="no such model"):
+        load_model(tmp_path / "nothing.json")
+
+
+def refused(folder, words):
+    with pytest.raises(StateError, match=words) as raised:
+        load_model(folder)
+    assert "\n" not in str(raised.value)
+
+
+def test_damaged_torchscript_is_refused(tmp_path):
+    folder = write_model(
+        tmp_path, {**load_model(one(tmp_path / "run")).about, "why": "a test"}, b"no archive", 1
+    ).parent
+    with pytest.raises(DamagedFile, match=r"round-000002\.pt: is damaged"):
+        load_model(folder)
+
+
+def test_what_cannot_be_traced_is_told(tmp_path):
+    model = torch.nn.Linear(3, 2)
+    content, reason = traced(lambda x: model(x) * len(x), model, torch.ones(1, 3))
+    assert (content, reason) == (None, "TorchScript of it predicts something else")
+    content, reason = traced(lambda x: str(x), model, torch.ones(1, 3))
+    assert content is None
+    assert reason.startswith("TorchScript cannot hold it (")
+
+
+def test_samples_of_another_kind_are_refused(tmp_path):
+    model = load_model(one(tmp_path))
+    with pytest.raises(DataError, match="samples are float32 1×8×8×1; the model takes uint8 n×8×8×1"):
+        model.predict(np.zeros((1, 8, 8, 1), np.float32))
+    with pytest.raises(DataError, match="samples are uint8 1×8×9×1"):
+        model.predict(np.zeros((1, 8, 9, 1), np.uint8))
+
+
+def test_loading_leaves_the_random_numbers_of_the_caller(tmp_path):
+    folder, state = one(tmp_path), torch.random.get_rng_state()
+    assert fedpfl.load_model(folder).about["round"] == 2
+    assert torch.equal(state, torch.random.get_rng_state())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from io import StringIO
 from os import PathLike
@@ -13,6 +13,7 @@ from ..analysis.figure import Lines
 from ..core import parts
 from ..core.errors import ConfigError, FedpflError
 from ..data import fetch
+from ..engine.listener import Listener
 from ..launch.plan import Plan, prepare
 from ..launch.progress import display
 from ..launch.simulation import carry_out
@@ -141,6 +142,7 @@ def run(
     workers: int | None = None,
     clients_per_gpu: int = 4,
     resume: str | PathLike[str] | Run | None = None,
+    callbacks: Sequence[Listener] = (),
     quiet: bool = False,
     **settings: Any,
 ) -> Run:
@@ -166,6 +168,8 @@ def run(
         Clients that share a GPU at the same time (``device="cuda"``).
     resume : str, path or Run, optional
         Resume this run, with its settings.
+    callbacks : sequence of Listener
+        Follow the run on the server, in this order, after fedpfl's own.
     quiet : bool
         Show no progress.
     **settings
@@ -187,6 +191,7 @@ def run(
     -----
     The settings start from the package's defaults, and not from those of an app in this folder.
     """
+    require_listeners(callbacks)
     objects = _objects(method, model, dataset, data)
     with ExitStack() as stack:
         values = {key.replace("_", "-"): _plain(value) for key, value in settings.items() if value is not None}
@@ -205,7 +210,7 @@ def run(
         try:
             with redirect_stderr(StringIO()) if quiet else ExitStack():
                 fetch(plan.config.data)
-            carry_out(plan, shown, workers, clients_per_gpu)
+            carry_out(plan, shown, workers, clients_per_gpu, callbacks)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_interrupted(plan)) from None
     return Run(plan.folder, objects)
@@ -251,6 +256,14 @@ def report(runs: list[Run], path: str | PathLike[str], title: str) -> Path:
         except OSError as error:
             raise ConfigError("path", str(error.filename or page), f"cannot be written ({error.strerror})") from error
     return page.absolute()
+
+
+def require_listeners(callbacks: Sequence[Any]) -> None:
+    """Raise :class:`ConfigError` for a callback that is no :class:`fedpfl.Listener`."""
+    for callback in [callbacks] if not isinstance(callbacks, Sequence) else callbacks:
+        if not isinstance(callback, Listener):
+            hint = "; give an instance, not the class" if isinstance(callback, type) else ""
+            raise ConfigError("callbacks", parts.article(callback), f"must be a list of fedpfl.Listener objects{hint}")
 
 
 def _objects(method: Any, model: Any, dataset: Any, data: Any) -> dict[str, object]:

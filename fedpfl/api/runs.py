@@ -195,8 +195,9 @@ def run(
     objects = _objects(method, model, dataset, data)
     with ExitStack() as stack:
         values = {key.replace("_", "-"): _plain(value) for key, value in settings.items() if value is not None}
+        before = _stored_texts(resume, values)
         for kind, thing in objects.items():
-            values[kind] = stack.enter_context(parts.given(kind, thing))
+            values[kind] = stack.enter_context(parts.given(kind, thing, before.get(kind, "")))
         texts = {"method": method, "model": model, "dataset": dataset, "data": data}
         values.update({key: _plain(text) for key, text in texts.items() if isinstance(text, (str, PathLike))})
         if isinstance(resume, Run):
@@ -212,7 +213,7 @@ def run(
                 fetch(plan.config.data)
             carry_out(plan, shown, workers, clients_per_gpu, callbacks)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(_interrupted(plan)) from None
+            raise KeyboardInterrupt(_interrupted(plan, objects)) from None
     return Run(plan.folder, objects)
 
 
@@ -285,7 +286,23 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and not isinstance(value, (bool, int, float, str)) else value
 
 
-def _interrupted(plan: Plan) -> str:
+def _stored_texts(resume: str | PathLike[str] | Run | None, values: Mapping[str, Any]) -> dict[str, str]:
+    """Return under which texts the run that is resumed knows its Python objects."""
+    if resume is None:
+        return {}
+    root = Path(str(values.get("output-dir", RunSettings.output_dir)))
+    config = (resume._folder if isinstance(resume, Run) else find_run(str(resume), root)).config()
+    texts = {kind: str(config[kind]) for kind in parts.GROUPS}
+    return {kind: text for kind, text in texts.items() if text.startswith(f"{parts.PYTHON}:")}
+
+
+def _interrupted(plan: Plan, objects: Mapping[str, object]) -> str:
     if plan.folder.resumable and not plan.has_finished():
-        return f"the run was interrupted; go on with it: fedpfl.run(resume={str(plan.folder.path)!r})"
+        given, config = [f"resume={str(plan.folder.path)!r}"], plan.run_config()
+        for kind, thing in objects.items():
+            if str(config[kind]).startswith(f"{parts.PYTHON}:"):
+                name, argument = str(getattr(thing, "__name__", "")), "data" if kind == "dataset" else kind
+                given.append(f"{argument}={name if name.isidentifier() else argument}")
+        same = ", with the same objects" if len(given) > 1 else ""
+        return f"the run was interrupted; go on with it{same}: fedpfl.run({', '.join(given)})"
     return "the run was interrupted"

@@ -29,6 +29,7 @@ from ..setup.config import Config
 from ..training.device import require_device
 from ..training.loop import Score, evaluate, run_phase
 from ..training.phase import Forward, Phase
+from ..training.schedule import rate_factor
 from . import policy
 from .number import clients_of, own_data_path, stored_number, unnumbered
 from .state import ClientState
@@ -219,10 +220,12 @@ class Engine:
         if phases:
             # Dropout draws from torch's own generator; the batches have theirs.
             self.seed(local, purpose)
+        # A model is tested as it was before round 1, too.
+        factor = rate_factor(self.config.training, max(1, local.round), self.config.run.num_server_rounds)
         return [
             run_phase(
                 self.model, phase, local.samples, self.config.training,
-                generator(local.seed, purpose, local.client, local.round, place),
+                generator(local.seed, purpose, local.client, local.round, place), factor,
             )
             for place, phase in enumerate(phases)
         ]  # fmt: skip

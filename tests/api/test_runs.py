@@ -222,8 +222,8 @@ def test_a_sweep_runs_each_point_once(elsewhere):
     before = [run.path.stat().st_mtime_ns for run in found.runs]
     again = fedpfl.sweep({"learning_rate": [0.1, 0.01]}, **given)
     assert [run.path.stat().st_mtime_ns for run in again.runs] == before
-    with pytest.raises(fedpfl.ConfigError, match="each run of a sweep is a process of its own"):
-        fedpfl.sweep({"learning_rate": [0.1]}, **{**given, "model": lambda: nn.Linear(64, 10)})
+    with pytest.raises(fedpfl.ConfigError, match="jobs = 2: must be 1 with callbacks or Python objects"):
+        fedpfl.sweep({"learning_rate": [0.1]}, jobs=2, **{**given, "model": lambda: nn.Linear(64, 10)})
 
 
 def test_a_sweep_finds_parts_of_this_folder_and_knows_when_they_have_changed(elsewhere):

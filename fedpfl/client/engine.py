@@ -26,6 +26,7 @@ from ..data.federation import FederatedData, Samples, federated_data, own_data
 from ..methods.base import LocalRound, common_model
 from ..setup.assembly import assemble, extras_of, mean_model_layout
 from ..setup.config import Config
+from ..training.augment import NO_AUGMENTATION
 from ..training.device import require_device
 from ..training.loop import Score, evaluate, run_phase
 from ..training.phase import Forward, Phase
@@ -400,6 +401,9 @@ def _make_engine(config: Config, nodes: int, path: str, client: int) -> Engine:
 
 def _require_fitting(config: Config, data: FederatedData) -> None:
     """Refuse a loss for classes where the data have targets, and the other way round."""
+    if config.training.augmentation != NO_AUGMENTATION and len(data.input_shape) != 3:
+        allowed = f"must be none for {data.name}, whose samples are no images"
+        raise ConfigError("augmentation", config.training.augmentation, allowed)
     loss = config.training.loss
     if config.training.kind.classes == data.has_targets:
         has = "numbers as targets" if data.has_targets else "classes"

@@ -188,11 +188,8 @@ class Config:
             allowed = f"must be above 0 for {needing}"
             raise ConfigError("validation-fraction", data.validation_fraction, allowed)
         if training.label_smoothing and (training.loss != CROSS_ENTROPY or "loss" in own.refuses):
-            what = (
-                f"loss = {training.loss}"
-                if training.loss != CROSS_ENTROPY
-                else f"{method.name}, which has its own loss"
-            )
+            has_own = training.loss == CROSS_ENTROPY
+            what = f"{method.name}, which has its own loss" if has_own else f"loss = {training.loss}"
             raise ConfigError("label-smoothing", training.label_smoothing, f"must be 0 for {what}")
         trainable = s.parse(TrainableSettings, values)
         given = {"personal-head": run.personal_head, "trainable": trainable.trainable, "loss": training.loss}

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from ..core.frozen import stands_still
 from ..data.federation import Samples
+from .augment import NO_AUGMENTATION, flip_crop
 from .batches import batch_sizes
 from .device import step_precision
 from .losses import CROSS_ENTROPY, KINDS
@@ -51,7 +52,8 @@ def run_phase(
     """Train a model in place through one phase; return the mean loss over the samples that took part, or 0.
 
     The loss is without the penalty, and a mean whatever ``batch-loss`` is. ``rng`` decides the order of the samples,
-    which are those of ``phase.data`` if it has any. Learning rates are multiplied by ``factor``. A model with convolutions should be in the format channels_last.
+    which are those of ``phase.data`` if it has any, and how they are augmented. Learning rates are multiplied by
+    ``factor``. A model with convolutions should be in the format channels_last.
     """
     settings = phase.adjusted(settings)
     x, y = phase.data if phase.data is not None else samples
@@ -76,6 +78,8 @@ def run_phase(
     with phase.during(model), only_training, statistics as norms:
         for of_epoch in epochs:
             for batch in _batches(x, y, of_epoch, rng):
+                if settings.augmentation != NO_AUGMENTATION and phase.learning_rate != 0:
+                    batch = batch._replace(x=flip_crop(batch.x, rng))
                 # One sample has no variance to normalise by: BatchNorm uses its running statistics for it.
                 lone = len(batch.y) == 1 and bool(norms)
                 if lone:

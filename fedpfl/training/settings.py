@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..core.settings import setting
+from .augment import AUGMENTATIONS
 from .batches import LAST_BATCH
 from .losses import CROSS_ENTROPY, KINDS, Criterion, Kind
 from .optim import OPTIMIZERS, is_of_torch
@@ -39,15 +40,21 @@ class TrainingSettings:
     )
     label_smoothing: float = setting(
         0.0,
-        "Share of a sample's label that is spread evenly over all classes, in the loss cross-entropy. Tests measure the "
-        "loss without it.",
+        "Share of a sample's label that is spread evenly over all classes, in the loss cross-entropy. Tests measure "
+        "the loss without it.",
         minimum=0,
         maximum=0.999999,
     )
+    augmentation: str = setting(
+        "none",
+        "What happens to images in training: each is mirrored with probability 1/2 and shifted by up to 4 pixels, over "
+        "a reflected border (flip-crop).",
+        choices=AUGMENTATIONS,
+    )
     local_steps: int = setting(
         0,
-        "Steps that take the place of the E local epochs of a round, with a part of them in each phase as of the epochs "
-        "(rounded, at least 1); 0: epochs count.",
+        "Steps that take the place of the E local epochs of a round, with a part of them in each phase as of the "
+        "epochs (rounded, at least 1); 0: epochs count.",
         minimum=0,
     )
     optimizer: str = setting(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .core.extras import Extra
     from .core.settings import setting
     from .data import Dataset
+    from .engine.listener import Listener
     from .methods.base import Aggregation, LocalRound, Method
     from .models import BaseHeadModel
     from .rules import Rule
@@ -33,6 +34,8 @@ _PUBLIC = {
     # what custom code is made of
     "Method": "methods.base", "Aggregation": "methods.base", "LocalRound": "methods.base", "Phase": "training.phase",
     "Rule": "rules", "Extra": "core.extras", "setting": "core.settings", "Dataset": "data", "BaseHeadModel": "models",
+    # what follows a run
+    "Listener": "engine.listener",
     # what can go wrong
     "FedpflError": "core.errors", "ConfigError": "core.errors", "DataError": "core.errors",
 }  # fmt: skip
@@ -46,6 +49,7 @@ __all__ = [
     "Dataset",
     "Extra",
     "FedpflError",
+    "Listener",
     "LoadedModel",
     "LocalRound",
     "Method",

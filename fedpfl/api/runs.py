@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from io import StringIO
 from os import PathLike
@@ -13,6 +13,7 @@ from ..analysis.figure import Lines
 from ..core import parts
 from ..core.errors import ConfigError, FedpflError
 from ..data import fetch
+from ..engine.listener import Listener
 from ..launch.plan import Plan, prepare
 from ..launch.progress import display
 from ..launch.simulation import carry_out
@@ -141,6 +142,7 @@ def run(
     workers: int | None = None,
     clients_per_gpu: int = 4,
     resume: str | PathLike[str] | Run | None = None,
+    callbacks: Sequence[Listener] = (),
     quiet: bool = False,
     **settings: Any,
 ) -> Run:
@@ -166,6 +168,8 @@ def run(
         Clients that share a GPU at the same time (``device="cuda"``).
     resume : str, path or Run, optional
         Resume this run, with its settings.
+    callbacks : sequence of Listener
+        Follow the run on the server, in this order, after fedpfl's own.
     quiet : bool
         Show no progress.
     **settings
@@ -187,11 +191,13 @@ def run(
     -----
     The settings start from the package's defaults, and not from those of an app in this folder.
     """
+    require_listeners(callbacks)
     objects = _objects(method, model, dataset, data)
     with ExitStack() as stack:
         values = {key.replace("_", "-"): _plain(value) for key, value in settings.items() if value is not None}
+        before = _stored_texts(resume, values)
         for kind, thing in objects.items():
-            values[kind] = stack.enter_context(parts.given(kind, thing))
+            values[kind] = stack.enter_context(parts.given(kind, thing, before.get(kind, "")))
         texts = {"method": method, "model": model, "dataset": dataset, "data": data}
         values.update({key: _plain(text) for key, text in texts.items() if isinstance(text, (str, PathLike))})
         if isinstance(resume, Run):
@@ -205,9 +211,9 @@ def run(
         try:
             with redirect_stderr(StringIO()) if quiet else ExitStack():
                 fetch(plan.config.data)
-            carry_out(plan, shown, workers, clients_per_gpu)
+            carry_out(plan, shown, workers, clients_per_gpu, callbacks)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(_interrupted(plan)) from None
+            raise KeyboardInterrupt(_interrupted(plan, objects)) from None
     return Run(plan.folder, objects)
 
 
@@ -253,6 +259,14 @@ def report(runs: list[Run], path: str | PathLike[str], title: str) -> Path:
     return page.absolute()
 
 
+def require_listeners(callbacks: Sequence[Any]) -> None:
+    """Raise :class:`ConfigError` for a callback that is no :class:`fedpfl.Listener`."""
+    for callback in [callbacks] if not isinstance(callbacks, Sequence) else callbacks:
+        if not isinstance(callback, Listener):
+            hint = "; give an instance, not the class" if isinstance(callback, type) else ""
+            raise ConfigError("callbacks", parts.article(callback), f"must be a list of fedpfl.Listener objects{hint}")
+
+
 def _objects(method: Any, model: Any, dataset: Any, data: Any) -> dict[str, object]:
     """Return what was given as Python objects, by setting; a method of the package is its name."""
     found: dict[str, object] = {}
@@ -272,7 +286,23 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and not isinstance(value, (bool, int, float, str)) else value
 
 
-def _interrupted(plan: Plan) -> str:
+def _stored_texts(resume: str | PathLike[str] | Run | None, values: Mapping[str, Any]) -> dict[str, str]:
+    """Return under which texts the run that is resumed knows its Python objects."""
+    if resume is None:
+        return {}
+    root = Path(str(values.get("output-dir", RunSettings.output_dir)))
+    config = (resume._folder if isinstance(resume, Run) else find_run(str(resume), root)).config()
+    texts = {kind: str(config[kind]) for kind in parts.GROUPS}
+    return {kind: text for kind, text in texts.items() if text.startswith(f"{parts.PYTHON}:")}
+
+
+def _interrupted(plan: Plan, objects: Mapping[str, object]) -> str:
     if plan.folder.resumable and not plan.has_finished():
-        return f"the run was interrupted; go on with it: fedpfl.run(resume={str(plan.folder.path)!r})"
+        given, config = [f"resume={str(plan.folder.path)!r}"], plan.run_config()
+        for kind, thing in objects.items():
+            if str(config[kind]).startswith(f"{parts.PYTHON}:"):
+                name, argument = str(getattr(thing, "__name__", "")), "data" if kind == "dataset" else kind
+                given.append(f"{argument}={name if name.isidentifier() else argument}")
+        same = ", with the same objects" if len(given) > 1 else ""
+        return f"the run was interrupted; go on with it{same}: fedpfl.run({', '.join(given)})"
     return "the run was interrupted"

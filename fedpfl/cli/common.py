@@ -71,10 +71,13 @@ def look_here() -> None:
     """Find the parts of the app in this folder, if there is one, and know the settings of its methods."""
     from ..core import parts
     from ..methods import discover
+    from ..setup.config import know_method
 
     parts.look_in(Path())
-    if app_settings(Path()) is not None:
+    settings = app_settings(Path())
+    if settings is not None:
         discover()
+        know_method(settings)
 
 
 def overrides(texts: Sequence[str] | None) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def compare_command(
     quiet: many.Quiet = False,
 ) -> None:
     """Run methods on the same data, skip finished runs, and print a line for each, the best first."""
-    from ..core.parts import is_reference
+    from ..core.parts import is_part
     from ..core.settings import parse
     from ..data import DataSettings, with_partitioner
     from ..data.settings import in_words
@@ -96,13 +96,16 @@ def compare_command(
     from ..methods import find
 
     _check(form, select, name)
+    look_here()
     # As papers write them, too: FedAvg. The names of modules and classes stay as they are.
-    written = (name if is_reference(name) else name.lower() for name in names)
-    methods = list(dict.fromkeys(find(name).name for name in written))
+    written = (name if is_part("method", name) else name.lower() for name in names)
+    # By their own names; the settings of a user's own method name it as it was written.
+    named = {find(name).name: name if is_part("method", name) else find(name).name for name in written}
+    methods = list(named)
     if len(methods) < 2:
         raise ConfigError("METHOD...", " ".join(names), "a comparison needs two methods or more")
     given = _with_clients({key: value for key, value in overrides(run_config).items() if key != "method"})
-    sweep = SweepPlan(given, {"method": methods}, (), 1, seeds, select)
+    sweep = SweepPlan(given, {"method": list(named.values())}, (), 1, seeds, select)
     require_used(run_config, sweep.methods)
     if not name:
         # More seeds of the same comparison keep its name.

@@ -28,9 +28,11 @@ from ..data.federation import FederatedData, Samples, federated_data, own_data
 from ..methods.base import LocalRound, common_model
 from ..setup.assembly import assemble, complete_arrays, extras_of, mean_model_layout, plain_model
 from ..setup.config import Config
+from ..training.augment import NO_AUGMENTATION
 from ..training.device import require_device
 from ..training.loop import Score, evaluate, run_phase
 from ..training.phase import Forward, Phase
+from ..training.schedule import rate_factor
 from ..version import __version__
 from . import policy
 from .device_model import AS_IT_IS, MOST_TEXT, PIXELS, TOKENS, plain_module, traced, write_model
@@ -278,10 +280,12 @@ class Engine:
         if phases:
             # Dropout draws from torch's own generator; the batches have theirs.
             self.seed(local, purpose)
+        # A model is tested as it was before round 1, too.
+        factor = rate_factor(self.config.training, max(1, local.round), self.config.run.num_server_rounds)
         return [
             run_phase(
                 self.model, phase, local.samples, self.config.training,
-                generator(local.seed, purpose, local.client, local.round, place),
+                generator(local.seed, purpose, local.client, local.round, place), factor,
             )
             for place, phase in enumerate(phases)
         ]  # fmt: skip
@@ -425,6 +429,9 @@ def _make_engine(config: Config, nodes: int, path: str, client: int) -> Engine:
 
 def _require_fitting(config: Config, data: FederatedData) -> None:
     """Refuse a loss for classes where the data have targets, and the other way round."""
+    if config.training.augmentation != NO_AUGMENTATION and len(data.input_shape) != 3:
+        allowed = f"must be none for {data.name}, whose samples are no images"
+        raise ConfigError("augmentation", config.training.augmentation, allowed)
     loss = config.training.loss
     if config.training.kind.classes == data.has_targets:
         has = "numbers as targets" if data.has_targets else "classes"

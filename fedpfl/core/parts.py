@@ -19,6 +19,7 @@ import importlib.util
 import inspect
 import itertools
 import re
+import secrets
 import sys
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -37,7 +38,8 @@ PYTHON = "python"
 _WORD = r"[^\W\d]\w*"
 _REFERENCE = re.compile(rf"{_WORD}(?:\.{_WORD})*:{_WORD}(?:\.{_WORD})*(?:#\d+)?")
 _given: dict[str, Any] = {}
-_numbers = itertools.count(1)  # so that no two objects have one name
+# So that no two objects have one name, in no two processes either: a run may be resumed in another one.
+_numbers = itertools.count(secrets.randbits(40))
 
 
 class _Place:

@@ -108,7 +108,7 @@ class LocalTransport(Transport):
         answers = self._played_here(requests) if self.workers == 0 else self._played_by_workers(requests)
         for client, answer in answers:
             if isinstance(answer, Failed):
-                fail(client, answer.reason + self._kept(answer))
+                fail(client, answer.reason + self._kept(answer), answer.error)
             else:
                 yield client, answer
 
@@ -189,14 +189,14 @@ class LocalTransport(Transport):
         return partial(_engine_of_worker, self._config.flat(), number)
 
     def _kept(self, failed: Failed) -> str:
-        """Keep a traceback; return where it is, for the user."""
+        """Keep a traceback; return in which folder it is: the same for all clients with the same reason."""
         if not failed.trace or self._traces is None:
             return ""
         path = self._traces / f"client-{failed.client:05d}.txt"
         with suppress(OSError):  # a full disk: the reason itself is still told
             private_folder(self._traces)
             path.write_text(failed.trace, encoding="utf-8")
-            return f"; traceback: {path}"
+            return f"; tracebacks: {self._traces}"
         return ""
 
 

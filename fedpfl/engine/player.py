@@ -18,7 +18,7 @@ import threading
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 
@@ -69,11 +69,15 @@ class Answered:
 
 @dataclass(frozen=True)
 class Failed:
-    """A client has no reply: why, in one line, and where the program was unless the line says it all."""
+    """A client has no reply: why, in one line, and where the program was unless the line says it all.
+
+    ``error`` is what the client raised, where it is played in the server's process; it does not travel.
+    """
 
     client: int
     reason: str
     trace: str = ""
+    error: Exception | None = None
 
 
 @dataclass(frozen=True)
@@ -159,11 +163,11 @@ def play(engine: Engine, kind: str, client: int, message: Payload) -> Payload | 
     try:
         return HANDLERS[kind](engine, client, message)
     except FedpflError as error:
-        return Failed(client, str(error))
+        return Failed(client, str(error), error=error)
     except Exception as error:  # of a client: the others go on, and the user gets all there is to know
         if type(error).__name__ == "BdbQuit":  # who leaves the debugger leaves the run
             raise
-        return Failed(client, in_one_line(error), traceback.format_exc())
+        return Failed(client, in_one_line(error), traceback.format_exc(), error)
 
 
 def serve(
@@ -211,7 +215,7 @@ def serve(
         answer = play(engine, asked.kind, asked.client, Payload(dict(asked.config), {}, arrays))
         said.flush()
         if isinstance(answer, Failed):
-            replies.send(answer)
+            replies.send(replace(answer, error=None))
         else:
             listed = notes(answer.arrays)
             in_slot = slots.write(asked.slot, answer.arrays, listed)

@@ -84,6 +84,7 @@ class RoundLoop:
         self.listeners = list(listeners)
         self.counted, self.several = counted, several
         self.round = Round(0)
+        self._cause: Exception | None = None
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that the next round depends on, by name."""
@@ -113,7 +114,7 @@ class RoundLoop:
     def run_round(self, transport: Transport, number: int) -> bool:
         """Train and test in one round; return whether a listener ends the run."""
         timeout = self.settings.round_timeout
-        self.round = Round(number)
+        self.round, self._cause = Round(number), None
         begun = time.perf_counter()
         transport.begin_round()
         requests = self.train_requests(number)
@@ -176,7 +177,8 @@ class RoundLoop:
         trained, wanted = len(self.round.trained), self.settings.min_replies
         if trained < wanted:
             found = f"{trained} of at least {wanted} clients" if trained else "no client"
-            raise RoundFailed(f"round {number}: {found} trained; {reasons(self.round.failed, 'client')}")
+            told = f"round {number}: {found} trained; {reasons(self.round.failed, 'client')}"
+            raise RoundFailed(told) from self._cause
         rule.finish_round()
         self.round.details.update(rule.numbers)
         self.round.arrays.update(rule.arrays)
@@ -253,5 +255,6 @@ class RoundLoop:
         self.round.bytes_evaluation_only += apart
         return count_bytes(payload) - apart
 
-    def _fail(self, client: Client, reason: str) -> None:
+    def _fail(self, client: Client, reason: str, error: Exception | None = None) -> None:
         self.round.failed[client.id] = reason
+        self._cause = self._cause or error

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 
@@ -39,8 +40,11 @@ class Request:
     make: Callable[[], Payload]
 
 
-# Called with a client and the reason why there is no reply from it.
-Fail = Callable[[Client, str], None]
+class Fail(Protocol):
+    """Is called with a client and the reason why there is no reply from it."""
+
+    def __call__(self, client: Client, reason: str, error: Exception | None = None) -> None:
+        """Note it; ``error`` is what the client raised, where it was raised in this process."""
 
 
 class Transport(ABC):

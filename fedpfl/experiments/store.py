@@ -49,6 +49,8 @@ ADDED_LATER = frozenset({
     "window-step", "partition-seed", "division-file", "update-norm-limit", "robust-aggregation", "robust-clip",
     "robust-false-share", "krum-clients", "max-weight-share", "fedreg-max-growth",
     "device-model-every",
+    "label-smoothing", "local-steps", "learning-rate-schedule", "learning-rate-decay", "learning-rate-decay-every",
+    "learning-rate-warm-up", "clip-norm", "augmentation",
 })  # fmt: skip
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import ConfigError
+from ..core import parts
+from ..core.errors import ConfigError, printable
 from ..core.files import private_folder, write_atomically
 from ..core.rng import generator
 from ..methods import find
@@ -73,13 +74,14 @@ class SweepPlan:
                 option = "grid" if key in fixed else "random"
                 raise ConfigError(option, key, "changes no result, so that all its values are one run")
         draws = [{key: _draw(key, text, sample) for key, text in drawn.items()} for sample in range(samples)]
+        grids = [dict(zip(fixed, values, strict=True)) for values in itertools.product(*fixed.values())]
+        points = [{**values, **draw} for values in grids for draw in (draws if drawn else [{}])]
+        # All methods are found before it is asked whose setting a key is.
+        self.methods = sorted({_method(point, base) for point in points})
         self.points: list[dict[str, Any]] = []
-        for values in itertools.product(*fixed.values()):
-            for draw in draws if drawn else [{}]:
-                point = _of_its_method({**dict(zip(fixed, values, strict=True)), **draw}, base)
-                if point not in self.points:
-                    self.points.append(point)
-        self.methods = sorted({_method(point, base) for point in self.points})
+        for point in (_of_its_method(point, base) for point in points):
+            if point not in self.points:
+                self.points.append(point)
         known = owners()
         for key in self.keys:
             if known.get(key, self.methods[0]) not in self.methods:
@@ -103,20 +105,33 @@ class SweepPlan:
         """
         pairs = [(point, run) for point, runs in zip(self.points, self._runs, strict=True) for run in runs]
         states = {run.name: store.state(run) for _, run in pairs}
-        failed = [f"Failed: {run.name}: {store.reason(run)}" for _, run in pairs if states[run.name] is State.FAILED]
+        errors = {run.name: printable(store.reason(run)) for _, run in pairs if states[run.name] is State.FAILED}
+        failed = [f"Failed: {name}: {reason}" for name, reason in errors.items()]
+        error = ["error"] if errors else []
         columns = [metrics.find(name).title for name in self._columns]
         each = self._lines(
-            store, [(point, [run], [run.settings["seed"]], [states[run.name].value, run.name]) for point, run in pairs]
+            store,
+            [
+                (point, [run], [run.settings["seed"]], [*_told([run], errors), states[run.name].value, run.name])
+                for point, run in pairs
+            ],
         )
         rows = [[cell.mean if isinstance(cell, Spread) else cell for cell in cells] for cells in each]
         note = " ".join([NO_NUMBER, self._order(), *failed])
-        found = [Table(f"{title}, each run", [*self.keys, "seed", *columns, "state", "run"], rows, 3, note=note)]
+        found = [
+            Table(f"{title}, each run", [*self.keys, "seed", *columns, *error, "state", "run"], rows, 3, note=note)
+        ]
         if len(self.seeds) > 1:
             done = [sum(states[run.name] is State.FINISHED for run in runs) for runs in self._runs]
             points = zip(self.points, self._runs, done, strict=True)
-            lines = self._lines(store, [(point, runs, [], [f"{count}/{len(runs)}"]) for point, runs, count in points])
+            lines = self._lines(
+                store,
+                [(point, runs, [], [*_told(runs, errors), f"{count}/{len(runs)}"]) for point, runs, count in points],
+            )
             note = f"Mean ± standard deviation over {len(self.seeds)} seeds. {NO_NUMBER} {self._order()}"
-            found.append(Table(f"{title}, each point", [*self.keys, *columns, "runs done"], lines, 3, note=note))
+            found.append(
+                Table(f"{title}, each point", [*self.keys, *columns, *error, "runs done"], lines, 3, note=note)
+            )
         return found
 
     def _lines(
@@ -185,7 +200,14 @@ def _spread(name: str, runs: Sequence[PlannedRun], store: Store) -> Spread | Non
     return metrics.find(name).spread([value for value in values if value is not None])
 
 
+def _told(runs: Sequence[PlannedRun], errors: Mapping[str, str]) -> list[Cell]:
+    """Return the cell that tells why the first run that failed did; no cell where none of a sweep failed."""
+    return [next((errors[run.name] for run in runs if run.name in errors), None)] if errors else []
+
+
 def _text(value: Any) -> str:
+    if isinstance(value, str) and value.startswith(f"{parts.PYTHON}:"):
+        return parts.short(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

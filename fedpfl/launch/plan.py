@@ -22,7 +22,7 @@ from ..engine.listeners.trackers import require_tracker
 from ..methods import discover
 from ..models import require_known
 from ..results.run import RunFolder, find_run
-from ..setup.config import Config, RunSettings, check_keys
+from ..setup.config import Config, RunSettings, check_keys, know_method
 from ..training.device import require_device
 
 # Where neither the settings nor the data say how many there are.
@@ -99,10 +99,14 @@ def prepare(
     parts.look_in(app or Path())
     if app is not None:
         discover()
+    know_method(defaults)  # the app's settings have those of its method, also where another one is run
     values = {**defaults, **given}
-    check_keys(values)
-    if resume is not None:
-        values = _resumed(resume, values, given)
+    if resume is None:
+        check_keys(values)
+    else:
+        stored = _resumed(resume, values, given)
+        check_keys({**values, "method": stored["method"]})
+        values = stored
     config = Config.parse(values)
     require_known(config.run.model)
     decided: dict[str, Value] = {}

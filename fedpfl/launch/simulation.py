@@ -49,7 +49,13 @@ def simulate(
         torch.set_num_threads(threads)
 
 
-def carry_out(plan: Plan, shown: Display, workers: int | None = None, clients_per_gpu: int = 1) -> None:
+def carry_out(
+    plan: Plan,
+    shown: Display,
+    workers: int | None = None,
+    clients_per_gpu: int = 1,
+    listeners: Sequence[Listener] = (),
+) -> None:
     """Simulate a run from its data to its personalised models, and show how it goes on.
 
     Of a run that has finished only the models are written, again: it may have been killed while it did that.
@@ -59,7 +65,7 @@ def carry_out(plan: Plan, shown: Display, workers: int | None = None, clients_pe
             shown.line(f"note: {plan.how_to_go_on()}")
         else:
             shown.show_step("reading the data")
-            simulate(plan.config, [shown], workers, clients_per_gpu, shown.printed)
+            simulate(plan.config, [shown, *listeners], workers, clients_per_gpu, shown.printed)
         export(plan, shown)
 
 

@@ -25,6 +25,7 @@ from ..models import names as model_names
 from ..models import sources as model_sources
 from ..rules.averages import RobustSettings
 from ..rules.server_step import ServerStepSettings
+from ..training.losses import CROSS_ENTROPY
 from ..training.settings import TrainingSettings
 
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -209,6 +210,10 @@ class Config:
         if needing and not data.validation_fraction:
             allowed = f"must be above 0 for {needing}"
             raise ConfigError("validation-fraction", data.validation_fraction, allowed)
+        if training.label_smoothing and (training.loss != CROSS_ENTROPY or "loss" in own.refuses):
+            has_own = training.loss == CROSS_ENTROPY
+            what = f"{method.name}, which has its own loss" if has_own else f"loss = {training.loss}"
+            raise ConfigError("label-smoothing", training.label_smoothing, f"must be 0 for {what}")
         trainable = s.parse(TrainableSettings, values)
         given = {"personal-head": run.personal_head, "trainable": trainable.trainable, "loss": training.loss}
         for key, why in own.refuses.items():
@@ -291,8 +296,16 @@ def scored(config: Config) -> list[str]:
     )
 
 
+def know_method(values: Mapping[str, Any]) -> None:
+    """Make the settings of a user's own method known, wherever its class comes from, if ``values`` name one."""
+    named = values.get("method")
+    if isinstance(named, str) and parts.is_part("method", named):
+        find(named)
+
+
 def check_keys(values: Mapping[str, Any]) -> None:
-    """Raise :class:`ConfigError` for a key that no part of the program knows."""
+    """Raise :class:`ConfigError` for a key that no part of the program knows, or a method that cannot be found."""
+    know_method(values)
     keys = known_keys()
     for key, value in values.items():
         if key not in keys:

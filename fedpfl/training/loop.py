@@ -17,10 +17,11 @@ from torch.nn import functional as F
 
 from ..core.frozen import stands_still
 from ..data.federation import Samples
+from .augment import NO_AUGMENTATION, flip_crop
 from .batches import batch_sizes
 from .device import step_precision
 from .losses import CROSS_ENTROPY, KINDS
-from .optim import OPTIMIZERS, Optimizer, clip
+from .optim import Optimizer, clip, make_optimizer
 from .phase import Batch, Forward, Group, Phase
 from .settings import TrainingSettings
 from .steps import gradients
@@ -41,12 +42,18 @@ class Score(NamedTuple):
 
 
 def run_phase(
-    model: nn.Module, phase: Phase, samples: Samples, settings: TrainingSettings, rng: np.random.Generator
+    model: nn.Module,
+    phase: Phase,
+    samples: Samples,
+    settings: TrainingSettings,
+    rng: np.random.Generator,
+    factor: float = 1.0,
 ) -> float:
     """Train a model in place through one phase; return the mean loss over the samples that took part, or 0.
 
     The loss is without the penalty, and a mean whatever ``batch-loss`` is. ``rng`` decides the order of the samples,
-    which are those of ``phase.data`` if it has any. A model with convolutions should be in the format channels_last.
+    which are those of ``phase.data`` if it has any, and how they are augmented. Learning rates are multiplied by
+    ``factor``. A model with convolutions should be in the format channels_last.
     """
     settings = phase.adjusted(settings)
     x, y = phase.data if phase.data is not None else samples
@@ -56,20 +63,23 @@ def run_phase(
         return 0.0
     names = [name for name, _ in trained]
     params = [p for _, p in trained]
-    step = _stepper(phase, settings, names, params)
+    step = _stepper(phase, settings, names, params, factor)
     if not all(module.training for module in modules):
         model.train()
     for module in modules:
         if stands_still(module):
             module.eval()
     sizes = batch_sizes(len(y), phase.batch_size or settings.batch_size, settings.last_batch)
+    epochs = _epochs(sizes, phase, settings)
     losses: list[Tensor] = []
     phase_loss = phase.loss_with(settings)
     precision = step_precision(settings)
     only_training, statistics = _only_training(parameters, set(names)), _statistics(modules, phase.move_statistics)
     with phase.during(model), only_training, statistics as norms:
-        for _ in range(phase.epochs):
-            for batch in _batches(x, y, sizes, rng):
+        for of_epoch in epochs:
+            for batch in _batches(x, y, of_epoch, rng):
+                if settings.augmentation != NO_AUGMENTATION and phase.learning_rate != 0:
+                    batch = batch._replace(x=flip_crop(batch.x, rng))
                 # One sample has no variance to normalise by: BatchNorm uses its running statistics for it.
                 lone = len(batch.y) == 1 and bool(norms)
                 if lone:
@@ -84,6 +94,8 @@ def run_phase(
                         loss, grads = phase.gradient(model, batch, names, params)
                 if phase.penalty is not None:
                     phase.penalty.add_gradient(names, params, grads)
+                if settings.clip_norm:
+                    clip(grads, settings.clip_norm)
                 step(grads)
                 if phase.project is not None:
                     phase.project(names, params)
@@ -92,7 +104,19 @@ def run_phase(
                 del loss, grads
                 if lone:
                     _set_mode(norms, True)
-    return _sum(losses, sizes * phase.epochs) / (phase.epochs * sum(sizes))
+    trained_on = [size for of_epoch in epochs for size in of_epoch]
+    return _sum(losses, trained_on) / sum(trained_on)
+
+
+def _epochs(sizes: list[int], phase: Phase, settings: TrainingSettings) -> list[list[int]]:
+    """Return the sizes of the batches of each epoch; of ``local-steps`` the last one may be a part of an epoch."""
+    # A phase that moves nothing measures a whole gradient.
+    if not settings.local_steps or phase.learning_rate == 0:
+        return [sizes] * phase.epochs
+    # Halves are rounded up.
+    steps = max(1, (2 * settings.local_steps * phase.epochs + settings.local_epochs) // (2 * settings.local_epochs))
+    whole, rest = divmod(steps, len(sizes))
+    return [sizes] * whole + [sizes[:rest]] * bool(rest)
 
 
 @torch.no_grad()
@@ -119,13 +143,13 @@ def predict(forward: Forward, x: Tensor) -> Tensor:
 
 
 def _stepper(
-    phase: Phase, settings: TrainingSettings, names: Sequence[str], params: Sequence[Tensor]
+    phase: Phase, settings: TrainingSettings, names: Sequence[str], params: Sequence[Tensor], factor: float
 ) -> Callable[[list[Tensor]], None]:
     """Return what moves the parameters by their gradients, which it may overwrite."""
 
     def optimizer(of: Sequence[Tensor], rate: float | None) -> Optimizer:
         chosen = next((r for r in (rate, phase.learning_rate) if r is not None), settings.learning_rate)
-        return OPTIMIZERS[settings.optimizer](of, chosen, settings.momentum, settings.weight_decay)
+        return make_optimizer(settings.optimizer, of, chosen * factor, settings.momentum, settings.weight_decay)
 
     if not phase.groups:
         return optimizer(params, None).step

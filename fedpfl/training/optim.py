@@ -7,6 +7,7 @@ deployment every message is a new process.
 
 from __future__ import annotations
 
+import inspect
 from typing import Sequence, Union
 
 import torch
@@ -73,7 +74,45 @@ class Adam:
         torch._foreach_addcdiv_(self.params, self._mean, denominator, -self.learning_rate / correction1)
 
 
-Optimizer = Union[SGD, Adam]
+class AdamW(Adam):
+    """Adam whose weight decay shrinks the parameters themselves, as ``torch.optim.AdamW``; updates in place."""
+
+    def __init__(self, params: Sequence[Tensor], learning_rate: float, momentum: float, weight_decay: float) -> None:
+        super().__init__(params, learning_rate, momentum, 0.0)
+        self._kept = 1 - learning_rate * weight_decay
+
+    @torch.no_grad()
+    def step(self, grads: Sequence[Tensor]) -> None:
+        """Move the parameters against ``grads``, which may be overwritten."""
+        if self._kept != 1:
+            torch._foreach_mul_(self.params, self._kept)
+        super().step(grads)
+
+
+class OfTorch:
+    """An optimiser of ``torch.optim`` by its name; it gets momentum and weight decay if it has arguments for them."""
+
+    def __init__(
+        self, name: str, params: Sequence[Tensor], learning_rate: float, momentum: float, weight_decay: float
+    ) -> None:
+        made = getattr(torch.optim, name)
+        known = inspect.signature(made).parameters
+        offered = {"momentum": momentum, "weight_decay": weight_decay}
+        self.params = list(params)
+        self._optimizer = made(
+            self.params, lr=learning_rate, **{key: value for key, value in offered.items() if key in known}
+        )
+
+    def step(self, grads: Sequence[Tensor]) -> None:
+        """Move the parameters against ``grads``."""
+        for param, grad in zip(self.params, grads):
+            param.grad = grad
+        self._optimizer.step()
+        for param in self.params:
+            param.grad = None
+
+
+Optimizer = Union[SGD, Adam, OfTorch]
 
 
 @torch.no_grad()
@@ -86,4 +125,21 @@ def clip(grads: Sequence[Tensor], limit: float) -> None:
         grad.mul_(factor)
 
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam}
+OPTIMIZERS: dict[str, type[SGD] | type[Adam]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+# Of torch.optim: they need a function that computes the loss again, or sparse gradients.
+NOT_STEPPED = ("LBFGS", "SparseAdam", "Optimizer")
+
+
+def is_of_torch(name: str) -> bool:
+    """Return whether ``torch.optim`` has an optimiser of this name that takes plain gradients."""
+    found = getattr(torch.optim, name, None)
+    return isinstance(found, type) and issubclass(found, torch.optim.Optimizer) and name not in NOT_STEPPED
+
+
+def make_optimizer(
+    name: str, params: Sequence[Tensor], learning_rate: float, momentum: float, weight_decay: float
+) -> Optimizer:
+    """Return the optimiser that the setting ``optimizer`` names."""
+    if name in OPTIMIZERS:
+        return OPTIMIZERS[name](params, learning_rate, momentum, weight_decay)
+    return OfTorch(name, params, learning_rate, momentum, weight_decay)

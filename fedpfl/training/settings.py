@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from ..core.settings import setting
+from .augment import AUGMENTATIONS
 from .batches import LAST_BATCH
 from .losses import CROSS_ENTROPY, KINDS, Criterion, LossKind
-from .optim import OPTIMIZERS
+from .optim import OPTIMIZERS, is_of_torch
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,49 @@ class TrainingSettings:
         "samples, while weight-decay and a method's penalties stay the same. Recorded losses are always means.",
         choices=("mean", "sum"),
     )
-    optimizer: str = setting("sgd", "Local optimiser, fresh in every phase.", choices=tuple(OPTIMIZERS))
+    label_smoothing: float = setting(
+        0.0,
+        "Share of a sample's label that is spread evenly over all classes, in the loss cross-entropy. Tests measure "
+        "the loss without it.",
+        minimum=0,
+        maximum=0.999999,
+    )
+    augmentation: str = setting(
+        "none",
+        "What happens to images in training: each is mirrored with probability 1/2 and shifted by up to 4 pixels, over "
+        "a reflected border (flip-crop).",
+        choices=AUGMENTATIONS,
+    )
+    local_steps: int = setting(
+        0,
+        "Steps that take the place of the E local epochs of a round, with a part of them in each phase as of the "
+        "epochs (rounded, at least 1); 0: epochs count.",
+        minimum=0,
+    )
+    optimizer: str = setting(
+        "sgd",
+        "Local optimiser, fresh in every phase.",
+        choices=tuple(OPTIMIZERS),
+        open_to={"the name of a class in torch.optim": is_of_torch},
+    )
     learning_rate: float = setting(0.02, "Learning rate η.", above=0)
+    learning_rate_schedule: str = setting(
+        "constant",
+        "How clients' learning rates, those of methods too, change over the rounds: times learning-rate-decay every "
+        "learning-rate-decay-every rounds (step) or every round (exponential), or along half a cosine that would reach "
+        "0 after the last round (cosine).",
+        choices=("constant", "step", "exponential", "cosine"),
+    )
+    learning_rate_decay: float = setting(0.99, "Factor of the schedules step and exponential.", above=0, maximum=1)
+    learning_rate_decay_every: int = setting(10, "Rounds between two steps of the schedule step.", minimum=1)
+    learning_rate_warm_up: int = setting(
+        0, "Rounds W before the schedule begins: in round r of them the learning rate is r / (W + 1) of η.", minimum=0
+    )
+    clip_norm: float = setting(
+        0.0,
+        "Euclidean norm to which the gradient of a step, with penalties, is scaled down where it is longer; 0: none.",
+        minimum=0,
+    )
     momentum: float = setting(0.9, "Momentum of SGD (first β of Adam).", minimum=0, maximum=0.999999)
     weight_decay: float = setting(0.0, "L2 penalty added to the gradient.", minimum=0)
     tune_epochs: int = setting(
@@ -66,6 +109,8 @@ class TrainingSettings:
     @property
     def criterion(self) -> Criterion:
         """The mean loss over a batch, of the model's numbers and the labels or targets."""
+        if self.label_smoothing:
+            return partial(self.kind.criterion, label_smoothing=self.label_smoothing)
         return self.kind.criterion
 
     def loss_weight(self, samples: int) -> int:

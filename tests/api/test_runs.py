@@ -132,6 +132,34 @@ def test_what_is_wrong_is_one_line_before_anything_is_run(elsewhere, given, word
     assert not list(elsewhere.glob("runs/*/metrics.jsonl"))
 
 
+def test_callbacks_follow_a_run_after_its_own_listeners_and_may_end_it(elsewhere):
+    class Follower(fedpfl.Listener):
+        def __init__(self):
+            self.seen = []
+
+        def run_started(self, folder, remarks):
+            self.seen.append("started")
+
+        def added(self, rule, client, shared, reply):
+            self.seen.append(client.id)
+
+        def round_ended(self, rule, done, state):
+            self.seen.append(done.line["round"])
+            return True
+
+        def run_ended(self, reason):
+            self.seen.append(f"ended{reason}")
+
+    first, second = Follower(), Follower()
+    settings = {**FEW, "model": "mlp", "output_dir": "runs", "workers": 0}
+    run = fedpfl.run(method="fedavg", callbacks=[first, second], **settings)
+    assert first.seen == second.seen == ["started", 0, 1, 2, 1, "ended"]
+    assert len(RunFolder(run.path).metrics()) == 1
+    for wrong, words in ((Follower, "the class Follower.*give an instance"), (print, "must be a list of")):
+        with pytest.raises(fedpfl.ConfigError, match=words):
+            fedpfl.run(method="fedavg", callbacks=[wrong], **settings)
+
+
 def test_an_interrupted_run_leaves_nobody_and_goes_on(elsewhere, monkeypatch):
     from fedpfl.engine.listeners.recorder import Recorder
 
@@ -194,8 +222,8 @@ def test_a_sweep_runs_each_point_once(elsewhere):
     before = [run.path.stat().st_mtime_ns for run in found.runs]
     again = fedpfl.sweep({"learning_rate": [0.1, 0.01]}, **given)
     assert [run.path.stat().st_mtime_ns for run in again.runs] == before
-    with pytest.raises(fedpfl.ConfigError, match="each run of a sweep is a process of its own"):
-        fedpfl.sweep({"learning_rate": [0.1]}, **{**given, "model": lambda: nn.Linear(64, 10)})
+    with pytest.raises(fedpfl.ConfigError, match="jobs = 2: must be 1 with callbacks or Python objects"):
+        fedpfl.sweep({"learning_rate": [0.1]}, jobs=2, **{**given, "model": lambda: nn.Linear(64, 10)})
 
 
 def test_a_sweep_finds_parts_of_this_folder_and_knows_when_they_have_changed(elsewhere):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -50,3 +53,36 @@ def test_the_commands_of_a_page_exist_with_these_options(page):
         name, *words = shlex.split(line, comments=True) or [""]
         if name == "fedpfl":
             commands[words[0]].make_context(words[0], words[1:])
+
+
+def test_the_callbacks_of_the_page_work(tmp_path):
+    pytest.importorskip("matplotlib")
+    posted = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    few = "import functools, fedpfl; fedpfl.run = functools.partial(fedpfl.run, num_clients=2, local_epochs=1)\n"
+    code = few + "".join(blocks("docs/callbacks.md", "python"))
+    environment = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    environment["NOTICE_URL"] = f"http://127.0.0.1:{server.server_port}/"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        )
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert done.returncode == 0, done.stderr
+    assert "round-0001.png round-0002.png" in done.stdout
+    assert len(posted) == 1 and re.search(r"-fedavg-digits: accuracy 0\.\d{3}$", posted[0]["text"])

@@ -162,10 +162,10 @@ def test_an_exception_of_a_client_says_where_it_was_and_leaves_its_traceback(tmp
     train(fail)
     for line in run(tmp_path, "run", workers).metrics():
         assert line["clients"] == [0, 1, 2]
-        reason, path = line["failed"]["3"].split("; traceback: ")
+        reason, folder = line["failed"]["3"].split("; tracebacks: ")
         place = f"(test_local.py, line {fail.__code__.co_firstlineno + 2})"
         assert reason == f"ValueError: no such thing {place}"
-        text = Path(path).read_text()
+        text = (Path(folder) / "client-00003.txt").read_text()
         assert "Traceback" in text and "in fail" in text
 
 

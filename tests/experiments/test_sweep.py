@@ -96,8 +96,8 @@ def test_there_is_a_line_for_each_run_and_one_for_each_point_the_best_first(tmp_
     assert "no memory" in runs.note
     assert len(sweep(["learning-rate=0.01"], []).tables(store, "One seed")) == 1
     text = points.markdown()
-    assert "| 0.01 | fedprox | 51.500 ± 0.707 | 51.500 ± 0.707 | – | 2.000 ± 0.000 | 1.000 ± 0.000 | 2/2 |" in text
-    assert "| 0.01 | local | – | – | – | – | – | 0/2 |" in text
+    assert "| 0.01 | fedprox | 51.500 ± 0.707 | 51.500 ± 0.707 | – | 2.000 ± 0.000 | 1.000 ± 0.000 | – | 2/2 |" in text
+    assert "| 0.01 | local | – | – | – | – | – | no memory | 0/2 |" in text
 
 
 def test_samples_for_validation_can_choose(tmp_path: Path) -> None:

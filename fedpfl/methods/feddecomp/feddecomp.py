@@ -43,7 +43,8 @@ class FedDecompSettings:
     lora_epochs: int = setting(
         -1,
         "Epochs E_lora of a round that train τ; the rest train σ, and at least one has to. -1: two fifths of E, as in "
-        "the authors' code, but at least 1. 0: τ never trains, which is FedAvg with equal weights.",
+        "the authors' code, but at least 1; in a single epoch both train at once. 0: τ never trains, which is FedAvg "
+        "with equal weights.",
         minimum=-1,
     )
     init: str = setting(
@@ -92,9 +93,11 @@ class FedDecomp(Method):
         if given >= epochs:
             allowed = f'must be below local-epochs = {epochs}, or σ never trains (feddecomp-variant = "tau-only")'
             raise ConfigError("feddecomp-lora-epochs", given, allowed)
-        if given < 0 and epochs == 1:
-            allowed = 'must be at least 2 for τ and σ in turn; feddecomp-variant = "simultaneous" trains both in one'
-            raise ConfigError("local-epochs", 1, allowed)
+
+    @property
+    def _one_epoch(self) -> bool:
+        """Whether τ and σ share the only epoch of a round instead of taking turns."""
+        return self.settings.variant in IN_TURN and self.settings.lora_epochs < 0 and self.training.local_epochs == 1
 
     @property
     def lora_epochs(self) -> int:
@@ -123,6 +126,8 @@ class FedDecomp(Method):
         said = [f"feddecomp: no low-rank part in {', '.join(layers)}: these weights are σ alone"] if layers else []
         if self.settings.variant in IN_TURN and self.lora_epochs == 0:
             said.append("feddecomp: feddecomp-lora-epochs = 0: τ never trains and stays 0")
+        if self._one_epoch:
+            said.append("feddecomp: local-epochs = 1: τ and σ train at once; the paper's turns need at least 2 epochs")
         return said
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
@@ -133,7 +138,7 @@ class FedDecomp(Method):
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train E_lora epochs on τ, then E − E_lora on σ (Section 3.4); with ``tau-only`` all E on τ."""
         epochs = self.training.local_epochs
-        if self.settings.variant in TOGETHER:
+        if self.settings.variant in TOGETHER or self._one_epoch:
             return [Phase(train=everything, epochs=epochs)]
         tau, sigma = is_tau, excluding(is_tau)
         lora_epochs = epochs if self.settings.variant == "tau-only" else self.lora_epochs

@@ -1,0 +1,249 @@
+"""Methods of a user's own, with settings: known wherever the class comes from, by every way to start a run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedpfl
+from fedpfl.cli.common import look_here
+from fedpfl.core import parts
+from fedpfl.experiments.sweep import SweepPlan
+from fedpfl.setup import reference
+
+FEW = {
+    "num_server_rounds": 2, "local_epochs": 1, "batch_size": 32, "num_clients": 2, "partitioner": "dirichlet-client",
+    "train_samples": 64, "test_samples": 32, "model": "mlp", "quiet": True, "output_dir": "runs",
+}  # fmt: skip
+DOUBLE = """
+    from dataclasses import dataclass
+
+    import fedpfl
+
+    @dataclass(frozen=True)
+    class Settings:
+        factor: float = fedpfl.setting(2.0, "How many times the learning rate.", above=0)
+
+    class Double(fedpfl.Method):
+        name = "double"
+        Settings = Settings
+
+        def schedule(self, local):
+            (phase,) = super().schedule(local)
+            rate = self.settings.factor * self.training.learning_rate
+            return [fedpfl.Phase(phase.train, phase.epochs, learning_rate=rate)]
+"""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "far.py").write_text(textwrap.dedent(DOUBLE))
+    yield tmp_path
+    parts.look_in(None)
+
+
+def made():
+    """Return a class that no other process can import."""
+
+    @dataclass(frozen=True)
+    class Settings:
+        factor: float = fedpfl.setting(2.0, "How many times the learning rate.", above=0)
+
+    class Double(fedpfl.Method):
+        name = "double"
+
+        def schedule(self, local):
+            (phase,) = super().schedule(local)
+            rate = self.settings.factor * self.training.learning_rate
+            return [fedpfl.Phase(phase.train, phase.epochs, learning_rate=rate)]
+
+    Double.Settings = Settings
+    return Double
+
+
+def head(run):
+    return run.model(0).head.weight
+
+
+def test_a_class_has_its_settings_at_once():
+    rate = {"learning_rate": 0.01, "workers": 0}
+    plain = fedpfl.run(method="fedavg", **{**FEW, **rate, "learning_rate": 0.03})
+    own = fedpfl.run(method=made(), double_factor=3.0, **FEW, **rate)
+    assert torch.equal(head(own), head(plain))
+    with pytest.raises(
+        fedpfl.ConfigError, match=r"double-facto = 3.0: there is no such setting; did you mean double-f"
+    ):
+        fedpfl.run(method=made(), double_facto=3.0, **FEW)
+
+
+def test_a_method_in_any_file_has_its_settings_in_a_fresh_process_and_in_a_sweep(elsewhere):
+    code = f"""
+import fedpfl
+run = fedpfl.run(method="far:Double", double_factor=3.0, workers=0, run_name="one", **{FEW!r})
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    one = fedpfl.load("one", output_dir="runs")
+    assert one.settings["double-factor"] == 3.0
+    found = fedpfl.sweep({"double_factor": [3.0]}, method="far:Double", **FEW)
+    assert not found.failed and torch.equal(head(found.runs[0]), head(one))
+    more = fedpfl.run(resume=one, double_factor=3.0, num_server_rounds=3, quiet=True)
+    assert more.summary["rounds"] == 3
+    with pytest.raises(fedpfl.ConfigError, match="there is no such setting"):
+        fedpfl.run(resume=one, double_facto=3.0, quiet=True)
+
+
+def test_an_app_s_settings_have_those_of_its_method(elsewhere):
+    (elsewhere / "pyproject.toml").write_text(
+        f'[tool.flwr.app]\n{reference.BEGIN}\n[tool.flwr.app.config]\nmethod = "far:Double"\n{reference.END}\n'
+    )
+    look_here()
+    reference.update(elsewhere)
+    text = (elsewhere / "pyproject.toml").read_text()
+    assert "double-factor = 2.0" in text and 'method = "far:Double"' in text
+    code = """
+from pathlib import Path
+from fedpfl.cli.common import app_settings
+from fedpfl.cli.plan import prepare
+for texts in (["double-factor=4"], ['method="fedavg"']):
+    print(prepare(Path(), texts, 2, None).config.method.name)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
+    assert done.stdout.split() == ["double", "fedavg"]
+
+
+def test_the_command_compares_a_method_of_this_folder(elsewhere, monkeypatch):
+    from typer.testing import CliRunner
+
+    from fedpfl.cli import app, many
+
+    asked = []
+    monkeypatch.setattr(many.Runner, "run", lambda self, runs: asked.extend(runs) or {})
+    done = CliRunner().invoke(
+        app, ["compare", "far:Double", "FedBN", "--output-dir", "runs", "--seeds", "1", "-c", "double-factor=3"]
+    )
+    assert done.exit_code == 0, done.output
+    assert [(run.settings["method"], run.settings.get("double-factor")) for run in asked] == [
+        ("far:Double", 3.0), ("fedbn", None),
+    ]  # fmt: skip
+
+
+def test_python_objects_are_swept_in_this_process(elsewhere):
+    pytest.importorskip("pandas")
+    Own = made()
+
+    def net(input_shape, num_classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+
+    class Count(fedpfl.Listener):
+        rounds = 0
+
+        def round_ended(self, rule, done, state):
+            self.rounds += 1
+            return False
+
+    count = Count()
+    given = {**FEW, "model": net, "num_server_rounds": 1, "workers": 0, "callbacks": [count]}
+    found = fedpfl.sweep({"method": [Own, "fedavg"], "double_factor": [1.0, 2.0]}, **given)
+    assert [point.get("double-factor") for point in found.points] == [1.0, 2.0, None]
+    assert found.points[0]["method"] is Own and count.rounds == 3
+    assert sorted(found.table["method"]) == ["Double", "Double", "fedavg"]
+    one = next(run for run in found.runs if run.settings.get("double-factor") == 1.0)
+    plain = next(run for run in found.runs if run.settings["method"] == "fedavg")
+    assert torch.equal(one.model(0)[1].weight, plain.model(0)[1].weight)
+    pytest.importorskip("matplotlib")
+    both = fedpfl.compare([Own, "fedavg"], **given)
+    assert sorted(both.table["run"]) == ["double", "fedavg"]
+
+
+def test_what_failed_of_a_sweep_says_why(elsewhere, capsys):
+    pytest.importorskip("pandas")
+
+    class Broken(made()):
+        name = "broken"
+
+        def schedule(self, local):
+            raise ValueError("no such thing")
+
+    given = {**FEW, "workers": 0, "num_server_rounds": 1}
+    found = fedpfl.sweep({"method": ["fedavg", Broken]}, **given)
+    assert len(found.runs) == 1 and "no such thing" in next(iter(found.failed.values()))
+    errors = found.table.set_index("method")["error"]
+    assert "no such thing" in errors["Broken"] and errors.isna()["fedavg"]
+    with pytest.raises(fedpfl.FedpflError, match=r"no run of the sweep finished; Broken-.*no such thing"):
+        fedpfl.sweep({"method": [Broken]}, **given)
+    with pytest.raises(fedpfl.FedpflError, match="no such thing"):
+        fedpfl.compare(["fedavg", Broken], **given)
+
+
+def test_settings_of_a_method_that_comes_later_on_the_grid_are_its_own(elsewhere):
+    parts.look_in(elsewhere)
+    base = {"num-clients": 2, "num-server-rounds": 1}
+    found = SweepPlan(base, {"method": ["fedprox", "far:Double"], "double-factor": [1.0, 2.0]}, [], 1, 1)
+    assert [point.get("double-factor") for point in found.points] == [None, 1.0, 2.0]
+
+
+def test_a_run_on_python_objects_is_resumed_by_the_sentence_that_it_prints(elsewhere):
+    rng = np.random.default_rng(1)
+    data = [(rng.normal(size=(30, 1, 8, 8)).astype(np.float32), np.arange(30) % 3) for _ in range(2)]
+
+    def net(input_shape, num_classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+
+    class Stop(fedpfl.Listener):
+        def round_ended(self, rule, done, state):
+            raise KeyboardInterrupt
+
+    settings = {
+        key: value for key, value in FEW.items() if "samples" not in key and key not in ("model", "partitioner")
+    }
+    settings = {**settings, "num_clients": None, "method": "fedavg", "model": net, "data": data, "workers": 0}
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        fedpfl.run(run_name="one", callbacks=[Stop()], **settings)
+    sentence = str(stopped.value).partition("with the same objects: ")[2]
+    assert sentence.endswith("model=net, data=data)")
+    run = eval(sentence, {"fedpfl": fedpfl, "net": net, "data": data})
+    whole = fedpfl.run(run_name="two", **settings)
+    assert run.summary["rounds"] == 2
+    assert torch.equal(run.model(0)[1].weight, whole.model(0)[1].weight)
+    again = fedpfl.run(resume=run.path, model=net, data=data, num_server_rounds=3, quiet=True)
+    assert again.summary["rounds"] == 3
+    with pytest.raises(fedpfl.ConfigError, match="is a Python object of the process that made the run; give it again"):
+        fedpfl.run(resume=run.path, model=net, num_server_rounds=4, quiet=True)
+
+
+def test_a_client_s_exception_is_the_cause_and_is_told_once(elsewhere):
+    class Broken(made()):
+        name = "broken"
+
+        def schedule(self, local):
+            raise ValueError("no such thing")
+
+    with pytest.raises(fedpfl.FedpflError) as error:
+        fedpfl.run(method=Broken, workers=0, **FEW)
+    cause = error.value.__cause__
+    assert isinstance(cause, ValueError)
+    last = cause.__traceback__
+    while last.tb_next:
+        last = last.tb_next
+    assert last.tb_frame.f_code.co_name == "schedule"
+    assert str(error.value).count("no such thing") == 1
+    with pytest.raises(fedpfl.FedpflError) as error:
+        fedpfl.run(method=Broken, workers=2, **FEW)
+    assert str(error.value).count("no such thing") == 1
+
+
+def test_one_epoch_is_enough_for_the_default_method(elsewhere):
+    run = fedpfl.run(workers=0, **FEW)
+    assert run.settings["method"] == "feddecomp" and run.summary["rounds"] == 2
+    assert any("local-epochs = 1: τ and σ train at once" in text for text in run._folder.task()["remarks"])
+    together = fedpfl.run(workers=0, feddecomp_variant="simultaneous", **FEW)
+    assert torch.equal(head(run), head(together))

@@ -1,0 +1,174 @@
+"""Options of local training, against PyTorch's own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from support import FEW_SAMPLES, arrays, federation, run_federation, simulate
+from torch import nn
+from torch.nn import functional as F
+
+from fedpfl.client.engine import _require_fitting
+from fedpfl.core.errors import ConfigError
+from fedpfl.data import Samples
+from fedpfl.engine.local import LocalTransport
+from fedpfl.methods import methods
+from fedpfl.setup.config import Config
+from fedpfl.training.augment import flip_crop
+from fedpfl.training.loop import run_phase
+from fedpfl.training.optim import AdamW
+from fedpfl.training.phase import Phase
+from fedpfl.training.schedule import rate_factor
+from fedpfl.training.settings import TrainingSettings
+
+
+def data(n=24):
+    generator = torch.Generator().manual_seed(3)
+    return Samples(torch.randn(n, 5, generator=generator), torch.arange(n) % 3)
+
+
+def model():
+    torch.manual_seed(1)
+    return nn.Linear(5, 3)
+
+
+def trained(factor=1.0, epochs=2, **settings):
+    ours = model()
+    given = TrainingSettings(batch_size=8, local_epochs=epochs, momentum=0.9, **settings)
+    phase = Phase(lambda name: True, epochs)
+    run_phase(ours, phase, data(), given, np.random.default_rng(7), factor)
+    return ours
+
+
+def reference(make, epochs=2, clip=0.0, smoothing=0.0, steps=None):
+    theirs, (x, y), rng, done = model(), data(), np.random.default_rng(7), 0
+    optimizer = make(theirs.parameters())
+    while done < (steps or 3 * epochs):
+        order = torch.from_numpy(rng.permutation(len(y)))
+        for at in order.split(8)[: (steps or 3 * epochs) - done]:
+            optimizer.zero_grad()
+            F.cross_entropy(theirs(x[at]), y[at], label_smoothing=smoothing).backward()
+            if clip:
+                nn.utils.clip_grad_norm_(theirs.parameters(), clip)
+            optimizer.step()
+            done += 1
+    return theirs
+
+
+def same(ours, theirs):
+    for a, b in zip(ours.parameters(), theirs.parameters()):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def sgd(rate):
+    return lambda params: torch.optim.SGD(params, rate, momentum=0.9)
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("adamw", lambda p: torch.optim.AdamW(p, 0.05, (0.9, 0.999), weight_decay=0.1)),
+        ("RMSprop", lambda p: torch.optim.RMSprop(p, 0.05, momentum=0.9, weight_decay=0.1)),
+        ("Adagrad", lambda p: torch.optim.Adagrad(p, 0.05, weight_decay=0.1)),
+    ],
+)
+def test_optimisers_are_torch_s(name, make):
+    same(trained(optimizer=name, learning_rate=0.05, weight_decay=0.1), reference(make))
+
+
+def test_clipping_smoothing_and_a_factor_are_torch_s():
+    same(trained(learning_rate=0.1, clip_norm=0.05), reference(sgd(0.1), clip=0.05))
+    same(trained(learning_rate=0.1, label_smoothing=0.2), reference(sgd(0.1), smoothing=0.2))
+    same(trained(learning_rate=0.1, factor=0.5), reference(sgd(0.05)))
+
+
+@pytest.mark.parametrize("steps", [1, 3, 7])
+def test_steps_take_the_place_of_epochs(steps):
+    same(trained(learning_rate=0.1, local_steps=steps), reference(sgd(0.1), steps=steps))
+    assert torch.equal(trained(learning_rate=0.1, local_steps=6).weight, trained(learning_rate=0.1).weight)
+
+
+def test_schedules_are_torch_s():
+    def theirs(make, rounds=9):
+        optimizer = torch.optim.SGD(model().parameters(), 1.0)
+        schedule, rates = make(optimizer), []
+        for _ in range(rounds):
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            schedule.step()
+        return rates
+
+    lr = torch.optim.lr_scheduler
+    for name, warm_up, make in (
+        ("constant", 0, lambda o: lr.ConstantLR(o, 1.0)),
+        ("step", 0, lambda o: lr.StepLR(o, 2, 0.5)),
+        ("exponential", 0, lambda o: lr.ExponentialLR(o, 0.5)),
+        ("cosine", 0, lambda o: lr.CosineAnnealingLR(o, 9)),
+        ("constant", 3, lambda o: lr.LinearLR(o, 0.25, total_iters=3)),
+    ):
+        settings = TrainingSettings(
+            learning_rate_schedule=name, learning_rate_decay=0.5, learning_rate_decay_every=2,
+            learning_rate_warm_up=warm_up,
+        )  # fmt: skip
+        assert [rate_factor(settings, number, 9) for number in range(1, 10)] == pytest.approx(theirs(make))
+
+
+OPTIONS = {
+    "learning_rate_schedule": "exponential", "learning_rate_decay": 0.5, "clip_norm": 1.0, "local_steps": 3,
+    "optimizer": "adamw", "learning_rate": 0.003, "augmentation": "flip-crop",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["fedavg", "feddecomp", "scaffold", "per-fedavg", "fedem", "pfedme"])
+def test_methods_train_with_all_of_them_with_any_workers(tmp_path, method):
+    smoothing = 0.0 if "loss" in methods()[method].refuses else 0.1
+    given = {**FEW_SAMPLES, **OPTIONS, "method": method, "num_server_rounds": 2, "label_smoothing": smoothing}
+    if method == "per-fedavg":  # which steps with sgd alone
+        given.update(optimizer="sgd", per_fedavg_beta=0.02)
+    values = federation(tmp_path / "a", 2, num_clients=2, **given)
+    with LocalTransport(Config.parse(values), workers=2) as transport:
+        first = run_federation(transport, values)
+    values = federation(tmp_path / "b", 2, num_clients=2, **given)
+    with LocalTransport(Config.parse(values), workers=0) as transport:
+        second = run_federation(transport, values)
+    one, other = arrays(first, tmp_path / "a"), arrays(second, tmp_path / "b")
+    assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_images_are_mirrored_and_shifted():
+    x = torch.arange(6 * 2 * 8 * 9).float().reshape(6, 2, 8, 9)
+    found = flip_crop(x, np.random.default_rng(5))
+    rng = np.random.default_rng(5)
+    (top, left), mirrored = rng.integers(0, 9, (2, 6)), rng.random(6) < 0.5
+    assert mirrored.any() and not mirrored.all()
+    padded = F.pad(x, (4, 4, 4, 4), mode="reflect")
+    for image in range(6):
+        wanted = padded[image, :, top[image] : top[image] + 8, left[image] : left[image] + 9]
+        assert torch.equal(found[image], wanted.flip(2) if mirrored[image] else wanted)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_resumed_run_has_the_learning_rate_of_its_round(tmp_path):
+    given = {**FEW_SAMPLES, "method": "fedavg", "learning_rate_schedule": "step", "learning_rate_decay_every": 1}
+    whole = simulate(tmp_path / "a", 2, num_server_rounds=2, learning_rate_decay=0.1, **given)
+    simulate(tmp_path / "b", 2, num_server_rounds=1, learning_rate_decay=0.1, **given)
+    rest = simulate(tmp_path / "b", 2, num_server_rounds=2, learning_rate_decay=0.1, resume=True, **given)
+    one, other = arrays(whole, tmp_path / "a"), arrays(rest, tmp_path / "b")
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_what_does_not_fit_is_one_line():
+    with pytest.raises(ConfigError, match=r"label-smoothing = 0.1: must be 0 for fedreg, which has its own loss"):
+        Config.parse({"method": "fedreg", "label-smoothing": 0.1})
+    with pytest.raises(ConfigError, match=r"label-smoothing = 0.1: must be 0 for loss = mse"):
+        Config.parse({"method": "fedavg", "label-smoothing": 0.1, "loss": "mse"})
+    for name in ("LBFGS", "Optimizer", "adaam", "lr_scheduler"):
+        with pytest.raises(ConfigError, match=r"adamw, or the name of a class in torch\.optim"):
+            Config.parse({"optimizer": name})
+    with pytest.raises(ConfigError, match=r"augmentation = 'flip-crop': must be none for a table"):
+        config = Config.parse({"augmentation": "flip-crop"})
+        _require_fitting(config, SimpleNamespace(input_shape=(6,), name="a table", has_targets=False))
+    assert AdamW([torch.zeros(2)], 0.1, 0.9, 0.0).weight_decay == 0.0

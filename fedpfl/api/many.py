@@ -18,7 +18,7 @@ from ..experiments import sweep as sweeps
 from ..experiments.grid import Grid, Job, Process, Resources
 from ..experiments.store import DEFAULT_ROOT, PlannedRun, State, Store
 from ..launch.plan import DEFAULT_CLIENTS, prepare
-from ..launch.progress import Lines, grid_display
+from ..launch.progress import LineDisplay, grid_display
 from ..launch.simulation import carry_out
 from ..results.tables import Table
 from . import frames
@@ -150,7 +150,7 @@ class _Here:
         self._outcome: dict[str, Any] = {"status": "finished:completed", "error": None}
         try:
             planned = prepare(None, {}, values, None, again)
-            carry_out(planned, Lines(run.rounds, quiet=True), share.workers, 1, callbacks)
+            carry_out(planned, LineDisplay(run.rounds, quiet=True), share.workers, 1, callbacks)
         except FedpflError as error:
             self._outcome = {"status": "failed", "error": str(error), "trained": False}
 

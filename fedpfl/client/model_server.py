@@ -66,7 +66,7 @@ class ModelServer(ThreadingHTTPServer):
         self._seen: tuple[object, ...] = ()
         self._model: LoadedModel | None = None
         try:
-            super().__init__((LOOPBACK, port), _Handler)
+            super().__init__((LOOPBACK, port), _PredictionHandler)
         except OSError as error:
             raise FedpflError(f"port {port} of {LOOPBACK} cannot be had: {error.strerror}") from error
 
@@ -115,7 +115,7 @@ class ModelServer(ThreadingHTTPServer):
             logger.exception("a request failed")
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _PredictionHandler(BaseHTTPRequestHandler):
     """One request a connection."""
 
     server: ModelServer

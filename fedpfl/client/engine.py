@@ -353,7 +353,25 @@ HANDLERS: dict[str, Callable[[Engine, int, Payload], Payload]] = {
 
 
 def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_config: Mapping[str, Value]) -> Payload:
-    """Answer one message for the client that the node is."""
+    """Answer one message for the client that the node is.
+
+    Parameters
+    ----------
+    kind : str
+        ``query``, ``train`` or ``evaluate``.
+    message : Payload
+        Its config has ``state-key``, under which the client keeps its arrays, and with ``train`` and ``evaluate``
+        ``round``, ``personal-round`` (the round after which the client's arrays are wanted; 0 for the initial ones)
+        and ``layout``.
+    run_config, node_config : mapping
+        As Flower hands them to the ClientApp; the node has ``partition-id`` and ``num-partitions``, or, on a device
+        that holds its own data, ``data-path`` (also called ``data``), with or without these.
+
+    Raises
+    ------
+    FedpflError
+        A setting, the data, the stored state or the message is wrong, or the device's policy refuses it.
+    """
     path = own_data_path(node_config)
     policy.check(run_config, path)
     if path and not {"partition-id", "num-partitions"} & node_config.keys():

@@ -90,9 +90,9 @@ class Few(LocalTransport):
     def replies(self, requests: Sequence[Request], timeout: float, fail: Fail) -> Iterator[tuple[Client, Payload]]:
         """Let the chosen clients answer, and note what they say and how long it takes them."""
 
-        def failed(client: Client, reason: str) -> None:
+        def failed(client: Client, reason: str, error: Exception | None = None) -> None:
             self.failed[client.id] = f"round {self._round}, client {client.id}: {reason}"
-            fail(client, reason)
+            fail(client, reason, error)
 
         asked = [request for request in requests if request.client.id in self.chosen]
         kind = asked[0].kind if asked else ""

@@ -97,7 +97,7 @@ class LoadedModel(NamedTuple):
                 raise DataError(f"tokens must be 0 … {self.about['vocabulary'] - 1}")
             return torch.from_numpy(x.astype(np.int64))
         if scaling == PIXELS:
-            return scale(torch.from_numpy(np.require(x, requirements="CW")).permute(0, 3, 1, 2))
+            return scale(torch.from_numpy(np.array(x, order="C")).permute(0, 3, 1, 2))
         return torch.from_numpy(x.astype(np.float32))
 
 

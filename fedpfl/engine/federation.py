@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.errors import ConfigError, FedpflError
-from ..core.extras import SERVER
+from ..core.extras import SERVER, Extras
 from ..core.federation import new_clients
 from ..results.run import RunFolder
 from ..results.summary import summary
@@ -79,12 +79,14 @@ def _run(
         identities = transport.identities()
         folder.describe(agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division, identities)
     rule = make_rule(config, agreed.clients, agreed.sharing)
-    listeners = [*_listeners(config, folder, agreed, rule), *following]
+    extras = extras_of(config, agreed.model, agreed.sharing)
+    listeners = [*_listeners(config, folder, agreed, rule, extras), *following]
+    remarks = folder.task().get("remarks", [])
     for listener in listeners:
-        listener.run_started(folder, folder.task().get("remarks", []))
+        listener.run_started(folder, remarks)
     kind = config.training.kind
     loop = RoundLoop(
-        rule, config.run, task["state_key"], extras_of(config, agreed.model, agreed.sharing), listeners,
+        rule, config.run, task["state_key"], extras, listeners,
         counted=config.training.loss != MSE, several=not kind.classes,
     )  # fmt: skip
     if state is not None:
@@ -120,9 +122,8 @@ def _remarks(config: Config, agreed: Agreement) -> list[str]:
     ]
 
 
-def _listeners(config: Config, folder: RunFolder, agreed: Agreement, rule: Rule) -> list[Listener]:
+def _listeners(config: Config, folder: RunFolder, agreed: Agreement, rule: Rule, extras: Extras) -> list[Listener]:
     """Return the package's own listeners, in the order in which they are called."""
-    extras = extras_of(config, agreed.model, agreed.sharing)
     found: list[Listener] = [NormLimit(config.robust.update_norm_limit, extras, config.privacy, config.run.wire_dtype)]
     if config.privacy.on:
         found.append(_privacy(config, rule, folder.task()["state_key"]))

@@ -196,9 +196,9 @@ class Engine:
             except (StateError, RuntimeError) as error:  # a method of a user's own that changes the model
                 why = f"{about['method']} exports no plain model: {in_one_line(error)}"
             else:
-                # The tested model may have been adapted, which the written one is not.
-                on_device = module.to(self.config.training.device)
-                score = self.score(on_device, local, self.test_samples(local.client))
+                if not self._holds(content, personalised):
+                    on_device = module.to(self.config.training.device)
+                    score = self.score(on_device, local, self.test_samples(local.client))
         if why:
             content, reason = traced(personalised, self.model, local.samples.x)
             about["why"] = "; ".join(filter(None, (why, reason)))[:MOST_TEXT]
@@ -207,6 +207,12 @@ class Engine:
             write_model(state.folder, about, content, self.config.run.device_models_kept)
         except (OSError, policy.PolicyError) as error:  # the round counts all the same
             logger.warning("client %d: its model was not written: %s", local.client, error)
+
+    def _holds(self, arrays: Mapping[str, Tensor], personalised: Forward) -> bool:
+        """Return whether the tested model is a plain one with these arrays: it may have been adapted to the test."""
+        tested = self.model.state_dict()
+        same = personalised is self.model and tested.keys() == arrays.keys()
+        return same and all(torch.equal(array.cpu(), arrays[name]) for name, array in tested.items())
 
     def _about_model(self, local: LocalRound) -> dict[str, Any]:
         data, run = self.data, self.config.run

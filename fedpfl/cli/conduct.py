@@ -33,6 +33,14 @@ AppDir = Annotated[
     Path | None, typer.Argument(metavar="[APP_DIR]", help="Folder of the app; the working directory by default.")
 ]
 Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Resume this run (name or folder) with its settings.")]
+Continue = Annotated[
+    str | None,
+    typer.Option(
+        "--continue",
+        metavar="RUN",
+        help="Begin a new run from this one's shared and personal arrays, with its settings; data may have changed.",
+    ),
+]
 Outcome = Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 

@@ -8,7 +8,7 @@ import typer
 
 from .app import app
 from .common import RunConfig
-from .conduct import AppDir, Outcome, Quiet, Resume, conduct
+from .conduct import AppDir, Continue, Outcome, Quiet, Resume, conduct
 
 if TYPE_CHECKING:
     from ..launch.plan import Plan
@@ -33,6 +33,7 @@ def run_command(
         ),
     ] = None,
     resume: Resume = None,
+    continue_from: Continue = None,
     as_json: Outcome = False,
     quiet: Quiet = False,
     clients_per_gpu: Annotated[
@@ -44,7 +45,7 @@ def run_command(
     def make() -> Plan:
         from .plan import prepare
 
-        return prepare(app_dir, run_config, num_clients, resume)
+        return prepare(app_dir, run_config, num_clients, resume, continued=continue_from)
 
     def run(plan: Plan) -> None:
         from ..launch.progress import display

@@ -84,6 +84,10 @@ class Engine:
         if message.config.get("in-turn") is True:  # a device, not one of a simulation's many clients
             key = str(message.config.get("state-key", ""))
             described["identity"] = ClientState(self.config.run.state_dir, key, client).secret()
+            earlier = message.config.get("earlier-key")
+            before = None if earlier is None else ClientState(self.config.run.state_dir, str(earlier), client)
+            if before is not None and before.of_a_device:
+                described["earlier-identity"] = before.secret()
         if self.data.remarks:
             described["remarks"] = "\n".join(self.data.remarks)
         return Payload(
@@ -260,7 +264,7 @@ class Engine:
             return {}
         if local.never_trained:
             return self._personal_part()
-        stored = state.load(int(local.message.config["personal-round"]))
+        stored = self._stored_personal(state, local.message, local.client)
         return {name: array for name, array in stored.items() if name.startswith(FIRST)}
 
     def _movement(self, first: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -307,8 +311,9 @@ class Engine:
         self.sharing.set_shared(vector)
         state = ClientState(self.config.run.state_dir, str(message.config["state-key"]), client)
         if self.sharing.personal:
-            stored = int(message.config["personal-round"])
-            self.sharing.set_personal(state.load(stored) if stored else self._first_personal)
+            trained = int(message.config["personal-round"]) > 0
+            personal = self._stored_personal(state, message, client) if trained else self._first_personal
+            self.sharing.set_personal(personal)
         place = self._place(client)
         local = LocalRound(
             client, int(message.config["round"]), self.config.run.seed, self.data.num_classes, self.model,
@@ -322,6 +327,12 @@ class Engine:
         # Methods may draw before a phase or a test: in `prepare`, or where they make the forward pass.
         self.seed(local, "prepare")
         return state, local
+
+    def _stored_personal(self, state: ClientState, message: Payload, client: int) -> dict[str, np.ndarray]:
+        """Return the arrays that a message names: of this run, or of the one that it continues."""
+        key = message.config.get("personal-key")
+        of = state if key is None else ClientState(self.config.run.state_dir, str(key), client)
+        return of.load(int(message.config["personal-round"]))
 
     def test_samples(self, client: int) -> Samples:
         """Return a client's test samples where the model computes."""
@@ -368,7 +379,8 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
     message : Payload
         Its config has ``state-key``, under which the client keeps its arrays, and with ``train`` and ``evaluate``
         ``round``, ``personal-round`` (the round after which the client's arrays are wanted; 0 for the initial ones)
-        and ``layout``.
+        and ``layout``; of a run that continues another one maybe ``personal-key``, the key under which these arrays
+        lie, and with ``query`` ``earlier-key``, the other run's key.
     run_config, node_config : mapping
         As Flower hands them to the ClientApp; the node has ``partition-id`` and ``num-partitions``, or, on a device
         that holds its own data, ``data-path`` (also called ``data``), with or without these.

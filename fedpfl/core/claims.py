@@ -62,8 +62,11 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "layout": (rf"(?s).{{1,{MAX_LAYOUT_BYTES}}}", "the server's model"),
     "remarks": (r"(?s).{0,2000}", "printable"),
     "identity": (r"[0-9a-f]{64}", "what the same client said before"),
+    "earlier-identity": (r"[0-9a-f]{64}", "what the same client said in the run that this one continues"),
 }
-OPTIONAL = {"vocabulary": 0, "division": 0, "remarks": "", "identity": "0" * 64}
+OPTIONAL = {
+    "vocabulary": 0, "division": 0, "remarks": "", "identity": "0" * 64, "earlier-identity": "0" * 64,
+}  # fmt: skip
 # A model for larger inputs than this would not fit on a device.
 MAX_INPUT_VALUES = 2**24
 

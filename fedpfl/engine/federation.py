@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,9 @@ from .transport import Transport
 
 logger = getLogger("flwr")
 
+# Clients whose numbers of samples a remark tells.
+MOST_NAMED = 5
+
 
 def run_federation(
     transport: Transport, config: Config, listeners: Sequence[Listener] = (), remarks: Sequence[str] = ()
@@ -47,12 +51,13 @@ def run_federation(
     remarks : sequence of str
         What a user should know before round 1, besides what the settings and the clients tell.
     """
+    earlier = None if config.run.resume else RunFolder.continued(config)
     folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
     with folder.alone():
         reason, following = "the run was interrupted", list[Listener]()
         try:
             following += [*trackers(config, folder), *listeners]
-            _run(transport, config, folder, following, remarks)
+            _run(transport, config, folder, following, remarks, earlier)
             reason = ""
         except Exception as error:  # of any kind: the folder tells that the run failed, and the error goes on
             reason = str(error) if isinstance(error, (FedpflError, OSError)) else f"{type(error).__name__}: {error}"
@@ -65,19 +70,31 @@ def run_federation(
 
 
 def _run(
-    transport: Transport, config: Config, folder: RunFolder, following: Sequence[Listener], remarks: Sequence[str]
+    transport: Transport,
+    config: Config,
+    folder: RunFolder,
+    following: Sequence[Listener],
+    remarks: Sequence[str],
+    earlier: RunFolder | None,
 ) -> None:
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
-    finished, state = _resumed(folder, config) if config.run.resume else (0, None)
-    task = folder.task()
-    agreed = agree(config, transport.find_clients(config, task["state_key"], task.get("identities")))
+    finished, state, continued = _start(folder, config, earlier)
+    task, before = folder.task(), None if earlier is None else earlier.task()
+    agreed = agree(config, transport.find_clients(config, task["state_key"], task.get("identities"), before))
     if config.run.resume:
         folder.require_task(agreed.input_shape, agreed.classes, agreed.division)
         folder.add_identities(transport.identities())
     else:
+        samples = [(client.train_samples, client.test_samples) for client in agreed.clients]
         remarks = [*_remarks(config, agreed), *remarks, *agreed.remarks]
-        identities = transport.identities()
-        folder.describe(agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division, identities)
+        if earlier is not None and continued is not None:
+            earlier.require_task(agreed.input_shape, agreed.classes, run="the run to continue")
+            remarks.append(_grown(earlier.path.name, continued, samples))
+        folder.describe(
+            agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division, transport.identities(),
+            samples, continued,
+        )  # fmt: skip
+    continued = folder.task().get("continued", {})
     rule = make_rule(config, agreed.clients, agreed.sharing)
     extras = extras_of(config, agreed.model, agreed.sharing)
     listeners = [*_listeners(config, folder, agreed, rule, extras), *following]
@@ -87,10 +104,11 @@ def _run(
     kind = config.training.kind
     loop = RoundLoop(
         rule, config.run, task["state_key"], extras, listeners,
-        counted=config.training.loss != MSE, several=not kind.classes,
+        counted=config.training.loss != MSE, several=not kind.classes, continued=continued.get("personal", ()),
     )  # fmt: skip
     if state is not None:
         loop.load_state(state)
+    if config.run.resume:
         folder.forget_after(finished)
         folder.go_on(config)
     # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
@@ -99,14 +117,38 @@ def _run(
     folder.finish(rule, summary(folder))
 
 
-def _resumed(folder: RunFolder, config: Config) -> tuple[int, Mapping[str, np.ndarray]]:
-    """Return the round after which a run goes on, and the state after it."""
-    if not folder.has_checksums:
-        logger.log(WARNING, "fedpfl: %s was begun without checksums: its files are not checked", folder.path)
-    finished, state, remarks = folder.last_intact(config.run.state_dir)
+def _start(
+    folder: RunFolder, config: Config, earlier: RunFolder | None
+) -> tuple[int, Mapping[str, np.ndarray] | None, dict[str, Any] | None]:
+    """Return the round after which a run goes on, the state after it, and what there is to say of an earlier run."""
+    source = folder if config.run.resume else earlier
+    if source is None:
+        return 0, None, None
+    if not source.has_checksums:
+        logger.log(WARNING, "fedpfl: %s was begun without checksums: its files are not checked", source.path)
+    if source is earlier:
+        with source.alone():
+            state, continued, remarks = source.to_continue(config.run.state_dir)
+        found = 0, state, continued
+    else:
+        finished, state, remarks = source.last_intact(config.run.state_dir)
+        found = finished, state, None
     for remark in remarks:
         logger.log(WARNING, "fedpfl: %s", remark)
-    return finished, state
+    return found
+
+
+def _grown(name: str, continued: Mapping[str, Any], samples: Sequence[tuple[int, int]]) -> str:
+    """Tell which run is continued, and whose numbers of training samples are others than in that run."""
+    what = f"continues {name} after its round {continued['round']}"
+    before = [train for train, _ in continued["samples"]]
+    if not before:
+        return f"{what}; how many samples its clients had was not stored"
+    now = [train for train, _ in samples]
+    others = [f"client {i} {a} → {b}" for i, (a, b) in enumerate(zip(before, now, strict=True)) if a != b]
+    more = f" and {len(others) - MOST_NAMED} more clients" if len(others) > MOST_NAMED else ""
+    which = f" ({', '.join(others[:MOST_NAMED])}{more})" if others else ""
+    return f"{what}; training samples: {sum(before)} before, {sum(now)} now{which}"
 
 
 def _remarks(config: Config, agreed: Agreement) -> list[str]:

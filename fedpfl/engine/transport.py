@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -52,7 +52,11 @@ class Transport(ABC):
 
     @abstractmethod
     def find_clients(
-        self, config: Config, state_key: str = "", identities: Mapping[str, str] | None = None
+        self,
+        config: Config,
+        state_key: str = "",
+        identities: Mapping[str, str] | None = None,
+        earlier: Mapping[str, Any] | None = None,
     ) -> dict[int, Payload]:
         """Return how each client describes itself, by client: see :meth:`fedpfl.client.engine.Engine.query`.
 
@@ -64,6 +68,8 @@ class Transport(ABC):
             Key under which clients keep their arrays, and nodes their numbers and secrets.
         identities : mapping of str to str, optional
             What :meth:`identities` returned when the run began, for a run that goes on.
+        earlier : mapping, optional
+            The task of the run that this one continues: nodes have the numbers that they had in it.
 
         Raises
         ------

@@ -48,7 +48,7 @@ ADDED_LATER = frozenset({
     "label-column", "client-column", "split-column", "ignore-columns", "class-names", "window-column", "window-length",
     "window-step", "partition-seed", "division-file", "update-norm-limit", "robust-aggregation", "robust-clip",
     "robust-false-share", "krum-clients", "max-weight-share", "fedreg-max-growth",
-    "device-model-every",
+    "device-model-every", "continue-from",
     "label-smoothing", "local-steps", "learning-rate-schedule", "learning-rate-decay", "learning-rate-decay-every",
     "learning-rate-warm-up", "clip-norm", "augmentation",
 })  # fmt: skip

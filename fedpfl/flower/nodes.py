@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import WARNING, getLogger
+from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -16,6 +17,7 @@ from ..core.claims import DESCRIPTION, problem, require_description
 from ..core.errors import FedpflError, LayoutError, printable, reasons
 from ..core.federation import Client
 from ..core.payload import UNNUMBERED, Payload
+from ..core.settings import Value
 from ..setup.config import RunSettings
 from .messages import from_content, to_content
 from .pace import Pace
@@ -66,10 +68,23 @@ class Nodes:
         Key under which nodes keep their numbers and secrets.
     identities : mapping of str to str
         Hashes of the nodes' secrets that are known, by client: a client's number belongs to its node for the whole run.
+    earlier : mapping
+        The task of the run that this one continues, empty if there is none: a number stays with its node.
     """
 
-    def __init__(self, grid: Grid, settings: RunSettings, state_key: str, identities: Mapping[str, str]) -> None:
-        self._grid, self._settings, self._key = grid, settings, state_key
+    def __init__(
+        self,
+        grid: Grid,
+        settings: RunSettings,
+        state_key: str,
+        identities: Mapping[str, str],
+        earlier: Mapping[str, Any],
+    ) -> None:
+        self._grid, self._settings = grid, settings
+        self._question: dict[str, Value] = {"state-key": state_key}
+        if earlier:
+            self._question["earlier-key"] = earlier["state_key"]
+        self._earlier: Mapping[str, str] = earlier.get("identities", {})
         self.identities = dict(identities)
         self._left_out: dict[int, str] = {}
         self._asks: Counter[int] = Counter()
@@ -149,7 +164,7 @@ class Nodes:
         if not nodes:
             return {}
         given = {node: {"client": number} for node, number in (numbers or {}).items()}
-        contents = {node: to_content(Payload({"state-key": self._key, **given.get(node, {})})) for node in nodes}
+        contents = {node: to_content(Payload({**self._question, **given.get(node, {})})) for node in nodes}
         questions = [Message(content, node, "query") for node, content in contents.items()]
         pending = {i for i in self._grid.push_messages(questions) if i}
         found: Answers = {}
@@ -232,9 +247,12 @@ class Nodes:
     def _stranger(self, answer: Payload) -> str:
         """Return why the node of an answer is not the one that had its client's number before; empty if it may be."""
         client = str(answer.config["client"])
-        if self.identities.get(client) in (None, _identity(answer).get(client)):
-            return ""
-        return f"client = {client}: another node has had this number in this run, with another secret in its state-dir"
+        known = (("identity", self.identities, "this run"), ("earlier-identity", self._earlier, "the run to continue"))
+        for name, identities, run in known:
+            if identities.get(client) not in (None, _identity(answer, name).get(client)):
+                what = f"another node has had this number in {run}, with another secret in its state-dir"
+                return f"client = {client}: {what}"
+        return ""
 
     def _require_enough(self, answers: Answers, expected: int) -> None:
         """Raise ``FedpflError`` if the clients that can take part are too few to begin."""
@@ -251,9 +269,9 @@ class Nodes:
         raise FedpflError(f"{what}: {clients}{refused}")
 
 
-def _identity(answer: Payload) -> dict[str, str]:
+def _identity(answer: Payload, name: str = "identity") -> dict[str, str]:
     """Return a hash of the secret in an answer, by client; the secret itself is not stored at the server."""
-    secret = answer.config.get("identity")
+    secret = answer.config.get(name)
     if not secret:
         return {}
     return {str(answer.config["client"]): hashlib.sha256(str(secret).encode()).hexdigest()}

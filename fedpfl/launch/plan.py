@@ -76,6 +76,7 @@ def prepare(
     resume: str | None = None,
     default_clients: int = DEFAULT_CLIENTS,
     own_data: bool = False,
+    continued: str | None = None,
 ) -> Plan:
     """Check everything that can be checked before a run.
 
@@ -95,16 +96,20 @@ def prepare(
         Number of clients where nothing says it.
     own_data : bool
         Whether each client has data of its own, so that there are none in common to look at.
+    continued : str or None
+        Name or folder of the run that a new run continues, with its settings.
     """
+    if resume is not None and continued is not None:
+        raise ConfigError("continue", continued, "begins a new run, and --resume goes on with one; use one of them")
     parts.look_in(app or Path())
     if app is not None:
         discover()
     know_method(defaults)  # the app's settings have those of its method, also where another one is run
     values = {**defaults, **given}
-    if resume is None:
+    if resume is None and continued is None:
         check_keys(values)
     else:
-        stored = _resumed(resume, values, given)
+        stored = _continued(continued, values, given) if resume is None else _resumed(resume, values, given)
         check_keys({**values, "method": stored["method"]})
         values = stored
     config = Config.parse(values)
@@ -115,6 +120,8 @@ def prepare(
         decided["partitioner"] = chosen.partitioner
     given_number = _clients(config.data.num_clients, num_clients)
     decided["num-clients"] = given_number or natural_clients(config.data) or default_clients
+    if not config.run.resume and (earlier := RunFolder.continued(config)):
+        decided["continue-from"] = str(earlier.path)
     decided["run-name"] = config.run.run_name or _new_name(config)
     # The server and the clients run in another working directory.
     config = Config.parse({**absolute_places(config.flat()), **decided})
@@ -129,11 +136,23 @@ def prepare(
 
 
 def _resumed(resume: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    stored = find_run(resume, Path(str(values.get("output-dir", RunSettings.output_dir))))
+    stored = _find(resume, values)
     where = {"run-name": stored.path.name, "output-dir": str(stored.path.parent), "resume": True}
     # What auto meant was decided when the run began.
     given = {key: value for key, value in given.items() if (key, value) != ("partitioner", AUTO)}
-    values = {**stored.config(), **given, **where}
+    return _with_clients({**stored.config(), **given, **where}, stored)
+
+
+def _continued(continued: str | None, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    stored = _find(str(continued), values)
+    return _with_clients({**stored.config(), **given, "continue-from": str(stored.path)}, stored)
+
+
+def _find(run: str, values: Mapping[str, Any]) -> RunFolder:
+    return find_run(run, Path(str(values.get("output-dir", RunSettings.output_dir))))
+
+
+def _with_clients(values: Mapping[str, Any], stored: RunFolder) -> dict[str, Any]:
     # Without a number `flwr run` took one client for each node that there was.
     return {**values, "num-clients": values.get("num-clients") or stored.task().get("clients", 0)}
 

@@ -19,7 +19,7 @@ from ..core.sharing import UNUSED_BUFFER, Sharing, tied
 from ..core.stored import read_arrays, write_arrays
 from ..setup.assembly import assemble, complete_arrays, make_rule, plain_model
 from ..setup.config import Config
-from .run import GLOBAL, RunFolder
+from .run import GLOBAL, RunFolder, personal_place
 
 
 def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> list[Path]:
@@ -59,13 +59,13 @@ def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> 
         names = plain.state_dict().keys()
         if not (sharing.personal or sharing.layout.frozen or rule) and set(sharing.shared) <= names:
             continue  # the one model of all is global.safetensors
-        state = ClientState(Path(config.run.state_dir), task["state_key"], client)
+        key, number = personal_place(task, client, personal_round[client])
+        state = ClientState(Path(config.run.state_dir), key, client)
         if sharing.personal and not state.folder.is_dir():
             if clients is not None:
                 allowed = f"has no stored state of run {folder.path.name} in {config.run.state_dir}"
                 raise ConfigError("client", client, allowed)
             continue
-        number = personal_round[client]
         sharing.set_shared(stored["shared"] if rule is None else rule.outgoing(listed[client]))
         if sharing.personal:
             sharing.set_personal(state.load(number) if number else initial)

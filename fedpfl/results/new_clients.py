@@ -28,7 +28,7 @@ from ..setup.assembly import make_rule
 from ..setup.config import Config
 from ..training.loop import EVALUATION_BATCH, run_phase
 from ..training.phase import Penalty, Phase
-from .run import RunFolder
+from .run import RunFolder, personal_place
 
 
 def try_new_clients(folder: RunFolder, mode: str) -> dict[str, Any]:
@@ -55,12 +55,12 @@ def try_new_clients(folder: RunFolder, mode: str) -> dict[str, Any]:
 class Simulation:
     """What a run stored: enough to assemble every client's model as its messages would.
 
-    ``stored`` is the state of rule and companions after round ``last``, and ``state_key`` names the clients' state.
+    ``stored`` is the state of rule and companions after round ``last``, and ``task`` names the clients' state.
     """
 
-    def __init__(self, engine: Engine, state_key: str, last: int, stored: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, engine: Engine, task: Mapping[str, Any], last: int, stored: Mapping[str, np.ndarray]) -> None:
         self.engine = engine
-        self.state_key = state_key
+        self.task = task
         self.last = last
         clients = [Client(i, *engine.data.sizes(i)) for i in range(engine.num_clients)]
         self.rule = make_rule(engine.config, clients, engine.sharing)
@@ -75,7 +75,7 @@ class Simulation:
         engine = Engine(config, federated_data(config.data, clients, config.run.seed), clients)
         if task.get("division", engine.data.checksum) != engine.data.checksum:
             raise DataError(f"{folder.path.name}: the clients had other data than this machine divides among them")
-        return cls(engine, str(task["state_key"]), last, stored)
+        return cls(engine, task, last, stored)
 
     @property
     def personal_round(self) -> Mapping[int, int]:
@@ -91,9 +91,10 @@ class Simulation:
         known = rule.clients[client]
         extra = rule.attachments(known, kind)
         sharing.accept(extra.arrays)
+        key, number = personal_place(self.task, client, rule.personal_round[client])
         config: dict[str, Value] = {
-            **extra.config, "round": self.last + 1, "personal-round": rule.personal_round[client],
-            "state-key": self.state_key, "layout": sharing.layout.to_text(),
+            **extra.config, "round": self.last + 1, "personal-round": number, "state-key": key,
+            "layout": sharing.layout.to_text(),
         }  # fmt: skip
         shared = sharing.layout.pack(rule.outgoing(known), "float32")
         arrays = {**self.engine.extras.pack(extra.arrays, CLIENT), **shared}

@@ -109,10 +109,32 @@ class RunFolder:
         for key, value in same.items():
             if key not in FREE_ON_RESUME and stored[key] != value:
                 raise ConfigError(key, value, f"the run to resume used {stored[key]!r}")
-        if not folder._checkpoints():
+        if not folder.resumable:
             rounds = len(folder.metrics())
             what = f"it recorded {rounds} rounds, but checkpoint/ is empty" if rounds else "no round was finished"
             raise StateError(f"{folder.path}: {what}, so there is nothing to resume")
+        return folder
+
+    @classmethod
+    def continued(cls, config: Config) -> RunFolder | None:
+        """Return the folder of the run that a new run continues, None if it continues none.
+
+        Raises
+        ------
+        ConfigError
+            There is no such run, or its arrays are those of other settings.
+        StateError
+            It has finished no round.
+        """
+        if not config.run.continue_from:
+            return None
+        folder = find_run(config.run.continue_from, Path(config.run.output_dir))
+        stored = {**type(config).parse({"method": config.run.method}).flat(), **folder.config()}
+        for key, value in config.of_stored_arrays().items():
+            if stored[key] != value:
+                raise ConfigError(key, value, f"{folder.path.name}, which the run continues, used {stored[key]!r}")
+        if not folder.resumable:
+            raise StateError(f"{folder.path}: no round was finished, so there is nothing to continue")
         return folder
 
     @contextmanager
@@ -138,14 +160,18 @@ class RunFolder:
         vocabulary: int = 0,
         division: int | None = None,
         identities: Mapping[str, str] | None = None,
+        samples: Sequence[tuple[int, int]] = (),
+        continued: Mapping[str, Any] | None = None,
     ) -> None:
         """Write what the model was built for, so that it can be built again without the data; and the remarks on it.
 
         ``division`` is the checksum of how common data are divided, None where a client has data of its own.
-        ``identities`` has a hash of the secret of each client's node, by client.
+        ``identities`` has a hash of the secret of each client's node, by client; ``samples`` each client's numbers of
+        training and test samples; ``continued`` what :meth:`to_continue` of an earlier run has said.
         """
         described = {
             "vocabulary": vocabulary, "division": division, "remarks": list(remarks), "identities": identities or {},
+            "samples": [list(sizes) for sizes in samples], **({} if continued is None else {"continued": continued}),
         }  # fmt: skip
         self._write_task({**self.task(), **_task(input_shape, classes), **described})
 
@@ -156,17 +182,44 @@ class RunFolder:
         if known != task.get("identities", {}):
             self._write_task({**task, "identities": known})
 
-    def require_task(self, input_shape: tuple[int, ...], classes: Sequence[int], division: int | None = None) -> None:
+    def require_task(
+        self,
+        input_shape: tuple[int, ...],
+        classes: Sequence[int],
+        division: int | None = None,
+        run: str = "the run to resume",
+    ) -> None:
         """Raise :class:`ConfigError` if a run that goes on has another task, or other data in common, than before."""
         before = self.task()
         for key, value in {"classes_of_clients": None, **_task(input_shape, classes)}.items():
             if before.get(key) != value:
-                raise ConfigError(key, value, f"the run to resume had {before.get(key)}")
+                raise ConfigError(key, value, f"{run} had {before.get(key)}")
         # Unknown of runs that are older than it, and where a device has data of its own.
         known = before.get("division")
         if None not in (division, known) and division != known:
-            allowed = f"the run to resume had {known}: clients would get other samples (are the data others, or NumPy?)"
+            allowed = f"{run} had {known}: clients would get other samples (are the data others, or NumPy?)"
             raise ConfigError("division", division, allowed)
+
+    def to_continue(self, state_dir: str) -> tuple[dict[str, np.ndarray], dict[str, Any], list[str]]:
+        """Return what a run that continues this one starts from.
+
+        Returns
+        -------
+        state : dict of str to ndarray
+            The state after the last intact round. ``personal_round`` is negative where a client has personal arrays:
+            they are of a round before the new run's first one.
+        about : dict
+            The entry ``continued`` of the new run's task: ``run``, ``round``, ``samples`` of the clients before (empty
+            if this run did not store them) and under ``personal`` key and round of each client's personal arrays.
+        remarks : list of str
+            As of :meth:`last_intact`.
+        """
+        last, stored, remarks = self.last_intact(state_dir)
+        task, rounds = self.task(), stored["personal_round"]
+        personal = [personal_place(task, client, number) for client, number in enumerate(rounds.tolist())]
+        samples = task.get("samples", [])
+        about = {"run": str(self.path), "round": last, "samples": samples, "personal": personal}
+        return {**stored, "personal_round": -np.abs(rounds)}, about, remarks
 
     def go_on(self, config: Config) -> None:
         """Note that the run goes on with these settings; what it concluded before no longer holds."""
@@ -233,8 +286,8 @@ class RunFolder:
         """Return ``state_key`` and, once the clients are found, what they have to learn.
 
         That is ``input_shape``, ``num_classes``, ``vocabulary`` (0 unless the inputs are texts), ``clients``,
-        ``division`` (see :meth:`describe`) and, if the clients have different numbers of classes (the largest is
-        ``num_classes`` then), ``classes_of_clients``.
+        ``division``, ``samples`` and ``continued`` (see :meth:`describe`) and, if the clients have different numbers of
+        classes (the largest is ``num_classes`` then), ``classes_of_clients``.
         """
         path = self.path / "task.json"
         try:
@@ -277,10 +330,10 @@ class RunFolder:
         It is intact, as are the lines of all rounds up to it, and of the clients' arrays that belong to it those in
         ``state_dir`` on this machine. The clients keep the arrays of two checkpoints, so no older ones are tried.
         """
-        key, found = self.task()["state_key"], dict[str, int]()
+        task, found = self.task(), dict[str, int]()
         for number, path in reversed(self._checkpoints()[-KEPT_CHECKPOINTS:]):
             try:
-                state = self._intact_state(number, path, state_dir, key)
+                state = self._intact_state(number, path, state_dir, task)
             except DamagedFile as error:
                 found[str(error)] = number
             else:
@@ -292,18 +345,19 @@ class RunFolder:
         """Return whether all that belongs to the newest checkpoint is as it was written; see :meth:`last_intact`."""
         try:
             for number, path in self._checkpoints()[-1:]:
-                self._intact_state(number, path, state_dir, self.task()["state_key"])
+                self._intact_state(number, path, state_dir, self.task())
             if (self.path / GLOBAL).is_file():
                 read_arrays(self.path / GLOBAL)
         except DamagedFile:
             return False
         return True
 
-    def _intact_state(self, number: int, path: Path, state_dir: str, key: str) -> Stored:
+    def _intact_state(self, number: int, path: Path, state_dir: str, task: Mapping[str, Any]) -> Stored:
         state = read_arrays(path)
         self._rounds(number)
         for client, trained in enumerate(state["personal_round"].tolist()):
-            ClientState(state_dir, key, client).require_intact(trained)
+            key, stored = personal_place(task, client, trained)
+            ClientState(state_dir, key, client).require_intact(stored)
         return state
 
     def forget_after(self, last: int) -> None:
@@ -372,6 +426,17 @@ def find_run(run: str, root: Path) -> RunFolder:
         if (path / "config.toml").is_file():
             return RunFolder(path.resolve())
     raise ConfigError("run", run, f"there is no such run in {root}, nor a run's folder of this path")
+
+
+def personal_place(task: Mapping[str, Any], client: int, number: int) -> tuple[str, int]:
+    """Return the key and the round under which a client has its personal arrays, as the run's ``personal_round`` is.
+
+    Below 0 they are still those that it brought from the run that this one continues.
+    """
+    if number >= 0:
+        return task["state_key"], number
+    key, earlier = task["continued"]["personal"][client]
+    return key, earlier
 
 
 def to_toml(values: dict[str, Any]) -> str:

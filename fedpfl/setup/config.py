@@ -28,6 +28,8 @@ from ..rules.server_step import ServerStepSettings
 from ..training.losses import CROSS_ENTROPY
 from ..training.settings import TrainingSettings
 
+# Of the settings of the run: see `Config.of_stored_arrays`.
+_OF_ARRAYS = ("method", "model", "personal-head", "initial-weights", "seed")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -103,6 +105,11 @@ class RunSettings:
     device_models_kept: int = setting(2, "Written models that a client keeps: the latest.", minimum=1)
     run_name: str = setting("", "Name of the run's folder; empty makes one from method, data set and time.")
     resume: bool = setting(False, "Continue the run called run-name after its last finished round.")
+    continue_from: str = setting(
+        "",
+        "Run (name in output-dir, or folder) that this new one continues: it starts from the shared and the personal "
+        "arrays that that one ended with, and clients' data may be others than they were.",
+    )
     wire_dtype: str = setting("float32", "Type in which arrays of floats travel.", choices=DTYPES)
     node_timeout: float = setting(
         600.0, "Seconds to wait over Flower until all clients are connected; `fedpfl run` has them at once.", above=0
@@ -241,9 +248,15 @@ class Config:
     def flat(self) -> dict[str, s.Value]:
         """Return the settings that this run uses, by key: the common ones and the method's own."""
         parted = (self.run, self.trainable, self.data, self.training, self.server, self.robust, self.privacy)
-        common = [(part, "") for part in parted]
-        parts = [*common, (self.method.settings, self.method.name)]
-        return {key: value for part, prefix in parts for key, value in s.items(part, prefix)}
+        common = {key: value for part in parted for key, value in s.items(part)}
+        return {**common, **dict(s.items(self.method.settings, self.method.name))}
+
+    def of_stored_arrays(self) -> dict[str, s.Value]:
+        """Return the settings from which the form and the meaning of the arrays follow that a run stores."""
+        of_run = {key: value for key, value in s.items(self.run) if key in _OF_ARRAYS}
+        others = (self.trainable, self.server, self.privacy)
+        common = {key: value for part in others for key, value in s.items(part)}
+        return {**of_run, **common, **dict(s.items(self.method.settings, self.method.name))}
 
 
 def sections() -> list[tuple[str, type, str]]:

@@ -89,7 +89,7 @@ def test_local_training_leaves_what_is_shared_alone(tmp_path, variant, setting, 
     config, task = Config.parse(run.config()), run.task()
     engine = Engine(config, federated_data(config.data, 4, config.run.seed), 4)
     last, stored = run.checkpoint()
-    left = Simulation(engine, task["state_key"], last, stored)
+    left = Simulation(engine, task, last, stored)
     local = left.load(held_out(config.run)[0])
     before = {name: array.detach().clone() for name, array in engine.model.state_dict().items()}
     own = engine.sharing.personal_elements()

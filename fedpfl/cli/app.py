@@ -19,7 +19,7 @@ typer.core.HAS_RICH = False
 # Which commands stand together in the help; those that are named nowhere come last.
 GROUPS = {
     "Run": ("run", "compare", "sweep", "experiment"),
-    "Results": ("show", "report", "analyse", "export", "new-clients"),
+    "Results": ("show", "report", "analyse", "export", "personalise"),
     "Data, methods and settings": ("methods", "models", "datasets", "partition", "config", "new"),
     "Devices": ("up", "watch", "doctor", "keys", "register", "broker"),
 }

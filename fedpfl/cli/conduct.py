@@ -93,6 +93,10 @@ def conduct(
         raise typer.Exit(130) from None
     if as_json:
         _report(plan, COMPLETED, None)
+    elif plan.config.run.personalise != "none":
+        from .runs import personalised, tell_personalised
+
+        tell_personalised(personalised(plan.folder))
     else:
         from ..results.summary import outcome
         from .runs import outcome_table

@@ -37,6 +37,7 @@ from ..version import __version__
 from . import policy
 from .device_model import AS_IT_IS, MOST_TEXT, PIXELS, TOKENS, plain_module, traced, write_model
 from .number import clients_of, own_data_path, stored_number, unnumbered
+from .personalise import LOCAL_TRAIN, NOT, of_personal_part
 from .state import ClientState
 
 logger = getLogger("fedpfl.client")
@@ -105,12 +106,14 @@ class Engine:
 
     def train(self, client: int, message: Payload) -> Payload:
         """Run the method's schedule from the received shared and the stored personal arrays."""
+        if self.config.run.personalise != NOT:
+            return self.personalise(client, message, self.config.run.personalise)
         started = time.perf_counter()
         state, local = self.load(client, message)
         method = self.config.method
         method.prepare(local)
         first = self._first_personal_part(state, local)
-        losses = self._run(method.schedule(local), local, "batches")
+        losses = self.run_phases(method.schedule(local), local, "batches")
         extra = method.conclude(local)
         personal, shared = self.sharing.get_personal(), self.sharing.get_shared()
         if not all(np.isfinite(array).all() for array in (shared, *personal.values(), *extra.arrays.values())):
@@ -160,7 +163,7 @@ class Engine:
         if local.has_received(EVALUATION_ONLY):
             metrics.update(_metrics("global", self._test_mean_model(local, samples)))
         if adaptation:
-            self._run(adaptation, local, "adaptation")
+            self.run_phases(adaptation, local, "adaptation")
             self.model.eval()
         score = self.score(personalised, local, samples)
         metrics.update(_metrics("personalised", score))
@@ -172,6 +175,37 @@ class Engine:
         if kept is not None:
             self._keep_model(kept, personalised, score, state, local)
         return Payload(metrics=metrics)
+
+    def personalise(self, client: int, message: Payload, mode: str) -> Payload:
+        """Make a model for a client that was not in the run from the shared arrays of its end; test and keep it.
+
+        With ``local-train`` its personal part alone is trained, with ``fine-tune`` all of it, each for a round at the
+        full learning rate. Neither array nor state of the run changes.
+        """
+        started = time.perf_counter()
+        state, local = self.load(client, message)
+        method = self.config.method
+        method.prepare(local)
+        phases: Sequence[Phase] = method.schedule(local)
+        if mode == LOCAL_TRAIN:
+            phases = of_personal_part(phases, self.sharing, self.model, self.config.training.weight_decay)
+        losses = self.run_phases(phases, local, "batches", factor=1.0)
+        if mode == LOCAL_TRAIN:
+            trained = self.sharing.get_personal()
+            self.sharing.set_shared(self.sharing.layout.unpack(message.arrays))  # running statistics have moved
+            self.sharing.set_personal(trained)  # what is shared may hold the others' personal channels, too
+        else:
+            method.conclude(local)
+        seconds = time.perf_counter() - started
+        kept = self._exported(local) if self._keeps_model(state, local) else None
+        self.run_phases(method.adaptation(local), local, "adaptation", factor=1.0)
+        self.model.eval()
+        personalised = method.personalised(self.model)
+        score = self.score(personalised, local, self.test_samples(client))
+        if kept is not None:
+            self._keep_model(kept, personalised, score, state, local)
+        trained_on = {"train-samples": len(local.samples.y), "train-loss": losses[-1] if losses else 0.0}
+        return Payload(metrics={**_metrics("personalised", score), **trained_on, "train-seconds": seconds})
 
     def _keeps_model(self, state: ClientState, local: LocalRound) -> bool:
         run = self.config.run
@@ -230,7 +264,7 @@ class Engine:
 
     def _test_trained(self, local: LocalRound) -> dict[str, int | float]:
         # The model may adapt: all that is sent or kept of it has been copied.
-        self._run(self.config.method.adaptation(local), local, "adaptation")
+        self.run_phases(self.config.method.adaptation(local), local, "adaptation")
         self.model.eval()
         forward = self.config.method.personalised(self.model)
         return _metrics("trained", self.score(forward, local, self.test_samples(local.client)))
@@ -283,15 +317,17 @@ class Engine:
         self.sharing.set_personal(own)
         return score
 
-    def _run(self, phases: Sequence[Phase], local: LocalRound, purpose: str) -> list[float]:
-        """Run phases; return the mean loss of each."""
+    def run_phases(
+        self, phases: Sequence[Phase], local: LocalRound, purpose: str, factor: float | None = None
+    ) -> list[float]:
+        """Run phases; return the mean loss of each. Learning rates are the round's unless a ``factor`` is given."""
         # A phase without epochs does not count: a schedule that is FedAvg's in effect draws FedAvg's batches.
         phases = [phase for phase in phases if phase.epochs]
         if phases:
             # Dropout draws from torch's own generator; the batches have theirs.
             self.seed(local, purpose)
-        # A model is tested as it was before round 1, too.
-        factor = rate_factor(self.config.training, max(1, local.round), self.config.run.num_server_rounds)
+        if factor is None:  # a model is tested as it was before round 1, too
+            factor = rate_factor(self.config.training, max(1, local.round), self.config.run.num_server_rounds)
         return [
             run_phase(
                 self.model, phase, local.samples, self.config.training,

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..client.personalise import NOT
 from ..core.errors import ConfigError, FedpflError
 from ..core.extras import SERVER, Extras
 from ..core.federation import new_clients
@@ -18,6 +19,7 @@ from ..rules import Rule
 from ..setup.assembly import extras_of, make_rule, mean_model_layout
 from ..setup.config import Config, scored, untuned
 from ..training.losses import MSE
+from .after_the_end import personalise
 from .agreement import Agreement, agree
 from .listener import Listener
 from .listeners.diagnostics import Diagnostics
@@ -38,7 +40,7 @@ MOST_NAMED = 5
 def run_federation(
     transport: Transport, config: Config, listeners: Sequence[Listener] = (), remarks: Sequence[str] = ()
 ) -> RunFolder:
-    """Run a federation from the first message to the summary.
+    """Run a federation from the first message to the summary; or, with ``personalise``, what follows a run's end.
 
     Parameters
     ----------
@@ -51,6 +53,8 @@ def run_federation(
     remarks : sequence of str
         What a user should know before round 1, besides what the settings and the clients tell.
     """
+    if config.run.personalise != NOT:
+        return personalise(transport, config)
     earlier = None if config.run.resume else RunFolder.continued(config)
     folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
     with folder.alone():

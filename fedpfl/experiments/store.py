@@ -41,6 +41,7 @@ DEFAULT_ROOT = "~/.fedpfl/experiments"
 NOT_IDENTIFYING = frozenset({
     "output-dir", "state-dir", "data-dir", "run-name", "resume", "node-timeout", "round-timeout", "check-after",
     "min-clients", "max-client-samples", "tracker", "tracker-project", "device-models", "device-models-kept",
+    "personalise",
 })  # fmt: skip
 
 # Settings that were added after runs were stored: at their defaults they do not count, so that names do not change.
@@ -76,7 +77,7 @@ class PlannedRun:
     rounds : int
         Number of rounds.
     modes : tuple of str
-        Modes of ``fedpfl new-clients`` to measure after it.
+        Modes of ``fedpfl personalise`` to measure after it.
     generate : tuple of str
         Script and arguments that make its data first; empty: none.
     """
@@ -169,7 +170,7 @@ class Store:
         return metrics.measure(metric, self.folder(run), self.cell(run), clients)
 
     def measured(self, run: PlannedRun, mode: str) -> Path:
-        """Return the file of what ``fedpfl new-clients`` said in a mode."""
+        """Return the file of what ``fedpfl personalise`` said in a mode."""
         return self.cell(run) / f"{metrics.NEW_CLIENTS}-{mode}.json"
 
     def reason(self, run: PlannedRun) -> str:

@@ -28,7 +28,8 @@ logger = getLogger("flwr")
 SETTLED_SECONDS = 0.3
 # How long the start waits for another node where one was left out: a repaired one, or one that connects late.
 GRACE_SECONDS = 5.0
-# How long a round waits for nodes that appeared during the run to tell which clients they are, and how often.
+# How long nodes have to take their numbers, and a round waits for nodes that appeared during the run to tell which
+# clients they are; and how often these are asked.
 ASK_SECONDS, MAX_ASKS = 60.0, 3
 
 Answers = dict[int, Payload]
@@ -115,9 +116,12 @@ class Nodes:
             if not answers:
                 over = over or settled
             elif len(answers) == expected or settled or over:
-                answers = self._number(answers, expected, deadline)
+                answers = self._number(answers, expected)
                 numbered = not any(UNNUMBERED in answer.config for answer in answers.values())
                 over = over or (numbered and (settled or len(answers) == expected))
+        for node in [node for node, answer in answers.items() if UNNUMBERED in answer.config]:
+            del answers[node]
+            self._leave_out(node, f"no answer within {ASK_SECONDS:g} s to which client it is")
         self._require_enough(answers, expected or len(seen))
         for answer in answers.values():
             self.identities.update(_identity(answer))
@@ -196,15 +200,20 @@ class Nodes:
             raise LayoutError(wrong)
         return answer
 
-    def _number(self, answers: Answers, expected: int, deadline: float) -> Answers:
+    def _number(self, answers: Answers, expected: int) -> Answers:
         """Give the nodes that do not know which client they are the free numbers, in the order of their ids."""
         unnumbered = sorted(node for node, answer in answers.items() if UNNUMBERED in answer.config)
         if not unnumbered:
             return answers
         taken = {int(answer.config["client"]) for answer in answers.values() if UNNUMBERED not in answer.config}
+        taken |= {int(client) for client in self.identities}
         free = (number for number in range(expected) if number not in taken)
         numbers = dict(zip(unnumbered, free, strict=False))
-        answers = {**answers, **self._query(sorted(numbers), deadline, numbers)}
+        for node in set(unnumbered) - numbers.keys():
+            del answers[node]
+            self._leave_out(node, f"num-clients = {expected}: all numbers of clients are taken")
+        # Where node-timeout is over, too: the nodes are there, and wait for their numbers alone.
+        answers = {**answers, **self._query(sorted(numbers), time.monotonic() + ASK_SECONDS, numbers)}
         answers = {node: answer for node, answer in answers.items() if node not in self._left_out}
         self._leave_out_misfits(answers, expected)
         return answers

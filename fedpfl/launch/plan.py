@@ -53,6 +53,8 @@ class Plan:
 
     def has_finished(self) -> bool:
         """Return whether the run has done all its rounds and written its results, so that there is nothing to train."""
+        if self.config.run.personalise != "none":
+            return False
         history = self.folder.history()
         run = self.config.run
         done = history.last_round >= run.num_server_rounds or history.stalled(run.early_stop)

@@ -70,7 +70,9 @@ def carry_out(
 
 
 def export(plan: Plan, shown: Display) -> None:
-    """Write the personalised models of a run that has finished."""
+    """Write the personalised models of a run that has finished; what follows its end changes none of them."""
+    if plan.config.run.personalise != "none":
+        return
     shown.show_step("writing the personalised models")
     try:
         export_personal(plan.folder)

@@ -10,6 +10,7 @@
     RUN/global.safetensors   shared arrays at the end, by name; not with rules that keep a model for each client
     RUN/personal/            personalised models, written by `fedpfl export` where the clients' state is at hand
     RUN/summary.md           the outcome in words and numbers
+    RUN/personalised.jsonl   what `fedpfl personalise` found, one line each time
     RUN/failed.txt           why the run failed, if it did; what was stopped or killed has neither this nor a summary
     RUN/.lock                locked by the server of the run for as long as it runs
     RUN/events.out.tfevents… the curves, for TensorBoard
@@ -46,7 +47,7 @@ from .record import Round
 
 # A crash while the newest checkpoint is read or judged damaged leaves one more.
 KEPT_CHECKPOINTS = 2
-GLOBAL = "global.safetensors"
+GLOBAL, PERSONALISED = "global.safetensors", "personalised.jsonl"
 _CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
 
 
@@ -55,7 +56,7 @@ FREE_ON_RESUME = frozenset({
     "resume", "run-name", "num-server-rounds", "node-timeout", "round-timeout", "check-after",
     "min-replies", "min-clients", "max-client-samples",
     "output-dir", "state-dir", "data-dir", "data", "division-file", "threads", "early-stop",
-    "tracker", "tracker-project", "update-norm-limit", "device-models", "device-models-kept",
+    "tracker", "tracker-project", "update-norm-limit", "device-models", "device-models-kept", "personalise",
 })  # fmt: skip
 
 
@@ -104,7 +105,8 @@ class RunFolder:
         # A setting that is younger than the run counts as its default.
         stored = {**type(config).parse({"method": config.run.method}).flat(), **folder.config()}
         same = dict(config.flat())
-        if 0 in (stored["num-clients"], same["num-clients"]):  # as many as there are nodes: see require_task
+        joined = config.run.personalise != "none" and same["num-clients"] > stored["num-clients"]
+        if joined or 0 in (stored["num-clients"], same["num-clients"]):  # as many as there are nodes: see require_task
             del same["num-clients"]
         for key, value in same.items():
             if key not in FREE_ON_RESUME and stored[key] != value:
@@ -248,6 +250,12 @@ class RunFolder:
         self._write_events(line)
         return line
 
+    def note_personalised(self, about: Mapping[str, Any]) -> None:
+        """Append to ``personalised.jsonl`` what became of clients after the run's end."""
+        path = self.path / PERSONALISED
+        before = path.read_bytes() if path.is_file() else b""
+        write_atomically(path, before + json_line({"round": self.history().last_round, **about}).encode())
+
     def finish(self, rule: Rule, text: str) -> None:
         """Write the final weights, and the summary's text."""
         if rule.one_model:
@@ -306,6 +314,14 @@ class RunFolder:
     def stalled(self, patience: int) -> bool:
         """Return :meth:`History.stalled`, without reading the rounds if there is no patience (0: never)."""
         return patience > 0 and self.history().stalled(patience)
+
+    def personalised(self) -> Stored:
+        """Return the last line that :meth:`note_personalised` wrote."""
+        path = self.path / PERSONALISED
+        try:
+            return from_json_line(path.read_bytes().splitlines(keepends=True)[-1], path, "round")
+        except (OSError, IndexError) as error:
+            raise StateError(f"{path}: cannot be read ({error})") from error
 
     @property
     def finished(self) -> bool:

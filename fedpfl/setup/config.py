@@ -56,7 +56,7 @@ class RunSettings:
     new_clients: float = setting(
         0.0,
         "Share of the clients that are held out as new ones: they neither train nor count in a run's accuracies; "
-        "`fedpfl new-clients` tests them afterwards.",
+        "`fedpfl personalise` makes models for them afterwards.",
         minimum=0,
         maximum=0.9,
     )
@@ -109,6 +109,13 @@ class RunSettings:
         "",
         "Run (name in output-dir, or folder) that this new one continues: it starts from the shared and the personal "
         "arrays that that one ended with, and clients' data may be others than they were.",
+    )
+    personalise: str = setting(
+        "none",
+        "With resume, what is done instead of more rounds: clients that were not in the run make models of their own "
+        "from its final shared arrays, by training their personal part (local-train) or everything (fine-tune) for a "
+        "round; those that missed its last test are tested and get their model. `fedpfl personalise` sets it.",
+        choices=("none", "local-train", "fine-tune"),
     )
     wire_dtype: str = setting("float32", "Type in which arrays of floats travel.", choices=DTYPES)
     node_timeout: float = setting(
@@ -166,6 +173,7 @@ class RunSettings:
         """Return whether clients that write their models do so after a round."""
         # With early-stop any round with tests may be the last.
         last = server_round == self.num_server_rounds or self.early_stop > 0
+        last = last or self.personalise != "none"
         return self.device_models != "never" and (last or self._between(server_round))
 
     def _between(self, server_round: int) -> bool:
@@ -208,6 +216,9 @@ class Config:
             raise ConfigError("run-name", run.run_name, "must be letters, digits, '.', '_' and '-', at most 100")
         if run.resume and not run.run_name:
             raise ConfigError("resume", True, "needs run-name, the run to go on with")
+        if run.personalise != "none" and not run.resume:
+            allowed = "needs resume and run-name, the run that is over: `fedpfl personalise RUN`"
+            raise ConfigError("personalise", run.personalise, allowed)
         training, data = s.parse(TrainingSettings, values), s.parse(DataSettings, values)
         if run.early_stop and not (data.validation_fraction and run.evaluate_every):
             raise ConfigError("early-stop", run.early_stop, "needs validation-fraction and evaluate-every above 0")

@@ -62,7 +62,8 @@ class Engine:
     """
 
     def __init__(self, config: Config, data: FederatedData, num_clients: int, own: bool = False) -> None:
-        torch.set_num_threads(config.training.threads or _available_threads())
+        self.threads = config.training.threads or _available_threads()
+        torch.set_num_threads(self.threads)
         require_device(config.training)
         _require_fitting(config, data)
         self.config = config
@@ -99,6 +100,7 @@ class Engine:
                 "input-shape": "x".join(map(str, self.data.input_shape)),
                 "num-classes": self.data.num_classes,
                 "vocabulary": self.data.vocabulary,
+                "threads": self.threads,
                 "layout": self.sharing.layout.to_text(),
             },
             metrics={"train-samples": train_samples, "test-samples": test_samples},

@@ -68,6 +68,12 @@ class Agreement:
         return [Client(i, *sizes.get(i, (0, 0)), absent=i not in sizes) for i in range(len(self.classes))]
 
     @property
+    def threads(self) -> list[int]:
+        """The number of threads with which each client computes; 0 of one that is absent."""
+        threads = {client: int(found.config.get("threads", 0)) for client, found in self.descriptions.items()}
+        return [threads.get(client, 0) for client in range(len(self.classes))]
+
+    @property
     def remarks(self) -> list[str]:
         """What clients remark on common data, each remark once, and which clients are absent."""
         texts = (str(description.config.get("remarks", "")).splitlines() for description in self.descriptions.values())

@@ -91,13 +91,15 @@ def _run(
     else:
         samples = [(client.train_samples, client.test_samples) for client in agreed.clients]
         remarks = [*_remarks(config, agreed), *remarks, *agreed.remarks]
+        more: dict[str, Any] = {"samples": samples, "threads": agreed.threads}
         if earlier is not None and continued is not None:
             earlier.require_task(agreed.input_shape, agreed.classes, run="the run to continue")
             remarks.append(_grown(earlier.path.name, continued, samples))
+            more["continued"] = continued
+        identities = transport.identities()
         folder.describe(
-            agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division, transport.identities(),
-            samples, continued,
-        )  # fmt: skip
+            agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division, identities, **more
+        )
     continued = folder.task().get("continued", {})
     rule = make_rule(config, agreed.clients, agreed.sharing)
     extras = extras_of(config, agreed.model, agreed.sharing)

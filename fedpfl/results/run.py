@@ -162,18 +162,18 @@ class RunFolder:
         vocabulary: int = 0,
         division: int | None = None,
         identities: Mapping[str, str] | None = None,
-        samples: Sequence[tuple[int, int]] = (),
-        continued: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> None:
         """Write what the model was built for, so that it can be built again without the data; and the remarks on it.
 
         ``division`` is the checksum of how common data are divided, None where a client has data of its own.
-        ``identities`` has a hash of the secret of each client's node, by client; ``samples`` each client's numbers of
-        training and test samples; ``continued`` what :meth:`to_continue` of an earlier run has said.
+        ``identities`` has a hash of the secret of each client's node, by client. ``more`` is ``samples``, each client's
+        numbers of training and test samples; ``threads``, with how many each computes; and ``continued``, what
+        :meth:`to_continue` of an earlier run has said.
         """
         described = {
             "vocabulary": vocabulary, "division": division, "remarks": list(remarks), "identities": identities or {},
-            "samples": [list(sizes) for sizes in samples], **({} if continued is None else {"continued": continued}),
+            **more,
         }  # fmt: skip
         self._write_task({**self.task(), **_task(input_shape, classes), **described})
 
@@ -294,8 +294,8 @@ class RunFolder:
         """Return ``state_key`` and, once the clients are found, what they have to learn.
 
         That is ``input_shape``, ``num_classes``, ``vocabulary`` (0 unless the inputs are texts), ``clients``,
-        ``division``, ``samples`` and ``continued`` (see :meth:`describe`) and, if the clients have different numbers of
-        classes (the largest is ``num_classes`` then), ``classes_of_clients``.
+        ``division``, ``samples``, ``threads`` and ``continued`` (see :meth:`describe`) and, if the clients have
+        different numbers of classes (the largest is ``num_classes`` then), ``classes_of_clients``.
         """
         path = self.path / "task.json"
         try:

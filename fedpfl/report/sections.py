@@ -91,9 +91,8 @@ def _sections(runs: Sequence[RunFolder]) -> tuple[list[Section], list[Section], 
 
 
 def _overview(runs: Sequence[RunFolder], groups: Sequence[RunGroup]) -> Section:
-    section = Section(
-        "Overview", [*_other_data(groups), *_other_threads(runs), *(note for run in runs for note in _state(run))]
-    )
+    warnings = [*_other_data(groups), *_other_threads(runs)]
+    section = Section("Overview", [*warnings, *(note for run in runs for note in _state(run))])
     rows = [_row(group) for group in groups if any(run.history().lines for run in group.runs)]
     if rows:
         columns = ["run", "seeds", "rounds", "personalised, last, %", "best, %", "worst tenth of clients, %",

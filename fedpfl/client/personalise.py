@@ -44,8 +44,11 @@ def of_personal_part(phases: Sequence[Phase], sharing: Sharing, model: nn.Module
     if own.keys() & dict(model.named_parameters()).keys():
         return [_of_personal(phase, own, weight_decay) for phase in phases]
     # Running statistics alone, which move under parameters that stand still.
-    still = {"learning_rate": 0.0, "weight_decay": 0.0, "groups": (), "penalty": None, "project": None}
-    return [replace(phase, **still) for phase in phases] if own else []
+    return [_of_statistics(phase) for phase in phases] if own else []
+
+
+def _of_statistics(phase: Phase) -> Phase:
+    return replace(phase, learning_rate=0.0, weight_decay=0.0, groups=(), penalty=None, project=None)
 
 
 def _of_personal(phase: Phase, own: Mapping[str, Tensor], weight_decay: float) -> Phase:

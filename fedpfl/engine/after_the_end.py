@@ -96,7 +96,8 @@ class _Afterwards(RoundLoop):
 def _rule(config: Config, agreed: Agreement, task: Mapping[str, Any], stored: Mapping[str, Any]) -> Rule:
     """Return the rule as it was at the run's end; it knows the clients that came later as such."""
     sizes = task.get("samples") or [(client.train_samples, client.test_samples) for client in agreed.clients]
-    before = [Client(i, *sizes[i], absent=not any(sizes[i])) for i in range(task["clients"])]
+    before = [Client(i, train, test, absent=not train + test) for i, (train, test) in enumerate(sizes)]
+    before = before[: task["clients"]]
     rule = make_rule(config, before, agreed.sharing)
     rule.load_state(stored)
     rule.personal_round.update({client.id: 0 for client in agreed.clients[len(before) :]})

@@ -82,7 +82,7 @@ def _run(
     earlier: RunFolder | None,
 ) -> None:
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
-    finished, state, continued = _start(folder, config, earlier)
+    finished, state, about = _start(folder, config, earlier)
     task, before = folder.task(), None if earlier is None else earlier.task()
     agreed = agree(config, transport.find_clients(config, task["state_key"], task.get("identities"), before))
     if config.run.resume:
@@ -92,19 +92,19 @@ def _run(
         samples = [(client.train_samples, client.test_samples) for client in agreed.clients]
         remarks = [*_remarks(config, agreed), *remarks, *agreed.remarks]
         more: dict[str, Any] = {"samples": samples, "threads": agreed.threads}
-        if earlier is not None and continued is not None:
+        if earlier is not None:
             earlier.require_task(agreed.input_shape, agreed.classes, run="the run to continue")
-            remarks.append(_grown(earlier.path.name, continued, samples))
-            more["continued"] = continued
+            remarks.append(_grown(earlier.path.name, about, samples))
+            more["continued"] = about
         identities = transport.identities()
         folder.describe(
             agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division, identities, **more
         )
-    continued = folder.task().get("continued", {})
+    task = folder.task()
     rule = make_rule(config, agreed.clients, agreed.sharing)
     extras = extras_of(config, agreed.model, agreed.sharing)
     listeners = [*_listeners(config, folder, agreed, rule, extras), *following]
-    remarks = folder.task().get("remarks", [])
+    remarks, continued = task.get("remarks", []), task.get("continued", {})
     for listener in listeners:
         listener.run_started(folder, remarks)
     kind = config.training.kind
@@ -125,23 +125,23 @@ def _run(
 
 def _start(
     folder: RunFolder, config: Config, earlier: RunFolder | None
-) -> tuple[int, Mapping[str, np.ndarray] | None, dict[str, Any] | None]:
+) -> tuple[int, Mapping[str, np.ndarray] | None, dict[str, Any]]:
     """Return the round after which a run goes on, the state after it, and what there is to say of an earlier run."""
     source = folder if config.run.resume else earlier
     if source is None:
-        return 0, None, None
+        return 0, None, {}
     if not source.has_checksums:
         logger.log(WARNING, "fedpfl: %s was begun without checksums: its files are not checked", source.path)
+    finished, about = 0, dict[str, Any]()
+    state: Mapping[str, np.ndarray]
     if source is earlier:
         with source.alone():
-            state, continued, remarks = source.to_continue(config.run.state_dir)
-        found = 0, state, continued
+            state, about, remarks = source.to_continue(config.run.state_dir)
     else:
         finished, state, remarks = source.last_intact(config.run.state_dir)
-        found = finished, state, None
     for remark in remarks:
         logger.log(WARNING, "fedpfl: %s", remark)
-    return found
+    return finished, state, about
 
 
 def _grown(name: str, continued: Mapping[str, Any], samples: Sequence[tuple[int, int]]) -> str:

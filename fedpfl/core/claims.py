@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import reprlib
+from functools import lru_cache
 from typing import Any, Mapping, NamedTuple
 
 from .errors import LayoutError, printable
@@ -141,6 +142,7 @@ def require_metrics(metrics: Mapping[str, Any]) -> None:
             raise LayoutError(f"its reply has a metric called {shown(name)}: must be letters, digits and ./@%_-")
 
 
+@lru_cache(maxsize=4 * MAX_METRICS)
 def bounds_of(metric: str) -> Bounds:
     """Return the row of the table for a metric of a reply."""
     return next(bounds for name, bounds in REPLY.items() if metric.endswith(name))

@@ -45,20 +45,10 @@ def conduct(
     quiet: bool,
     around: AbstractContextManager[Any] | None = None,
 ) -> None:
-    """Carry a run out from its plan to the report, and leave the program with its exit code.
+    """Make a plan, run it, report, and exit with the run's code.
 
-    Parameters
-    ----------
-    command : str
-        The command that goes on with an interrupted run.
-    make : callable
-        Makes the plan.
-    carry_out : callable
-        Runs it; raises an error if the run failed.
-    as_json, quiet : bool
-        The options of these names.
-    around : context manager, optional
-        Entered before the plan is made, and left when the run has ended.
+    ``command`` is what an interrupted run is resumed with. ``around`` is entered before the plan is made and left when
+    the run has ended.
     """
     plan: Plan | None = None
     try:

@@ -32,18 +32,8 @@ WIND_DOWN_SECONDS = 8.0
 def carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet: bool, keep_log: bool) -> None:
     """Submit a run, show its progress, and stop Flower when it has ended.
 
-    Of a run that has finished only the models are written, again: it may have been killed while it did that.
-
-    Parameters
-    ----------
-    link : SuperLink
-        What runs it, started.
-    plan : Plan
-        The run.
-    begin : callable
-        Submits the plan to ``link``; returns the run's id.
-    quiet, keep_log : bool
-        The options of these names.
+    ``begin`` submits the plan and returns the run's id. A run that has already finished only writes its models again:
+    it may have been killed while it wrote them.
     """
     from ..launch.progress import display
     from ..launch.superlink import reason_in

@@ -153,13 +153,7 @@ def plain_module(about: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> nn.M
 
 
 def newest(path: Path) -> Path:
-    """Return the JSON file of a model, the latest one in a folder.
-
-    Raises
-    ------
-    StateError
-        There is none.
-    """
+    """Return the JSON file of a model, the latest one in a folder; without one raise ``StateError``."""
     if path.is_dir():
         for folder in (path, path / FOLDER):
             rounds = sorted(_rounds(folder)) if folder.is_dir() else []
@@ -178,25 +172,10 @@ def _rounds(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 def write_model(state: Path, about: Mapping[str, Any], content: Mapping[str, Tensor] | bytes | None, kept: int) -> Path:
-    """Write a model to a client's folder of state, and remove all but the latest ``kept``; return the JSON's path.
+    """Write a model to a client's state folder, and remove all but the latest ``kept``; return the JSON's path.
 
-    Parameters
-    ----------
-    state : Path
-        The client's folder.
-    about : mapping
-        What is known of the model.
-    content : mapping of str to Tensor, bytes, optional
-        The arrays of the plain model, or TorchScript; None: there is nothing that predicts.
-    kept : int
-        How many models stay.
-
-    Raises
-    ------
-    PolicyError
-        The device's policy has no room for it.
-    OSError
-        It cannot be written.
+    ``content`` is the state dict of the plain model, or TorchScript, or None where nothing predicts. Raises
+    ``PolicyError`` if the device's policy has no room for it, ``OSError`` if it cannot be written.
     """
     folder = state / FOLDER
     file = folder / f"round-{about['round']:06d}.json"
@@ -225,14 +204,7 @@ def write_model(state: Path, about: Mapping[str, Any], content: Mapping[str, Ten
 def traced(forward: Forward, model: nn.Module, x: Tensor) -> tuple[bytes | None, str]:
     """Return a forward pass as TorchScript; or None, and why it cannot be.
 
-    Parameters
-    ----------
-    forward : callable
-        What predicts.
-    model : nn.Module
-        Its arrays are those of ``forward``.
-    x : Tensor
-        Some samples, to trace with and to compare.
+    ``x`` is a batch to trace and compare with.
     """
     x = x.repeat(_TRACED + max(_TRIED), *[1] * (x.dim() - 1))
     buffer = io.BytesIO()

@@ -48,16 +48,7 @@ FIRST = "first/"
 class Engine:
     """Data, model and settings of one run in one process.
 
-    Parameters
-    ----------
-    config : Config
-        The run's settings.
-    data : FederatedData
-        The clients' data, or (with one client in it) those that lie on this device.
-    num_clients : int
-        Clients of the federation.
-    own : bool
-        Whether ``data`` are this device's own, of one client.
+    ``own`` says that ``data`` are this device's own, of one client; ``num_clients`` counts the whole federation.
     """
 
     def __init__(self, config: Config, data: FederatedData, num_clients: int, own: bool = False) -> None:
@@ -353,24 +344,13 @@ HANDLERS: dict[str, Callable[[Engine, int, Payload], Payload]] = {
 
 
 def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_config: Mapping[str, Value]) -> Payload:
-    """Answer one message for the client that the node is.
+    """Answer one message (``query``, ``train`` or ``evaluate``) for the client that the node is.
 
-    Parameters
-    ----------
-    kind : str
-        ``query``, ``train`` or ``evaluate``.
-    message : Payload
-        Its config has ``state-key``, under which the client keeps its arrays, and with ``train`` and ``evaluate``
-        ``round``, ``personal-round`` (the round after which the client's arrays are wanted; 0 for the initial ones)
-        and ``layout``.
-    run_config, node_config : mapping
-        As Flower hands them to the ClientApp; the node has ``partition-id`` and ``num-partitions``, or, on a device
-        that holds its own data, ``data-path`` (also called ``data``), with or without these.
-
-    Raises
-    ------
-    FedpflError
-        A setting, the data, the stored state or the message is wrong, or the device's policy refuses it.
+    The message's config has ``state-key``, under which the client keeps its arrays, and with ``train`` and ``evaluate``
+    ``round``, ``personal-round`` (the round after which the client's arrays are wanted; 0 for the initial ones) and
+    ``layout``. ``run_config`` and ``node_config`` are as Flower hands them to the ClientApp; the node has
+    ``partition-id`` and ``num-partitions``, or, on a device that holds its own data, ``data-path`` (also called
+    ``data``), with or without these. Whatever is wrong, or refused by the device's policy, raises a ``FedpflError``.
     """
     path = own_data_path(node_config)
     policy.check(run_config, path)
@@ -406,18 +386,9 @@ MOST_ENGINES = 4
 
 
 def engine_for(config: Config, nodes: int, path: str, client: int) -> Engine:
-    """Return the engine that plays a client, made now or kept from an earlier message of the same run.
+    """Return the engine that runs a client (from 0), made now or cached from an earlier message of the same run.
 
-    Parameters
-    ----------
-    config : Config
-        The settings.
-    nodes : int
-        Nodes of the federation.
-    path : str
-        The client's own data, or nothing.
-    client : int
-        Client from 0.
+    ``path`` is the client's own data, or empty.
     """
     # And the user's own code: a later run may have the same settings and another file.
     run = tuple(sorted(config.flat().items())), nodes, parts.version()

@@ -39,21 +39,10 @@ _TYPES = {PIXELS: np.uint8, TOKENS: np.int64, AS_IT_IS: np.float32}
 
 
 class ModelServer(ThreadingHTTPServer):
-    """Answers with the latest model of a folder.
+    """Answers with the latest model of a client's folder ``model``, or of the one above it.
 
-    Parameters
-    ----------
-    folder : Path
-        A client's folder ``model``, or the one above it.
-    port : int
-        Where to listen on loopback; 0: any free one.
-    most_bytes : int
-        What the body of a request may have.
-
-    Raises
-    ------
-    FedpflError
-        The port is taken.
+    Listens on loopback; port 0 takes any free one, a port that is taken raises ``FedpflError``. A request's body has at
+    most ``most_bytes``.
     """
 
     daemon_threads = True
@@ -71,13 +60,7 @@ class ModelServer(ThreadingHTTPServer):
             raise FedpflError(f"port {port} of {LOOPBACK} cannot be had: {error.strerror}") from error
 
     def model(self) -> LoadedModel:
-        """Return the latest model that can be read; to be called with the lock.
-
-        Raises
-        ------
-        FedpflError
-            There is none.
-        """
+        """Return the latest model that can be read, or raise ``FedpflError``; call it with the lock held."""
         try:
             file = newest(self.folder)
             found = file.stat()

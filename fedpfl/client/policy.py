@@ -41,36 +41,17 @@ class PolicyError(FedpflError):
 
 @dataclass(frozen=True)
 class Policy:
-    """What the device's owner allows; a key that the file lacks has its default here.
+    """What the device's owner allows; a key that the file lacks has its default here."""
 
-    Attributes
-    ----------
-    data_folders : tuple of str
-        A run reads data and initial weights only below these.
-    state_folders : tuple of str
-        Clients keep their arrays only below these.
-    methods : tuple of str, optional
-        The methods; None: all that are installed here.
-    parts : tuple of str
-        A user's own methods, models and data sets, as ``MODULE:NAME``.
-    code_hashes : tuple of str, optional
-        What :func:`protocol.code_hash` may be, and the hashes of apps with own parts; None: fedpfl's may be any.
-    personal_arrays : bool
-        Whether personal arrays may leave the device.
-    least_dp_noise_multiplier : float
-        The least noise that clients add themselves; 0: none is asked for.
-    most_state_bytes : int, optional
-        What ``state_folders`` may hold together; None: any size.
-    """
-
-    data_folders: Names = ("~/.fedpfl/data",)
-    state_folders: Names = ("~/.fedpfl/state",)
-    methods: Names | None = None
-    parts: Names = ()
+    data_folders: Names = ("~/.fedpfl/data",)  # a run reads data and initial weights only below these
+    state_folders: Names = ("~/.fedpfl/state",)  # clients store their arrays only below these
+    methods: Names | None = None  # None: all that are installed here
+    parts: Names = ()  # custom methods, models and data sets, as MODULE:NAME
+    # allowed results of protocol.code_hash, and hashes of apps with custom code; None: fedpfl's may be any
     code_hashes: Names | None = None
-    personal_arrays: bool = False
-    least_dp_noise_multiplier: float = 0.0
-    most_state_bytes: int | None = None
+    personal_arrays: bool = False  # whether personal arrays may leave the device
+    least_dp_noise_multiplier: float = 0.0  # the least noise that clients add themselves
+    most_state_bytes: int | None = None  # what state_folders may hold together; None: any size
 
     def check(self, run_config: Mapping[str, Value], own_data: str) -> None:
         """Raise :class:`PolicyError` for a run that the policy refuses."""

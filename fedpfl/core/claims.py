@@ -26,22 +26,12 @@ LARGEST = 1e30
 
 
 class Bounds(NamedTuple):
-    """Lowest and highest value of one number that a client says.
+    """Lowest and highest allowed value of one number that a client reports."""
 
-    Attributes
-    ----------
-    kind : type
-        ``int``, or ``float`` for either.
-    lowest, highest : int or float
-        Both are allowed.
-    against : str
-        What the value is compared with besides, where that is known.
-    """
-
-    kind: type
-    lowest: float
+    kind: type  # int, or float for either
+    lowest: float  # allowed, as is the highest
     highest: float
-    against: str
+    against: str  # what the value is compared with besides, where that is known
 
 
 # The answer to a query, which a node gives before round 1.
@@ -87,16 +77,7 @@ _METRIC = re.compile(r"[A-Za-z0-9][\w./@%-]{0,63}", re.ASCII)
 def problem(name: str, value: object, bounds: Bounds, highest: float | None = None) -> str:
     """Return what is wrong with a number, in one line; an empty string if nothing is.
 
-    Parameters
-    ----------
-    name : str
-        Its name, for the text.
-    value : object
-        What a client said.
-    bounds : Bounds
-        Its row of the table.
-    highest : int or float, optional
-        A lower bound than the table's, from what it is compared with.
+    ``highest`` is a tighter upper limit than the table's, from what the number is compared with.
     """
     most = bounds.highest if highest is None else min(highest, bounds.highest)
     kinds = (int,) if bounds.kind is int else (int, float)
@@ -108,15 +89,7 @@ def problem(name: str, value: object, bounds: Bounds, highest: float | None = No
 
 
 def require_description(config: Mapping[str, Any], metrics: Mapping[str, Any], max_samples: int) -> None:
-    """Raise ``LayoutError`` for the first value of a client's answer to the query that is out of its bounds.
-
-    Parameters
-    ----------
-    config, metrics : mapping
-        The answer's settings and numbers.
-    max_samples : int
-        ``max-client-samples``.
-    """
+    """Raise ``LayoutError`` for the first value of a client's answer to the query that is out of its bounds."""
     for name, bounds in DESCRIPTION.items():
         said = metrics if name.endswith("-samples") else config
         highest = max_samples if name.endswith("-samples") else None

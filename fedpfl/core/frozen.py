@@ -21,21 +21,11 @@ _NAMES, _HASH = "frozen_names", "frozen_hash"
 
 
 def freeze(model: nn.Module, trains: Callable[[str], bool]) -> list[str]:
-    """Freeze the arrays of a model that do not train, in place.
+    """Freeze the arrays of a model that do not train, in place; return their names in the model's order.
 
-    Buffers follow the parameters of their module: the running statistics of a BatchNorm stand still with its weight.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The model.
-    trains : callable, str → bool
-        Says by name which parameters train. Of a module without parameters it is asked by the names of the buffers.
-
-    Returns
-    -------
-    list of str
-        Names of the frozen arrays, in the model's order.
+    ``trains`` tells by a parameter's name whether it trains. Buffers follow the parameters of their module: the running
+    statistics of a BatchNorm stand still with its weight. For a module without parameters it is asked by the buffers'
+    names.
     """
     for prefix, module in list(model.named_modules()):
         path = f"{prefix}." if prefix else ""

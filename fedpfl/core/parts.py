@@ -62,13 +62,7 @@ def is_reference(text: str) -> bool:
 
 
 def named(kind: str) -> list[str]:
-    """Return the names under which installed packages register models, data sets or methods, sorted.
-
-    Parameters
-    ----------
-    kind : {"model", "dataset", "method"}
-        The setting.
-    """
+    """Return the names under which installed packages register a kind (``model``, ``dataset``, ``method``), sorted."""
     return sorted(_entry_points(kind))
 
 
@@ -78,21 +72,9 @@ def is_part(kind: str, text: str) -> bool:
 
 
 def find(kind: str, text: str, known: Any = ()) -> Any:
-    """Return the object that a setting's value names.
+    """Return the object that the value of the setting ``kind`` names, or raise ``ConfigError``.
 
-    Parameters
-    ----------
-    kind : {"model", "dataset", "method"}
-        The setting.
-    text : str
-        Its value.
-    known : collection of str
-        Names of this package, which an installed one must not take.
-
-    Raises
-    ------
-    ConfigError
-        There is no such part, or its module cannot be imported.
+    ``known`` are the names of this package, which an installed one must not take.
     """
     if text.startswith(f"{PYTHON}:"):
         if text not in _given:
@@ -113,21 +95,9 @@ def find(kind: str, text: str, known: Any = ()) -> Any:
 
 
 def call(kind: str, text: str, function: Callable[..., Any], offered: Mapping[str, Any]) -> Any:
-    """Call a function of the user's with those arguments that it takes.
+    """Call a user's function with those of the ``offered`` arguments that it takes, by their names.
 
-    Parameters
-    ----------
-    kind, text : str
-        The setting and its value, for the error.
-    function : callable
-        Takes some, or none, of the arguments by their names.
-    offered : mapping of str to object
-        The arguments that there are.
-
-    Raises
-    ------
-    FedpflError
-        It needs another argument, or raises an exception; an error that is one line already goes through as it is.
+    An exception in it becomes a ``FedpflError`` of one line about the setting; one that is already such a line passes.
     """
     if not callable(function):
         raise ConfigError(kind, text, f"is {article(function)}, and must be a function")
@@ -162,21 +132,10 @@ def article(thing: object) -> str:
 
 @contextlib.contextmanager
 def given(kind: str, thing: object, text: str = "") -> Iterator[str]:
-    """Give a Python object as a setting's value, for the time of a ``with`` statement.
+    """Make a Python object a setting's value, for the time of a ``with`` statement.
 
-    Parameters
-    ----------
-    kind : {"model", "dataset", "method"}
-        The setting.
-    thing : object
-        What :func:`find` shall return.
-    text : str
-        The value under which a run that is over has known it; by default a new one.
-
-    Yields
-    ------
-    str
-        The setting's value: ``MODULE:NAME`` where other processes can import the object by it, else ``python:…``.
+    Yields the value: ``MODULE:NAME`` where other processes can import the object, else ``python:…``; ``text`` is the
+    value by which a finished run knew it.
     """
     reference = None if text else _importable(thing)
     if reference is not None:
@@ -223,10 +182,7 @@ def short(text: str) -> str:
 def look_in(folder: Path | None) -> None:
     """Set the folder in which modules of settings lie; forget what was imported from there and has changed since.
 
-    Parameters
-    ----------
-    folder : Path or None
-        The app's folder; None: modules are looked for only where Python looks for them anyway.
+    None: they are looked for only where Python looks anyway.
     """
     folder = None if folder is None else folder.resolve()
     changed = any(_stamp(path) != stamp for path, stamp in _place.modules.values())
@@ -263,13 +219,7 @@ def version() -> int:
 
 
 def fingerprint(values: Mapping[str, Any]) -> str:
-    """Return a hash of the files of the app's folder that settings depend on; empty if they name none.
-
-    Raises
-    ------
-    ConfigError
-        A module that they name cannot be imported.
-    """
+    """Return a hash of the files of the app's folder that settings depend on; empty if they name none."""
     for kind in GROUPS:
         text = str(values.get(kind, ""))
         if is_reference(text) and not text.startswith(f"{PYTHON}:"):

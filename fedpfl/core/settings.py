@@ -121,21 +121,10 @@ def keys(cls: type[Any], prefix: str = "") -> list[str]:
 
 
 def parse(cls: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
-    """Build a settings object from a flat mapping of keys, checking every value.
+    """Build a settings object from a flat mapping of keys, checking every value; ``ConfigError`` for a wrong one.
 
-    Parameters
-    ----------
-    cls : type
-        A dataclass whose fields are made by :func:`setting`.
-    values : mapping
-        Flat keys and values. Keys of other classes are ignored; missing ones take their default.
-    prefix : str
-        Put before each key, with a dash: the name of the method whose settings these are.
-
-    Raises
-    ------
-    ConfigError
-        A value has the wrong type or lies outside its limits.
+    Keys of other classes are ignored, and missing ones take their default. ``prefix``, the method's name, stands before
+    each key, with a dash.
     """
     out: dict[str, Value] = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
@@ -163,20 +152,7 @@ def is_word(text: str) -> bool:
 
 
 def require_settings(key: str, value: str, cls: Any) -> None:
-    """Refuse a class of settings of the user's that :func:`parse` cannot work with.
-
-    Parameters
-    ----------
-    key, value : str
-        The setting that brought the class, for the error.
-    cls : object
-        What should be a dataclass of fields made by :func:`setting`.
-
-    Raises
-    ------
-    ConfigError
-        It is not.
-    """
+    """Raise ``ConfigError`` for a user's class of settings that :func:`parse` cannot work with."""
     name = getattr(cls, "__name__", repr(cls))
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         raise ConfigError(key, value, f"{name} must be a dataclass of settings: @dataclass(frozen=True)")

@@ -28,30 +28,14 @@ OTHER_DATA = "its data do not fit the others'"
 
 @dataclass(frozen=True)
 class Agreement:
-    """The task that clients have in common.
+    """The task that clients have in common."""
 
-    Attributes
-    ----------
-    model : nn.Module
-        What every client starts from, with the most classes that a client has.
-    sharing : Sharing
-        Which of its arrays travel.
-    descriptions : dict of int to Payload
-        How the clients that take part describe themselves.
-    input_shape : tuple of int
-        Of one sample.
-    classes : list of int
-        Each client's number of classes; an absent client counts as one with as many as most others have.
-    vocabulary : int
-        Different tokens of texts, else 0.
-    """
-
-    model: nn.Module
-    sharing: Sharing
-    descriptions: Descriptions
-    input_shape: tuple[int, ...]
-    classes: list[int]
-    vocabulary: int
+    model: nn.Module  # what every client starts from, with the most classes that a client has
+    sharing: Sharing  # which of its arrays travel
+    descriptions: Descriptions  # of the clients that take part, by themselves
+    input_shape: tuple[int, ...]  # of one sample
+    classes: list[int]  # each client's number; an absent client counts as one with as many as most others have
+    vocabulary: int  # different tokens of texts, else 0
 
     @property
     def division(self) -> int | None:

@@ -34,18 +34,9 @@ logger = getLogger("flwr")
 def run_federation(
     transport: Transport, config: Config, listeners: Sequence[Listener] = (), remarks: Sequence[str] = ()
 ) -> RunFolder:
-    """Run a federation from the first message to the summary.
+    """Run a federation from the first message to the summary; ``listeners`` follow it after the package's own.
 
-    Parameters
-    ----------
-    transport : Transport
-        The way to the clients.
-    config : Config
-        The run's settings.
-    listeners : sequence of Listener
-        Follow the run, after the package's own.
-    remarks : sequence of str
-        What a user should know before round 1, besides what the settings and the clients tell.
+    ``remarks`` are for users before round 1, besides what the settings and the clients tell.
     """
     folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
     with folder.alone():

@@ -38,23 +38,10 @@ MOST_REPEATS = 2
 class LocalTransport(Transport):
     """Clients on this machine; a context manager that leaves no process behind.
 
-    Making it checks settings, data, their division and the model.
-
-    Parameters
-    ----------
-    config : Config
-        The run's settings, with the number of clients.
-    workers : int, optional
-        Worker processes; 0 plays all clients in this process. By default as many as there are cores (or clients that
-        share the GPUs), but no more than clients.
-    clients_per_gpu : int
-        Clients that share a GPU at the same time.
-    printed : callable, (int, str) → None, optional
-        Gets what a client prints in a worker; by default nobody does.
-    traces : Path, optional
-        Folder in which tracebacks of clients are kept.
-    start : {"fork", "spawn"}, optional
-        How workers are started; by default forked on Linux, unless a GPU is used.
+    Making it checks settings, data, their division and the model. ``workers`` is the number of processes; 0 runs all
+    clients in this process. By default there are as many as cores (or clients that share the GPUs), but no more than
+    clients. ``printed`` gets a client's number and what it prints in a worker. Tracebacks of clients go to the folder
+    ``traces``. Workers are forked on Linux unless a GPU is used, else spawned; ``start`` overrides that.
     """
 
     def __init__(

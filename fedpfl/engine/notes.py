@@ -9,25 +9,13 @@ import numpy as np
 
 
 class ArrayHeader(NamedTuple):
-    """What a header says of an array.
+    """What a header says of an array."""
 
-    Attributes
-    ----------
-    name : str
-        Its name in the payload.
-    number : int
-        The same number is the same array; of a reply 0.
-    dtype : str
-    shape : tuple of int
-    follows : bool
-        Whether its bytes come behind the header; else the receiver has it.
-    """
-
-    name: str
-    number: int
+    name: str  # in the payload
+    number: int  # the same number is the same array; of a reply 0
     dtype: str
     shape: tuple[int, ...]
-    follows: bool
+    follows: bool  # whether its bytes come behind the header; else the receiver has it
 
 
 def notes(arrays: Mapping[str, np.ndarray]) -> list[ArrayHeader]:

@@ -178,18 +178,11 @@ def serve(
     inherited: Sequence[Connection | Slots],
     slots: Slots,
 ) -> None:
-    """Play clients until the server's process is gone; the main function of a worker process.
+    """Run clients until the server's process is gone; the main function of a worker process.
 
-    Parameters
-    ----------
-    make : callable
-        Makes the engine, or returns the one that was there before the fork.
-    requests, replies, lifeline : Connection
-        Where requests come from and replies go; nobody writes to the lifeline, which ends with the server's process.
-    inherited : sequence of Connection or Slots
-        The other ends of this worker, and what belongs to others, which a fork has taken with it.
-    slots : Slots
-        Memory for the arrays of replies.
+    ``make`` makes the engine, or returns the one from before the fork. Nobody writes to ``lifeline``, which ends with
+    the server's process. ``inherited`` are the other ends of this worker and what belongs to others: a fork copied
+    them.
     """
     for other in inherited:
         other.close()

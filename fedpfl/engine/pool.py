@@ -36,18 +36,10 @@ END_SECONDS = 2.0
 
 
 class Died(NamedTuple):
-    """A worker process has ended while it played a client, or before it came to it.
-
-    Attributes
-    ----------
-    client : int
-        Whom it played.
-    how : str
-        How it ended, in words; empty for a client that was only next.
-    """
+    """A worker process has ended while it ran a client, or before it came to it."""
 
     client: int
-    how: str
+    how: str  # in words; empty for a client that was only next
 
 
 @dataclass
@@ -72,18 +64,10 @@ class _Worker:
 
 
 class WorkerPool:
-    """Worker processes, all of which can play every client.
+    """Worker processes, all of which can run every client.
 
-    Parameters
-    ----------
-    workers : int
-        How many.
-    make : callable, int → Engine
-        Makes the engine of the worker with a number from 0, in its process. With ``spawn`` it must be picklable.
-    fork : bool
-        Whether workers are forked from this process, and so have what it has loaded; otherwise they start from nothing.
-    printed : callable, (int, str) → None
-        Gets what a client has printed.
+    ``make`` makes the engine of worker 0, 1, … in its process; with spawn it must be picklable. With ``fork`` workers
+    have what this process has loaded; otherwise they start from nothing. ``printed`` gets what a client has printed.
     """
 
     def __init__(

@@ -49,22 +49,9 @@ class RoundFailed(FedpflError):
 class RoundLoop:
     """Runs the rounds.
 
-    Parameters
-    ----------
-    rule : Rule
-        Combines the replies of a round; its :attr:`~fedpfl.rules.rule.Rule.shared` is what clients start from.
-    settings : RunSettings
-        Rounds, share of clients, seed, time limits.
-    state_key : str
-        Key under which clients keep their personal state.
-    extras : Extras, optional
-        The arrays that travel besides the shared vector.
-    listeners : sequence of Listener
-        Called in this order.
-    counted : bool
-        Whether tests count correct predictions; otherwise they give a score.
-    several : bool
-        Whether a sample has several values that tests count.
+    Clients start from ``rule.shared`` and store their personal state under ``state_key``. ``listeners`` are called in
+    this order. ``counted``: tests count correct predictions, otherwise they give a score. ``several``: a sample has
+    several values that tests count.
     """
 
     def __init__(

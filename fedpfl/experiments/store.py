@@ -65,27 +65,13 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run of a grid.
+    """A run of a grid."""
 
-    Attributes
-    ----------
-    name : str
-        Method, data set and a hash of the settings.
-    settings : dict
-        All settings but the places, checked.
-    rounds : int
-        Number of rounds.
-    modes : tuple of str
-        Modes of ``fedpfl new-clients`` to measure after it.
-    generate : tuple of str
-        Script and arguments that make its data first; empty: none.
-    """
-
-    name: str
-    settings: Mapping[str, Any]
+    name: str  # method, data set and a hash of the settings
+    settings: Mapping[str, Any]  # all but the places, checked
     rounds: int
-    modes: tuple[str, ...] = ()
-    generate: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()  # of fedpfl new-clients to measure after it
+    generate: tuple[str, ...] = ()  # script and arguments that make its data first; empty: none
 
 
 def plan(

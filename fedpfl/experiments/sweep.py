@@ -33,23 +33,13 @@ RANGES = "key=log:LOW:HIGH, key=uniform:LOW:HIGH, key=int:LOW:HIGH or key=choice
 
 
 class SweepPlan:
-    """Points in the space of settings, each run with every seed.
+    """Points in the space of settings, each run with the seeds 1 … ``seeds``.
 
-    Parameters
-    ----------
-    base : mapping
-        Settings that all runs share.
-    grid : sequence of str, or mapping of str to sequence
-        Such as ``learning-rate=0.01,0.05``, or the values by key: every value with every value of the other keys.
-    random : sequence of str
-        Such as ``fedprox-mu=log:0.001:1``: drawn for each sample; ``log``, ``uniform``, ``int`` and ``choice``.
-    samples : int
-        How often they are drawn for each point of the grid. The first samples do not depend on how many there are.
-    seeds : int
-        Each point is run with seeds 1 … n.
-    select : str
-        ``test`` orders runs and points by the best accuracy on test samples, which flatters the first of them.
-        ``validation`` orders them by the samples that ``validation-fraction`` sets aside.
+    ``grid`` is like ``learning-rate=0.01,0.05``, or the values by key: every value with every value of the other keys.
+    ``random`` is like ``fedprox-mu=log:0.001:1`` (``log``, ``uniform``, ``int``, ``choice``), drawn ``samples`` times
+    for each point of the grid; the first samples do not depend on how many there are. ``select`` orders runs by the
+    best accuracy: ``test`` flatters the first of them, ``validation`` uses the samples that ``validation-fraction``
+    sets aside.
     """
 
     def __init__(

@@ -36,21 +36,10 @@ AWAY_SECONDS = 5.0
 class Exchange:
     """Sends messages, one a client, and collects the replies.
 
-    Parameters
-    ----------
-    grid : Grid
-        Flower's connection to the nodes.
-    nodes : mapping of int to Node
-        Where each client is now: ``find_moved`` changes it.
-    make : callable
-        Makes the message to a client; called once more for one that lost it.
-    find_moved : callable
-        Looks whether clients came back as other nodes.
-    fail : callable
-        Notes why there is no reply from a client.
-    check_after : float
-        Seconds without a reply after which a client is asked whether it still works on the message; it is asked at
-        once when the SuperLink was away.
+    ``nodes`` tells where each client is now, and ``find_moved`` changes it for clients that came back as other nodes.
+    ``make`` makes the message to a client, once more for one that lost it. ``fail`` notes why there is no reply. After
+    ``check_after`` seconds without one, a client is asked whether it still works on the message; at once when the
+    SuperLink was away.
     """
 
     def __init__(

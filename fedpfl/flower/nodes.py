@@ -34,38 +34,19 @@ Answers = dict[int, Payload]
 
 @dataclass(frozen=True)
 class Node:
-    """Where a client is.
-
-    Attributes
-    ----------
-    client : Client
-        The client.
-    id : int
-        Flower's node.
-    in_turn : bool
-        Whether the node works on one message after the other, as a SuperNode does and a simulation does not.
-    """
+    """Where a client is."""
 
     client: Client
-    id: int
-    in_turn: bool = False
+    id: int  # Flower's
+    in_turn: bool = False  # works on one message after the other, as a SuperNode does and a simulation does not
 
 
 class Nodes:
     """Asks nodes which clients they are.
 
     A node whose answer cannot be right is left out by name; the others go on if they are enough (``min-clients``).
-
-    Parameters
-    ----------
-    grid : Grid
-        Flower's connection to the nodes.
-    settings : RunSettings
-        The time limits, and how many clients are enough.
-    state_key : str
-        Key under which nodes keep their numbers and secrets.
-    identities : mapping of str to str
-        Hashes of the nodes' secrets that are known, by client: a client's number belongs to its node for the whole run.
+    Nodes store their numbers and secrets under ``state_key``. ``identities`` are known hashes of the nodes' secrets, by
+    client: a client's number belongs to its node for the whole run.
     """
 
     def __init__(self, grid: Grid, settings: RunSettings, state_key: str, identities: Mapping[str, str]) -> None:

@@ -21,18 +21,10 @@ _JOIN = 'until [ "$1" = -- ]; do echo $$ > "$1/cgroup.procs" || exit 1; shift; d
 
 @dataclass(frozen=True)
 class BoardLimits:
-    """What a device may use.
+    """What a device may use."""
 
-    Attributes
-    ----------
-    cores : float
-        Processor seconds a second, of this machine's cores.
-    memory : int
-        Bytes, the page cache of its files included.
-    """
-
-    cores: float
-    memory: int
+    cores: float  # processor seconds a second, of this machine's cores
+    memory: int  # bytes, the page cache of its files included
 
 
 # A Jetson Nano has four cores of a Cortex-A57 at 1.43 GHz and 4 GiB, of which the system takes some. A quarter of a

@@ -41,26 +41,14 @@ _KEY_DAMAGED = "is damaged; put back a copy. Without it there is a new authority
 
 @dataclass(frozen=True)
 class Credentials:
-    """Files of a testbed.
-
-    Attributes
-    ----------
-    folder : Path
-        Where they lie.
-    authority, certificate, key : Path
-        PEM: the authority's certificate, which clients check servers against, and the server's certificate and key.
-    superexec_secret : Path
-        What a SuperExec proves itself with to the SuperLink.
-    node_keys : tuple of Path
-        Private keys in OpenSSH's format; the public ones have ``.pub`` at the end.
-    """
+    """Files of a testbed."""
 
     folder: Path
-    authority: Path
-    certificate: Path
+    authority: Path  # PEM: the authority's certificate, which clients check servers against
+    certificate: Path  # PEM: the server's
     key: Path
-    superexec_secret: Path
-    node_keys: tuple[Path, ...]
+    superexec_secret: Path  # what a SuperExec proves itself with to the SuperLink
+    node_keys: tuple[Path, ...]  # private, in OpenSSH's format; the public ones end in .pub
 
 
 def prepare(folder: Path, nodes: int, hosts: Sequence[str] = LOOPBACK) -> Credentials:

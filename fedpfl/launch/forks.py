@@ -58,20 +58,11 @@ if not taken:
 
 @dataclass(frozen=True)
 class Command:
-    """What is started.
+    """A command that is started by a fork."""
 
-    Attributes
-    ----------
-    name : str
-        Its name in ``bin``.
-    real : str
-        What is executed instead where nobody listens.
-    load : callable
-        Imports everything, once; returns what a fork calls, with ``sys.argv`` as the command finds it.
-    """
-
-    name: str
-    real: str
+    name: str  # in bin
+    real: str  # what is executed where nobody listens
+    # imports everything, once; returns what a fork calls, with sys.argv as the command finds it
     load: Callable[[], Callable[[], Any]]
 
 

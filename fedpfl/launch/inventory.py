@@ -70,18 +70,10 @@ class InventoryError(FedpflError):
 
 @dataclass(frozen=True)
 class Bench:
-    """Who runs what.
+    """Which device runs which clients."""
 
-    Attributes
-    ----------
-    devices : mapping of str to tuple of int
-        The clients of each device, by its name.
-    data : mapping of int to Path
-        Clients with data of their own, and where these lie on this machine.
-    """
-
-    devices: Mapping[str, tuple[int, ...]]
-    data: Mapping[int, Path] = field(default_factory=dict)
+    devices: Mapping[str, tuple[int, ...]]  # the clients of each device, by its name
+    data: Mapping[int, Path] = field(default_factory=dict)  # where the data of clients with their own are
 
     @property
     def clients(self) -> int:

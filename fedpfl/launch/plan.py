@@ -31,21 +31,11 @@ DEFAULT_CLIENTS = 10
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that can be started.
+    """A run that can be started."""
 
-    Attributes
-    ----------
-    app : Path or None
-        The app's folder; None means the installed package.
-    config : Config
-        Its settings, with absolute paths, a name and the number of clients.
-    folder : RunFolder
-        Where the server will put the results.
-    """
-
-    app: Path | None
-    config: Config
-    folder: RunFolder
+    app: Path | None  # its folder; None: the installed package
+    config: Config  # with absolute paths, a name and the number of clients
+    folder: RunFolder  # where the server will put the results
 
     def run_config(self) -> dict[str, Value]:
         """Return the settings to hand to Flower."""
@@ -79,22 +69,10 @@ def prepare(
 ) -> Plan:
     """Check everything that can be checked before a run.
 
-    Parameters
-    ----------
-    app : Path or None
-        The app's folder; None means the installed package.
-    defaults : mapping
-        The app's settings by key; what is left out takes the package's default.
-    given : mapping
-        Settings by key that count instead.
-    num_clients : int or None
-        Number of clients where the setting ``num-clients`` is 0.
-    resume : str or None
-        Name or folder of the run to go on with.
-    default_clients : int
-        Number of clients where nothing says it.
-    own_data : bool
-        Whether each client has data of its own, so that there are none in common to look at.
+    ``app`` is the app's folder; None means the installed package. ``defaults`` are its settings by key, and ``given``
+    those that replace them; the rest takes the package's defaults. ``num_clients`` counts where the setting is 0, and
+    ``default_clients`` where nothing says it. ``resume`` is the name or folder of a run to resume. ``own_data``: each
+    client has data of its own, so there are none in common to check.
     """
     parts.look_in(app or Path())
     if app is not None:

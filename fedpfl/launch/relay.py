@@ -26,18 +26,10 @@ _NETWORK = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)(?:\s+(\d+(?:\.\d+)?)ms)?
 
 @dataclass(frozen=True)
 class Network:
-    """A way between device and server.
+    """The link between a device and the server, the same in both directions."""
 
-    Attributes
-    ----------
-    rate : float
-        Bits a second, in each direction.
-    delay : float
-        Seconds, in each direction.
-    """
-
-    rate: float
-    delay: float = 0.0
+    rate: float  # bits a second
+    delay: float = 0.0  # seconds
 
     @classmethod
     def parse(cls, text: str) -> Network:

@@ -64,10 +64,7 @@ _REASON = re.compile(rf"ERROR\W+(?:fedpfl|{RUN_REFUSED}): (.*)")
 class SuperLink:
     """A SuperLink for one run; a context manager that stops everything it started, even if this program is killed.
 
-    Attributes
-    ----------
-    folder : Path
-        Temporary folder of the SuperLink: its ``FLWR_HOME``, the app, logs. Removed at the end.
+    Its temporary ``folder`` has its ``FLWR_HOME``, the app and logs.
     """
 
     def __init__(self) -> None:

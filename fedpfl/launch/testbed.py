@@ -39,13 +39,7 @@ TASK_POLL_SECONDS = 0.2
 
 
 class Testbed(SuperLink):
-    """A SuperLink with SuperNodes of its own.
-
-    Attributes
-    ----------
-    watch : list of str or None
-        With MQTT, once the nodes have started: the command that shows them live.
-    """
+    """A SuperLink with its own SuperNodes. Over MQTT, ``watch`` is the command that shows them live, once they run."""
 
     def __init__(self, keys: Path, mqtt: bool = False) -> None:
         super().__init__()
@@ -72,24 +66,11 @@ class Testbed(SuperLink):
     ) -> None:
         """Start a SuperNode for each client, spread over devices, and wait until all have been started.
 
-        Parameters
-        ----------
-        clients : int
-            Number of SuperNodes.
-        devices : int, optional
-            Number of devices, each with one worker; one for every three clients by default.
-        worker : bool
-            Whether there are workers; without, every message is answered by a process that imports torch.
-        app : Path, optional
-            Folder of the app, whose code the workers have to run; None means the installed package.
-        runs : Path, optional
-            Folder of the runs, of which the newest is published over MQTT.
-        bench : Bench, optional
-            Which device has which clients, and whose data are where; then ``devices`` has no meaning.
-        board : BoardLimits, optional
-            What each device is limited to.
-        network : str, optional
-            What lies between each device and the server, as :meth:`fedpfl.launch.relay.Network.parse` reads it.
+        Each device has one worker, unless ``worker`` is false: then every message is answered by a process that imports
+        torch. ``devices`` is by default one for every three clients; ``bench``, which tells who has which clients and
+        data, replaces it. The workers run the code of ``app``; None means the installed package. The newest of ``runs``
+        is published over MQTT. ``board`` limits each device, and ``network`` its way to the server, as
+        :meth:`fedpfl.launch.relay.Network.parse` reads it.
         """
         if bench is None:
             devices = min(devices or math.ceil(clients / CLIENTS_PER_DEVICE), clients)

@@ -21,30 +21,14 @@ _SIZE = re.compile(r"[.:;,]? [0-9][0-9,]+ parameters .*")
 
 
 class ModelInfo(NamedTuple):
-    """One row of ``fedpfl models``.
-
-    Attributes
-    ----------
-    name : str
-        The value of the setting ``model``.
-    what : str
-        Its layers, in a sentence.
-    takes : str
-        Which inputs it takes.
-    parameters : int or None
-        How many numbers it learns, for the input of ``example``; None if it cannot be built for that.
-    example : str
-        That input.
-    source : str
-        The paper, and what differs from it.
-    """
+    """One row of ``fedpfl models``."""
 
     name: str
-    what: str
-    takes: str
-    parameters: int | None
+    what: str  # its layers, in a sentence
+    takes: str  # which inputs it takes
+    parameters: int | None  # how many numbers it learns for an input as in example; None if it cannot be built for that
     example: str
-    source: str
+    source: str  # the paper, and what differs from it
 
 
 def describe(name: str) -> ModelInfo:

@@ -15,27 +15,12 @@ from .registry import BaseHeadModel, Shape, built_in, entry, shown, source_of
 def build(
     name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0, download: bool = False
 ) -> BaseHeadModel:
-    """Build a model, drawing its initial weights from torch's global random generator.
+    """Build a model, drawing its initial weights from torch's global random generator; ``ConfigError`` if it cannot.
 
-    Parameters
-    ----------
-    name : str
-        One of :func:`names`, a prefix of :func:`sources` with a word behind it, or what
-        :func:`fedpfl.core.parts.find` takes.
-    input_shape : tuple of int
-        Shape of one sample: (channels, height, width) of an image, (channels, time) of a series, (length,) of a text,
-        for example (features,) otherwise.
-    num_classes : int
-        Number of logits.
-    vocabulary : int
-        Number of different tokens if the input is text, else 0.
-    download : bool
-        Whether a source may fetch pretrained weights from the internet.
-
-    Raises
-    ------
-    ConfigError
-        The name is unknown, or the model cannot take inputs of this shape.
+    ``name`` is one of :func:`names`, a prefix of :func:`sources` with a word behind it, or what
+    :func:`fedpfl.core.parts.find` takes. ``input_shape`` is of one sample: (channels, height, width) of an image,
+    (channels, time) of a series, (length,) of a text with ``vocabulary`` different tokens, for example (features,)
+    otherwise. ``download``: a source may fetch pretrained weights from the internet.
     """
     source = source_of(name)
     if source is not None:

@@ -54,18 +54,9 @@ class _Waiting:
 class DeviceBridge:
     """The device's side, without its HTTP server.
 
-    Parameters
-    ----------
-    name : str
-        Name of the device.
-    link : Publisher
-        The connection to the broker; what it receives goes to :meth:`arrived`, new connections to :meth:`online`.
-    clock, wall : callable
-        Seconds, and Unix time.
-    account : str, optional
-        The account at the broker, if it is not named like the device.
-    max_bytes : int
-        Bytes of responses that arrive or are handed over.
+    What ``link`` receives goes to :meth:`arrived`, new connections to :meth:`online`. ``clock`` gives seconds, ``wall``
+    Unix time. ``account`` is given where it is not called like the device. ``max_bytes`` bounds responses that arrive
+    or are handed over.
     """
 
     def __init__(
@@ -169,21 +160,11 @@ class DeviceBridge:
         answer: Callable[[Response], None],
         ready: Callable[[int], None] = lambda _end: None,
     ) -> None:
-        """Carry out a request.
+        """Carry out a SuperNode's request.
 
-        Parameters
-        ----------
-        request : HttpRequest
-            What the SuperNode asks.
-        client_waits : callable
-            Says whether it still waits.
-        interim : callable
-            Tells it to go on waiting.
-        answer : callable
-            Hands it the response; raises :class:`OSError` if that fails.
-        ready : callable
-            Returns when the request's body is there up to the index that it gets; raises :class:`OSError` if it never
-            will be.
+        ``client_waits`` tells whether the SuperNode still waits, ``interim`` tells it to go on waiting, and ``answer``
+        hands it the response. ``ready`` returns when the request's body is there up to the given index. The last two
+        raise :class:`OSError` if that fails.
         """
         message_id = secrets.token_bytes(frames.ID_BYTES)
         waiting = _Waiting(heard=self._clock())

@@ -54,24 +54,11 @@ SMALLEST_PAYLOAD = 65_536
 class Link:
     """A connection to the broker that comes back by itself.
 
-    Parameters
-    ----------
-    account : Account
-        Whom to log in as.
-    subscriptions : sequence of str
-        Topics to subscribe to, whenever there is a new connection.
-    on_message : callable
-        Gets every message, in the network thread: it must not block. What it raises is logged.
-    on_online : callable, optional
-        Is told of every new connection: whether the broker has kept the session, with all that is queued in it.
-    presence : str, optional
-        Topic of the retained presence: ``online`` while connected, ``offline`` as the last will.
-    max_chunk : int
-        Longest payload to send; the other side may send longer ones.
-    persistent : bool
-        Whether the broker keeps the session while there is no connection.
-    stopping : threading.Event, optional
-        Ends the attempts to connect.
+    ``on_message`` gets every message, in the network thread: it must not block, and what it raises is logged.
+    ``on_online`` is told of every new connection: whether the broker has kept the session, with all that is queued in
+    it. ``presence`` is the topic of the retained presence: ``online`` while connected, ``offline`` as the last will.
+    ``max_chunk`` is the longest payload to send; the other side may send longer ones. ``persistent``: the broker keeps
+    the session while there is no connection. ``stopping`` ends the attempts to connect.
     """
 
     def __init__(

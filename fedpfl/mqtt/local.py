@@ -67,12 +67,8 @@ class _Guest:
 class _Stream(io.RawIOBase):
     """A connection that is read and written until a deadline.
 
-    Attributes
-    ----------
-    until : float
-        The deadline, of ``time.monotonic``.
-    head_bytes : float
-        How much may still be read; without limit after a request's head.
+    ``until`` is in seconds of ``time.monotonic``; ``head_bytes`` may still be read, without limit after a request's
+    head.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -247,18 +243,8 @@ class _Handler(BaseHTTPRequestHandler):
 class LocalServer(ThreadingHTTPServer):
     """The HTTP server for SuperNodes.
 
-    Parameters
-    ----------
-    address : tuple of (str, int)
-        Where to listen.
-    bridge : DeviceBridge
-        Where requests go.
-    tls : SSLContext, optional
-        Certificate and key; Flower demands TLS wherever SuperNodes have keys.
-    max_connections : int
-        Another one takes the place of one that is idle.
-    max_bytes : int
-        Bytes of bodies that wait for their answers; twice as many with the one that may exceed it.
+    Flower demands ``tls`` wherever SuperNodes have keys. A connection beyond ``max_connections`` takes the place of an
+    idle one. ``max_bytes`` bounds bodies that wait for their answers; twice as many with the one that may exceed it.
     """
 
     daemon_threads = True

@@ -9,30 +9,14 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Arrived:
-    """A message that the broker delivered.
-
-    Attributes
-    ----------
-    topic : str
-        Its topic.
-    payload : bytes
-        Its payload.
-    id : bytes or None
-        Correlation data.
-    response_topic : str or None
-        Where its sender wants the answer.
-    expires : int or None
-        Seconds that it may still live, as the broker counts them; None: for ever.
-    retained : bool
-        Whether it was published before this subscription.
-    """
+    """A message that the broker delivered."""
 
     topic: str
     payload: bytes
-    id: bytes | None = None
-    response_topic: str | None = None
-    expires: int | None = None
-    retained: bool = False
+    id: bytes | None = None  # correlation data
+    response_topic: str | None = None  # where its sender wants the answer
+    expires: int | None = None  # seconds that it may still live, as the broker counts them; None: for ever
+    retained: bool = False  # published before this subscription
 
 
 class Publisher(Protocol):

@@ -129,25 +129,11 @@ class _Device:
 class ServerBridge:
     """The server's side.
 
-    Parameters
-    ----------
-    link : Publisher
-        The connection to the broker; what it receives on the request topics goes to :meth:`arrived`.
-    upstream : Upstream
-        The SuperLink.
-    state_dir : Path
-        Where answers are kept until they are confirmed.
-    clock, wall : callable
-        Seconds, and Unix time.
-    max_running : int
-        Requests of one device that are worked on or answered at a time.
-    max_bytes : int
-        Bytes of requests of one device.
-    max_responses_bytes : int
-        Bytes of responses for one device.
-    by_node : bool
-        Whether each node has its own share of the responses' bytes, and none is forgotten to make room for another:
-        where the device's side is in the same process, it still holds them.
+    What ``link`` receives on the request topics goes to :meth:`arrived`. ``state_dir`` stores answers until they are
+    confirmed. ``clock`` gives seconds, ``wall`` Unix time. For each device, ``max_running`` requests are worked on or
+    answered at a time, ``max_bytes`` bounds the bytes of requests and ``max_responses_bytes`` those of responses. With
+    ``by_node`` each node has its own share of the latter, and none is forgotten to make room for another: where the
+    device's side is in the same process, it still holds them.
     """
 
     def __init__(

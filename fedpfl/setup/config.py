@@ -168,15 +168,7 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class Config:
-    """Every setting of a run.
-
-    Attributes
-    ----------
-    run, trainable, data, training, server, robust, privacy : dataclass
-        The parts that all methods use.
-    method : Method
-        The method, set up with its own settings.
-    """
+    """Every setting of a run, in the parts that all methods use, and the method with its own."""
 
     run: RunSettings
     trainable: TrainableSettings
@@ -189,13 +181,7 @@ class Config:
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Config:
-        """Check a flat mapping of keys.
-
-        Raises
-        ------
-        ConfigError
-            A value is not allowed, or values do not fit together.
-        """
+        """Check a flat mapping of keys; ``ConfigError`` if a value is not allowed, or values do not fit together."""
         run = s.parse(RunSettings, values)
         if run.run_name and not _RUN_NAME.fullmatch(run.run_name):
             raise ConfigError("run-name", run.run_name, "must be letters, digits, '.', '_' and '-', at most 100")

@@ -34,21 +34,11 @@ _WHOLE = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
 
 
 class Words(NamedTuple):
-    """A column of words or numbers that say what a row is.
+    """A column of words or numbers that say what a row is."""
 
-    Attributes
-    ----------
-    names : list of str
-        The different values, in the order in which they appear.
-    codes : ndarray of int64, shape (rows,)
-        Which of them each row has.
-    first : list of int
-        The row, from 1, in which each appears first.
-    """
-
-    names: list[str]
-    codes: np.ndarray
-    first: list[int]
+    names: list[str]  # the different values, in the order in which they appear
+    codes: np.ndarray  # int64, (rows,): which of them each row has
+    first: list[int]  # the row, from 1, in which each appears first
 
     def of(self, rows: np.ndarray) -> Words:
         """Return the words of some rows."""
@@ -56,34 +46,16 @@ class Words(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """A table.
+    """A table."""
 
-    Attributes
-    ----------
-    features : tuple of str
-        Names of the columns of numbers.
-    values : ndarray of float32, shape (rows, features)
-        The numbers.
-    words : dict of str to Words
-        By their roles: ``label``, and where the table has them ``client``, ``split`` and ``window``.
-    row : str
-        How errors call a row: ``line`` or ``row``.
-    """
-
-    features: tuple[str, ...]
-    values: np.ndarray
-    words: dict[str, Words]
-    row: str
+    features: tuple[str, ...]  # names of the columns of numbers
+    values: np.ndarray  # float32, (rows, features)
+    words: dict[str, Words]  # by role: label, and where the table has them client, split and window
+    row: str  # what errors call a row: line or row
 
 
 def table_files(path: Path) -> list[Path]:
-    """Return the file of a table, or of a folder ``train`` and ``test`` with one of the endings of tables.
-
-    Raises
-    ------
-    DataError
-        There is no such file, or the folder holds no such files.
-    """
+    """Return the file of a table, or those of a folder ``train`` and ``test``; ``DataError`` if there are none."""
     if not path.is_dir():
         if not path.is_file():
             raise DataError(f"{path}: no such file")
@@ -98,23 +70,10 @@ def table_files(path: Path) -> list[Path]:
 
 
 def read_columns(path: Path, settings: DataSettings, windows: bool = False) -> Columns:
-    """Read a table.
+    """Read a CSV file whose first line names the columns, or a parquet file.
 
-    Parameters
-    ----------
-    path : Path
-        A CSV file whose first line names the columns, or a parquet file.
-    settings : DataSettings
-        The names of the columns that are no features.
-    windows : bool
-        Whether the column ``window-column`` may say to which window a row belongs.
-
-    Raises
-    ------
-    DataError
-        The file, the row and the column that are wrong, and why.
-    ConfigError
-        A column that a setting names is missing.
+    With ``windows``, the column ``window-column`` may tell to which window a row belongs. ``DataError`` names the file,
+    row and column that are wrong; ``ConfigError`` a column that a setting names and the file lacks.
     """
     columns = (_read_csv if path.suffix.lower() == ".csv" else _read_parquet)(path, settings, windows)
     if not len(columns.values):
@@ -348,14 +307,9 @@ class FileSamples(NamedTuple):
 
 
 def read_files(path: Path, settings: DataSettings, features: str, windows: bool = False) -> list[tuple[Path, Columns]]:
-    """Read the table, or those of a folder with ``train`` and ``test``, whose columns of features must be the same.
+    """Read the table, or those of a folder with ``train`` and ``test``, whose feature columns must be the same.
 
-    Parameters
-    ----------
-    path, settings, windows
-        As :func:`table_files` and :func:`read_columns` take them.
-    features : str
-        What features are called, for the error.
+    ``features`` is what errors call a feature.
     """
     tables = [(file, read_columns(file, settings, windows=windows)) for file in table_files(path)]
     first, own = tables[0]
@@ -373,27 +327,11 @@ def to_dataset(
     alone: bool,
     known: tuple[str, ...] = (),
 ) -> Dataset:
-    """Give labels and owners numbers, and tell training from test samples.
+    """Give labels and owners numbers, and tell training from test samples; ``DataError`` for a word that is neither.
 
-    Parameters
-    ----------
-    parts : sequence of FileSamples
-        One file's samples, which the column ``split`` may divide, or those for training and those for testing.
-    name : str
-        Name of the data set.
-    settings : DataSettings
-        ``class_names`` and the names of the columns.
-    num_classes : int or None
-        Number of classes, where it is known.
-    alone : bool
-        Whether others number the same classes without seeing these labels.
-    known : tuple of str
-        Names of the classes where the labels are numbers in any case.
-
-    Raises
-    ------
-    DataError
-        A label is no class, or a word of ``split`` neither train nor test.
+    ``parts`` is one file's samples, which the column ``split`` may divide, or those for training and those for testing.
+    ``alone``: others number the same classes without seeing these labels. ``known`` names the classes where labels are
+    numbers in any case.
     """
     numbers, names = _classes(parts, settings, num_classes, alone, known)
     owners = _owners(parts)

@@ -20,13 +20,7 @@ PAIR, FOUR = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
 
 
 def entry(name: str) -> tuple[DatasetInfo, Loader]:
-    """Return what is registered under a name, or the custom data set that it refers to.
-
-    Raises
-    ------
-    ConfigError
-        There is none.
-    """
+    """Return what is registered under a name, or the custom data set that it refers to; else raise ``ConfigError``."""
     known = built_in()
     if name in known and name not in parts.named("dataset"):
         return known[name]
@@ -38,14 +32,9 @@ def entry(name: str) -> tuple[DatasetInfo, Loader]:
 
 
 class CustomLoader:
-    """Makes a data set of what a user has given; equal only to one of the very same object.
+    """Makes a data set of a user's object; equal only to a loader of the very same object.
 
-    Parameters
-    ----------
-    name : str
-        The value of the setting ``dataset``.
-    source : object
-        A function that returns a :class:`Dataset`, a data set, or the list of each client's arrays.
+    The ``source`` is a function that returns a :class:`Dataset`, a data set, or a list of each client's arrays.
     """
 
     def __init__(self, name: str, source: Any) -> None:
@@ -58,18 +47,9 @@ class CustomLoader:
         return id(self.source)
 
     def __call__(self, settings: DataSettings) -> Dataset:
-        """Make the data set.
+        """Make the data set, or raise a ``FedpflError``.
 
-        Parameters
-        ----------
-        settings : DataSettings
-            The function gets them as ``settings`` if it takes an argument of this name, and the setting ``data`` as
-            ``path``.
-
-        Raises
-        ------
-        FedpflError
-            The function raises an exception, or what it returns is no data set.
+        A function gets ``settings`` and, from the setting ``data``, ``path`` if it takes arguments of these names.
         """
         # However the samples are divided, they are the same: the function need not be called again.
         return _made(self, replace(settings, partitioner=AUTO, num_clients=0))

@@ -31,24 +31,11 @@ def is_saved(path: Path) -> bool:
 def read_saved(path: Path, settings: DataSettings, alone: bool = False) -> Dataset:
     """Read a folder that ``save_to_disk`` wrote; nothing is downloaded, and no code in it is run.
 
-    The column ``label-column`` has the labels; without it the only column of the type ``ClassLabel``. The one column of
+    It holds a ``Dataset``, or a ``DatasetDict`` with ``train`` and perhaps ``test``; other splits are ignored. The
+    column ``label-column`` has the labels; without it the only column of the type ``ClassLabel``. The one column of
     images is what models see; without one all columns of numbers (features) or of lists of numbers of one length, or
-    the one column of arrays (series, channels × time; images of uint8).
-
-    Parameters
-    ----------
-    path : Path
-        The folder of a ``Dataset``, or of a ``DatasetDict`` with ``train`` and perhaps ``test``; other splits are
-        ignored.
-    settings : DataSettings
-        The names of the columns.
-    alone : bool
-        Whether others number the same classes without seeing these data.
-
-    Raises
-    ------
-    DataError
-        What is wrong with the folder, or with which row and column.
+    the one column of arrays (series, channels × time; images of uint8). ``alone``: others number the same classes
+    without seeing these data. ``DataError`` names what is wrong, with its row and column.
     """
     if not path.is_dir():
         raise DataError(f"{path}: no such folder")

@@ -16,22 +16,12 @@ from .places import own_path
 
 
 def read_series(path: Path, settings: DataSettings, num_classes: int | None = None, alone: bool = False) -> Dataset:
-    """Read windows of a series, n × channels × time.
+    """Read windows of a series, n × channels × time; arguments and errors are those of ``read_table``.
 
     Where the table has a column ``window-column``, rows with the same window (of the same client) are a sample, in
     their order, and all windows have the same number of rows. Otherwise windows of ``window-length`` rows are cut, one
-    every ``window-step`` rows, from each stretch of rows with the same label, client and split; what is left at the
-    end of a stretch belongs to no sample.
-
-    Parameters
-    ----------
-    path, settings, num_classes, alone
-        As :func:`fedpfl.data.datasets.table.read_table` takes them.
-
-    Raises
-    ------
-    ConfigError, DataError
-        The file, the row and the column that are wrong, and why.
+    every ``window-step`` rows, from each stretch of rows with the same label, client and split; what is left at the end
+    of a stretch belongs to no sample.
     """
     parts = [_samples(file, table, settings) for file, table in read_files(path, settings, "channels", windows=True)]
     lengths = [part.x.shape[2] for part in parts]

@@ -1,8 +1,8 @@
 """What a device takes part in: its owner's policy, a TOML file that no server can change.
 
 ``fedpfl-worker --policy FILE`` or the environment variable ``FEDPFL_POLICY`` names the file. The process that answers
-for a client checks each message against it before data are read or code of the user's is imported. Settings of a run
-come from the server; this file and the environment are the device's own. docs/what-leaves-a-client.md has the keys.
+for a client checks each message against it before data are read or custom code is imported. Settings of a run come from
+the server; this file and the environment are the device's own. docs/what-leaves-a-client.md has the keys.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Tuple
 
-from ..core import parts
-from ..core.errors import FedpflError, meant
+from ..core import custom
+from ..core.errors import FedpflError, did_you_mean
 from ..core.extras import SERVER
 from ..core.settings import Value
 from . import protocol
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..setup.config import Config
 
 VARIABLE = "FEDPFL_POLICY"
-# A model's name that begins with this goes on with a folder. A name on Hugging Face's hub is below no data folder, and
+# A model's name with this prefix continues with a folder. A name on Hugging Face's hub is below no data folder, and
 # what is there is the choice of the one who started the run.
 _HF = "hf:"
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
@@ -57,7 +57,7 @@ class Policy:
         """Raise :class:`PolicyError` for a run that the policy refuses."""
         from ..setup.config import Config  # imports torch; a worker listens before that
 
-        # First, because checking the settings imports the user's own method.
+        # First, because checking the settings imports a custom method.
         self._check_code(run_config)
         config = Config.parse(run_config)
         self._check_method(config)
@@ -83,13 +83,13 @@ class Policy:
         mine, allowed = protocol.code_hash(), self.code_hashes
         if allowed is not None and mine not in allowed:
             raise _refused("fedpfl's code", mine, "it is not in code-hashes")
-        for kind in parts.GROUPS:
+        for kind in custom.GROUPS:
             text = str(run_config.get(kind, ""))
-            if not parts.is_reference(text):
+            if not custom.is_reference(text):
                 continue
             if text not in self.parts:
                 raise _refused(kind, text, "it is not in parts")
-            folder = parts.folder_of(text)
+            folder = custom.folder_of(text)
             if folder is None:  # or a package without an __init__.py, which would be imported all the same
                 raise _refused(kind, text, "there is no file of this module")
             if folder.resolve() in {Path(sysconfig.get_path(name)).resolve() for name in _INSTALLED}:
@@ -101,7 +101,7 @@ class Policy:
 
     def _check_method(self, config: Config) -> None:
         name, method = config.run.method, config.method
-        if self.methods is not None and not parts.is_reference(name) and not {name, method.name} & {*self.methods}:
+        if self.methods is not None and not custom.is_reference(name) and not {name, method.name} & {*self.methods}:
             raise _refused("method", name, f"methods has {', '.join(self.methods) or 'none'}")
         if self.personal_arrays:
             return
@@ -180,7 +180,7 @@ def _read(path: Path) -> Policy:
     values: dict[str, Any] = {}
     for key, value in content.items():
         if key not in _KEYS:
-            raise PolicyError(f"{path}: there is no key {key!r}{meant(key, _KEYS)}")
+            raise PolicyError(f"{path}: there is no key {key!r}{did_you_mean(key, _KEYS)}")
         fits, words = _KEYS[key]
         if not fits(value):
             raise PolicyError(f"{path}: {key} = {value!r}: {words}")

@@ -1,4 +1,4 @@
-"""``fedpfl-worker predict``: what a client's model says of files, a line of JSON for each sample."""
+"""``fedpfl-worker predict``: what a client's model predicts for files, a line of JSON for each sample."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _read_table(path: Path, shape: Sequence[int], ignored: Sequence[str]) -> np.
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Carry out ``fedpfl-worker predict``."""
+    """Run ``fedpfl-worker predict``."""
     parser = argparse.ArgumentParser(
         prog="fedpfl-worker predict", description="Predict with the model that a client has written on this machine."
     )

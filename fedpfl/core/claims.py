@@ -1,4 +1,4 @@
-"""Bounds of everything that a client says: one table, used by the server for every transport.
+"""Bounds of every number that a client reports: one table, which the server uses for every transport.
 
 A message of the right form may still hold a false number. Each value is compared with its row here, and with what the
 row names, before anything is built, allocated or added up from it. A value outside is that client's failure.
@@ -57,7 +57,7 @@ OPTIONAL = {"vocabulary": 0, "division": 0, "remarks": "", "identity": "0" * 64}
 # A model for larger inputs than this would not fit on a device.
 MAX_INPUT_VALUES = 2**24
 
-# Numbers of a reply: the first row counts with whose name a metric ends. The last one is for a method's own metrics.
+# Numbers of a reply: the first row whose name ends the metric's applies. The last one is for a method's own metrics.
 REPLY: Mapping[str, Bounds] = {
     "train-samples": Bounds(int, 0, 2**53, "the client's answer to the query"),
     "trained-samples": Bounds(int, 0, 2**53, "the client's test samples"),
@@ -121,7 +121,7 @@ def bounds_of(metric: str) -> Bounds:
 
 def shown(value: object) -> str:
     """Return a value as text for an error, printable and short."""
-    # Only to write a number with a million digits would take minutes.
+    # Formatting a number with a million digits would take minutes.
     if isinstance(value, int) and abs(value) > 2**64:
         return "more than 64 bits"
     return printable(reprlib.repr(value), 80)

@@ -71,8 +71,8 @@ class DamagedFile(StateError):
         return (DamagedFile, (self.path, self.more))
 
 
-def meant(word: object, known: Iterable[str]) -> str:
-    """Ask for the known words that are nearly ``word``: ``; did you mean fedavg?``, or nothing."""
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Return a hint at known words like ``word``: ``; did you mean fedavg?``, or nothing."""
     # Imported here: only the error needs it.
     from difflib import get_close_matches
 

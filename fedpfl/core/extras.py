@@ -15,15 +15,15 @@ from .errors import LayoutError
 from .layout import DTYPES, decode, encode
 
 SERVER, CLIENT, BOTH = "server", "client", "both"
-# Sizes that are no numbers: as many as there are shared values; any number, which the receiver counts.
+# Sizes that are not numbers: that of the shared vector; any number, which the receiver counts.
 SHARED, ANY = "shared", "any"
-# What noise is added to, if the array is neither a copy of one of the model's nor something that came from the server.
+# What differential privacy measures an array from, unless it is a copy of one of the model's.
 ZEROS, RECEIVED = "zeros", "received"
 
 Size = Union[int, str]
 Shape = Tuple[Size, ...]
 
-# What is in a message anyway.
+# Names of arrays that every message may have.
 OWN = frozenset({"shared", "shared-kept"})
 
 

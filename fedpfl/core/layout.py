@@ -145,7 +145,7 @@ class Layout:
         if self.frozen != other.frozen:
             own, came = (f"the hash {found}" if found else "none" for found in (self.frozen, other.frozen))
             raise LayoutError(
-                f"the arrays that stand still differ: {came} arrived, expected {own}; are initial-weights (or the "
+                f"the frozen arrays differ: {came} arrived, expected {own}; are initial-weights (or the "
                 "model's folder) and the versions of the model's packages the same everywhere?"
             )
 

@@ -1,4 +1,4 @@
-"""Client-level differential privacy of what is shared: bound a client's update, drown it in noise.
+"""Client-level differential privacy of what is shared: clip a client's update and add noise.
 
 McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models, ICLR 2018, for the flat
 clipping of a client's whole update. What it protects and what it does not: docs/privacy.md.
@@ -27,7 +27,7 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True)
 class PrivacySettings:
-    """Whether and how a client's update of the shared arrays is bounded and drowned in noise."""
+    """Whether and how a client's update of the shared arrays is clipped and gets noise."""
 
     dp_noise_multiplier: float = setting(
         0.0,
@@ -78,7 +78,7 @@ def private_update(
     """
     update = clipped(received, trained, settings.dp_clip_norm)
     if settings.dp_where == "client":
-        # The same noise in a round that is repeated with the same outcome, whose message then says nothing new.
+        # A repeated round with the same outcome gets the same noise, so that its message reveals nothing new.
         context = b"%d/" % server_round + received.tobytes() + update.tobytes()
         update += settings.deviation * gaussian(key, context, len(update))
     return without_negative_variances(layout, (received + update).astype(np.float32))

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from typing import Any, Callable, Iterator, Mapping, TypeVar
 
-from .errors import ConfigError, meant
+from .errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -48,7 +48,7 @@ class Registry(Mapping[str, T]):
     def find(self, name: str) -> T:
         """Return an entry; a :class:`ConfigError` lists the names if there is none."""
         if name not in self:
-            raise ConfigError(self._kind, name, "must be one of " + ", ".join(self) + meant(name, self))
+            raise ConfigError(self._kind, name, "must be one of " + ", ".join(self) + did_you_mean(name, self))
         return self[name]
 
     def _load(self) -> dict[str, T]:

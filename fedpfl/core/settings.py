@@ -17,7 +17,7 @@ import re
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, Sequence, TypeVar, Union, cast
 
-from .errors import ConfigError, meant
+from .errors import ConfigError, did_you_mean
 
 # Settings that are places on the machine that uses them.
 PLACES = ("output-dir", "state-dir", "data-dir", "data", "division-file", "initial-weights")
@@ -45,7 +45,7 @@ class Limits:
         """Return what is allowed if ``value`` is not, else ``None``."""
         if self.choices is not None:
             allowed = value in self.choices() or any(fits(str(value)) for fits in self.open_to.values())
-            return None if allowed else "must be " + self.describe() + meant(value, self.choices())
+            return None if allowed else "must be " + self.describe() + did_you_mean(value, self.choices())
         if isinstance(value, (bool, str)):
             return None
         low = (self.above is None or value > self.above) and (self.minimum is None or value >= self.minimum)

@@ -1,4 +1,4 @@
-"""Which arrays of a model travel and which stay: an object of its own, so that it can be inspected and tested."""
+"""Which arrays of a model travel and which stay, as an object that can be inspected and tested."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .errors import StateError
 from .frozen import frozen_hash
 from .layout import Layout, Shape
 
-# BatchNorm counts its batches in this buffer and, having a momentum, never reads it: it is neither shared nor kept.
+# BatchNorm counts its batches in this buffer and, having a momentum, never reads it: it is neither shared nor stored.
 UNUSED_BUFFER = "num_batches_tracked"
 # BatchNorm's other buffers: averages over samples, which no gradient moves.
 RUNNING_STATISTICS = ("running_mean", "running_var")
@@ -140,7 +140,7 @@ def stored_array(arrays: Mapping[str, np.ndarray], name: str, shapes: Sequence[S
     if name not in arrays or tuple(arrays[name].shape) not in shapes:
         found = tuple(arrays[name].shape) if name in arrays else "nothing"
         raise StateError(f"personal array {name!r}: {found} was stored, {shapes[-1]} is expected")
-    # Not ascontiguousarray, which makes a vector of a number.
+    # Not ascontiguousarray, which turns a number into a vector.
     return np.asarray(arrays[name], order="C")
 
 

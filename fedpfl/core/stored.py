@@ -2,7 +2,7 @@
 
 The checksum is inside the file: renaming puts it and the content in their place at once. Other readers of the formats
 need not know of it. A safetensors file has it among its metadata, a TOML file in a comment above all lines, a JSON
-object as its first entry. Files of versions that wrote no checksum are taken as they are. No flipped bit, zeroed block
+object as its first entry. Files of versions that wrote no checksum are accepted unchecked. No flipped bit, zeroed block
 or cut makes a file look like one of those.
 """
 
@@ -44,7 +44,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 def packed_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
     """Return what :func:`write_arrays` writes."""
-    # What is written of an array are the bytes behind its pointer.
+    # An array is written as the bytes behind its pointer.
     plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     return save(plain, {_NAME: _digest(plain)})
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Callable, Hashable, NamedTuple, Sequence
 
 import numpy as np
 
-from ..core import parts
+from ..core import custom
 from ..core.errors import ConfigError, DataError
 from .dataset import Dataset
 from .datasets import entry, load_once, owners, read_own
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 CACHE_BYTES = 512 * 2**20
 # Labels that a remark names.
-MOST_NAMED = 10
+MAX_NAMED = 10
 # Features that are larger than this have not been brought to one scale.
 LARGE = 100.0
 
@@ -344,7 +344,7 @@ def _samples(data: Dataset) -> int:
 def _remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[str]:
     said = []
     if data.unnamed and data.missing and not settings.num_classes:
-        lacking = ", ".join(map(str, data.missing[:MOST_NAMED])) + (", …" if len(data.missing) > MOST_NAMED else "")
+        lacking = ", ".join(map(str, data.missing[:MAX_NAMED])) + (", …" if len(data.missing) > MAX_NAMED else "")
         said.append(f"{data.name}: no sample has label {lacking}: the models tell {data.num_classes} classes apart")
     if settings.partitioner == "natural" and data.client_train is not None and not settings.division_file:
         there = natural_clients(data.client_train, data.client_test, settings)
@@ -378,7 +378,7 @@ def _take(first: np.ndarray, second: np.ndarray | None, positions: np.ndarray) -
 
 
 def _own_dataset(place: Path, settings: DataSettings, num_classes: int | None) -> Dataset:
-    if parts.is_part("dataset", settings.dataset):
+    if custom.is_custom("dataset", settings.dataset):
         return load_once(replace(settings, data=str(place)))
     return read_own(place, settings, num_classes)
 
@@ -398,7 +398,7 @@ def _federated_data(settings: DataSettings, num_clients: int, seed: int, source:
 
 def _source(settings: DataSettings) -> Hashable:
     """Return what differs between two data sets of users that have one name: the function, or the arrays."""
-    return entry(settings.dataset)[1] if parts.is_part("dataset", settings.dataset) else None
+    return entry(settings.dataset)[1] if custom.is_custom("dataset", settings.dataset) else None
 
 
 def own_data(

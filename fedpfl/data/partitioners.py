@@ -1,7 +1,7 @@
 """Dividing a data set among clients.
 
-A partitioner gets the labels of a pool of samples and returns, for each client, the positions of its samples. A
-newcomer is one function::
+A partitioner gets the labels of a pool of samples and returns, for each client, the positions of its samples. To add
+one, write one function::
 
     @partitioner("my-way")
     def my_way(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> List[np.ndarray]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, NamedTuple, Sequence
 
-from ..core import parts
+from ..core import custom
 
 
 class DatasetInfo(NamedTuple):
@@ -69,7 +69,7 @@ def dataset(
 def dataset_names() -> list[str]:
     """Return the names of all data sets: those that read a user's own data first, those of installed packages last."""
     ours = sorted(_DATASETS, key=lambda name: not _DATASETS[name][0].own)
-    return [*ours, *(name for name in parts.named("dataset") if name not in _DATASETS)]
+    return [*ours, *(name for name in custom.entry_point_names("dataset") if name not in _DATASETS)]
 
 
 def built_in() -> dict[str, tuple[DatasetInfo, Loader]]:

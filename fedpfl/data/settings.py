@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core import parts
+from ..core import custom
 from ..core.settings import Value, items, setting
 from .registry import AUTO, dataset_names, partitioner_names
 
@@ -49,7 +49,7 @@ class DataSettings:
         "Data set; `fedpfl datasets` lists them: `npz`, `image-folder`, `table`, `series`, `huggingface` and `clients` "
         "read your own.",
         choices=dataset_names,
-        open_to={parts.FORM: parts.is_reference},
+        open_to={custom.FORM: custom.is_reference},
     )
     data: str = setting(
         "",

@@ -1,4 +1,4 @@
-"""What the clients learn together: those whose task differs from that of most others are left out by name."""
+"""The task that the clients agree on; those with another one than most are left out by name."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def leave_out_others(descriptions: Mapping[int, Payload], least: int) -> Descrip
     number of classes may differ between clients whose layouts are the same, where what depends on it is personal.
     """
     kept = dict(sorted(descriptions.items()))
-    kept = _without(kept, _others(kept, _inputs, OTHER_DATA), least)
+    kept = _without(kept, _outliers(kept, _inputs, OTHER_DATA), least)
     common = {client: description for client, description in kept.items() if "division" in description.config}
     why = "divides the data differently (another version of NumPy or of the data set?)"
-    kept = _without(kept, _others(common, _division, why), least)
+    kept = _without(kept, _outliers(common, _division, why), least)
     median = statistics.median(int(description.config["num-classes"]) for description in kept.values())
     many = {
         client: f"num-classes = {count}: more than {CLASSES_OVER_MEDIAN} times the median of all clients, {median:g}"
@@ -96,7 +96,7 @@ def leave_out_others(descriptions: Mapping[int, Payload], least: int) -> Descrip
     }
     kept = _without(kept, many, least)
     if len({description.config["layout"] for description in kept.values()}) > 1:
-        kept = _without(kept, _others(kept, _classes, OTHER_DATA), least)
+        kept = _without(kept, _outliers(kept, _classes, OTHER_DATA), least)
     return kept
 
 
@@ -105,7 +105,7 @@ def leave_out_false_classes(descriptions: Mapping[int, Payload], layout: Layout,
     if layout.to_text() in {description.config["layout"] for description in descriptions.values()}:
         return dict(descriptions)
     why = "its number of classes contradicts its layout"
-    return _without(descriptions, _others(dict(descriptions), _classes, why), least)
+    return _without(descriptions, _outliers(dict(descriptions), _classes, why), least)
 
 
 def leave_out_other_models(descriptions: Mapping[int, Payload], layout: Layout, least: int) -> Descriptions:
@@ -124,7 +124,7 @@ def leave_out_other_models(descriptions: Mapping[int, Payload], layout: Layout, 
         raise LayoutError(str(error)) from error
 
 
-def _others(descriptions: Descriptions, what: Callable[[Payload], Hashable], differs: str) -> dict[int, str]:
+def _outliers(descriptions: Descriptions, what: Callable[[Payload], Hashable], differs: str) -> dict[int, str]:
     """Return the clients that differ in something from most others, and how."""
     found = {client: what(description) for client, description in descriptions.items()}
     most = Counter(found.values()).most_common(1)[0][0] if found else None

@@ -51,7 +51,7 @@ class _Worker:
     replies: Connection
     slots: Slots
     shelf: ArrayCache = field(default_factory=ArrayCache)
-    # Clients whose requests it has, the first of which it plays, and where each may leave its reply.
+    # Clients whose requests it has (it runs the first), and where each may write its reply.
     asked: deque[tuple[int, Slot | None]] = field(default_factory=deque)
     fresh: bool = False
     since: float = 0.0
@@ -88,11 +88,11 @@ class WorkerPool:
         return next(idle, next(ahead, None))
 
     def busy(self) -> bool:
-        """Return whether a client is being played."""
+        """Return whether a client is running."""
         return any(worker.asked for worker in self._workers)
 
     def forget(self) -> None:
-        """Let the workers drop the arrays that they hold: what comes next may be other numbers in the same arrays."""
+        """Have the workers drop their cached arrays: the same arrays may hold other numbers next."""
         for worker in self._workers:
             worker.shelf.clear()
             worker.fresh = True
@@ -100,7 +100,7 @@ class WorkerPool:
     def ask(self, number: int, client: int, kind: str, message: Payload) -> bool:
         """Hand a request to a worker; return False where that would have to wait until the worker is idle."""
         worker = self._workers[number]
-        # A shelf keeps its arrays alive, so that none of another identity can have theirs.
+        # A cache keeps its arrays alive, so that no other array can get their identity.
         listed = [
             ArrayHeader(name, id(array), array.dtype.str, array.shape, id(array) not in worker.shelf)
             for name, array in message.arrays.items()
@@ -116,7 +116,7 @@ class WorkerPool:
         if not worker.asked:
             worker.since = time.perf_counter()
         worker.asked.append((client, slot))
-        with contextlib.suppress(OSError):  # it has died: the next look tells
+        with contextlib.suppress(OSError):  # it has died: the next call of look tells
             worker.requests.send_bytes(header)
             send_arrays(worker.requests, [message.arrays[note.name] for note in listed if note.follows])
         return True
@@ -192,7 +192,7 @@ class WorkerPool:
         return _Worker(process, to_worker, from_worker, slots)
 
     def _replace(self, number: int) -> Iterator[Died]:
-        """Start another worker in the place of one that died; yield whom it played, and who waited behind it."""
+        """Replace a worker that died; yield the client that it ran and those that waited for it."""
         worker = self._workers[number]
         self._selector.unregister(worker.replies)
         worker.close()

@@ -19,9 +19,9 @@ import numpy as np
 from .notes import ArrayHeader
 
 # Replies of a worker that wait for their turn, or that a rule keeps; those beyond go through the pipe.
-MOST_SLOTS = 8
+MAX_SLOTS = 8
 # Memory for all slots of a worker; replies of which it holds none go through the pipe, too.
-MOST_BYTES = 64 * 2**20
+MAX_BYTES = 64 * 2**20
 # Arrays begin at multiples of a cache line.
 LINE = 64
 
@@ -64,7 +64,7 @@ class Slots:
     def fit(self, listed: Sequence[ArrayHeader]) -> None:
         """Make slots that hold such arrays, if all that there are now are free."""
         size = -(-_places(listed)[1] // mmap.PAGESIZE) * mmap.PAGESIZE
-        count = min(MOST_SLOTS, MOST_BYTES // max(1, size))
+        count = min(MAX_SLOTS, MAX_BYTES // max(1, size))
         if self._file < 0 or size <= self._size or not count or len(self._free) < self._count:
             return
         os.ftruncate(self._file, count * size)

@@ -33,7 +33,7 @@ from ..mqtt.topics import checked_name
 LOOPBACK = ("127.0.0.1", "localhost")
 VALID_DAYS = 825
 # A certificate that ends sooner is replaced: a run may take days.
-LEAST_DAYS = 30
+MIN_DAYS = 30
 _DAMAGED = "is damaged; remove it and another is made; with an authority, remove everything that it signed"
 # Not "remove it": that makes another authority, which no device knows.
 _KEY_DAMAGED = "is damaged; put back a copy. Without it there is a new authority, whose ca.pem all devices need"
@@ -52,7 +52,7 @@ class Credentials:
 
 
 def prepare(folder: Path, nodes: int, hosts: Sequence[str] = LOOPBACK) -> Credentials:
-    """Make what is missing in a folder."""
+    """Make the missing files in a folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "nodes").mkdir(exist_ok=True, mode=0o700)
@@ -121,7 +121,7 @@ def _certificate(path: Path) -> x509.Certificate:
 def _lasts(path: Path) -> bool:
     if not path.is_file():
         return False
-    return _certificate(path).not_valid_after_utc - _now() > datetime.timedelta(days=LEAST_DAYS)
+    return _certificate(path).not_valid_after_utc - _now() > datetime.timedelta(days=MIN_DAYS)
 
 
 def _names(path: Path) -> set[str]:

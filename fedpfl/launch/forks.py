@@ -67,7 +67,7 @@ class Command:
 
 
 def run(path: Path, command: Command) -> NoReturn:
-    """Be a program that serves: with a log on standard error, until a signal ends it; raises as :func:`serve`."""
+    """Serve as a program, with a log on standard error, until a signal ends it; errors are those of :func:`serve`."""
     # Not the root logger, as what is forked inherits it; and not file 2, which is another's in there.
     handler = logging.StreamHandler(os.fdopen(os.dup(2), "w"))
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
@@ -80,20 +80,20 @@ def run(path: Path, command: Command) -> NoReturn:
 def serve(path: Path, command: Command) -> NoReturn:
     """Fork for every request until the process is told to end.
 
-    Whoever asks while the modules are imported waits for that.
+    Requests that come while the modules are imported wait.
     """
     with listening(path) as listener:
         end_at_signals(path)
         write_command(path, command)
         before = dict(os.environb)
-        begin = command.load()
+        entry = command.load()
         # What modules set for themselves when they are imported, which happens here.
         set_by_modules = {key: os.environb[key] for key in os.environb if os.environb[key] != before.get(key)}
         # What was imported is never collected: a fork that looked through it would copy all of its pages.
         gc.collect()
         gc.freeze()
         signal.signal(signal.SIGCHLD, _reap)
-        logger.info("ready at %s, process %d; put %s first into PATH", path, os.getpid(), folder_of_commands(path))
+        logger.info("ready at %s, process %d; put %s first into PATH", path, os.getpid(), command_folder(path))
         while True:
             connection, _ = listener.accept()
             with connection:
@@ -106,7 +106,7 @@ def serve(path: Path, command: Command) -> NoReturn:
                     if process == 0:
                         listener.close()
                         connection.close()
-                        _become(command.name, begin, request, files, set_by_modules)
+                        _run_command(command.name, entry, request, files, set_by_modules)
                     logger.info("%s is process %d", command.name, process)
                     try:
                         connection.send(b"\1")
@@ -128,14 +128,14 @@ def entry_point(name: str) -> Callable[[], Any]:
     return run
 
 
-def folder_of_commands(path: Path) -> Path:
+def command_folder(path: Path) -> Path:
     """Return the folder, to be the first of a ``PATH``, whose command goes to the socket ``path``."""
     return path.parent / "bin"
 
 
 def write_command(path: Path, command: Command) -> None:
     """Write what hands a command over to the socket ``path``."""
-    folder = folder_of_commands(path)
+    folder = command_folder(path)
     folder.mkdir(exist_ok=True, mode=0o700)
     hand_over = folder / f"{command.name}.py"
     # It may just be started by someone, who must find the old file or the new one.
@@ -149,7 +149,7 @@ def _receive(connection: socket.socket) -> tuple[list[bytes], list[int]]:
     prefix, files, _, _ = socket.recv_fds(connection, 4, FILES)
     try:
         if len(prefix) != 4 or len(files) != FILES:
-            raise FedpflError("it does not begin as a request does")
+            raise FedpflError("it does not entry as a request does")
         (length,) = struct.unpack(">I", prefix)
         if length > MAX_REQUEST_BYTES:
             raise FedpflError(f"it has {length} bytes; at most {MAX_REQUEST_BYTES} are allowed")
@@ -169,14 +169,14 @@ def _receive(connection: socket.socket) -> tuple[list[bytes], list[int]]:
     return words, files
 
 
-def _become(
+def _run_command(
     name: str,
-    begin: Callable[[], Any],
+    entry: Callable[[], Any],
     request: list[bytes],
     files: list[int],
     set_by_modules: Mapping[bytes, bytes],
 ) -> NoReturn:
-    """Be the command, in the process that was forked."""
+    """Run the command in the forked process."""
     status: object = 1
     try:
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
@@ -197,7 +197,7 @@ def _become(
         # What is imported here is the installed package, and the app brings its own, perhaps another one.
         for module in [module for module in sys.modules if module.partition(".")[0] == "fedpfl"]:
             del sys.modules[module]
-        status = begin()
+        status = entry()
     except SystemExit as end:
         status = end.code
     except BaseException:

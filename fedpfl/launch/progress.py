@@ -1,4 +1,4 @@
-"""How a run is shown while it goes on: a bar on a terminal, plain lines elsewhere; always on standard error."""
+"""How a run's progress is shown: a bar on a terminal, plain lines elsewhere; always on standard error."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class LineDisplay(Display):
 
 
 class _Drawn:
-    """What is drawn on the terminal as long as it is entered."""
+    """Base of displays with a progress bar, which is there inside the ``with`` block."""
 
     _progress: Progress
 
@@ -95,7 +95,7 @@ class _Drawn:
 
 
 class BarDisplay(_Drawn, Display):
-    """A progress bar, below the lines of what is said meanwhile."""
+    """A run's progress on a terminal: a bar below lines of text."""
 
     def __init__(self, total: int) -> None:
         from rich.console import Console
@@ -130,7 +130,7 @@ class BarDisplay(_Drawn, Display):
 
 
 def display(total: int, quiet: bool) -> Display:
-    """Choose the display that fits where standard error goes."""
+    """Return a bar if standard error is a terminal, else plain lines."""
     return BarDisplay(total) if sys.stderr.isatty() and not quiet else LineDisplay(total, quiet)
 
 
@@ -175,7 +175,7 @@ class GridLines:
         self._say(f"{run.name}: {how} ({self._done}/{self._runs}{self.remaining()})")
 
     def remaining(self) -> str:
-        """Return how long the rest takes if its rounds take as long as those before."""
+        """Return the remaining time, if rounds take as long as those before."""
         left = self._left - self._passed
         if not self._passed or left <= 0:
             return ""
@@ -188,7 +188,7 @@ class GridLines:
 
 
 class GridBar(_Drawn, GridLines):
-    """The same on a terminal: a bar over all rounds below the lines of what has ended."""
+    """A grid's progress on a terminal: a bar over all rounds, below the lines of what has ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -220,7 +220,7 @@ class GridBar(_Drawn, GridLines):
 
 
 def grid_display(quiet: bool) -> GridLines:
-    """Choose the display of a grid that fits where standard error goes."""
+    """Return a bar if standard error is a terminal, else plain lines."""
     return GridBar() if sys.stderr.isatty() and not quiet else GridLines(quiet)
 
 

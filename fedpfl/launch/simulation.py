@@ -40,20 +40,20 @@ def simulate(
         torch.set_num_threads(threads)
 
 
-def carry_out(
+def run(
     plan: Plan,
     shown: Display,
     workers: int | None = None,
     clients_per_gpu: int = 1,
     listeners: Sequence[Listener] = (),
 ) -> None:
-    """Simulate a run from its data to its personalised models, and show how it goes on.
+    """Simulate a run from its data to its personalised models, and show its progress.
 
-    Of a run that has finished only the models are written, again: it may have been killed while it did that.
+    A run that has already finished only writes its models again: it may have been killed while it wrote them.
     """
     with shown, logged(shown):
         if plan.has_finished():
-            shown.line(f"note: {plan.how_to_go_on()}")
+            shown.line(f"note: {plan.how_to_continue()}")
         else:
             shown.show_step("reading the data")
             simulate(plan.config, [shown, *listeners], workers, clients_per_gpu, shown.printed)

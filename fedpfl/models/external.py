@@ -15,7 +15,7 @@ from typing import Any, Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from fedpfl.core.errors import ConfigError, meant
+from fedpfl.core.errors import ConfigError, did_you_mean
 
 from .registry import BaseHeadModel, Shape, shown, source
 
@@ -102,7 +102,7 @@ def _output(module: nn.Module, x: Tensor, name: str) -> Tensor:
 
 
 def _unknown(value: str, word: str, known: Sequence[str]) -> ConfigError:
-    return ConfigError("model", value, f"{value.partition(':')[0]} has no model {word!r}{meant(word, known)}")
+    return ConfigError("model", value, f"{value.partition(':')[0]} has no model {word!r}{did_you_mean(word, known)}")
 
 
 @source("torchvision", "torchvision:NAME for a classification model of torchvision")

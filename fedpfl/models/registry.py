@@ -7,7 +7,7 @@ from typing import Callable, NamedTuple, Tuple
 
 from torch import Tensor, nn
 
-from fedpfl.core import parts
+from fedpfl.core import custom
 
 Shape = Tuple[int, ...]
 
@@ -122,7 +122,7 @@ def built_in() -> list[str]:
 
 def names() -> list[str]:
     """Return the names that users may write: those of :func:`built_in`, and of installed packages' models."""
-    return [*built_in(), *(name for name in parts.named("model") if name not in _MODELS)]
+    return [*built_in(), *(name for name in custom.entry_point_names("model") if name not in _MODELS)]
 
 
 def entry(name: str) -> _Entry:

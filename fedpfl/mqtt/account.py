@@ -1,4 +1,4 @@
-"""Who connects to which broker: address, name, password, certificates."""
+"""How to connect to a broker: address, name, password, certificates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a mosquitto that serves one testbed: settings, accounts, access list.
+"""The files of mosquitto for one testbed: settings, accounts, access list.
 
 An account may do what its part needs and nothing else. Its name is also its MQTT client id, so that no other account
 can take its session over.

@@ -35,7 +35,7 @@ SELF_TEST_SECONDS = 5.0
 # Between two "102 Processing" to a SuperNode whose request is held; each makes it wait for 30 s more.
 INTERIM_SECONDS = 10.0
 # How long it takes to notice that a SuperNode has gone.
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 MAX_RECEIPTS = 256
 
 
@@ -139,7 +139,7 @@ class DeviceBridge:
         message_id, waiting = secrets.token_bytes(frames.ID_BYTES), _Waiting(heard=self._clock())
         with self._lock:
             self._waiting[message_id] = waiting
-        self._tell(Kind.PROBE, message_id)
+        self._send_control(Kind.PROBE, message_id)
         with waiting.changed:
             answered = waiting.changed.wait_for(lambda: waiting.again, SELF_TEST_SECONDS)
         with self._lock:
@@ -160,7 +160,7 @@ class DeviceBridge:
         answer: Callable[[Response], None],
         ready: Callable[[int], None] = lambda _end: None,
     ) -> None:
-        """Carry out a SuperNode's request.
+        """Handle a SuperNode's request.
 
         ``client_waits`` tells whether the SuperNode still waits, ``interim`` tells it to go on waiting, and ``answer``
         hands it the response. ``ready`` returns when the request's body is there up to the given index. The last two
@@ -182,10 +182,10 @@ class DeviceBridge:
             if delivered and waiting.response is not None:
                 self._delivered(message_id, request, waiting.response)
             elif waiting.sent:
-                self._tell(Kind.CANCEL, message_id)
+                self._send_control(Kind.CANCEL, message_id)
 
     def request(self, path: str, headers: list[tuple[str, str]], body: Body) -> HttpRequest:
-        """Return a request as it goes out: with its time, and the receipt of the last answer to the same."""
+        """Return a request to send, with its time and the receipt of the last answer to the same request."""
         request = HttpRequest(path, carried(headers), body, self._wall())
         if not request.held:  # only those answers have receipts
             return request
@@ -212,7 +212,7 @@ class DeviceBridge:
                 waiting.heard = self._clock()
             ready(len(request.body))  # what is left of it would be taken for the SuperNode's goodbye
             with waiting.changed:
-                waiting.changed.wait_for(lambda: waiting.response or waiting.again or waiting.probe, LOOK_SECONDS)
+                waiting.changed.wait_for(lambda: waiting.response or waiting.again or waiting.probe, POLL_SECONDS)
                 if waiting.response is not None:
                     return True
                 again, probe = waiting.again, waiting.probe
@@ -228,7 +228,7 @@ class DeviceBridge:
             due = probe or silent or now - waiting.heard > PROBE_ANYWAY_SECONDS
             if due and not to_send and self._link.online:
                 waiting.heard = now
-                self._tell(Kind.PROBE, message_id)
+                self._send_control(Kind.PROBE, message_id)
             if request.held and now - last_interim >= INTERIM_SECONDS:
                 last_interim = now
                 interim()
@@ -257,8 +257,8 @@ class DeviceBridge:
                 self._receipts.move_to_end(request.key)
                 while len(self._receipts) > MAX_RECEIPTS:
                     self._receipts.popitem(last=False)
-        self._tell(Kind.DELIVERED, message_id, response.receipt.encode())
+        self._send_control(Kind.DELIVERED, message_id, response.receipt.encode())
 
-    def _tell(self, kind: Kind, message_id: bytes, content: bytes = b"") -> None:
+    def _send_control(self, kind: Kind, message_id: bytes, content: bytes = b"") -> None:
         payload = frames.single(kind, content)
         self._link.publish(topics.request(self._name), payload, message_id=message_id, expires=EXPIRY_SECONDS)

@@ -24,8 +24,8 @@ MAX_BODIES_BYTES = 128 * 2**20
 MAX_BYTES = 192 * 2**20
 
 
-class Wire:
-    """One end of a way within the process: what goes in arrives at once, in the sender's thread."""
+class DirectLink:
+    """A link within the process: what is published arrives at once, in the sender's thread."""
 
     online = True
     max_payload = frames.MAX_CHUNK
@@ -44,7 +44,7 @@ class Wire:
         retain: bool = False,
         qos: int = 1,
     ) -> None:
-        """Hand a frame over."""
+        """Deliver a frame."""
         self._deliver(Arrived(topic, payload, message_id, response_topic, expires))
 
     def send(
@@ -57,7 +57,7 @@ class Wire:
         deadline: float,
         response_topic: str | None = None,
     ) -> None:
-        """Hand a message's frames over, each as soon as it is there."""
+        """Deliver a message's frames, each as soon as it is there."""
         for payload in payloads:
             self.publish(topic, payload, message_id=message_id, expires=expires, response_topic=response_topic)
 
@@ -65,8 +65,8 @@ class Wire:
 def direct(upstream: Upstream, state_dir: Path) -> tuple[DeviceBridge, ServerBridge]:
     """Return both sides, connected."""
     server = ServerBridge(
-        Wire(lambda message: device.arrived(message)), upstream, state_dir,
+        DirectLink(lambda message: device.arrived(message)), upstream, state_dir,
         max_running=MAX_RUNNING, max_bytes=MAX_BYTES, max_responses_bytes=MAX_BYTES, by_node=True,
     )  # fmt: skip
-    device = DeviceBridge(NAME, Wire(server.arrived), max_bytes=MAX_BYTES)
+    device = DeviceBridge(NAME, DirectLink(server.arrived), max_bytes=MAX_BYTES)
     return device, server

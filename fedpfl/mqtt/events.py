@@ -123,7 +123,7 @@ def _state(run: Path) -> dict[str, str]:
     """Return the ``state`` of a run by its folder, of a failed one with the ``error``."""
     if (run / "summary.md").is_file():
         return {"state": "finished"}
-    if _goes_on(run / ".lock"):
+    if _is_running(run / ".lock"):
         return {"state": "running"}
     try:
         return {"state": "failed", "error": (run / "failed.txt").read_text(encoding="utf-8").strip()[:MAX_LOG_LENGTH]}
@@ -131,7 +131,7 @@ def _state(run: Path) -> dict[str, str]:
         return {"state": "stopped"}
 
 
-def _goes_on(lock: Path) -> bool:
+def _is_running(lock: Path) -> bool:
     """Return whether a server holds the run's lock, will hold it in a moment, or may hold it."""
     try:
         with lock.open("rb") as file:

@@ -99,7 +99,7 @@ class Response:
     receipt: str = ""  # what the device returns when the SuperNode has it, if the server must know
 
     @property
-    def says_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether it is a success without content: to ``pull-messages``, that there is no message."""
         return self.status == 200 and not self.body
 

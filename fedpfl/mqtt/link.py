@@ -130,7 +130,7 @@ class Link:
             raise self._refused
 
     def stop(self) -> None:
-        """Publish that this side goes, and disconnect. The session stays."""
+        """Publish that this side is offline, and disconnect. The session stays."""
         self._leaving = True
         if self._presence is not None and self.online:
             gone = threading.Event()
@@ -143,7 +143,7 @@ class Link:
 
     @property
     def where(self) -> str:
-        """The broker as a text for people."""
+        """The broker's address, for messages."""
         return f"{self._account.host}:{self._account.port}"
 
     @property

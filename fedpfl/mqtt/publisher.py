@@ -1,4 +1,4 @@
-"""What the two sides of the bridge need of the way between them, and what arrives on it."""
+"""What the two sides of the bridge need of the connection between them, and its messages."""
 
 from __future__ import annotations
 

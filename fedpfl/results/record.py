@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass
 class Round:
-    """What one round did, as it is recorded."""
+    """The record of one round."""
 
     number: int  # from 1
     # numbers that each client reported, by client id

@@ -23,7 +23,7 @@ READS = {
     "adam": ("server-learning-rate", "server-momentum", "server-beta2", "server-tau"),
     "yogi": ("server-learning-rate", "server-momentum", "server-beta2", "server-tau"),
 }
-# A first step of 0.01 is the best or next to it in most tasks of Reddi et al.
+# 0.01 is the best first step, or close to it, in most tasks of Reddi et al.
 ADAPTIVE_LEARNING_RATE = 0.01
 
 
@@ -110,5 +110,5 @@ class ServerStep:
         return {"server-m": self.m, "server-v": self.v}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take it back."""
+        """Restore it."""
         self.m, self.v = state["server-m"], state["server-v"]

@@ -152,7 +152,7 @@ class Phase:
     Parameters
     ----------
     train : callable, str → bool
-        Says by name which parameters train; all others stand still and cost no gradient.
+        Says by name which parameters train; all others are fixed and cost no gradient.
     epochs : int
         Passes over the data, at least 0.
     loss : callable, (model, batch) → scalar Tensor, optional

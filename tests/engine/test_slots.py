@@ -38,7 +38,7 @@ def test_arrays_arrive_as_they_were_written(slots):
 
 
 def test_a_slot_is_lent_again_when_the_last_view_of_its_arrays_is_gone(slots):
-    taken = [slots.lend() for _ in range(slots_module.MOST_SLOTS)]
+    taken = [slots.lend() for _ in range(slots_module.MAX_SLOTS)]
     assert slots.lend() is None
     slots.write(taken[0], ARRAYS, notes(ARRAYS))
     kept = slots.arrays(taken[0], notes(ARRAYS))["table"][1:]  # a view of one of four
@@ -69,7 +69,7 @@ def test_slots_grow_to_the_largest_reply(slots):
 
 
 def test_a_reply_that_is_larger_than_all_memory_for_slots_gets_none(monkeypatch):
-    monkeypatch.setattr(slots_module, "MOST_BYTES", 2**12)
+    monkeypatch.setattr(slots_module, "MAX_BYTES", 2**12)
     made = Slots()
     made.fit(notes({"shared": np.ones(5000, np.float32)}))
     assert made.lend() is None

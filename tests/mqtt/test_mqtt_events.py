@@ -105,15 +105,15 @@ def test_a_run_that_ends_without_results_is_not_running_for_ever(tmp_path):
     folder, recorder = RunFolder(tmp_path / "first"), Recorder()
     follower = RunFollower(Events(recorder, "server"), tmp_path)
     write(folder.path / "config.toml", "num-server-rounds = 2")
-    with folder.alone():
+    with folder.exclusive():
         follower.look()
     follower.look()  # killed
-    with folder.alone():
+    with folder.exclusive():
         follower.look()  # resumed
         folder.fail("no space left")
     follower.look()
     (folder.path / "failed.txt").unlink()
-    with folder.alone():
+    with folder.exclusive():
         follower.look()
         write(folder.path / "summary.md", "done")
     follower.look()
@@ -124,13 +124,13 @@ def test_a_run_that_ends_without_results_is_not_running_for_ever(tmp_path):
 
 def test_a_look_at_a_run_does_not_keep_it_from_going_on(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path)
-    with folder.alone():
+    with folder.exclusive():
         pass
     with (tmp_path / ".lock").open("rb") as looked_at:
         fcntl.flock(looked_at, fcntl.LOCK_SH)
         looked = SimpleNamespace(sleep=lambda seconds: fcntl.flock(looked_at, fcntl.LOCK_UN))
         monkeypatch.setattr("fedpfl.results.run.time", looked)
-        with folder.alone():
+        with folder.exclusive():
             pass
 
 

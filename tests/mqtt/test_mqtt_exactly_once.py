@@ -27,17 +27,17 @@ PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
 NAME, NODE = "nano-1", b"node 7"
 
 
-AS_IN_USE = {name: getattr(server_side, name) for name in ("LOOK_SECONDS", "LOOK_SECONDS_IDLE")}
+AS_IN_USE = {name: getattr(server_side, name) for name in ("POLL_SECONDS", "POLL_SECONDS_IDLE")}
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(device_side, "PROBE_SECONDS", 0.05)
     monkeypatch.setattr(device_side, "PROBE_ANYWAY_SECONDS", 0.05)
-    monkeypatch.setattr(device_side, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(device_side, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(device_side, "ANSWER_SECONDS", HANG_SECONDS)
-    monkeypatch.setattr(server_side, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(server_side, "LOOK_SECONDS_IDLE", 0.02)
+    monkeypatch.setattr(server_side, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(server_side, "POLL_SECONDS_IDLE", 0.02)
 
 
 class Network:
@@ -401,7 +401,7 @@ def test_a_held_request_is_answered_when_there_is_a_message(in_turns):
     turns.pass_time(3.0, bridge)
     assert pull.running
     bridge.superlink.messages = [b"now"]
-    turns.pass_time(server_side.LOOK_SECONDS_IDLE, bridge)
+    turns.pass_time(server_side.POLL_SECONDS_IDLE, bridge)
     assert pull.result().body == b"now"
     assert [frame.kind for frame in bridge.network.log].count(Kind.REQUEST) == 1
 
@@ -423,7 +423,7 @@ def test_many_supernodes_leave_the_superlink_its_time(in_turns):
     pulls = [InThread(bridge.ask, PULL, node) for node in nodes]
     wait_until(lambda: len(looks) >= len(nodes))
     turns.all_wait(bridge)
-    bridge.server._tell()
+    bridge.server._announce()
     turns.all_wait(bridge)
     assert len(looks) >= 2 * len(nodes)
     turns.pass_time(2.5, bridge)

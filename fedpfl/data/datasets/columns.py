@@ -17,18 +17,18 @@ import numpy as np
 from ...core.errors import DataError
 from ..dataset import Dataset, numbered
 from ..settings import DataSettings
-from .npz import MOST_CLASSES
+from .npz import MAX_CLASSES
 from .places import need
 
 SUFFIXES = (".csv", ".parquet")
 # As float32 4 GiB; a data set is held in memory as a whole.
-MOST_VALUES = 2**30
+MAX_VALUES = 2**30
 # Characters of a line, bytes of which are read before anything can be said of them.
-MOST_CHARACTERS = 2**24
+MAX_CHARACTERS = 2**24
 # Rows of a parquet file that are unpacked at a time.
 BATCH = 2**16
 # Columns that an error names.
-MOST_NAMED = 12
+MAX_NAMED = 12
 TRAIN, TEST = "train", "test"
 _WHOLE = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
 
@@ -108,13 +108,13 @@ def _roles(path: Path, names: Sequence[str], settings: DataSettings, windows: bo
     ignored = listed(settings.ignore_columns)
     for name in [*given, *ignored]:
         if name and name not in names:
-            shown = ", ".join(names[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
+            shown = ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
             key = "ignore-columns" if name in ignored else next(f"{r}-column" for r in wanted if wanted[r] == name)
             raise DataError(f"{path}: no column {name!r} ({key}); it has {shown}")
     words = {role: list(names).index(name) for role, name in wanted.items() if name in names}
     features = [at for at, name in enumerate(names) if at not in words.values() and name not in ignored]
     if not features:
-        raise DataError(f"{path}: no column of numbers beside {', '.join(names[:MOST_NAMED])}")
+        raise DataError(f"{path}: no column of numbers beside {', '.join(names[:MAX_NAMED])}")
     return _Roles(features, words)
 
 
@@ -150,7 +150,7 @@ def _lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield (line, cells) of a CSV file, the names of the columns first."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            start = file.readline(MOST_CHARACTERS)
+            start = file.readline(MAX_CHARACTERS)
             file.seek(0)
             # What stands between cells; a comma where only one column has a name.
             delimiter = max(",;\t", key=start.count)
@@ -167,12 +167,12 @@ def _lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
 def _bounded(file: Any, path: Path) -> Iterator[str]:
     number = 0
     while True:
-        line = file.readline(MOST_CHARACTERS)
+        line = file.readline(MAX_CHARACTERS)
         number += 1
         if not line:
             return
-        if len(line) == MOST_CHARACTERS:
-            raise DataError(f"{path}, line {number}: longer than {MOST_CHARACTERS} characters")
+        if len(line) == MAX_CHARACTERS:
+            raise DataError(f"{path}, line {number}: longer than {MAX_CHARACTERS} characters")
         yield line
 
 
@@ -197,8 +197,8 @@ def _read_csv(path: Path, settings: DataSettings, windows: bool) -> Columns:
             if not cell:
                 raise DataError(f"{path}, line {line}, column {names[at]!r}: is empty")
             coders[role].add(cell, line)
-        if len(values) > MOST_VALUES:
-            raise DataError(f"{path}: holds more than {MOST_VALUES} numbers, too many for one data set in memory")
+        if len(values) > MAX_VALUES:
+            raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
     table = np.frombuffer(values, np.float32).reshape(-1, len(roles.features)) if values else np.empty((0, 1))
     if not np.isfinite(table).all():
         _complain_of_infinity(path, table, [names[at] for at in roles.features])
@@ -254,8 +254,8 @@ def _read_parquet(path: Path, settings: DataSettings, windows: bool) -> Columns:
         if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)):
             raise DataError(f"{path}, column {name!r}: holds {kind}, no numbers; leave it out by ignore-columns")
     rows = file.metadata.num_rows
-    if rows * len(features) > MOST_VALUES:
-        raise DataError(f"{path}: holds more than {MOST_VALUES} numbers, too many for one data set in memory")
+    if rows * len(features) > MAX_VALUES:
+        raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
     table, coders = np.empty((rows, len(features)), np.float32), {role: Coder() for role in roles.words}
     at, wanted = 0, [*features, *(kept[place] for place in roles.words.values())]
     try:
@@ -400,7 +400,7 @@ def _classes(
     elif all(_whole(name) is not None for _, name, _ in found):
         top = max(_whole(name) or 0 for _, name, _ in found)
         count = len(given) or num_classes or top + 1
-        if count > MOST_CLASSES:
+        if count > MAX_CLASSES:
             part, name, row = next(one for one in found if _whole(one[1]) == top)
             raise wrong(part, row, name, "is too large: labels must be 0 … C−1, or names")
         number, names, why = _whole, given or numbered(count), f"must be a label from 0 to {count - 1}"
@@ -414,9 +414,9 @@ def _classes(
                 f"{parts[0].path}, column {settings.label_column!r}: holds names, which devices number alike only "
                 "with class-names"
             )
-        if len(names) > MOST_CLASSES:
+        if len(names) > MAX_CLASSES:
             raise DataError(
-                f"{parts[0].path}, column {settings.label_column!r}: more than {MOST_CLASSES} different labels"
+                f"{parts[0].path}, column {settings.label_column!r}: more than {MAX_CLASSES} different labels"
             )
         places = {name: at for at, name in enumerate(names)}
         number, why = places.get, "is none of class-names"

@@ -8,7 +8,7 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from ...core import parts
+from ...core import custom
 from ...core.errors import ConfigError, DataError
 from ..dataset import Dataset
 from ..registry import AUTO, DatasetInfo, Loader, built_in
@@ -22,12 +22,12 @@ PAIR, FOUR = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
 def entry(name: str) -> tuple[DatasetInfo, Loader]:
     """Return what is registered under a name, or the custom data set that it refers to; else raise ``ConfigError``."""
     known = built_in()
-    if name in known and name not in parts.named("dataset"):
+    if name in known and name not in custom.entry_point_names("dataset"):
         return known[name]
-    found = parts.find("dataset", name, known)
+    found = custom.find("dataset", name, known)
     about = (getattr(found, "__doc__", None) or "").strip().partition("\n")[0]
     words = {"size": "any", "classes": "any", "shape": "any", "source": name}
-    info = DatasetInfo(parts.short(name), about, **words, download=False, owned=True, own=True)
+    info = DatasetInfo(custom.short_name(name), about, **words, download=False, owned=True, own=True)
     return info, CustomLoader(name, found)
 
 
@@ -57,19 +57,16 @@ class CustomLoader:
 
 @lru_cache(maxsize=2)
 def _made(loader: CustomLoader, settings: DataSettings) -> Dataset:
-    name, source = parts.short(loader.name), loader.source
+    name, source = custom.short_name(loader.name), loader.source
     if callable(source):
         offered = {"settings": settings, "path": settings.data}
-        source = parts.call("dataset", loader.name, source, offered)
+        source = custom.call("dataset", loader.name, source, offered)
     if isinstance(source, Dataset):
         return _checked(source)
     if isinstance(source, (list, tuple)):
         return _of_clients(name, source, settings.min_samples)
-    raise ConfigError(
-        "dataset",
-        loader.name,
-        f"makes {parts.article(source)}, and must make a fedpfl.Dataset or a list of each client's ({', '.join(FOUR)})",
-    )
+    allowed = f"must make a fedpfl.Dataset or a list of each client's ({', '.join(FOUR)})"
+    raise ConfigError("dataset", loader.name, f"makes {custom.article(source)}, and {allowed}")
 
 
 def _checked(data: Dataset) -> Dataset:
@@ -104,7 +101,7 @@ def _of_clients(name: str, clients: Sequence[Any], least: int) -> Dataset:
     for number, client in enumerate(clients):
         where = f"{name}: client {number}"
         if not isinstance(client, (list, tuple)) or len(client) not in (len(PAIR), len(FOUR)):
-            raise DataError(f"{where} is {parts.article(client)}; it must be ({', '.join(FOUR)}), or (x, y) to be cut")
+            raise DataError(f"{where} is {custom.article(client)}; it must be ({', '.join(FOUR)}), or (x, y) to be cut")
         names = PAIR if len(client) == len(PAIR) else FOUR
         if columns and len(client) != len(columns[0]):
             raise DataError(f"{where} has {len(client)} arrays, and client 0 has {len(columns[0])}")
@@ -135,7 +132,7 @@ def _array(given: Any, where: str) -> np.ndarray:
     try:
         found = np.asarray(given)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{where} is {parts.article(given)} that NumPy makes no array of: {error}") from error
+        raise DataError(f"{where} is {custom.article(given)} that NumPy makes no array of: {error}") from error
     if found.dtype == object:
-        raise DataError(f"{where} is {parts.article(given)} that NumPy makes no array of numbers of")
+        raise DataError(f"{where} is {custom.article(given)} that NumPy makes no array of numbers of")
     return found

@@ -15,7 +15,7 @@ from .places import data_dir, need, own_path
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Bytes of all images together in memory.
-MOST_BYTES = 2**34
+MAX_BYTES = 2**34
 
 
 def read_image_folder(root: Path) -> Dataset:
@@ -82,8 +82,8 @@ def decode(files: Iterable[tuple[str, Any]], count: int, why: str) -> np.ndarray
             raise DataError(f"{where}: not a readable image: {error}") from error
         one = one.reshape(one.shape[0], one.shape[1], -1)
         if i == 0:
-            if count * one.size > MOST_BYTES:
-                raise DataError(f"{why}: {count} images like {where} need more than {MOST_BYTES >> 30} GiB")
+            if count * one.size > MAX_BYTES:
+                raise DataError(f"{why}: {count} images like {where} need more than {MAX_BYTES >> 30} GiB")
             pixels, first = np.empty((count, *one.shape), np.uint8), where
         if one.shape[:2] != pixels.shape[1:3]:
             (h, w), (h0, w0) = one.shape[:2], pixels.shape[1:3]

@@ -15,8 +15,8 @@ from ..settings import DataSettings
 from .places import own_path
 
 # An embedding has a row for each token: more of them are a mistake.
-MOST_TOKENS = 1_000_000
-MOST_CLASSES = 100_000
+MAX_TOKENS = 1_000_000
+MAX_CLASSES = 100_000
 # Without a list of names so many times as many classes as there are different labels are a mistake, too.
 GAPS = 2
 
@@ -101,8 +101,8 @@ def _vocabulary(arrays: dict[str, np.ndarray], path: Path) -> int:
     if "vocabulary" not in arrays:
         return 0
     given = arrays["vocabulary"]
-    if given.size != 1 or given.dtype.kind not in "iu" or not 1 <= given.item() <= MOST_TOKENS:
-        raise DataError(f"{path}: vocabulary must be the number of different tokens, 1 … {MOST_TOKENS}")
+    if given.size != 1 or given.dtype.kind not in "iu" or not 1 <= given.item() <= MAX_TOKENS:
+        raise DataError(f"{path}: vocabulary must be the number of different tokens, 1 … {MAX_TOKENS}")
     return int(given.item())
 
 
@@ -172,7 +172,7 @@ def _class_names(
 ) -> tuple[str, ...]:
     if given is None:
         count = num_classes or 1 + max(int(y.max()) for y in ys)
-        if count > MOST_CLASSES:
+        if count > MAX_CLASSES:
             raise DataError(f"{path}: label {count - 1} is too large: labels must be 0 … C−1")
         return numbered(count)
     if given.ndim != 1 or given.dtype.kind not in "USiu":

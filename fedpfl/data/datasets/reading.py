@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...core import parts
+from ...core import custom
 from ...core import settings as s
 from ...core.errors import ConfigError
 from ..dataset import Dataset
@@ -36,7 +36,7 @@ def load(settings: DataSettings) -> Dataset:
 
 def load_once(settings: DataSettings) -> Dataset:
     """Return what :func:`load` reads, read once in a process, however it is divided."""
-    if parts.is_part("dataset", settings.dataset):
+    if custom.is_custom("dataset", settings.dataset):
         return load(settings)  # which keeps it: a user's function may look at any setting
     return _load_once(s.parse(DataSettings, {key: value for key, value in s.items(settings) if key in READING}))
 

@@ -10,7 +10,7 @@ from ...core.errors import ConfigError, DataError
 from ..dataset import Dataset
 from ..registry import dataset
 from ..settings import DataSettings
-from .columns import MOST_VALUES, Columns, FileSamples, Words, read_files, to_dataset
+from .columns import MAX_VALUES, Columns, FileSamples, Words, read_files, to_dataset
 from .npz import require_no_gaps
 from .places import own_path
 
@@ -34,8 +34,8 @@ def read_series(path: Path, settings: DataSettings, num_classes: int | None = No
 def _samples(path: Path, table: Columns, settings: DataSettings) -> FileSamples:
     windows = _named(path, table, settings) if "window" in table.words else _cut(path, table, settings)
     count, length = windows.shape
-    if count * length * len(table.features) > MOST_VALUES:
-        raise DataError(f"{path}: its windows hold more than {MOST_VALUES} numbers; a larger window-step makes fewer")
+    if count * length * len(table.features) > MAX_VALUES:
+        raise DataError(f"{path}: its windows hold more than {MAX_VALUES} numbers; a larger window-step makes fewer")
     words: dict[str, Words] = {r: w.of(windows[:, 0]) for r, w in table.words.items() if r != "window"}
     x = np.ascontiguousarray(table.values[windows].transpose(0, 2, 1))
     return FileSamples(path, x, words, table.row)

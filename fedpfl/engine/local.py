@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
 from ..client.engine import Engine, engine_for
@@ -25,9 +24,9 @@ from ..core.files import private_folder
 from ..core.payload import Payload
 from ..core.settings import Value
 from ..setup.config import Config
-from .player import Failed, keep_freed_memory, run_client
 from .pool import Died, WorkerPool
 from .transport import Fail, Request, Transport
+from .worker import Failed, keep_freed_memory, run_client
 
 # How many replies may wait for their turn, so that a thousand large models are never in memory together.
 WAITING_BYTES = 128 * 2**20
@@ -72,10 +71,7 @@ class LocalTransport(Transport):
         """Begin; workers are started with the first requests."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the workers."""
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

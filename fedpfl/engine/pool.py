@@ -22,9 +22,9 @@ import numpy as np
 
 from ..client.engine import Engine
 from ..core.payload import Payload
-from .notes import ArrayHeader
-from .player import Answered, ArrayCache, Asked, Failed, Printed, receive_array, send_arrays, serve
+from .headers import ArrayHeader
 from .slots import Slot, Slots
+from .worker import Answered, ArrayCache, Asked, Failed, Printed, receive_array, send_arrays, serve
 
 # Linux gives a pipe 64 KiB unless asked for more: a reply then leaves a worker in one go, and it works on at once.
 PIPE_BYTES = 1 << 20
@@ -50,7 +50,7 @@ class _Worker:
     requests: Connection
     replies: Connection
     slots: Slots
-    shelf: ArrayCache = field(default_factory=ArrayCache)
+    cache: ArrayCache = field(default_factory=ArrayCache)
     # Clients whose requests it has (it runs the first), and where each may write its reply.
     asked: deque[tuple[int, Slot | None]] = field(default_factory=deque)
     fresh: bool = False
@@ -94,7 +94,7 @@ class WorkerPool:
     def forget(self) -> None:
         """Have the workers drop their cached arrays: the same arrays may hold other numbers next."""
         for worker in self._workers:
-            worker.shelf.clear()
+            worker.cache.clear()
             worker.fresh = True
 
     def ask(self, number: int, client: int, kind: str, message: Payload) -> bool:
@@ -102,23 +102,23 @@ class WorkerPool:
         worker = self._workers[number]
         # A cache keeps its arrays alive, so that no other array can get their identity.
         listed = [
-            ArrayHeader(name, id(array), array.dtype.str, array.shape, id(array) not in worker.shelf)
+            ArrayHeader(name, id(array), array.dtype.str, array.shape, id(array) not in worker.cache)
             for name, array in message.arrays.items()
         ]
         slot = worker.slots.lend()
         asked = Asked(worker.fresh, client, kind, message.config, listed, slot)
         header = pickle.dumps(asked, pickle.HIGHEST_PROTOCOL)
-        if worker.asked and (len(header) > SMALL_HEADER or any(note.follows for note in listed)):
+        if worker.asked and (len(header) > SMALL_HEADER or any(item.follows for item in listed)):
             worker.slots.give_back(slot)
             return False
         worker.fresh = False
-        worker.shelf.take(listed, lambda note: message.arrays[note.name])
+        worker.cache.take(listed, lambda item: message.arrays[item.name])
         if not worker.asked:
             worker.since = time.perf_counter()
         worker.asked.append((client, slot))
         with contextlib.suppress(OSError):  # it has died: the next call of look tells
             worker.requests.send_bytes(header)
-            send_arrays(worker.requests, [message.arrays[note.name] for note in listed if note.follows])
+            send_arrays(worker.requests, [message.arrays[item.name] for item in listed if item.follows])
         return True
 
     def look(self) -> Iterator[tuple[int, Payload] | Failed | Died]:
@@ -166,7 +166,7 @@ class WorkerPool:
         slot = worker.asked[0][1]
         if found.in_slot and slot is not None:
             return worker.slots.arrays(slot, found.arrays)
-        return {note.name: receive_array(worker.replies, note) for note in found.arrays}
+        return {item.name: receive_array(worker.replies, item) for item in found.arrays}
 
     def _start(self, number: int) -> _Worker:
         requests, to_worker = self._context.Pipe(duplex=False)

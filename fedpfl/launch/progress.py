@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from logging import WARNING, Handler, LogRecord, getLogger
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -26,12 +25,9 @@ class Display(Listener):
     """Shows a run on standard error: stages, rounds and lines of text. A context manager."""
 
     def __enter__(self) -> Self:
-        """Begin to show."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Clean up the screen."""
 
     def show_step(self, words: str) -> None:
@@ -83,14 +79,10 @@ class _Drawn:
     _progress: Progress
 
     def __enter__(self) -> Self:
-        """Begin to draw."""
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Take the bar away."""
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
 
@@ -144,12 +136,9 @@ class GridLines:
         self._reached: dict[str, int] = {}
 
     def __enter__(self) -> GridLines:
-        """Begin."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Leave everything as it is."""
 
     def begin(self, runs: int, done: int, rounds: int) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from ..core.errors import FedpflError
@@ -94,10 +94,7 @@ class SuperLink:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop, if it has not been stopped."""
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:

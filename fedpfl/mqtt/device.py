@@ -18,7 +18,7 @@ from .account import LinkError
 from .exchange import Body, HttpRequest, Response, carried
 from .frames import Assembler, FrameError, Kind
 from .limits import Complaints
-from .publisher import Arrived, Publisher
+from .publisher import Message, Publisher
 from .server import EXPIRY_SECONDS, HOLD_SECONDS, TIMED_OUT
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class DeviceBridge:
 
     # -- what arrives, in the network thread -------------------------------------------------------------------------
 
-    def arrived(self, message: Arrived) -> None:
+    def arrived(self, message: Message) -> None:
         """Take a message of this device's response topic or the presence of the server's side."""
         if message.topic == topics.BRIDGE_PRESENCE:
             self._server_presence(message.payload)
@@ -236,15 +236,11 @@ class DeviceBridge:
     def _send(self, message_id: bytes, request: HttpRequest, begun: float, ready: Callable[[int], None]) -> bool:
         """Send a request; return whether the broker has it."""
         left = max(1.0, begun + ANSWER_SECONDS - self._clock())
+        topic, back = topics.request(self._name), topics.response(self._name)
+        payloads = frames.split(Kind.REQUEST, request.head, self._link.max_payload, request.body, ready)
         try:
-            self._link.send(
-                topics.request(self._name),
-                frames.split(Kind.REQUEST, request.head, self._link.max_payload, request.body, ready),
-                message_id=message_id,
-                expires=EXPIRY_SECONDS,
-                deadline=time.monotonic() + left,
-                response_topic=topics.response(self._name),
-            )
+            messages = (Message(topic, payload, message_id, back, EXPIRY_SECONDS) for payload in payloads)
+            self._link.send(messages, time.monotonic() + left)
         except LinkError as error:
             logger.warning("a request was not sent: %s", error)
             return False
@@ -261,4 +257,4 @@ class DeviceBridge:
 
     def _send_control(self, kind: Kind, message_id: bytes, content: bytes = b"") -> None:
         payload = frames.single(kind, content)
-        self._link.publish(topics.request(self._name), payload, message_id=message_id, expires=EXPIRY_SECONDS)
+        self._link.publish(Message(topics.request(self._name), payload, message_id, expires=EXPIRY_SECONDS))

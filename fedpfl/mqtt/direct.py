@@ -11,7 +11,7 @@ from pathlib import Path
 
 from . import frames
 from .device import DeviceBridge
-from .publisher import Arrived
+from .publisher import Message
 from .server import ServerBridge
 from .upstream import Upstream
 
@@ -30,36 +30,17 @@ class DirectLink:
     online = True
     max_payload = frames.MAX_CHUNK
 
-    def __init__(self, deliver: Callable[[Arrived], None]) -> None:
+    def __init__(self, deliver: Callable[[Message], None]) -> None:
         self._deliver = deliver
 
-    def publish(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        message_id: bytes | None = None,
-        response_topic: str | None = None,
-        expires: int | None = None,
-        retain: bool = False,
-        qos: int = 1,
-    ) -> None:
-        """Deliver a frame."""
-        self._deliver(Arrived(topic, payload, message_id, response_topic, expires))
+    def publish(self, message: Message, retain: bool = False, qos: int = 1) -> None:
+        """Deliver a message."""
+        self._deliver(message)
 
-    def send(
-        self,
-        topic: str,
-        payloads: Iterable[bytes],
-        *,
-        message_id: bytes,
-        expires: int,
-        deadline: float,
-        response_topic: str | None = None,
-    ) -> None:
-        """Deliver a message's frames, each as soon as it is there."""
-        for payload in payloads:
-            self.publish(topic, payload, message_id=message_id, expires=expires, response_topic=response_topic)
+    def send(self, messages: Iterable[Message], deadline: float) -> None:
+        """Deliver frames, each as soon as it is there."""
+        for message in messages:
+            self._deliver(message)
 
 
 def direct(upstream: Upstream, state_dir: Path) -> tuple[DeviceBridge, ServerBridge]:

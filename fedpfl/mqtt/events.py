@@ -17,7 +17,7 @@ from typing import Any
 
 from ..core.files import Rounds
 from . import telemetry, topics
-from .publisher import Publisher
+from .publisher import Message, Publisher
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Events:
 
     def _publish(self, topic: str, values: Mapping[str, Any], retain: bool = False) -> None:
         payload = json.dumps({"time": round(time.time(), 3), **values}, separators=(",", ":")).encode()
-        self._link.publish(topic, payload, retain=retain, qos=0)
+        self._link.publish(Message(topic, payload), retain, qos=0)
 
 
 def _without_clients(value: Any) -> Any:

@@ -23,7 +23,7 @@ from .exchange import HttpRequest, Response
 from .frames import Assembler, Frame, FrameError, Kind
 from .limits import MAX_SENDERS, Budget, Claim, Complaints
 from .parked import Parked
-from .publisher import Arrived, Publisher
+from .publisher import Message, Publisher
 from .upstream import Connection, Upstream, UpstreamError
 
 logger = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ class ServerBridge:
 
     # -- what arrives, in the network thread -------------------------------------------------------------------------
 
-    def arrived(self, message: Arrived) -> None:
+    def arrived(self, message: Message) -> None:
         """Take a message of a request topic; whatever is wrong with it is logged and changes nothing."""
         name = topics.requesting_device(message.topic)
         exchange = None
@@ -210,7 +210,7 @@ class ServerBridge:
             device = self._devices[name] = _Device(name, assembler)
         return device
 
-    def _take(self, device: _Device, frame: Frame, message: Arrived) -> _Exchange | None:
+    def _take(self, device: _Device, frame: Frame, message: Message) -> _Exchange | None:
         now = self._clock()
         self._forget(device, now)
         known = device.exchanges.get(frame.id)
@@ -229,7 +229,7 @@ class ServerBridge:
         return None
 
     def _take_request(
-        self, device: _Device, frame: Frame, message: Arrived, known: _Exchange | None, now: float
+        self, device: _Device, frame: Frame, message: Message, known: _Exchange | None, now: float
     ) -> _Exchange | None:
         if message.response_topic != topics.response(device.name):
             raise FrameError(f"it asks for the response on {message.response_topic!r}")
@@ -266,7 +266,7 @@ class ServerBridge:
             # All its frames went before the probe, so what is missing of them is lost.
             device.assembler.drop(frame.id)
             again = frames.single(Kind.AGAIN)
-            self._link.publish(topics.response(device.name), again, message_id=frame.id, expires=EXPIRY_SECONDS)
+            self._link.publish(Message(topics.response(device.name), again, frame.id, expires=EXPIRY_SECONDS))
         else:
             self._answer_again(device, known)
 
@@ -421,14 +421,11 @@ class ServerBridge:
         self._send(device, exchange, response)
 
     def _send(self, device: _Device, exchange: _Exchange, response: Response) -> None:
+        topic = topics.response(device.name)
+        payloads = frames.split(Kind.RESPONSE, response.head, self._link.max_payload, response.body)
         try:
-            self._link.send(
-                topics.response(device.name),
-                frames.split(Kind.RESPONSE, response.head, self._link.max_payload, response.body),
-                message_id=exchange.id,
-                expires=EXPIRY_SECONDS,
-                deadline=time.monotonic() + SEND_SECONDS,
-            )
+            messages = (Message(topic, payload, exchange.id, expires=EXPIRY_SECONDS) for payload in payloads)
+            self._link.send(messages, time.monotonic() + SEND_SECONDS)
         except LinkError as error:
             logger.warning("a response for %s was not sent: %s", device.name, error)
         finally:

@@ -18,6 +18,6 @@ class ArrayHeader(NamedTuple):
     follows: bool  # whether its bytes come behind the header; else the receiver has it
 
 
-def notes(arrays: Mapping[str, np.ndarray]) -> list[ArrayHeader]:
+def headers(arrays: Mapping[str, np.ndarray]) -> list[ArrayHeader]:
     """Describe the arrays of a reply."""
     return [ArrayHeader(name, 0, array.dtype.str, array.shape, True) for name, array in arrays.items()]

@@ -29,7 +29,7 @@ from ..core.errors import FedpflError, in_one_line
 from ..core.files import writing
 from ..core.payload import Number, Payload
 from ..core.settings import Value
-from .notes import ArrayHeader, notes
+from .headers import ArrayHeader, headers
 from .slots import Slot, Slots
 
 # Arrays that a worker caches besides those of the last request: clusters of clients share some.
@@ -110,11 +110,11 @@ class ArrayCache:
 
         The least recently used go first.
         """
-        for note in listed:
-            if note.follows:
-                self._held[note.number] = array(note)
-            self._held.move_to_end(note.number)
-        found = {note.name: self._held[note.number] for note in listed}
+        for item in listed:
+            if item.follows:
+                self._held[item.number] = array(item)
+            self._held.move_to_end(item.number)
+        found = {item.name: self._held[item.number] for item in listed}
         size = sum(held.nbytes for held in self._held.values())
         while len(self._held) > len(listed) and (len(self._held) > KEPT_ARRAYS or size > KEPT_BYTES):
             _, dropped = self._held.popitem(last=False)
@@ -130,9 +130,9 @@ def send_arrays(pipe: Connection, arrays: Sequence[np.ndarray]) -> None:
             left = left[os.write(pipe.fileno(), left) :]
 
 
-def receive_array(pipe: Connection, note: ArrayHeader) -> np.ndarray:
+def receive_array(pipe: Connection, item: ArrayHeader) -> np.ndarray:
     """Receive the bytes of an array straight into it: ``recv_bytes_into`` would copy them twice more."""
-    array = np.empty(note.shape, np.dtype(note.dtype))
+    array = np.empty(item.shape, np.dtype(item.dtype))
     left = _bytes_of(array)
     while left:
         count = os.readv(pipe.fileno(), [left])
@@ -192,27 +192,27 @@ def serve(
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     with contextlib.suppress(io.UnsupportedOperation, AttributeError, ValueError):  # no standard error to write to
         faulthandler.enable()
-    said = _ForwardedOutput(replies)
-    _redirect(said)
+    output = _ForwardedOutput(replies)
+    _redirect(output)
     keep_freed_memory()
-    engine, shelf = make(), ArrayCache()
+    engine, cache = make(), ArrayCache()
     while True:
         try:
             asked: Asked = requests.recv()
             if asked.fresh:
-                shelf.clear()
-            arrays = shelf.take(asked.arrays, partial(receive_array, requests))
+                cache.clear()
+            arrays = cache.take(asked.arrays, partial(receive_array, requests))
         except (EOFError, OSError):  # the server's process is gone
             return
-        said.client = asked.client
+        output.client = asked.client
         answer = run_client(engine, asked.kind, asked.client, Payload(dict(asked.config), {}, arrays))
-        said.flush()
+        output.flush()
         if isinstance(answer, Failed):
             replies.send(replace(answer, error=None))
         else:
-            listed = notes(answer.arrays)
+            listed = headers(answer.arrays)
             in_slot = slots.write(asked.slot, answer.arrays, listed)
-            with said.lock:
+            with output.lock:
                 replies.send(Answered(asked.client, answer.config, answer.metrics, listed, in_slot))
                 if not in_slot:
                     send_arrays(replies, list(answer.arrays.values()))
@@ -255,11 +255,11 @@ class _ForwardedOutput(io.TextIOBase):
             self._pipe.send(Printed(self.client, text[at : at + PRINTED]))
 
 
-def _redirect(said: _ForwardedOutput) -> None:
+def _redirect(output: _ForwardedOutput) -> None:
     before = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
-    sys.stdout = sys.stderr = said
+    sys.stdout = sys.stderr = output
     loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
     for handler in (handler for logger in loggers for handler in logger.handlers):
         # Handlers that were made before hold the old streams.
         if isinstance(handler, logging.StreamHandler) and handler.stream in before:
-            handler.setStream(said)
+            handler.setStream(output)

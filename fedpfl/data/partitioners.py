@@ -22,7 +22,7 @@ import numpy as np
 from ..core.errors import ConfigError, DataError
 from ..core.rng import generator
 from .dataset import Dataset
-from .registry import AUTO, partitioner, partitioner_entry, partitioner_names
+from .registry import AUTO, PARTITIONERS, partitioner
 from .settings import DataSettings
 
 # Factorized-FL numbers the classes of client i with this seed + i (appendix B.1).
@@ -316,7 +316,7 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
     _check(data, settings, num_clients, seed)
     if data.has_targets:
         data = _as_one_class(data, settings)
-    chosen = partitioner_entry(settings.partitioner)
+    chosen = PARTITIONERS[settings.partitioner]
     given = settings.split == "given"
     y_test = data.y_test if data.y_test is not None else np.empty(0, np.int64)
     n_train, n = len(data.y_train), len(data.y_train) + len(y_test)
@@ -377,7 +377,7 @@ def cut_validation(
 
 def task_of(settings: DataSettings, client: int, num_clients: int) -> np.ndarray | None:
     """Return the classes that ``client`` has to tell apart, in its order; None where they are those of the data set."""
-    tasks = partitioner_entry(settings.partitioner).tasks
+    tasks = PARTITIONERS[settings.partitioner].tasks
     return None if tasks is None else np.array(tasks(client, num_clients), np.int64)
 
 
@@ -433,11 +433,11 @@ def _check(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -
         raise ConfigError("num-clients", num_clients, "must be at least 1")
     if seed < 0:
         raise ConfigError("seed", seed, "must be at least 0")
-    if settings.partitioner not in partitioner_names():
-        raise ConfigError("partitioner", settings.partitioner, "must be one of " + ", ".join(partitioner_names()))
+    if settings.partitioner not in PARTITIONERS:
+        raise ConfigError("partitioner", settings.partitioner, "must be one of " + ", ".join(PARTITIONERS))
     if settings.split == "given" and data.y_test is None:
         raise ConfigError("split", "given", f'{data.name} has no test set of its own, use "mixed"')
-    if settings.split == "given" and partitioner_entry(settings.partitioner).cuts:
+    if settings.split == "given" and PARTITIONERS[settings.partitioner].cuts:
         raise ConfigError("split", "given", f'must be "mixed" for partitioner = "{settings.partitioner}"')
 
 

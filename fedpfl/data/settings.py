@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..core import custom
 from ..core.settings import Value, items, setting
-from .registry import AUTO, dataset_names, partitioner_names
+from .registry import AUTO, PARTITIONERS, dataset_names
 
 # Settings that only some partitioners, or one kind of split, look at. "auto" may be any of the first two.
 _OF_PARTITIONERS = {
@@ -111,7 +111,7 @@ class DataSettings:
         AUTO,
         "How the data are divided among the clients; auto is natural where the data say whom a sample belongs to, else "
         "dirichlet.",
-        choices=lambda: (AUTO, *partitioner_names()),
+        choices=lambda: (AUTO, *PARTITIONERS),
     )
     division_file: str = setting(
         "",

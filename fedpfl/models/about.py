@@ -9,7 +9,7 @@ from typing import NamedTuple, Tuple
 import torch
 
 from .build import build
-from .registry import BaseHeadModel, Shape, entry
+from .registry import MODELS, BaseHeadModel, Shape
 
 # Inputs by which sizes are told: shape of a sample, classes, tokens, in words.
 _Example = Tuple[Shape, int, int, str]
@@ -33,7 +33,7 @@ class ModelInfo(NamedTuple):
 
 def describe(name: str) -> ModelInfo:
     """Return what is known of a model of :func:`fedpfl.models.names`, from its builder's docstring and limits."""
-    known = entry(name)
+    known = MODELS[name]
     example: tuple[Shape, int, int, str]
     if known.tokens:
         takes, example = "texts", _TEXT

@@ -9,7 +9,7 @@ from torch import nn
 from ..core import custom
 from ..core.errors import ConfigError
 from .external import with_head
-from .registry import BaseHeadModel, Shape, built_in, entry, shown, source_of
+from .registry import MODELS, BaseHeadModel, Shape, shown, source_of
 
 
 def build(
@@ -37,15 +37,15 @@ def build(
 def require_known(name: str) -> None:
     """Raise :class:`ConfigError` for an unknown model; whether a known one fits the data is not checked."""
     if source_of(name) is None and not _is_registered(name):
-        custom.find("model", name, built_in())
+        custom.find("model", name, MODELS)
 
 
 def _is_registered(name: str) -> bool:
-    return name in built_in() and name not in custom.entry_point_names("model")
+    return name in MODELS and name not in custom.entry_point_names("model")
 
 
 def _registered(name: str, input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
-    known = entry(name)
+    known = MODELS[name]
     complaint = known.complaint(input_shape, vocabulary)
     if complaint:
         given = f"{shown(input_shape)}{' tokens of text' * bool(vocabulary)}"
@@ -55,7 +55,7 @@ def _registered(name: str, input_shape: Shape, num_classes: int, vocabulary: int
 
 def _custom(name: str, input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
     """Build what a user's function makes; it gets those arguments of :func:`build` that it names."""
-    found = custom.find("model", name, built_in())
+    found = custom.find("model", name, MODELS)
     if isinstance(found, nn.Module):
         raise ConfigError("model", name, f"is a {type(found).__name__} that is built; give a function that builds one")
     offered = {"input_shape": tuple(input_shape), "num_classes": num_classes, "vocabulary": vocabulary}

@@ -11,7 +11,7 @@ import numpy as np
 from ...core import custom
 from ...core.errors import ConfigError, DataError
 from ..dataset import Dataset
-from ..registry import AUTO, DatasetInfo, Loader, built_in
+from ..registry import AUTO, DATASETS, DatasetInfo, Loader
 from ..settings import DataSettings
 from .npz import labels_of, samples_of
 
@@ -21,10 +21,9 @@ PAIR, FOUR = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
 
 def entry(name: str) -> tuple[DatasetInfo, Loader]:
     """Return what is registered under a name, or the custom data set that it refers to; else raise ``ConfigError``."""
-    known = built_in()
-    if name in known and name not in custom.entry_point_names("dataset"):
-        return known[name]
-    found = custom.find("dataset", name, known)
+    if name in DATASETS and name not in custom.entry_point_names("dataset"):
+        return DATASETS[name]
+    found = custom.find("dataset", name, DATASETS)
     about = (getattr(found, "__doc__", None) or "").strip().partition("\n")[0]
     words = {"size": "any", "classes": "any", "shape": "any", "source": name}
     info = DatasetInfo(custom.short_name(name), about, **words, download=False, owned=True, own=True)

@@ -24,7 +24,7 @@ from ..core.errors import FedpflError
 from ..flower_private import TASK_POLL_INTERVAL
 from . import credentials, guard
 from .boards import BoardLimits, joining, make_groups
-from .forks import command_folder
+from .forkserver import command_folder
 from .inventory import Bench
 from .superlink import START_SECONDS, SUPERLINK, SuperLink, free_port, last_line, script, text
 

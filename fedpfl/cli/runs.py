@@ -183,7 +183,7 @@ def _show_run(folder: RunFolder) -> None:
 
 
 def outcome_table(result: dict[str, object]) -> object:
-    """Lay out :func:`fedpfl.results.run.outcome` as a table."""
+    """Return :func:`fedpfl.results.summary.outcome` as a table."""
     from rich.table import Table
 
     def share(key: str) -> str:

@@ -34,27 +34,18 @@ logger = getLogger("flwr")
 def run_federation(
     transport: Transport, config: Config, listeners: Sequence[Listener] = (), remarks: Sequence[str] = ()
 ) -> RunFolder:
-    """Run a federation from the first message to the summary.
+    """Run a federation from the first message to the summary; ``listeners`` follow it after the package's own.
 
-    Parameters
-    ----------
-    transport : Transport
-        The way to the clients.
-    config : Config
-        The run's settings.
-    listeners : sequence of Listener
-        Follow the run, after the package's own.
-    remarks : sequence of str
-        What a user should know before round 1, besides what the settings and the clients tell.
+    ``remarks`` are for users before round 1, besides what the settings and the clients tell.
     """
     folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
-    with folder.alone():
+    with folder.exclusive():
         reason, following = "the run was interrupted", list[Listener]()
         try:
             following += [*trackers(config, folder), *listeners]
             _run(transport, config, folder, following, remarks)
             reason = ""
-        except Exception as error:  # of any kind: the folder tells that the run failed, and the error goes on
+        except Exception as error:  # of any kind: the folder records that the run failed, and the error is raised again
             reason = str(error) if isinstance(error, (FedpflError, OSError)) else f"{type(error).__name__}: {error}"
             folder.fail(reason)
             raise
@@ -91,8 +82,8 @@ def _run(
     )  # fmt: skip
     if state is not None:
         loop.load_state(state)
-        folder.forget_after(finished)
-        folder.go_on(config)
+        folder.drop_after(finished)
+        folder.mark_resumed(config)
     # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
     if not folder.stalled(config.run.early_stop):
         loop.run(transport, first_round=finished + 1)
@@ -100,7 +91,7 @@ def _run(
 
 
 def _resumed(folder: RunFolder, config: Config) -> tuple[int, Mapping[str, np.ndarray]]:
-    """Return the round after which a run goes on, and the state after it."""
+    """Return the round after which a run resumes, and the state after it."""
     if not folder.has_checksums:
         logger.log(WARNING, "fedpfl: %s was begun without checksums: its files are not checked", folder.path)
     finished, state, remarks = folder.last_intact(config.run.state_dir)

@@ -74,7 +74,7 @@ class LocalRound:
     start : dict of str to Tensor
         A copy of the shared arrays as they arrived, before training.
     message : Payload
-        What the server sent; its settings have whatever the strategy attached.
+        What the server sent; its settings have whatever the rule attached.
     train_data : callable, () → Samples
         Prepares the client's training data.
     train_labels : callable, () → ndarray of int64

@@ -55,7 +55,7 @@ def try_new_clients(folder: RunFolder, mode: str) -> dict[str, Any]:
 class Simulation:
     """What a run stored: enough to assemble every client's model as its messages would.
 
-    ``stored`` is the state of rule and companions after round ``last``, and ``state_key`` names the clients' state.
+    ``stored`` is the state of rule and listeners after round ``last``, and ``state_key`` names the clients' state.
     """
 
     def __init__(self, engine: Engine, state_key: str, last: int, stored: Mapping[str, np.ndarray]) -> None:
@@ -147,7 +147,7 @@ def _local_train(stored: Simulation, new: Sequence[int]) -> dict[int, float]:
         phases = list(stored.engine.config.method.schedule(local))
         if own.keys() & dict(local.model.named_parameters()).keys():
             phases = [_of_personal(phase, own, decay) for phase in phases]
-        elif own:  # running statistics alone, which move under parameters that stand still
+        elif own:  # running statistics alone, which move under parameters that do not train
             phases = [replace(phase, learning_rate=0.0, groups=(), penalty=None, project=None) for phase in phases]
         stored.train(phases, local, "batches", weight_decay=0.0)
         trained = stored.engine.sharing.get_personal()

@@ -28,7 +28,7 @@ from fedpfl.results.run import to_toml
 GIB = 2**30
 MIB = 2**20
 # How often metrics.jsonl is looked for until it is there.
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 # After Ctrl-C `fedpfl run` ends its workers, `fedpfl up` Flower.
 STOP_SECONDS = 30.0
 
@@ -267,7 +267,7 @@ def _watch(
             sample(tree)
             sample_at = time.monotonic() + every
         # Once the first line is there nothing is urgent, and looking costs the run time.
-        time.sleep(LOOK_SECONDS if first_line_at is None else min(every, 0.2))
+        time.sleep(POLL_SECONDS if first_line_at is None else min(every, 0.2))
     return first_line_at
 
 

@@ -42,9 +42,9 @@ from torch import Tensor, nn
 from fedpfl.core.federation import Client
 from fedpfl.core.rng import generator
 from fedpfl.data.federation import FederatedData
-from fedpfl.engine.notes import ArrayHeader
-from fedpfl.engine.player import keep_freed_memory, receive_array, send_arrays
+from fedpfl.engine.headers import ArrayHeader
 from fedpfl.engine.pool import enlarge
+from fedpfl.engine.worker import keep_freed_memory, receive_array, send_arrays
 from fedpfl.setup.config import Config
 
 # Of the straight loop; the time of a core for an exchange beyond work and copies; memory with 1,000 clients.

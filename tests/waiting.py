@@ -12,7 +12,7 @@ from typing import Any
 
 # What has not happened by then never will. It only ends a test that hangs.
 HANG_SECONDS = 300.0
-LOOK_SECONDS = 0.01
+POLL_SECONDS = 0.01
 
 
 def wait_until(
@@ -52,7 +52,7 @@ def wait_until(
         if not still_possible or time.monotonic() > deadline:
             told = hint() if callable(hint) else hint
             raise AssertionError(f"it {'did' if still_possible else 'can'} not happen{f': {told}' if told else ''}")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 class InThread:

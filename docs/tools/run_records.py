@@ -43,7 +43,7 @@ DOCS = ROOT / "docs"
 RECORDS = DOCS / "records"
 EVERY = 5
 # A run with fewer rounds says what a round costs and nothing else.
-LEAST_ROUNDS = 20
+MIN_ROUNDS = 20
 PACKAGES = ("torch", "numpy", "flwr")
 # What numbers do not depend on, and what names a place on the machine.
 _LEFT_OUT = {"output-dir", "state-dir", "data-dir", "run-name", "resume", "threads", "seed", "data"}
@@ -198,7 +198,7 @@ def published(records: Path, words: Sequence[str]) -> str:
     experiment = load(ROOT / "experiments" / f"{name}.toml")
     place, values = list(experiment.columns).index(column), experiment.paper_values["weighted-best"]
     found = {of["row"]: of for of in read(name, records) if of["column"] == column}
-    counts = {row: of for row, of in found.items() if of["rounds"] >= LEAST_ROUNDS}
+    counts = {row: of for row, of in found.items() if of["rounds"] >= MIN_ROUNDS}
     at = sorted({number for of in counts.values() for number in (50, 100, 200, 300) if of["rounds"] >= number})
     head = ["", "published", "here", "difference", *(f"round {number}" for number in at), "rounds", "best", "s a round"]
     rows, pairs = [], {}

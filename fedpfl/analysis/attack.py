@@ -88,8 +88,6 @@ def attack(runs: Sequence[RunFolder], options: AttackOptions) -> Result:
     takes those of a client with one blank image of each class. It looks for the image whose gradients, added over the
     phases, match.
 
-    Notes
-    -----
     FedDecomp (section 4.6) says that "the gradients of shared parameters can be obtained by the attacker" and that 5
     images of each of 20 clients were attacked in rounds 10 to 50. It does not say what replaces the personal arrays,
     how many images a gradient is of, or which optimiser and steps were used. Here a run is attacked after its last

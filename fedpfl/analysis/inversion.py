@@ -43,20 +43,8 @@ def by_cosine(
 ) -> Tensor:
     """Match the direction of the gradients: cosine distance plus tv · total variation, Adam on the gradient's signs.
 
-    Parameters
-    ----------
-    gradients : callable, image → gradients
-        What the attacker would see of an image.
-    target : sequence of Tensor
-        What it saw.
-    start : Tensor, shape (1, channels, height, width)
-        The first guess, from −1 to 1 as the result.
-    iterations : int
-        Number of steps.
-    tv : float
-        Weight of the total variation.
-    step : float
-        Adam's first step.
+    The guess ``start`` and the result have shape (1, channels, height, width) and values from −1 to 1; ``step`` is
+    Adam's first step size.
     """
     image = start.clone().requires_grad_(True)
     optimizer = torch.optim.Adam([image], lr=step)

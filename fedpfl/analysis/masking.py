@@ -42,8 +42,6 @@ def masking(runs: Sequence[RunFolder], options: MaskingOptions) -> Result:
     paper; for others all parameters of the part. Panel B of the paper's table is the column ``unmasked`` of two runs:
     ``fedfac``, and ``fedsplit`` with ``fedsplit-split = "random"``.
 
-    Notes
-    -----
     The paper masks "when updating the local models". Here the models are those at the end of the run, and nothing is
     trained after the mask. ``fedfac-mask`` masks while a run trains.
     """

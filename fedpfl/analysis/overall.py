@@ -32,8 +32,6 @@ def overall(runs: Sequence[RunFolder], options: NoOptions) -> Result:
 
     g is the best global accuracy and p the best personal one (share of all clients' test samples), both from 0 to 1.
 
-    Notes
-    -----
     The paper prints log10(g/p): how little the global model falls behind the personal ones; it is 0 for methods with
     one model. Its table 3 and its text on figure 7 (FedReG is ahead "apart from the traditional FL algorithm") fit
     that: with log10(g·p) it would be ahead of those as well. log10(g·p), which also counts how good both are, is in the

@@ -27,7 +27,7 @@ IGNORED_IN_GROUPS = (FREE_ON_RESUME - {"num-server-rounds", "data", "division-fi
 }
 
 # Settings in a label; with more of them a run is called by its name.
-MOST_NAMED = 3
+MAX_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,6 @@ def _differing(settings: Sequence[dict[str, Any]]) -> set[str]:
 def _label(values: dict[str, Any], differing: dict[str, set[str]], first: RunFolder, in_full: bool) -> str:
     keys = sorted(differing[values["method"]])
     # Along an axis a label has to be that of all runs on one curve, which the name of a run is not.
-    if len(keys) > MOST_NAMED and not in_full:
+    if len(keys) > MAX_NAMED and not in_full:
         return f"{values['method']}, {first.path.name}"
     return ", ".join([values["method"], *(f"{key} {values.get(key)}" for key in keys)])

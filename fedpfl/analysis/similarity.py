@@ -13,7 +13,7 @@ from .figure import Heatmap
 from .registry import NoOptions, Result, analysis
 from .runs import array, grouped, require
 
-MOST_ROUNDS = 5
+MAX_ROUNDS = 5
 
 
 @analysis("similarity", "Heat maps of the clients' similarity in v and in u, match counts (Factorized-FL, figure 8)")
@@ -32,7 +32,7 @@ def similarity(runs: Sequence[RunFolder], options: NoOptions) -> Result:
             continue
         first, last = min(maps), max(maps)
         recorded = sorted(maps)
-        shown = {recorded[round(i * (len(recorded) - 1) / (MOST_ROUNDS - 1))] for i in range(MOST_ROUNDS)}
+        shown = {recorded[round(i * (len(recorded) - 1) / (MAX_ROUNDS - 1))] for i in range(MAX_ROUNDS)}
         for number in sorted(shown):
             figures.append(_square(f"{group.label}: similarity, round {number}", maps[number]))
         shared = _of_shared(run, last, group.clients)

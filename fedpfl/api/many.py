@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core import parts
+from ..core import custom
 from ..core.errors import ConfigError, FedpflError
 from ..core.settings import parse
 from ..data import DataSettings, default_clients
@@ -17,9 +17,9 @@ from ..engine.listener import Listener
 from ..experiments import sweep as sweeps
 from ..experiments.grid import Grid, Job, Process, Resources
 from ..experiments.store import DEFAULT_ROOT, PlannedRun, State, Store
+from ..launch import simulation
 from ..launch.plan import DEFAULT_CLIENTS, prepare
 from ..launch.progress import LineDisplay, grid_display
-from ..launch.simulation import carry_out
 from ..results.tables import Table
 from . import frames
 from .plot import Plot, require_drawing
@@ -141,7 +141,7 @@ class Sweep:
         return repr(self)
 
 
-class _Here:
+class _InProcessRun:
     """A run in this process, which has the Python objects that it needs; it is over when it has been made."""
 
     def __init__(self, run: PlannedRun, store: Store, share: Resources, callbacks: Sequence[Listener]) -> None:
@@ -150,7 +150,7 @@ class _Here:
         self._outcome: dict[str, Any] = {"status": "finished:completed", "error": None}
         try:
             planned = prepare(None, {}, values, None, again)
-            carry_out(planned, LineDisplay(run.rounds, quiet=True), share.workers, 1, callbacks)
+            simulation.run(planned, LineDisplay(run.rounds, quiet=True), share.workers, 1, callbacks)
         except FedpflError as error:
             self._outcome = {"status": "failed", "error": str(error), "trained": False}
 
@@ -197,7 +197,7 @@ def sweep(
     jobs : int
         Runs side by side.
     workers : int, optional
-        Processes that play the clients of a run, by default one for each core that the run has.
+        Processes that run the clients of a run, by default one for each core that the run has.
     output_dir : str or path, optional
         Folder of all runs of sweeps, where finished runs are found again.
     callbacks : sequence of Listener
@@ -222,11 +222,11 @@ def sweep(
     if select not in sweeps.SELECT:
         raise ConfigError("select", select, "must be one of " + ", ".join(sweeps.SELECT))
     require_listeners(callbacks)
-    parts.look_in(Path())
+    custom.set_folder(Path())
     given = {_key(key): value for key, value in settings.items() if value is not None}
     kinds = {"data": "dataset"} if not isinstance(given.get("data", ""), (str, PathLike)) else {}
     if kinds and "dataset" in given:
-        raise ConfigError("data", parts.article(given["data"]), "is a data set, and dataset names another one")
+        raise ConfigError("data", custom.article(given["data"]), "is a data set, and dataset names another one")
     objects: dict[str, object] = {}
     with ExitStack() as stack:
 
@@ -234,10 +234,10 @@ def sweep(
             plain = _plain(value)
             if isinstance(plain, (bool, int, float, str)):
                 return plain
-            if key not in parts.GROUPS:
-                raise ConfigError(key, parts.article(plain), "must be a number, a text, true or false")
+            if key not in custom.GROUPS:
+                raise ConfigError(key, custom.article(plain), "must be a number, a text, true or false")
             same = (text for text, thing in objects.items() if thing is plain)
-            text = next(same, None) or stack.enter_context(parts.given(key, plain))
+            text = next(same, None) or stack.enter_context(custom.as_setting(key, plain))
             objects[text] = plain
             return text
 
@@ -246,7 +246,7 @@ def sweep(
         fixed = {_key(key): [text_of(_key(key), value) for value in values] for key, values in (grid or {}).items()}
         drawn = [f"{_key(key)}={text}" for key, text in (random or {}).items()]
         planned = sweeps.SweepPlan(base, fixed, drawn, samples, seeds, select)
-        here = bool(callbacks) or any(not _is_ours(thing) for thing in objects.values())
+        here = bool(callbacks) or any(not _is_in_package(thing) for thing in objects.values())
         if here and jobs > 1:
             raise ConfigError(
                 "jobs", jobs, "must be 1 with callbacks or Python objects, whose runs are in this process"
@@ -255,7 +255,7 @@ def sweep(
 
         def start(run: PlannedRun, store: Store, share: Resources) -> Job:
             share = share if workers is None else share._replace(workers=workers)
-            return _Here(run, store, share, callbacks) if here else Process(run, store, share)
+            return _InProcessRun(run, store, share, callbacks) if here else Process(run, store, share)
 
         with grid_display(quiet) as shown:
             states = Grid(planned.runs, store, start).run(shown, jobs)
@@ -265,7 +265,8 @@ def sweep(
         raise FedpflError("no run of the sweep finished; {}: {}".format(*next(iter(failed.items()))))
     done = [
         Run(
-            store.folder(run), {kind: objects[text] for kind in parts.GROUPS if (text := run.settings[kind]) in objects}
+            store.folder(run),
+            {kind: objects[text] for kind in custom.GROUPS if (text := run.settings[kind]) in objects},
         )
         for run in planned.runs
         if run.name not in failed
@@ -278,6 +279,6 @@ def _key(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _is_ours(thing: object) -> bool:
+def _is_in_package(thing: object) -> bool:
     """Return whether a Python object is of this package, which every process has."""
     return str(getattr(thing, "__module__", "")).partition(".")[0] == "fedpfl"

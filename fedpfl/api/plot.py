@@ -26,33 +26,14 @@ def require_drawing(what: str, *modules: str) -> None:
 
 
 class Plot:
-    """A figure: shown by a notebook as it is, or saved.
-
-    Parameters
-    ----------
-    figure : Figure
-        Plain data.
-    names : sequence of str
-        Labels of runs, whose looks are the same in all drawings.
-
-    Attributes
-    ----------
-    data : Figure
-        What is drawn.
-    """
+    """A figure that a notebook shows as it is, or that is saved; runs look the same in all drawings, by their names."""
 
     def __init__(self, figure: Figure, names: Sequence[str] = ()) -> None:
         require_drawing("a plot", "matplotlib")
         self.data, self._names = figure, list(names)
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the figure into a file, SVG or PNG by its name's ending.
-
-        Raises
-        ------
-        ConfigError
-            The ending is another one, or the file cannot be written.
-        """
+        """Write the figure into a file, SVG or PNG by its name's ending; another ending raises ``ConfigError``."""
         place = Path(path).expanduser()
         contents = {".svg": lambda: self._pen().svg(self.data).encode(), ".png": lambda: self._pen().png(self.data)}
         if place.suffix not in contents:

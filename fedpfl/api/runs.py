@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.figure import Lines
-from ..core import parts
+from ..core import custom
 from ..core.errors import ConfigError, FedpflError
 from ..data import fetch
 from ..engine.listener import Listener
+from ..launch import simulation
 from ..launch.plan import Plan, prepare
 from ..launch.progress import display
-from ..launch.simulation import carry_out
 from ..results.export import trained_model
 from ..results.run import RunFolder, find_run
 from ..results.summary import outcome
@@ -117,15 +117,15 @@ class Run:
         with ExitStack() as stack:
             config = self._folder.config()
             for kind, thing in self._objects.items():
-                if str(config[kind]).startswith(f"{parts.PYTHON}:"):
-                    stack.enter_context(parts.given(kind, thing, str(config[kind])))
+                if str(config[kind]).startswith(f"{custom.PYTHON}:"):
+                    stack.enter_context(custom.as_setting(kind, thing, str(config[kind])))
             yield
 
     def __repr__(self) -> str:
         config, result = self._folder.config(), self.summary
         accuracy = result["personalised_accuracy"]
         words = f", personalised {100 * accuracy:.2f} %" if accuracy is not None else ""
-        what = f"{parts.short(config['method'])} on {parts.short(config['dataset'])}"
+        what = f"{custom.short_name(config['method'])} on {custom.short_name(config['dataset'])}"
         return f"<Run {self.name}: {what}, {result['rounds']} of {config['num-server-rounds']} rounds{words}>"
 
     def _repr_markdown_(self) -> str:
@@ -163,7 +163,7 @@ def run(
     num_clients : int, optional
         Clients among which the data are divided; by default all owners that the data name, or 10.
     workers : int, optional
-        Processes that play the clients, by default one for each core; 0: this process plays them all, so that a
+        Processes that run the clients, by default one for each core; 0: this process runs them all, so that a
         debugger can step into them. The numbers are the same.
     clients_per_gpu : int
         Clients that share a GPU at the same time (``device="cuda"``).
@@ -202,7 +202,7 @@ def run(
         if continue_from is not None:
             before.pop("dataset", None)  # its data may be others
         for kind, thing in objects.items():
-            values[kind] = stack.enter_context(parts.given(kind, thing, before.get(kind, "")))
+            values[kind] = stack.enter_context(custom.as_setting(kind, thing, before.get(kind, "")))
         texts = {"method": method, "model": model, "dataset": dataset, "data": data}
         values.update({key: _plain(text) for key, text in texts.items() if isinstance(text, (str, PathLike))})
         again, earlier = (_place(stack, run) for run in (resume, continue_from))
@@ -211,7 +211,7 @@ def run(
         try:
             with redirect_stderr(StringIO()) if quiet else ExitStack():
                 fetch(plan.config.data)
-            carry_out(plan, shown, workers, clients_per_gpu, callbacks)
+            simulation.run(plan, shown, workers, clients_per_gpu, callbacks)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_interrupted(plan, objects)) from None
     return Run(plan.folder, objects)
@@ -238,7 +238,7 @@ def load(
         There is no such run.
     """
     root = Path(output_dir if output_dir is not None else RunSettings.output_dir)
-    parts.look_in(Path())
+    custom.set_folder(Path())
     return Run(find_run(str(run), root), _objects(method, model, None, data))
 
 
@@ -264,7 +264,7 @@ def require_listeners(callbacks: Sequence[Any]) -> None:
     for callback in [callbacks] if not isinstance(callbacks, Sequence) else callbacks:
         if not isinstance(callback, Listener):
             hint = "; give an instance, not the class" if isinstance(callback, type) else ""
-            raise ConfigError("callbacks", parts.article(callback), f"must be a list of fedpfl.Listener objects{hint}")
+            raise ConfigError("callbacks", custom.article(callback), f"must be a list of fedpfl.Listener objects{hint}")
 
 
 def _objects(method: Any, model: Any, dataset: Any, data: Any) -> dict[str, object]:
@@ -274,7 +274,7 @@ def _objects(method: Any, model: Any, dataset: Any, data: Any) -> dict[str, obje
         if thing is None or isinstance(thing, (str, PathLike)):
             continue
         if kind in found or (kind == "dataset" and thing is data and dataset is not None):
-            raise ConfigError("data", parts.article(thing), "is a data set, and dataset names another one")
+            raise ConfigError("data", custom.article(thing), "is a data set, and dataset names another one")
         found[kind] = thing
     return found
 
@@ -301,17 +301,17 @@ def _stored_texts(resume: str | PathLike[str] | Run | None, values: Mapping[str,
         return {}
     root = Path(str(values.get("output-dir", RunSettings.output_dir)))
     config = (resume._folder if isinstance(resume, Run) else find_run(str(resume), root)).config()
-    texts = {kind: str(config[kind]) for kind in parts.GROUPS}
-    return {kind: text for kind, text in texts.items() if text.startswith(f"{parts.PYTHON}:")}
+    texts = {kind: str(config[kind]) for kind in custom.GROUPS}
+    return {kind: text for kind, text in texts.items() if text.startswith(f"{custom.PYTHON}:")}
 
 
 def _interrupted(plan: Plan, objects: Mapping[str, object]) -> str:
     if plan.folder.resumable and not plan.has_finished():
         given, config = [f"resume={str(plan.folder.path)!r}"], plan.run_config()
         for kind, thing in objects.items():
-            if str(config[kind]).startswith(f"{parts.PYTHON}:"):
+            if str(config[kind]).startswith(f"{custom.PYTHON}:"):
                 name, argument = str(getattr(thing, "__name__", "")), "data" if kind == "dataset" else kind
                 given.append(f"{argument}={name if name.isidentifier() else argument}")
         same = ", with the same objects" if len(given) > 1 else ""
-        return f"the run was interrupted; go on with it{same}: fedpfl.run({', '.join(given)})"
+        return f"the run was interrupted; resume it{same}: fedpfl.run({', '.join(given)})"
     return "the run was interrupted"

@@ -1,4 +1,4 @@
-"""The program that the commands belong to: their groups in its help, and its mistakes in one line."""
+"""The program that the commands belong to: their groups in its help, and errors in one line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..core.errors import ConfigError, FedpflError
 typer.core.HAS_RICH = False
 
 
-# Which commands stand together in the help; those that are named nowhere come last.
+# Groups of commands in the help; commands without a group come last.
 GROUPS = {
     "Run": ("run", "compare", "sweep", "experiment"),
     "Results": ("show", "report", "analyse", "export", "personalise"),
@@ -26,17 +26,17 @@ GROUPS = {
 
 
 class OneLineErrors(typer.core.TyperGroup):
-    """A group of commands that answers every mistake with one line: exit code 2 for wrong usage, else 1."""
+    """A group of commands that reports every error in one line: exit code 2 for wrong usage, else 1."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; of one that is not there, say which is meant."""
+        """Return the command; for one that does not exist, raise an error with a hint."""
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
-            from ..core.errors import meant  # only the error needs it
+            from ..core.errors import did_you_mean  # only the error needs it
 
-            hint = meant(name, self.list_commands(ctx)) or "; `fedpfl --help` lists all"
+            hint = did_you_mean(name, self.list_commands(ctx)) or "; `fedpfl --help` lists all"
             raise click.UsageError(f"there is no command {name}{hint}")
         return super().resolve_command(ctx, args)
 
@@ -65,13 +65,13 @@ class OneLineErrors(typer.core.TyperGroup):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the command line that ``args`` is, and leave the program."""
+        """Run a command line, and leave the program."""
         if not standalone_mode:
             return super().main(args, prog_name, standalone_mode=False, **extra)
         try:
             code = super().main(args, prog_name, standalone_mode=False, **extra)
         except click.ClickException as error:
-            # A command without arguments is no mistake; click before 8.2 has no word for it.
+            # A command without arguments is no error; click before 8.2 has no class for it.
             if type(error).__name__ == "NoArgsIsHelpError":
                 click.echo(error.format_message())
                 code = 0

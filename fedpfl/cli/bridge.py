@@ -258,7 +258,7 @@ def _require_paho() -> None:
 
 
 def _serve(link: Link, stopping: threading.Event, name: str, where: str) -> Any:
-    """Connect, print that everything is ready, and return where events go; None if it shall end before that."""
+    """Connect, print that everything is ready, and return where events go; None if it is stopped before that."""
     from ..mqtt.events import Events, LogEvents
 
     link.start()

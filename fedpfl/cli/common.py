@@ -1,4 +1,4 @@
-"""What several commands share: reading settings as Flower does, finding runs, printing."""
+"""What several commands use: reading settings as Flower does, finding runs, printing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.errors import ConfigError, meant
+from ..core.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +37,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard out
 
 
 def complete_runs(beginning: str) -> list[str]:
-    """Return the names of runs in output-dir that begin so, for the shell."""
+    """Return the names of runs in output-dir with this prefix, for the shell's completion."""
     return sorted(path.parent.name for path in output_dir().glob(f"{glob.escape(beginning)}*/config.toml"))
 
 
@@ -67,13 +67,13 @@ def app_settings(app: Path) -> dict[str, Any] | None:
     return None if flower is None else dict(flower.get("config", {}))
 
 
-def look_here() -> None:
-    """Find the parts of the app in this folder, if there is one, and know the settings of its methods."""
-    from ..core import parts
+def load_app() -> None:
+    """Load the custom code of the app in this folder, if there is one, with the settings of its methods."""
+    from ..core import custom
     from ..methods import discover
     from ..setup.config import know_method
 
-    parts.look_in(Path())
+    custom.set_folder(Path())
     settings = app_settings(Path())
     if settings is not None:
         discover()
@@ -136,11 +136,11 @@ def _given(text: str) -> tuple[bool, dict[str, Any]]:
 
 def run_folder(run: str, settings: Mapping[str, Any] | None = None) -> RunFolder:
     """Return the run of this path, or of this name in output-dir or among the runs of sweeps and experiments."""
-    from ..core import parts
+    from ..core import custom
     from ..experiments.store import DEFAULT_ROOT
     from ..results.run import find_run
 
-    parts.look_in(Path())  # a run with the user's own model is shown where that lies
+    custom.set_folder(Path())  # a run with a custom model is shown in the folder of its code
     of_experiment = Path(DEFAULT_ROOT).expanduser() / "runs" / run
     try:
         return find_run(run, output_dir(settings))
@@ -164,9 +164,9 @@ def percent(value: float | None) -> str:
 
 
 def require_one_of(key: str, value: str, known: Collection[str]) -> None:
-    """Raise :class:`ConfigError` for a word that is none of those known."""
+    """Raise :class:`ConfigError` for a word that is not among the known ones."""
     if value not in known:
-        raise ConfigError(key, value, "must be one of " + ", ".join(known) + meant(value, known))
+        raise ConfigError(key, value, "must be one of " + ", ".join(known) + did_you_mean(value, known))
 
 
 def print_tables(tables: Iterable[Table], form: str) -> None:

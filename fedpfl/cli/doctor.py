@@ -28,7 +28,7 @@ OK, WARNING, PROBLEM = "ok", "warning", "problem"
 PYTHON = (3, 11)
 FLOWER = (1, 41)
 LOCAL_SUPERLINK_PORT = 39091
-LEAST_FREE_BYTES = 1_000_000_000
+MIN_FREE_BYTES = 1_000_000_000
 CLOCK_SECONDS = 5.0
 # Less than a twentieth of the time saved is within what such a short measurement is wrong by.
 PAYS = 0.95
@@ -143,7 +143,7 @@ def _folder(key: str, path: Path) -> Finding:
     except OSError as error:
         return Finding(key, PROBLEM, f"{path} cannot be written ({error.strerror}); set {key}")
     free = shutil.disk_usage(there).free
-    if free < LEAST_FREE_BYTES:
+    if free < MIN_FREE_BYTES:
         return Finding(key, WARNING, f"{path} has only {free / 1e6:.0f} MB free")
     return Finding(key, OK, f"{path}, {free / 1e9:.0f} GB free")
 

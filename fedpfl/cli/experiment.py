@@ -63,7 +63,7 @@ def run_command(
     measured.choose()
     if more := [run for run in measured.runs.values() if run.name not in states]:  # with the chosen settings
         states |= runner.run(more)
-    tables, figures = made(measured)
+    tables, figures = tables_and_figures(measured)
     if not row and not column:
         folder = measured.store.tables(measured.experiment.name, scale)
         many.write_tables(tables, folder)
@@ -111,7 +111,7 @@ def table_command(
 
     require_one_of("format", form, FORMATS)
     measured = plan(name, scale, seeds, output_dir, run_config, row, column)
-    print_tables(made(measured)[0], form)
+    print_tables(tables_and_figures(measured)[0], form)
 
 
 @group.command("page")
@@ -136,7 +136,7 @@ def page_command(
     pictures = draw_columns([(of.column, of.figure) for of in ranked if of.figure], measured, output)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        shown: list[Table | RankedColumn] = [*ranked, *made(measured)[0][len(ranked) :]]
+        shown: list[Table | RankedColumn] = [*ranked, *tables_and_figures(measured)[0][len(ranked) :]]
         write_atomically(output, page(measured, name, shown, pictures, tell or ()).encode())
     except OSError as error:
         raise ConfigError("output", str(output), f"cannot be written ({error.strerror})") from error
@@ -180,7 +180,7 @@ def plan(
     return measured
 
 
-def made(measured: Measured) -> tuple[list[Table], list[Figure]]:
+def tables_and_figures(measured: Measured) -> tuple[list[Table], list[Figure]]:
     """Return the tables and the figures of an experiment and of its analyses."""
     from ..experiments.tables import analysed, figures, tables
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from .app import app
-from .common import AsJson, look_here, print_json, stdout
+from .common import AsJson, load_app, print_json, stdout
 
 
 @app.command("methods")
@@ -18,7 +18,7 @@ def methods_command(as_json: AsJson = False) -> None:
     from ..core import settings
     from ..methods import known
 
-    look_here()
+    load_app()
     rows = [
         {
             "name": method.name,
@@ -92,7 +92,7 @@ def config_command(
         typer.echo(reference.pyproject_block(explained=True))
         return
     # The settings of an app's own methods stand there, too.
-    look_here()
+    load_app()
     changed = reference.update(Path())
     for path in changed:
         typer.echo(f"wrote {path}")

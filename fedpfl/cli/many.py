@@ -49,7 +49,7 @@ def store(output_dir: Path | None) -> Store:
 
 
 class Runner:
-    """Runs many runs as a command's options ask for it."""
+    """Runs many runs as a command's options say."""
 
     def __init__(
         self, output_dir: Path | None, executor: str, slurm: list[str] | None, jobs: int | None, discard_models: bool,
@@ -61,18 +61,18 @@ class Runner:
 
     def run(self, runs: Iterable[PlannedRun]) -> dict[str, State]:
         """Run what is not finished, with progress on standard error; Ctrl-C ends the program with exit code 130."""
-        from ..experiments.cluster import LOOK_SECONDS, QUEUED
+        from ..experiments.cluster import POLL_SECONDS, QUEUED
         from ..experiments.grid import Grid
         from ..launch.progress import grid_display
         from ..launch.superlink import ending_signals
 
         cluster = self._cluster
-        grid = Grid(runs, self.store, cluster, LOOK_SECONDS if cluster else None)
+        grid = Grid(runs, self.store, cluster, POLL_SECONDS if cluster else None)
         try:
             with ending_signals(), grid_display(self._quiet) as shown:
                 return grid.run(shown, self._jobs or (QUEUED if cluster else 1), self._discard_models)
         except KeyboardInterrupt:
-            message = "interrupted; the same command goes on from here"
+            message = "interrupted; the same command continues from here"
             if cluster and (active := cluster.active()):
                 message = (
                     f"interrupted; {len(active)} jobs stay in Slurm's queue: the same command waits for them again, "

@@ -15,7 +15,7 @@ def new_command(
     name: Annotated[Path, typer.Argument(metavar="NAME", help="The app's name, or the path of its folder to be.")],
 ) -> None:
     """Make a Flower app of your own: pyproject.toml, parts.py with a model, a data set and a method, a test."""
-    from ..core import parts
+    from ..core import custom
     from ..launch.project import make
     from ..methods import discover
     from ..setup import reference
@@ -23,7 +23,7 @@ def new_command(
     written = make(name.expanduser())
     folder = written[0].parent
     # And the settings of the example's method.
-    parts.look_in(folder)
+    custom.set_folder(folder)
     discover()
     reference.update(folder)
     for path in written:

@@ -12,7 +12,7 @@ import typer
 from ..core.errors import ConfigError, FedpflError
 from ..core.files import write_atomically
 from .app import app
-from .common import RunConfig, app_settings, look_here, overrides
+from .common import RunConfig, app_settings, load_app, overrides
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +40,7 @@ def partition_command(
     ] = None,
 ) -> None:
     """Print each client's samples by class; with --export also write the division, or each client's samples."""
-    from ..core.parts import short
+    from ..core.custom import short_name
     from ..data import as_text, bubble_chart, default_clients, federated_data, partition_counts, with_partitioner
     from ..data.settings import in_words
     from ..launch.plan import DEFAULT_CLIENTS
@@ -49,7 +49,7 @@ def partition_command(
     chart = output or (Path(CHART) if plot else None)
     if chart is not None and find_spec("matplotlib") is None:
         raise FedpflError("the chart needs matplotlib: pip install matplotlib")
-    look_here()
+    load_app()
     values = {**(app_settings(Path()) or {}), **overrides(run_config)}
     check_keys(values)
     config = Config.parse(values)
@@ -67,7 +67,7 @@ def partition_command(
     elif export is not None:
         typer.echo(f"wrote {_export(data, export.expanduser())} files to {export}", err=True)
     if chart is not None:
-        title = f"{short(config.data.dataset)}, {in_words(with_partitioner(config.data))}, {clients} clients"
+        title = f"{short_name(config.data.dataset)}, {in_words(with_partitioner(config.data))}, {clients} clients"
         typer.echo(f"wrote {bubble_chart(counts, chart, title).absolute()}", err=True)
 
 

@@ -10,7 +10,7 @@ import typer
 from ..core.errors import ConfigError, FedpflError
 from .app import app
 from .common import RunConfig, can_draw, require_one_of, run_folder
-from .experiment import Seeds, made, plan
+from .experiment import Seeds, plan, tables_and_figures
 from .many import OutputDir, store
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def report(
         states, known = list(measured.states().values()), measured.experiment
         done = f"{states.count(State.FINISHED)} of {len(states)} runs are finished"
         notes = [f"{known.title}. {known.paper}.", f"Scale {scale}; {done}."]
-        more.append(Section("Against the paper", notes, *made(measured)))
+        more.append(Section("Against the paper", notes, *tables_and_figures(measured)))
         title = title or known.title
     found, labels = sections(list(folders.values()), more)
     page = output or Path(PAGE)

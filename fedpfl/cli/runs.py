@@ -138,14 +138,14 @@ def personalise(
     if mode == ENSEMBLE:
         tell_personalised(try_new_clients(folder, mode), as_json)
         return
+    from ..launch import simulation
     from ..launch.progress import display
-    from ..launch.simulation import carry_out
     from ..launch.superlink import ending_signals
     from .plan import prepare
 
     plan = prepare(None, [*(run_config or ()), f'personalise="{mode}"'], None, str(folder.path))
     with ending_signals():
-        carry_out(plan, display(plan.config.run.num_server_rounds, quiet=True), workers)
+        simulation.run(plan, display(plan.config.run.num_server_rounds, quiet=True), workers)
     tell_personalised(personalised(folder), as_json)
 
 
@@ -246,7 +246,7 @@ def _show_run(folder: RunFolder) -> None:
 
 
 def outcome_table(result: dict[str, object]) -> object:
-    """Lay out :func:`fedpfl.results.run.outcome` as a table."""
+    """Return :func:`fedpfl.results.summary.outcome` as a table."""
     from rich.table import Table
 
     def share(key: str) -> str:

@@ -11,7 +11,7 @@ import typer
 from ..core.errors import ConfigError
 from . import many
 from .app import app
-from .common import RunConfig, look_here, overrides, require_one_of, require_used
+from .common import RunConfig, load_app, overrides, require_one_of, require_used
 
 if TYPE_CHECKING:
     from ..experiments.sweep import SweepPlan
@@ -21,7 +21,7 @@ Select = Annotated[
 ]
 
 # The length of a name that is made of the methods' names.
-MOST_CHARACTERS = 60
+MAX_CHARACTERS = 60
 
 
 @app.command("sweep")
@@ -59,7 +59,7 @@ def sweep_command(
 
 
 def complete_methods(beginning: str) -> list[str]:
-    """Return the names of methods that begin so, for the shell."""
+    """Return the names of methods with this prefix, for the shell's completion."""
     from ..methods import names
 
     return [name for name in names() if name.startswith(beginning)]
@@ -88,7 +88,7 @@ def compare_command(
     quiet: many.Quiet = False,
 ) -> None:
     """Run methods on the same data, skip finished runs, and print a line for each, the best first."""
-    from ..core.parts import is_part
+    from ..core.custom import is_custom
     from ..core.settings import parse
     from ..data import DataSettings, with_partitioner
     from ..data.settings import in_words
@@ -96,11 +96,11 @@ def compare_command(
     from ..methods import find
 
     _check(form, select, name)
-    look_here()
+    load_app()
     # As papers write them, too: FedAvg. The names of modules and classes stay as they are.
-    written = (name if is_part("method", name) else name.lower() for name in names)
-    # By their own names; the settings of a user's own method name it as it was written.
-    named = {find(name).name: name if is_part("method", name) else find(name).name for name in written}
+    written = (name if is_custom("method", name) else name.lower() for name in names)
+    # By their own names; the settings of a custom method name it as it was written.
+    named = {find(name).name: name if is_custom("method", name) else find(name).name for name in written}
     methods = list(named)
     if len(methods) < 2:
         raise ConfigError("METHOD...", " ".join(names), "a comparison needs two methods or more")
@@ -110,7 +110,7 @@ def compare_command(
     if not name:
         # More seeds of the same comparison keep its name.
         first = "".join(sorted(run.name for run in sweep.runs[: len(sweep.points)]))
-        name = f"{'-'.join(methods)[:MOST_CHARACTERS]}-{hashlib.sha256(first.encode()).hexdigest()[:6]}"
+        name = f"{'-'.join(methods)[:MAX_CHARACTERS]}-{hashlib.sha256(first.encode()).hexdigest()[:6]}"
     data = with_partitioner(parse(DataSettings, given))
     title = f"{', '.join(methods)} on {data.dataset} ({in_words(data)}, {given['num-clients']} clients)"
     runner = many.Runner(output_dir, executor, slurm, jobs, discard_models, quiet)
@@ -118,7 +118,7 @@ def compare_command(
 
 
 def _check(form: str, select: str, name: str) -> None:
-    """Refuse options that mean nothing, before anything slow."""
+    """Raise ``ConfigError`` for a wrong option, before anything slow."""
     from ..experiments.sweep import SELECT
     from ..results.tables import FORMATS
 
@@ -134,7 +134,7 @@ def _with_clients(given: dict[str, Any]) -> dict[str, Any]:
     from ..data import DataSettings, default_clients
     from ..launch.plan import DEFAULT_CLIENTS
 
-    look_here()
+    load_app()
     return {"num-clients": default_clients(parse(DataSettings, given)) or DEFAULT_CLIENTS, **given}
 
 
@@ -144,8 +144,8 @@ def _run(sweep: SweepPlan, name: str, title: str, runner: many.Runner, form: str
 
     store = runner.store
     folder = store.tables(SWEEPS, name)
-    sweep.require_own(folder, name)  # before anything is run
-    sweep.note_runs(folder)  # so that the runs of a sweep that is interrupted are found by its name
+    sweep.require_same_sweep(folder, name)  # before anything is run
+    sweep.write_run_names(folder)  # so that the runs of a sweep that is interrupted are found by its name
     states = runner.run(sweep.runs)
     tables = sweep.tables(store, title)
     many.write_tables(tables, folder)

@@ -12,7 +12,7 @@ import typer
 from ..core.errors import ConfigError
 from .app import app
 from .common import RunConfig
-from .conduct import AppDir, Continue, Outcome, Quiet, Resume, conduct
+from .run import AppDir, Continue, Outcome, Quiet, Resume, execute
 
 if TYPE_CHECKING:
     from ..launch.plan import Plan
@@ -86,7 +86,7 @@ def up_command(
     )
 
     def make() -> Plan:
-        from ..core.parts import require_installed
+        from ..core.custom import require_installed
         from .plan import prepare
 
         own_data = bench is not None and len(bench.data) == bench.clients
@@ -100,7 +100,7 @@ def up_command(
             require_installed(plan.run_config())
         return plan
 
-    def begin(plan: Plan) -> str:
+    def submit(plan: Plan) -> str:
         bed.start_nodes(
             plan.config.data.num_clients, devices, worker, plan.app, plan.folder.path.parent, bench,
             BOARDS[board] if board else None, network,
@@ -110,9 +110,9 @@ def up_command(
         return bed.submit(plan.app, plan.run_config())
 
     def run(plan: Plan) -> None:
-        from .watched import carry_out
+        from .follow import run_and_follow
 
-        carry_out(bed, plan, begin, quiet, keep_log)
+        run_and_follow(bed, plan, submit, quiet, keep_log)
 
     # The SuperLink takes as long to start as the checks with their import of torch, and so they run side by side.
-    conduct("up", make, run, as_json, quiet, bed)
+    execute("up", make, run, as_json, quiet, bed)

@@ -16,7 +16,7 @@ from .bridge import DEFAULT_BROKER, Broker, Ca, PasswordFile, account
 from .common import print_json, stdout
 
 if TYPE_CHECKING:
-    from ..mqtt.publisher import Arrived
+    from ..mqtt.publisher import Message
 
 REDRAW_SECONDS = 0.5
 MAX_QUEUED = 1000
@@ -38,7 +38,7 @@ def watch_command(
     except ImportError:
         raise FedpflError("fedpfl watch needs paho-mqtt: pip install paho-mqtt") from None
 
-    arrived: queue.Queue[Arrived] = queue.Queue(MAX_QUEUED)
+    arrived: queue.Queue[Message] = queue.Queue(MAX_QUEUED)
 
     keep = partial(_keep, arrived)
     link = Link(account(broker, username, password_file, ca), topics.WATCHED, keep, persistent=False)
@@ -52,7 +52,7 @@ def watch_command(
         link.stop()
 
 
-def _keep(arrived: queue.Queue[Arrived], message: Arrived) -> None:
+def _keep(arrived: queue.Queue[Message], message: Message) -> None:
     from ..mqtt.watch import MAX_PAYLOAD
 
     # Whoever publishes so much is not worth waiting for, and no event of ours is so long.
@@ -60,7 +60,7 @@ def _keep(arrived: queue.Queue[Arrived], message: Arrived) -> None:
         arrived.put_nowait(message)
 
 
-def _lines(arrived: queue.Queue[Arrived], until: float | None) -> None:
+def _lines(arrived: queue.Queue[Message], until: float | None) -> None:
     from ..mqtt.watch import EventError, printable, read_event
 
     while until is None or time.monotonic() < until:
@@ -74,7 +74,7 @@ def _lines(arrived: queue.Queue[Arrived], until: float | None) -> None:
             typer.echo(f"ignored: {error}", err=True)
 
 
-def _live(arrived: queue.Queue[Arrived], until: float | None) -> None:
+def _live(arrived: queue.Queue[Message], until: float | None) -> None:
     from rich.live import Live
 
     from ..mqtt.watch import Board, EventError, read_event

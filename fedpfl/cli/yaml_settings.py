@@ -11,7 +11,7 @@ import yaml
 from ..core.errors import ConfigError
 
 # Size of a file with all settings; a larger file is something else.
-MOST_BYTES = 2**20
+MAX_BYTES = 2**20
 # YAML 1.1 takes 1e-3 for a text, no for false and 1:30 for 90: here plain words mean what they mean in TOML.
 _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9_]{0,30})")
 _FLOAT = re.compile(r"[+-]?([0-9][0-9_]*)?\.?[0-9]+([eE][+-]?[0-9]+)?|[+-]?[0-9]+\.")
@@ -26,9 +26,9 @@ def read_yaml(path: Path, option: str) -> dict[str, Any]:
     """
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise ConfigError(option, str(path), f"is longer than {MOST_BYTES} bytes, too long for settings")
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ConfigError(option, str(path), f"is longer than {MAX_BYTES} bytes, too long for settings")
         return _flat(path, option, content.decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(option, str(path), f"cannot be read ({error.strerror})") from error

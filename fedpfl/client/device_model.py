@@ -24,7 +24,7 @@ from .. import models
 from ..core.errors import DamagedFile, DataError, NoPlainModel, StateError
 from ..core.files import private_folder, write_atomically
 from ..core.stored import Stored, from_json_line, json_line, packed_arrays, read_arrays
-from ..data.datasets.npz import MOST_CLASSES, MOST_TOKENS
+from ..data.datasets.npz import MAX_CLASSES, MAX_TOKENS
 from ..data.federation import scale
 from ..training.loop import predict
 from ..training.losses import CROSS_ENTROPY, KINDS, MULTI_LABEL
@@ -43,9 +43,9 @@ PIXELS, TOKENS, AS_IT_IS = "pixels", "tokens", "none"
 _FORMAT = 1
 _ROUND = re.compile(r"round-(\d{6,12})\.json")
 _HASH = re.compile(r"[0-9a-f]{64}")
-MOST_JSON_BYTES = 2**24
-MOST_INPUT = 2**24
-MOST_TEXT = 1000
+MAX_JSON_BYTES = 2**24
+MAX_INPUT = 2**24
+MAX_TEXT = 1000
 # TorchScript of a batch of two has to give what the model gives for batches of these sizes.
 _TRACED, _TRIED = 2, (1, 5)
 
@@ -116,7 +116,7 @@ def load_model(path: str | Path) -> LoadedModel:
     NoPlainModel
         The method left nothing that predicts; the error tells why.
     ConfigError
-        The model is a user's own function, which cannot be imported here.
+        The model is a custom function that cannot be imported here.
     """
     file = newest(Path(path).expanduser())
     about = _read_about(file)
@@ -140,7 +140,7 @@ def load_model(path: str | Path) -> LoadedModel:
             plain_module(about, {name: torch.from_numpy(array) for name, array in arrays.items()}), about
         )
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:MOST_TEXT]
+        reason = " ".join(str(error).split())[:MAX_TEXT]
         raise StateError(f"{content}: does not fit model {about['model']}: {reason}") from error
 
 
@@ -153,13 +153,7 @@ def plain_module(about: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> nn.M
 
 
 def newest(path: Path) -> Path:
-    """Return the JSON file of a model, the latest one in a folder.
-
-    Raises
-    ------
-    StateError
-        There is none.
-    """
+    """Return the JSON file of a model, the latest one in a folder; without one raise ``StateError``."""
     if path.is_dir():
         for folder in (path, path / FOLDER):
             rounds = sorted(_rounds(folder)) if folder.is_dir() else []
@@ -178,25 +172,10 @@ def _rounds(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 def write_model(state: Path, about: Mapping[str, Any], content: Mapping[str, Tensor] | bytes | None, kept: int) -> Path:
-    """Write a model to a client's folder of state, and remove all but the latest ``kept``; return the JSON's path.
+    """Write a model to a client's state folder, and remove all but the latest ``kept``; return the JSON's path.
 
-    Parameters
-    ----------
-    state : Path
-        The client's folder.
-    about : mapping
-        What is known of the model.
-    content : mapping of str to Tensor, bytes, optional
-        The arrays of the plain model, or TorchScript; None: there is nothing that predicts.
-    kept : int
-        How many models stay.
-
-    Raises
-    ------
-    PolicyError
-        The device's policy has no room for it.
-    OSError
-        It cannot be written.
+    ``content`` is the state dict of the plain model, or TorchScript, or None where nothing predicts. Raises
+    ``PolicyError`` if the device's policy has no room for it, ``OSError`` if it cannot be written.
     """
     folder = state / FOLDER
     file = folder / f"round-{about['round']:06d}.json"
@@ -225,14 +204,7 @@ def write_model(state: Path, about: Mapping[str, Any], content: Mapping[str, Ten
 def traced(forward: Forward, model: nn.Module, x: Tensor) -> tuple[bytes | None, str]:
     """Return a forward pass as TorchScript; or None, and why it cannot be.
 
-    Parameters
-    ----------
-    forward : callable
-        What predicts.
-    model : nn.Module
-        Its arrays are those of ``forward``.
-    x : Tensor
-        Some samples, to trace with and to compare.
+    ``x`` is a batch to trace and compare with.
     """
     x = x.repeat(_TRACED + max(_TRIED), *[1] * (x.dim() - 1))
     buffer = io.BytesIO()
@@ -265,7 +237,7 @@ class _Predicts(nn.Module):
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= MOST_TEXT
+    return isinstance(value, str) and len(value) <= MAX_TEXT
 
 
 def _is_count(value: Any, most: float, least: int = 1) -> bool:
@@ -273,12 +245,12 @@ def _is_count(value: Any, most: float, least: int = 1) -> bool:
 
 
 def _is_shape(value: Any) -> bool:
-    sizes = isinstance(value, list) and 1 <= len(value) <= 4 and all(_is_count(size, MOST_INPUT) for size in value)
-    return sizes and prod(value) <= MOST_INPUT
+    sizes = isinstance(value, list) and 1 <= len(value) <= 4 and all(_is_count(size, MAX_INPUT) for size in value)
+    return sizes and prod(value) <= MAX_INPUT
 
 
 def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and len(value) <= MOST_CLASSES and all(map(_is_text, value))
+    return isinstance(value, list) and len(value) <= MAX_CLASSES and all(map(_is_text, value))
 
 
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
@@ -289,9 +261,9 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "method": _is_text,
     "model": _is_text,
     "input-shape": _is_shape,
-    "num-classes": lambda value: _is_count(value, MOST_CLASSES),
+    "num-classes": lambda value: _is_count(value, MAX_CLASSES),
     "class-names": _are_names,
-    "vocabulary": lambda value: _is_count(value, MOST_TOKENS, 0),
+    "vocabulary": lambda value: _is_count(value, MAX_TOKENS, 0),
     "scaling": lambda value: value in (PIXELS, TOKENS, AS_IT_IS),
     "loss": lambda value: isinstance(value, str) and value in KINDS,
     "why": _is_text,
@@ -305,11 +277,11 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
 def _read_about(file: Path) -> Stored:
     try:
         with file.open("rb") as stream:
-            line = stream.read(MOST_JSON_BYTES + 1)
+            line = stream.read(MAX_JSON_BYTES + 1)
     except OSError as error:
         raise StateError(f"{file}: cannot be read ({error.strerror or error})") from error
-    if len(line) > MOST_JSON_BYTES:
-        raise DamagedFile(file, f"it has more than {MOST_JSON_BYTES} bytes")
+    if len(line) > MAX_JSON_BYTES:
+        raise DamagedFile(file, f"it has more than {MAX_JSON_BYTES} bytes")
     about = from_json_line(line, file, "format")
     for key, fits in _FIELDS.items():
         if not fits(about[key]):

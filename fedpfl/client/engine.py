@@ -1,7 +1,7 @@
 """A client's part of a round, without Flower: receive, train or test, answer.
 
-An :class:`Engine` is the warm part of a process (data, model, settings); every client that the process plays goes
-through it one after the other. It is what the ClientApp calls, in a simulation as on a device.
+An :class:`Engine` is the warm part of a process (data, model, settings); every client that the process runs uses it,
+one after the other. It is what the ClientApp calls, in a simulation as on a device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import parts
+from ..core import custom
 from ..core.errors import ConfigError, NoPlainModel, StateError, TrainingDiverged, in_one_line
 from ..core.extras import CLIENT, SERVER
 from ..core.layout import Layout
@@ -35,7 +35,7 @@ from ..training.phase import Forward, Phase
 from ..training.schedule import rate_factor
 from ..version import __version__
 from . import policy
-from .device_model import AS_IT_IS, MOST_TEXT, PIXELS, TOKENS, plain_module, traced, write_model
+from .device_model import AS_IT_IS, MAX_TEXT, PIXELS, TOKENS, plain_module, traced, write_model
 from .number import clients_of, own_data_path, stored_number, unnumbered
 from .personalise import LOCAL_TRAIN, NOT, of_personal_part
 from .state import ClientState
@@ -49,16 +49,7 @@ FIRST = "first/"
 class Engine:
     """Data, model and settings of one run in one process.
 
-    Parameters
-    ----------
-    config : Config
-        The run's settings.
-    data : FederatedData
-        The clients' data, or (with one client in it) those that lie on this device.
-    num_clients : int
-        Clients of the federation.
-    own : bool
-        Whether ``data`` are this device's own, of one client.
+    ``own`` says that ``data`` are this device's own, of one client; ``num_clients`` counts the whole federation.
     """
 
     def __init__(self, config: Config, data: FederatedData, num_clients: int, own: bool = False) -> None:
@@ -153,7 +144,7 @@ class Engine:
         state, local = self.load(client, message)
         method, metrics = self.config.method, {}
         # Before anything adapts the model: what is written is what `fedpfl export` writes.
-        kept = self._exported(local) if self._keeps_model(state, local) else None
+        kept = self._exported(local) if self._is_written(state, local) else None
         method.prepare(local)
         samples = self.test_samples(client)
         adaptation = method.adaptation(local)
@@ -199,7 +190,7 @@ class Engine:
         else:
             method.conclude(local)
         seconds = time.perf_counter() - started
-        kept = self._exported(local) if self._keeps_model(state, local) else None
+        kept = self._exported(local) if self._is_written(state, local) else None
         self.run_phases(method.adaptation(local), local, "adaptation", factor=1.0)
         self.model.eval()
         personalised = method.personalised(self.model)
@@ -209,9 +200,9 @@ class Engine:
         trained_on = {"train-samples": len(local.samples.y), "train-loss": losses[-1] if losses else 0.0}
         return Payload(metrics={**_metrics("personalised", score), **trained_on, "train-seconds": seconds})
 
-    def _keeps_model(self, state: ClientState, local: LocalRound) -> bool:
+    def _is_written(self, state: ClientState, local: LocalRound) -> bool:
         run = self.config.run
-        return run.keeps_models_after(local.round) and (run.device_models == "always" or state.of_a_device)
+        return run.writes_models_after(local.round) and (run.device_models == "always" or state.of_a_device)
 
     def _exported(self, local: LocalRound) -> dict[str, Tensor] | str:
         """Return copies of the arrays of the client's plain model, or why there is none."""
@@ -233,7 +224,7 @@ class Engine:
                 plain = plain_model(self.config, data.input_shape, data.num_classes, data.vocabulary)
                 content = complete_arrays(plain, exported)
                 module = plain_module(about, content)
-            except (StateError, RuntimeError) as error:  # a method of a user's own that changes the model
+            except (StateError, RuntimeError) as error:  # a custom method that changes the model
                 why = f"{about['method']} exports no plain model: {in_one_line(error)}"
             else:
                 if not self._holds(content, personalised):
@@ -241,11 +232,11 @@ class Engine:
                     score = self.score(on_device, local, self.test_samples(local.client))
         if why:
             content, reason = traced(personalised, self.model, local.samples.x)
-            about["why"] = "; ".join(filter(None, (why, reason)))[:MOST_TEXT]
+            about["why"] = "; ".join(filter(None, (why, reason)))[:MAX_TEXT]
         about["tested"] = score._asdict()
         try:
             write_model(state.folder, about, content, self.config.run.device_models_kept)
-        except (OSError, policy.PolicyError) as error:  # the round counts all the same
+        except (OSError, policy.PolicyError) as error:  # the round still counts
             logger.warning("client %d: its model was not written: %s", local.client, error)
 
     def _holds(self, arrays: Mapping[str, Tensor], personalised: Forward) -> bool:
@@ -295,7 +286,7 @@ class Engine:
 
     def _first_personal_part(self, state: ClientState, local: LocalRound) -> dict[str, np.ndarray]:
         """Return, for ``diagnostics``, the personal part before the client's first round, which stays with it."""
-        # Asked before the file is: a client that keeps nothing has none.
+        # Checked before the file: a client that stores nothing has none.
         if not (self.config.run.diagnostics and self.config.method.personal_part(self.model)):
             return {}
         if local.never_trained:
@@ -339,7 +330,7 @@ class Engine:
         ]  # fmt: skip
 
     def load(self, client: int, message: Payload) -> tuple[ClientState, LocalRound]:
-        """Put a client's model together: the arrays of a message, and its own of that round."""
+        """Load a client's model: the arrays of a message, and the client's own arrays of that round."""
         extras = self.extras.read(message.arrays, CLIENT)
         self.sharing.accept(extras)
         layout = str(message.config["layout"])
@@ -408,25 +399,15 @@ HANDLERS: dict[str, Callable[[Engine, int, Payload], Payload]] = {
 
 
 def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_config: Mapping[str, Value]) -> Payload:
-    """Answer one message for the client that the node is.
+    """Answer one message (``query``, ``train`` or ``evaluate``) for the client that the node is.
 
-    Parameters
-    ----------
-    kind : str
-        ``query``, ``train`` or ``evaluate``.
-    message : Payload
-        Its config has ``state-key``, under which the client keeps its arrays, and with ``train`` and ``evaluate``
-        ``round``, ``personal-round`` (the round after which the client's arrays are wanted; 0 for the initial ones)
-        and ``layout``; of a run that continues another one maybe ``personal-key``, the key under which these arrays
-        lie, and with ``query`` ``earlier-key``, the other run's key.
-    run_config, node_config : mapping
-        As Flower hands them to the ClientApp; the node has ``partition-id`` and ``num-partitions``, or, on a device
-        that holds its own data, ``data-path`` (also called ``data``), with or without these.
-
-    Raises
-    ------
-    FedpflError
-        A setting, the data, the stored state or the message is wrong, or the device's policy refuses it.
+    The message's config has ``state-key``, under which the client keeps its arrays, and with ``train`` and ``evaluate``
+    ``round``, ``personal-round`` (the round after which the client's arrays are wanted; 0 for the initial ones) and
+    ``layout``. In a run that continues another one it may have ``personal-key``, under which those arrays are, and with
+    ``query`` ``earlier-key``, the other run's. ``run_config`` and ``node_config`` are as Flower hands them to the
+    ClientApp; the node has ``partition-id`` and ``num-partitions``, or, on a device that holds its own data,
+    ``data-path`` (also called ``data``), with or without these. Whatever is wrong, or refused by the device's policy,
+    raises a ``FedpflError``.
     """
     path = own_data_path(node_config)
     policy.check(run_config, path)
@@ -458,25 +439,16 @@ def _number(node_config: Mapping[str, Value], key: str, least: int) -> int:
 # The engines of one run, the latest used last. Clients that divide a data set share one; a client with data of its own
 # has its own, and a device has few of those.
 _engines: OrderedDict[Key, Engine] = OrderedDict()
-MOST_ENGINES = 4
+MAX_ENGINES = 4
 
 
 def engine_for(config: Config, nodes: int, path: str, client: int) -> Engine:
-    """Return the engine that plays a client, made now or kept from an earlier message of the same run.
+    """Return the engine that runs a client (from 0), made now or cached from an earlier message of the same run.
 
-    Parameters
-    ----------
-    config : Config
-        The settings.
-    nodes : int
-        Nodes of the federation.
-    path : str
-        The client's own data, or nothing.
-    client : int
-        Client from 0.
+    ``path`` is the client's own data, or empty.
     """
-    # And the user's own code: a later run may have the same settings and another file.
-    run = tuple(sorted(config.flat().items())), nodes, parts.version()
+    # The custom code as well: a later run may have the same settings and another file.
+    run = tuple(sorted(config.flat().items())), nodes, custom.version()
     key = (run, path, client if path else -1)
     if key in _engines:
         _engines.move_to_end(key)
@@ -484,7 +456,7 @@ def engine_for(config: Config, nodes: int, path: str, client: int) -> Engine:
     # Before the new engine is made: two runs' data and models may not fit into the memory of a small board.
     if any(kept[0] != run for kept in _engines):
         _engines.clear()
-    while len(_engines) >= MOST_ENGINES:
+    while len(_engines) >= MAX_ENGINES:
         _engines.popitem(last=False)
     _engines[key] = _make_engine(config, nodes, path, client)
     return _engines[key]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
 
-from ..core import parts
+from ..core import custom
 from ..core.errors import FedpflError
 from ..core.payload import Payload
 from ..core.settings import Value
@@ -23,9 +23,9 @@ logger = getLogger("flwr")
 
 # How long a worker that was there may be away: it is started again, and imports NumPy, before it listens.
 WAIT_SECONDS = 30.0
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 # A request that ends its worker each time (too little memory) would go on for ever.
-MOST_LOSSES = 2
+MAX_LOSSES = 2
 
 
 class WorkerError(RuntimeError):
@@ -47,14 +47,14 @@ def forward(
     header = {
         "version": __version__, "code": protocol.code_hash(), "kind": kind,
         "run-config": dict(run_config), "node-config": dict(node_config),
-        # Where Flower has unpacked the user's own code, if a setting names some.
-        "app": str(parts.app_folder(run_config) or ""),
+        # Where Flower has unpacked custom code, if a setting names some.
+        "app": str(custom.app_folder(run_config) or ""),
     }  # fmt: skip
     losses, deadline = 0, time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < deadline and losses <= MOST_LOSSES:
+    while time.monotonic() < deadline and losses <= MAX_LOSSES:
         connection = _connect(path)
         if connection is None:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             continue
         with connection:
             protocol.require_own_peer(connection)
@@ -66,7 +66,7 @@ def forward(
             except (ConnectionError, EOFError):
                 losses, deadline = losses + 1, time.monotonic() + WAIT_SECONDS
                 logger.log(WARNING, "fedpfl: the worker ended during the request; waiting for it to come back")
-    reason = f"ended {losses} times during this request" if losses > MOST_LOSSES else "did not come back"
+    reason = f"ended {losses} times during this request" if losses > MAX_LOSSES else "did not come back"
     logger.log(WARNING, "fedpfl: the worker at %s %s, this process answers", path, reason)
     return None
 

@@ -30,39 +30,28 @@ logger = logging.getLogger("fedpfl.client.model_server")
 
 LOOPBACK = "127.0.0.1"
 PORT = 8077
-MOST_BYTES = 2**23
+MAX_BYTES = 2**23
 # Requests that are answered at the same time; each has a thread. More of them wait in the socket's queue.
-MOST_REQUESTS = 8
+MAX_REQUESTS = 8
 SILENT_SECONDS = 10.0
 BLOCK = 2**16
 _TYPES = {PIXELS: np.uint8, TOKENS: np.int64, AS_IT_IS: np.float32}
 
 
 class ModelServer(ThreadingHTTPServer):
-    """Answers with the latest model of a folder.
+    """Answers with the latest model of a client's folder ``model``, or of the one above it.
 
-    Parameters
-    ----------
-    folder : Path
-        A client's folder ``model``, or the one above it.
-    port : int
-        Where to listen on loopback; 0: any free one.
-    most_bytes : int
-        What the body of a request may have.
-
-    Raises
-    ------
-    FedpflError
-        The port is taken.
+    Listens on loopback; port 0 takes any free one, a port that is taken raises ``FedpflError``. A request's body has at
+    most ``most_bytes``.
     """
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, port: int = PORT, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, folder: Path, port: int = PORT, most_bytes: int = MAX_BYTES) -> None:
         self.folder, self.most_bytes = folder, most_bytes
         self.lock = threading.Lock()
         self.problem = ""
-        self._free = threading.BoundedSemaphore(MOST_REQUESTS)
+        self._free = threading.BoundedSemaphore(MAX_REQUESTS)
         self._seen: tuple[object, ...] = ()
         self._model: LoadedModel | None = None
         try:
@@ -71,13 +60,7 @@ class ModelServer(ThreadingHTTPServer):
             raise FedpflError(f"port {port} of {LOOPBACK} cannot be had: {error.strerror}") from error
 
     def model(self) -> LoadedModel:
-        """Return the latest model that can be read; to be called with the lock.
-
-        Raises
-        ------
-        FedpflError
-            There is none.
-        """
+        """Return the latest model that can be read, or raise ``FedpflError``; call it with the lock held."""
         try:
             file = newest(self.folder)
             found = file.stat()
@@ -200,13 +183,13 @@ class _PredictionHandler(BaseHTTPRequestHandler):
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Carry out ``fedpfl-worker serve``."""
+    """Run ``fedpfl-worker serve``."""
     parser = argparse.ArgumentParser(
         prog="fedpfl-worker serve", description="Serve the model that a client has written, on loopback."
     )
     parser.add_argument("--model", metavar="FOLDER", required=True, help="the folder `model` of a client's state")
     parser.add_argument("--port", type=int, default=PORT, help=f"{PORT} by default; 0: any free one")
-    parser.add_argument("--most-bytes", type=int, default=MOST_BYTES, help=f"of a request; {MOST_BYTES} by default")
+    parser.add_argument("--most-bytes", type=int, default=MAX_BYTES, help=f"of a request; {MAX_BYTES} by default")
     given = parser.parse_args(arguments)
     if not 0 <= given.port < 2**16 or not 0 < given.most_bytes <= 2**31:
         parser.error("--port must be 0 … 65535, and --most-bytes 1 … 2147483648")

@@ -1,4 +1,4 @@
-"""Which client a node is that only says where its data lie.
+"""Which client a node is, if it is configured with nothing but the path of its data.
 
 The server gives such a node a number when all are connected, in the order of the nodes' ids, which follow from their
 registered keys. The node keeps the number with the run's state: later messages, a restarted node and a resumed run find

@@ -1,8 +1,8 @@
 """What a device takes part in: its owner's policy, a TOML file that no server can change.
 
 ``fedpfl-worker --policy FILE`` or the environment variable ``FEDPFL_POLICY`` names the file. The process that answers
-for a client checks each message against it before data are read or code of the user's is imported. Settings of a run
-come from the server; this file and the environment are the device's own. docs/what-leaves-a-client.md has the keys.
+for a client checks each message against it before data are read or custom code is imported. Settings of a run come from
+the server; this file and the environment are the device's own. docs/what-leaves-a-client.md has the keys.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Tuple
 
-from ..core import parts
-from ..core.errors import FedpflError, meant
+from ..core import custom
+from ..core.errors import FedpflError, did_you_mean
 from ..core.extras import SERVER
 from ..core.settings import Value
 from . import protocol
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..setup.config import Config
 
 VARIABLE = "FEDPFL_POLICY"
-# A model's name that begins with this goes on with a folder. A name on Hugging Face's hub is below no data folder, and
+# A model's name with this prefix continues with a folder. A name on Hugging Face's hub is below no data folder, and
 # what is there is the choice of the one who started the run.
 _HF = "hf:"
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
@@ -41,42 +41,23 @@ class PolicyError(FedpflError):
 
 @dataclass(frozen=True)
 class Policy:
-    """What the device's owner allows; a key that the file lacks has its default here.
+    """What the device's owner allows; a key that the file lacks has its default here."""
 
-    Attributes
-    ----------
-    data_folders : tuple of str
-        A run reads data and initial weights only below these.
-    state_folders : tuple of str
-        Clients keep their arrays only below these.
-    methods : tuple of str, optional
-        The methods; None: all that are installed here.
-    parts : tuple of str
-        A user's own methods, models and data sets, as ``MODULE:NAME``.
-    code_hashes : tuple of str, optional
-        What :func:`protocol.code_hash` may be, and the hashes of apps with own parts; None: fedpfl's may be any.
-    personal_arrays : bool
-        Whether personal arrays may leave the device.
-    least_dp_noise_multiplier : float
-        The least noise that clients add themselves; 0: none is asked for.
-    most_state_bytes : int, optional
-        What ``state_folders`` may hold together; None: any size.
-    """
-
-    data_folders: Names = ("~/.fedpfl/data",)
-    state_folders: Names = ("~/.fedpfl/state",)
-    methods: Names | None = None
-    parts: Names = ()
+    data_folders: Names = ("~/.fedpfl/data",)  # a run reads data and initial weights only below these
+    state_folders: Names = ("~/.fedpfl/state",)  # clients store their arrays only below these
+    methods: Names | None = None  # None: all that are installed here
+    parts: Names = ()  # custom methods, models and data sets, as MODULE:NAME
+    # allowed results of protocol.code_hash, and hashes of apps with custom code; None: fedpfl's may be any
     code_hashes: Names | None = None
-    personal_arrays: bool = False
-    least_dp_noise_multiplier: float = 0.0
-    most_state_bytes: int | None = None
+    personal_arrays: bool = False  # whether personal arrays may leave the device
+    least_dp_noise_multiplier: float = 0.0  # the least noise that clients add themselves
+    most_state_bytes: int | None = None  # what state_folders may hold together; None: any size
 
     def check(self, run_config: Mapping[str, Value], own_data: str) -> None:
         """Raise :class:`PolicyError` for a run that the policy refuses."""
         from ..setup.config import Config  # imports torch; a worker listens before that
 
-        # First, because checking the settings imports the user's own method.
+        # First, because checking the settings imports a custom method.
         self._check_code(run_config)
         config = Config.parse(run_config)
         self._check_method(config)
@@ -102,13 +83,13 @@ class Policy:
         mine, allowed = protocol.code_hash(), self.code_hashes
         if allowed is not None and mine not in allowed:
             raise _refused("fedpfl's code", mine, "it is not in code-hashes")
-        for kind in parts.GROUPS:
+        for kind in custom.GROUPS:
             text = str(run_config.get(kind, ""))
-            if not parts.is_reference(text):
+            if not custom.is_reference(text):
                 continue
             if text not in self.parts:
                 raise _refused(kind, text, "it is not in parts")
-            folder = parts.folder_of(text)
+            folder = custom.folder_of(text)
             if folder is None:  # or a package without an __init__.py, which would be imported all the same
                 raise _refused(kind, text, "there is no file of this module")
             if folder.resolve() in {Path(sysconfig.get_path(name)).resolve() for name in _INSTALLED}:
@@ -120,7 +101,7 @@ class Policy:
 
     def _check_method(self, config: Config) -> None:
         name, method = config.run.method, config.method
-        if self.methods is not None and not parts.is_reference(name) and not {name, method.name} & {*self.methods}:
+        if self.methods is not None and not custom.is_reference(name) and not {name, method.name} & {*self.methods}:
             raise _refused("method", name, f"methods has {', '.join(self.methods) or 'none'}")
         if self.personal_arrays:
             return
@@ -199,7 +180,7 @@ def _read(path: Path) -> Policy:
     values: dict[str, Any] = {}
     for key, value in content.items():
         if key not in _KEYS:
-            raise PolicyError(f"{path}: there is no key {key!r}{meant(key, _KEYS)}")
+            raise PolicyError(f"{path}: there is no key {key!r}{did_you_mean(key, _KEYS)}")
         fits, words = _KEYS[key]
         if not fits(value):
             raise PolicyError(f"{path}: {key} = {value!r}: {words}")

@@ -1,4 +1,4 @@
-"""``fedpfl-worker predict``: what a client's model says of files, a line of JSON for each sample."""
+"""``fedpfl-worker predict``: what a client's model predicts for files, a line of JSON for each sample."""
 
 from __future__ import annotations
 
@@ -24,13 +24,7 @@ Answer = Dict[str, Any]
 
 
 def answers(model: LoadedModel, x: np.ndarray) -> list[Answer]:
-    """Return what a model says of samples: class and probabilities, labels and probabilities, or values.
-
-    Raises
-    ------
-    DataError
-        The samples are not what the model takes.
-    """
+    """Return a model's answers to samples: class and probabilities, labels and probabilities, or values."""
     names, loss = model.about["class-names"], model.about["loss"]
     found: list[Answer] = []
     for row in model.predict(x).astype(np.float64):
@@ -46,21 +40,10 @@ def answers(model: LoadedModel, x: np.ndarray) -> list[Answer]:
 
 
 def read_samples(path: Path, about: Mapping[str, Any], ignored: Sequence[str] = ()) -> np.ndarray:
-    """Return the samples of an image, an npz file (``x`` or ``x_test``) or a table with a line of names (``.csv``).
+    """Return the samples of an image, an npz file (``x`` or ``x_test``) or a CSV table, whose first line has the names.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    about : mapping
-        What is known of the model.
-    ignored : sequence of str
-        Columns of a table that are no features.
-
-    Raises
-    ------
-    DataError
-        The file cannot be read, or holds something else.
+    ``about`` is the model's JSON; ``ignored`` are columns of a table that are no features. Anything else raises
+    ``DataError``.
     """
     suffix = path.suffix.lower()
     if not path.is_file():
@@ -80,13 +63,7 @@ def read_samples(path: Path, about: Mapping[str, Any], ignored: Sequence[str] = 
 
 
 def read_image(file: IO[bytes], where: str, about: Mapping[str, Any]) -> np.ndarray:
-    """Return an image of the model's size as uint8 1×H×W×C; its size is checked before it is decoded.
-
-    Raises
-    ------
-    DataError
-        It cannot be read, or is of another size, or the model takes no images of 8 bits.
-    """
+    """Return an image of the model's size as uint8 1×H×W×C; its size is checked before it is decoded."""
     if about["scaling"] != PIXELS:
         raise DataError(f"{where}: the model takes arrays and no images")
     channels, height, width = about["input-shape"]
@@ -130,7 +107,7 @@ def _read_table(path: Path, shape: Sequence[int], ignored: Sequence[str]) -> np.
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Carry out ``fedpfl-worker predict``."""
+    """Run ``fedpfl-worker predict``."""
     parser = argparse.ArgumentParser(
         prog="fedpfl-worker predict", description="Predict with the model that a client has written on this machine."
     )

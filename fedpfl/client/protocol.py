@@ -140,7 +140,7 @@ def values(header: Header, key: str) -> dict[str, Value]:
 def _parts(header: Mapping[str, Any], payload: Payload) -> list[bytes]:
     content = {**header, "config": payload.config, "metrics": payload.metrics}
     text = json.dumps(content, separators=(",", ":")).encode()
-    # Not ascontiguousarray, which makes a vector of a number.
+    # Not ascontiguousarray, which turns a number into a vector.
     arrays = save({name: np.asarray(array, order="C") for name, array in payload.arrays.items()})
     _require_lengths(len(text), len(arrays))
     return [_PREFIX.pack(MAGIC, len(text), len(arrays)), text, arrays]

@@ -40,17 +40,7 @@ def _require_key(key: str) -> None:
 
 
 class ClientState:
-    """The stored arrays of one client in one run.
-
-    Parameters
-    ----------
-    root : str or Path
-        ``state-dir``.
-    key : str
-        The run's key, which no other run has.
-    client : int
-        Client from 0.
-    """
+    """The stored arrays of one client in one run: ``ROOT/KEY/client-NUMBER``; no other run has the key."""
 
     def __init__(self, root: str | Path, key: str, client: int) -> None:
         _require_key(key)

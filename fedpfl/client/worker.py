@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Iterator
 
-from ..core import parts
+from ..core import custom
 from ..core.errors import FedpflError
 from ..core.payload import Payload
 from ..version import __version__
@@ -77,7 +77,7 @@ def _serve_one(handle: Handler, stream: BufferedIOBase) -> None:
     try:
         _require_same_code(header)
         app = str(header.get("app", ""))
-        parts.look_in(Path(app) if app else None)
+        custom.set_folder(Path(app) if app else None)
         answer, words = handle(kind, message, run_config, node_config), {}
     except FedpflError as error:
         logger.warning("%s: %s", what, error)

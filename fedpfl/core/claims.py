@@ -1,4 +1,4 @@
-"""Bounds of everything that a client says: one table, used by the server for every transport.
+"""Bounds of every number that a client reports: one table, which the server uses for every transport.
 
 A message of the right form may still hold a false number. Each value is compared with its row here, and with what the
 row names, before anything is built, allocated or added up from it. A value outside is that client's failure.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import reprlib
+from functools import lru_cache
 from typing import Any, Mapping, NamedTuple
 
 from .errors import LayoutError, printable
@@ -26,22 +27,12 @@ LARGEST = 1e30
 
 
 class Bounds(NamedTuple):
-    """Lowest and highest value of one number that a client says.
+    """Lowest and highest allowed value of one number that a client reports."""
 
-    Attributes
-    ----------
-    kind : type
-        ``int``, or ``float`` for either.
-    lowest, highest : int or float
-        Both are allowed.
-    against : str
-        What the value is compared with besides, where that is known.
-    """
-
-    kind: type
-    lowest: float
+    kind: type  # int, or float for either
+    lowest: float  # allowed, as is the highest
     highest: float
-    against: str
+    against: str  # what the value is compared with besides, where that is known
 
 
 # The answer to a query, which a node gives before round 1.
@@ -71,7 +62,7 @@ OPTIONAL = {
 # A model for larger inputs than this would not fit on a device.
 MAX_INPUT_VALUES = 2**24
 
-# Numbers of a reply: the first row counts with whose name a metric ends. The last one is for a method's own metrics.
+# Numbers of a reply: the first row whose name ends the metric's applies. The last one is for a method's own metrics.
 REPLY: Mapping[str, Bounds] = {
     "train-samples": Bounds(int, 0, 2**53, "the client's answer to the query"),
     "trained-samples": Bounds(int, 0, 2**53, "the client's test samples"),
@@ -91,16 +82,7 @@ _METRIC = re.compile(r"[A-Za-z0-9][\w./@%-]{0,63}", re.ASCII)
 def problem(name: str, value: object, bounds: Bounds, highest: float | None = None) -> str:
     """Return what is wrong with a number, in one line; an empty string if nothing is.
 
-    Parameters
-    ----------
-    name : str
-        Its name, for the text.
-    value : object
-        What a client said.
-    bounds : Bounds
-        Its row of the table.
-    highest : int or float, optional
-        A lower bound than the table's, from what it is compared with.
+    ``highest`` is a tighter upper limit than the table's, from what the number is compared with.
     """
     most = bounds.highest if highest is None else min(highest, bounds.highest)
     kinds = (int,) if bounds.kind is int else (int, float)
@@ -112,15 +94,7 @@ def problem(name: str, value: object, bounds: Bounds, highest: float | None = No
 
 
 def require_description(config: Mapping[str, Any], metrics: Mapping[str, Any], max_samples: int) -> None:
-    """Raise ``LayoutError`` for the first value of a client's answer to the query that is out of its bounds.
-
-    Parameters
-    ----------
-    config, metrics : mapping
-        The answer's settings and numbers.
-    max_samples : int
-        ``max-client-samples``.
-    """
+    """Raise ``LayoutError`` for the first value of a client's answer to the query that is out of its bounds."""
     for name, bounds in DESCRIPTION.items():
         said = metrics if name.endswith("-samples") else config
         highest = max_samples if name.endswith("-samples") else None
@@ -145,6 +119,7 @@ def require_metrics(metrics: Mapping[str, Any]) -> None:
             raise LayoutError(f"its reply has a metric called {shown(name)}: must be letters, digits and ./@%_-")
 
 
+@lru_cache(maxsize=4 * MAX_METRICS)
 def bounds_of(metric: str) -> Bounds:
     """Return the row of the table for a metric of a reply."""
     return next(bounds for name, bounds in REPLY.items() if metric.endswith(name))
@@ -152,7 +127,7 @@ def bounds_of(metric: str) -> Bounds:
 
 def shown(value: object) -> str:
     """Return a value as text for an error, printable and short."""
-    # Only to write a number with a million digits would take minutes.
+    # Formatting a number with a million digits would take minutes.
     if isinstance(value, int) and abs(value) > 2**64:
         return "more than 64 bits"
     return printable(reprlib.repr(value), 80)

@@ -1,4 +1,4 @@
-"""Where the device ends: the one list of what a worker on a device needs of this package."""
+"""The one list of the packages that a worker on a device needs."""
 
 # These packages import neither Flower nor anything else of fedpfl but its version, and run under Python 3.8. A client's
 # answer follows from them alone. So app and worker compare a hash of their source. Of the rest, the command line above

@@ -60,15 +60,7 @@ class StateError(FedpflError):
 
 
 class DamagedFile(StateError):
-    """A stored file does not hold what was written to it.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    more : str
-        What else there is to know.
-    """
+    """A stored file does not hold what was written to it."""
 
     def __init__(self, path: Path, more: str = "") -> None:
         super().__init__(f"{path}: is damaged or was changed: it does not hold what was written{more and f' ({more})'}")
@@ -79,8 +71,8 @@ class DamagedFile(StateError):
         return (DamagedFile, (self.path, self.more))
 
 
-def meant(word: object, known: Iterable[str]) -> str:
-    """Ask for the known words that are nearly ``word``: ``; did you mean fedavg?``, or nothing."""
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Return a hint at known words like ``word``: ``; did you mean fedavg?``, or nothing."""
     # Imported here: only the error needs it.
     from difflib import get_close_matches
 
@@ -111,19 +103,10 @@ def _numbered(numbers: Sequence[int], who: str) -> str:
 
 
 def require_hooks(kind: str, made: type, base: type) -> None:
-    """Raise :class:`ConfigError` if a class has an attribute that looks like a misspelt one of its base.
+    """Raise :class:`ConfigError` if a class has an attribute that looks like a misspelt hook of its base.
 
-    Attributes are let through that begin with an underscore, that another base has, and that resemble an attribute
-    which the class has, too.
-
-    Parameters
-    ----------
-    kind : str
-        What the class is, for the error: ``method``.
-    made : type
-        The class, a subclass of ``base``.
-    base : type
-        Its public attributes are the hooks.
+    Attributes pass that begin with an underscore, that another base has, or that resemble an attribute which the class
+    also has. ``kind`` is what errors call the class: ``method``.
     """
     from difflib import get_close_matches
 

@@ -15,15 +15,15 @@ from .errors import LayoutError
 from .layout import DTYPES, decode, encode
 
 SERVER, CLIENT, BOTH = "server", "client", "both"
-# Sizes that are no numbers: as many as there are shared values; any number, which the receiver counts.
+# Sizes that are not numbers: that of the shared vector; any number, which the receiver counts.
 SHARED, ANY = "shared", "any"
-# What noise is added to, if the array is neither a copy of one of the model's nor something that came from the server.
+# What differential privacy measures an array from, unless it is a copy of one of the model's.
 ZEROS, RECEIVED = "zeros", "received"
 
 Size = Union[int, str]
 Shape = Tuple[Size, ...]
 
-# What is in a message anyway.
+# Names of arrays that every message may have.
 OWN = frozenset({"shared", "shared-kept"})
 
 
@@ -89,16 +89,8 @@ class Extra:
 class Extras:
     """The extras of a run: checks them, packs them for a message and takes them out of one.
 
-    Parameters
-    ----------
-    declared : iterable of Extra
-        Their names differ.
-    model : nn.Module, optional
-        The initial model of the run, from which shapes follow.
-    shared : int
-        Number of shared values.
-    wire_dtype : str
-        Type in which floats travel.
+    Shapes follow from the initial ``model`` and ``shared``, the number of shared values; floats travel in
+    ``wire_dtype``.
     """
 
     def __init__(
@@ -135,13 +127,7 @@ class Extras:
         return self._declared[name].shape == (SHARED,)
 
     def pack(self, arrays: Mapping[str, np.ndarray], to: str) -> dict[str, np.ndarray]:
-        """Return shaped arrays as the vectors in which they travel to an end.
-
-        Raises
-        ------
-        LayoutError
-            An array is not declared, or is not as it was declared, or a value is too large for ``wire-dtype``.
-        """
+        """Return shaped arrays as the vectors in which they travel; ``LayoutError`` for one that is not as declared."""
         packed = {}
         for name, array in arrays.items():
             exact = self._expected(name, to).exact
@@ -152,13 +138,10 @@ class Extras:
         return packed
 
     def read(self, arrays: Mapping[str, np.ndarray], to: str) -> dict[str, np.ndarray]:
-        """Return what came to an end beside the shared vector, shaped, floats as float32; it comes from the network.
+        """Return what came to an end beside the shared vector, shaped, floats as float32.
 
-        Raises
-        ------
-        LayoutError
-            An array is not declared, or is not as it was declared, or holds values that are not finite; or a reply
-            lacks one that is required.
+        It comes from the network: an array that is not as declared, or not finite, or missing though required, raises
+        ``LayoutError``.
         """
         found = {}
         for name, sent in arrays.items():
@@ -177,13 +160,7 @@ class Extras:
         return found
 
     def private_starts(self, received: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return from where arrays that clients send are bounded, by name; the others are bounded from 0.
-
-        Parameters
-        ----------
-        received : mapping of str to ndarray
-            What came with the message.
-        """
+        """Return what arrays that clients send are bounded from, by name; those without an entry are bounded from 0."""
         theirs = {name for name in self.names(SERVER) if self._declared[name].private_from == RECEIVED}
         return {**self._first, **{name: received[name] for name in theirs & received.keys()}}
 

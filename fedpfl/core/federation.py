@@ -10,50 +10,25 @@ from .rng import generator
 
 @dataclass(frozen=True)
 class Client:
-    """What the server knows of a client.
+    """What the server knows of a client."""
 
-    Attributes
-    ----------
-    id : int
-        Client from 0 (its partition id).
-    train_samples, test_samples : int
-        Sizes of its data.
-    absent : bool
-        Whether it takes no part in this run: it was not there at the start, or was left out.
-    """
-
-    id: int
+    id: int  # from 0; its partition id
     train_samples: int
     test_samples: int
-    absent: bool = False
+    absent: bool = False  # takes no part in this run: not there at the start, or left out
 
 
 @dataclass(frozen=True)
 class Federation:
-    """What a rule knows before round 1.
+    """What a rule knows before round 1."""
 
-    Attributes
-    ----------
-    clients : tuple of Client
-        All clients, by id.
-    layout : Layout
-        Layout of the shared vector.
-    held_out : frozenset of int
-        Clients that neither train nor count: those that are kept for tests as new ones, and absent ones.
-    seed : int
-        The run's.
-    wire_dtype : str
-        Type in which floats travel; clients start from what is left of an array in it.
-    noisy : bool
-        Whether differential privacy adds noise to what clients send.
-    """
-
-    clients: tuple[Client, ...]
+    clients: tuple[Client, ...]  # by id
     layout: Layout
+    # clients that neither train nor count: those for tests as new ones, and absent ones
     held_out: frozenset[int] = frozenset()
     seed: int = 0
-    wire_dtype: str = "float32"
-    noisy: bool = False
+    wire_dtype: str = "float32"  # type in which floats travel; clients start from arrays rounded to it
+    noisy: bool = False  # whether differential privacy adds noise to what clients send
 
 
 def new_clients(seed: int, share: float, num_clients: int) -> list[int]:

@@ -21,18 +21,9 @@ def write_atomically(
 ) -> None:
     """Write a file so that a reader, or a crash, sees the old content or the new one and nothing between.
 
-    Parameters
-    ----------
-    path : Path
-        The file. What killed processes left behind when they wrote to this folder is removed.
-    content : bytes
-        All of it.
-    private : bool
-        Whether only the user may read it; otherwise the umask says who may.
-    durable : bool
-        Whether to wait until the disk has it; without, it survives the end of this process but not a loss of power.
-    executable : bool
-        Whether the user may run it.
+    ``private``: only the user may read it; otherwise the umask decides. ``durable``: wait until the disk has it;
+    without, it survives the end of this process but not a loss of power. What killed processes left behind when they
+    wrote to this folder is removed.
     """
     with writing:
         _write(path, content, private, durable, executable)
@@ -68,12 +59,9 @@ def private_folder(path: Path) -> None:
 
 
 def locked(path: Path, wait: bool = True) -> IO[bytes]:
-    """Open a file that is locked until it is closed; where locks do not exist, it is only opened.
+    """Open a file and lock it until it is closed; where there are no locks, only open it.
 
-    Raises
-    ------
-    BlockingIOError
-        Another process has the lock, and ``wait`` is false.
+    With ``wait`` false, ``BlockingIOError`` tells that another process has the lock.
     """
     file = path.open("ab")
     try:
@@ -113,14 +101,9 @@ def _runs(pid: int) -> bool:
 
 
 class Rounds:
-    """Reads the rounds that a growing ``metrics.jsonl`` gains.
+    """Reads the rounds that a growing ``metrics.jsonl`` gains; the file need not be there yet.
 
-    Parameters
-    ----------
-    path : Path
-        The file; it need not be there yet.
-    from_start : bool
-        Whether the first call returns what the file holds now; by default that belongs to an earlier part of the run.
+    Unless ``from_start``, what it holds at the first call is skipped: it belongs to an earlier part of the run.
     """
 
     def __init__(self, path: Path, from_start: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Frozen arrays: a third kind beside shared and personal ones, for a backbone that stands still.
+"""Frozen arrays: a third kind beside shared and personal ones, for a backbone that does not train.
 
 A frozen array is no parameter and is not in the model's state dict: it becomes a buffer that is not persistent. So
 nothing that goes over the arrays of a model (what travels, what a client keeps, a twin, a memory, a penalty, the
@@ -21,21 +21,11 @@ _NAMES, _HASH = "frozen_names", "frozen_hash"
 
 
 def freeze(model: nn.Module, trains: Callable[[str], bool]) -> list[str]:
-    """Freeze the arrays of a model that do not train, in place.
+    """Freeze the arrays of a model that do not train, in place; return their names in the model's order.
 
-    Buffers follow the parameters of their module: the running statistics of a BatchNorm stand still with its weight.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The model.
-    trains : callable, str → bool
-        Says by name which parameters train. Of a module without parameters it is asked by the names of the buffers.
-
-    Returns
-    -------
-    list of str
-        Names of the frozen arrays, in the model's order.
+    ``trains`` tells by a parameter's name whether it trains. Buffers follow the parameters of their module: the running
+    statistics of a BatchNorm are frozen with its weight. For a module without parameters it is asked by the buffers'
+    names.
     """
     for prefix, module in list(model.named_modules()):
         path = f"{prefix}." if prefix else ""
@@ -66,7 +56,7 @@ def frozen_hash(model: nn.Module) -> str:
 
 
 def take_frozen(model: nn.Module, other: nn.Module) -> None:
-    """Give a model the very frozen arrays of another one with the same frozen names; they are held once."""
+    """Let a model use another one's frozen arrays of the same names, so that they are in memory once."""
     for name, array in frozen(other):
         prefix, _, short = name.rpartition(".")
         setattr(model.get_submodule(prefix), short, array)
@@ -74,7 +64,7 @@ def take_frozen(model: nn.Module, other: nn.Module) -> None:
 
 
 def copy_trained(module: nn.Module) -> nn.Module:
-    """Copy a module and its arrays but for the frozen ones, which the copy has in common with it."""
+    """Copy a module and its arrays, except frozen ones, which both then use."""
     return copy.deepcopy(module, {id(array): array for _, array in frozen(module)})
 
 
@@ -83,7 +73,7 @@ def has_weight(module: nn.Module) -> bool:
     return "weight" not in getattr(module, _NAMES, ())
 
 
-def stands_still(module: nn.Module) -> bool:
+def has_frozen_statistics(module: nn.Module) -> bool:
     """Return whether a module is a BatchNorm with frozen running statistics, which it uses in training, too."""
     return isinstance(module, _BatchNorm) and "running_mean" in getattr(module, _NAMES, ())
 

@@ -30,22 +30,12 @@ Shape = Tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """Names and shapes of the arrays in a flat vector, in their order.
+    """Names and shapes of the arrays in a flat vector, in their order."""
 
-    Parameters
-    ----------
-    entries : tuple of (name, shape)
-        One entry an array; names are unique.
-    sparse : mapping of str to float, optional
-        Arrays that travel sparse, and the magnitude from which their entries do; smaller ones arrive as 0. Follows from
-        the method and its settings, and is not sent.
-    frozen : str
-        Hash of the model's frozen arrays, which do not travel; empty if it has none.
-    """
-
-    entries: tuple[tuple[str, Shape], ...]
+    entries: tuple[tuple[str, Shape], ...]  # one (name, shape) an array; names are unique
+    # By name: the magnitude from which entries of a sparse array travel; smaller ones arrive as 0. It is not sent.
     sparse: Mapping[str, float] = field(default_factory=dict, compare=False)
-    frozen: str = ""
+    frozen: str = ""  # hash of the model's frozen arrays, which do not travel; empty if it has none
 
     @property
     def names(self) -> list[str]:
@@ -77,22 +67,7 @@ class Layout:
         return out
 
     def flatten(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Lay float arrays end to end.
-
-        Parameters
-        ----------
-        arrays : mapping of str to ndarray
-            Holds at least the layout's names.
-
-        Returns
-        -------
-        ndarray of float32, shape (size,)
-
-        Raises
-        ------
-        LayoutError
-            An array is missing or has another shape.
-        """
+        """Lay float arrays end to end: float32, shape (size,). A missing or misshapen one raises ``LayoutError``."""
         flat = np.empty(self.size, np.float32)
         for (name, shape), place in zip(self.entries, self.slices().values()):
             if name not in arrays:
@@ -103,13 +78,7 @@ class Layout:
         return flat
 
     def unflatten(self, flat: np.ndarray) -> dict[str, np.ndarray]:
-        """Cut a flat vector into its arrays (views of it).
-
-        Raises
-        ------
-        LayoutError
-            The vector has another length.
-        """
+        """Cut a flat vector into its arrays (views of it); another length raises ``LayoutError``."""
         if flat.shape != (self.size,):
             raise LayoutError(f"a vector of shape {flat.shape} arrived, expected ({self.size},)")
         return {name: flat[place].reshape(shape) for (name, shape), place in zip(self.entries, self.slices().values())}
@@ -117,15 +86,8 @@ class Layout:
     def pack(self, flat: np.ndarray, dtype: str) -> dict[str, np.ndarray]:
         """Return a flat vector as the arrays in which it travels.
 
-        Returns
-        -------
-        dict of str to ndarray
-            ``shared``, shape (entries that travel,); and if arrays are sparse ``shared-kept``, the packed bits.
-
-        Raises
-        ------
-        LayoutError
-            A value is too large for ``dtype``.
+        ``shared`` has the entries that travel; if arrays are sparse, ``shared-kept`` has the packed bits. A value too
+        large for ``dtype`` raises ``LayoutError``.
         """
         if not self.sparse:
             return {"shared": encode(flat, dtype)}
@@ -137,12 +99,10 @@ class Layout:
         return {"shared": encode(flat[travels], dtype), "shared-kept": np.packbits(travels[self._sparse_entries()])}
 
     def unpack(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the flat vector that :meth:`pack` made into ``arrays``; they come from the network.
+        """Return the flat vector that :meth:`pack` made into ``arrays``.
 
-        Raises
-        ------
-        LayoutError
-            An array is missing, or is not of the kind or size that it has to be.
+        They come from the network: one that is missing, or not of the kind or size that it must be, raises
+        ``LayoutError``.
         """
         names = ("shared", "shared-kept") if self.sparse else ("shared",)
         missing = [name for name in names if name not in arrays]
@@ -185,7 +145,7 @@ class Layout:
         if self.frozen != other.frozen:
             own, came = (f"the hash {found}" if found else "none" for found in (self.frozen, other.frozen))
             raise LayoutError(
-                f"the arrays that stand still differ: {came} arrived, expected {own}; are initial-weights (or the "
+                f"the frozen arrays differ: {came} arrived, expected {own}; are initial-weights (or the "
                 "model's folder) and the versions of the model's packages the same everywhere?"
             )
 
@@ -201,13 +161,7 @@ class Layout:
 
     @classmethod
     def from_text(cls, text: str) -> Layout:
-        """Read a layout that came from the network.
-
-        Raises
-        ------
-        LayoutError
-            The text is too long or is not a layout.
-        """
+        """Read a layout that came from the network; a text that is too long or is no layout raises ``LayoutError``."""
         if len(text) > MAX_LAYOUT_BYTES:
             raise LayoutError(f"a layout of {len(text)} characters arrived, at most {MAX_LAYOUT_BYTES} are allowed")
         try:
@@ -243,13 +197,7 @@ def _count(shape: Shape) -> int:
 
 
 def encode(flat: np.ndarray, dtype: str) -> np.ndarray:
-    """Return the vector in the type in which it travels; values that float16 cannot hold are an error.
-
-    Raises
-    ------
-    LayoutError
-        A value is too large for ``dtype``.
-    """
+    """Return the vector in the type in which it travels; a value that float16 cannot hold raises ``LayoutError``."""
     with np.errstate(over="ignore"):
         sent = np.asarray(flat, dtype=np.dtype(dtype))
     if dtype != "float32" and not np.isfinite(sent).all() and np.isfinite(flat).all():
@@ -263,13 +211,7 @@ def rounded(flat: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def decode(received: np.ndarray) -> np.ndarray:
-    """Return a received vector as float32.
-
-    Raises
-    ------
-    LayoutError
-        It is not a float vector.
-    """
+    """Return a received vector as float32; one that is not of floats raises ``LayoutError``."""
     if received.ndim != 1 or received.dtype.name not in DTYPES:
         raise LayoutError(f"a {received.ndim}-dimensional {received.dtype} array arrived, expected a float vector")
     return np.ascontiguousarray(received, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Client-level differential privacy of what is shared: bound a client's update, drown it in noise.
+"""Client-level differential privacy of what is shared: clip a client's update and add noise.
 
 McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models, ICLR 2018, for the flat
 clipping of a client's whole update. What it protects and what it does not: docs/privacy.md.
@@ -27,7 +27,7 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True)
 class PrivacySettings:
-    """Whether and how a client's update of the shared arrays is bounded and drowned in noise."""
+    """Whether and how a client's update of the shared arrays is clipped and gets noise."""
 
     dp_noise_multiplier: float = setting(
         0.0,
@@ -62,19 +62,7 @@ class PrivacySettings:
 
 
 def clipped(received: np.ndarray, trained: np.ndarray, norm: float) -> np.ndarray:
-    """Return trained − received, scaled down to an L2 norm of at most ``norm``.
-
-    Parameters
-    ----------
-    received, trained : ndarray, shape (values,)
-        All shared arrays before and after training.
-    norm : float
-        C.
-
-    Returns
-    -------
-    ndarray of float64, shape (values,)
-    """
+    """Return trained − received as float64, scaled down to an L2 norm of at most ``norm`` (C)."""
     update: np.ndarray = trained.astype(np.float64) - received
     length = float(np.sqrt(np.sum(np.square(update))))
     return update if length <= norm else update * (norm / length)
@@ -83,28 +71,14 @@ def clipped(received: np.ndarray, trained: np.ndarray, norm: float) -> np.ndarra
 def private_update(
     received: np.ndarray, trained: np.ndarray, settings: PrivacySettings, key: bytes, server_round: int, layout: Layout
 ) -> np.ndarray:
-    """Return what a client sends instead of its trained shared arrays.
+    """Return what a client sends instead of its trained shared arrays, float32 of the same shape.
 
-    Parameters
-    ----------
-    received, trained : ndarray of float32, shape (layout.size,)
-        The shared arrays before and after training; more values may follow them.
-    settings : PrivacySettings
-        With ``dp-where = "server"`` the update is only clipped here.
-    key : bytes
-        The client's secret.
-    server_round : int
-        The round.
-    layout : Layout
-        Says which values are variances.
-
-    Returns
-    -------
-    ndarray of float32, of the same shape
+    ``received`` and ``trained`` are flat, with ``layout.size`` values; more may follow. ``layout`` tells which are
+    variances. ``key`` is the client's secret. With ``dp-where = "server"`` the update is only clipped here.
     """
     update = clipped(received, trained, settings.dp_clip_norm)
     if settings.dp_where == "client":
-        # The same noise in a round that is repeated with the same outcome, whose message then says nothing new.
+        # A repeated round with the same outcome gets the same noise, so that its message reveals nothing new.
         context = b"%d/" % server_round + received.tobytes() + update.tobytes()
         update += settings.deviation * gaussian(key, context, len(update))
     return without_negative_variances(layout, (received + update).astype(np.float32))
@@ -120,26 +94,11 @@ def private_reply(
     server_round: int,
     layout: Layout,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return what a client sends instead of its shared arrays and of those that its method sends besides.
+    """Return what a client sends in place of ``trained`` and of ``besides``, the arrays that its method adds.
 
-    All of them are one vector to :func:`private_update`: one clip norm bounds them together.
-
-    Parameters
-    ----------
-    received, trained : ndarray of float32, shape (layout.size,)
-        The shared arrays before and after training.
-    starts : mapping of str to ndarray
-        From where the arrays of these names are bounded, of the same sizes; nothing of any client's data may be in
-        them. Others are bounded from 0.
-    besides : mapping of str to ndarray of float32, shape (values,)
-        What else would be sent.
-    settings, key, server_round, layout
-        As for :func:`private_update`.
-
-    Returns
-    -------
-    tuple of (ndarray of float32, dict of str to ndarray)
-        In place of ``trained`` and ``besides``.
+    All of them are one vector to :func:`private_update`: one clip norm bounds them together. ``starts`` has what arrays
+    of ``besides`` are bounded from, of the same sizes, without anything of a client's data; the others are bounded from
+    0.
     """
     origin = [starts[name] if name in starts else np.zeros_like(array) for name, array in besides.items()]
     start, end = np.concatenate([received, *origin]), np.concatenate([trained, *besides.values()])
@@ -149,20 +108,9 @@ def private_reply(
 
 
 def gaussian(key: bytes, context: bytes, size: int) -> np.ndarray:
-    """Return standard normal numbers that only the key's owner can tell, by Box and Muller from SHAKE-256.
+    """Return standard normal float64 numbers that only the key's owner can tell: Box–Muller from SHAKE-256.
 
-    Parameters
-    ----------
-    key : bytes
-        The secret.
-    context : bytes
-        Another context makes independent numbers.
-    size : int
-        How many.
-
-    Returns
-    -------
-    ndarray of float64, shape (size,)
+    Another ``context`` makes independent numbers.
     """
     pairs = (size + 1) // 2
     stream = hashlib.shake_256(key + hashlib.sha256(context).digest()).digest(16 * pairs)
@@ -182,23 +130,9 @@ def without_negative_variances(layout: Layout, vector: np.ndarray) -> np.ndarray
 
 
 def noise_key(settings: PrivacySettings, folder: Path, seed: int, *owner: int | str) -> bytes:
-    """Return the secret from which the noise is drawn: kept in ``folder``, or, if reproducible, made from the seed.
+    """Return the secret from which the noise is drawn: stored in ``folder``, or, if reproducible, made from the seed.
 
-    Parameters
-    ----------
-    settings : PrivacySettings
-        Says which.
-    folder : Path
-        Where the secret is kept for the run; only its owner can read it.
-    seed : int
-        The run's.
-    *owner : int or str
-        Whose it is.
-
-    Raises
-    ------
-    DamagedFile
-        The file is not as it was written.
+    The file is readable by its owner alone; one that is not as it was written raises ``DamagedFile``.
     """
     if settings.dp_reproducible:
         return generator(seed, "noise key", *owner).bytes(KEY_BYTES)
@@ -216,23 +150,9 @@ def noise_key(settings: PrivacySettings, folder: Path, seed: int, *owner: int | 
 
 
 def require_covered(settings: PrivacySettings, method: str, extras: Sequence[Extra], **switches: bool) -> None:
-    """Refuse what would leave a client past the noise.
+    """Raise ``ConfigError`` for whatever would leave a client past the noise.
 
-    Parameters
-    ----------
-    settings : PrivacySettings
-        Nothing is refused if they are off.
-    method : str
-        The method's name.
-    extras : sequence of Extra
-        What travels beside its shared vector. What clients send of that is no sum: they have to disturb it.
-    **switches : bool
-        Settings that make clients send more about their arrays, by name with underscores.
-
-    Raises
-    ------
-    ConfigError
-        Names what is not covered.
+    ``switches`` are settings, by name with underscores, that make clients send more about their arrays.
     """
     if not settings.on:
         return

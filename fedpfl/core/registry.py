@@ -6,14 +6,14 @@ import importlib
 import pkgutil
 from typing import Any, Callable, Iterator, Mapping, TypeVar
 
-from .errors import ConfigError, meant
+from .errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
 D = TypeVar("D")
 
 
 class Registry(Mapping[str, T]):
-    """What is registered under names of one kind, in the order of the names.
+    """What is registered under names of one kind.
 
     Each kind has a decorator that says what an entry is::
 
@@ -28,10 +28,12 @@ class Registry(Mapping[str, T]):
         What is named, as in the setting or argument that takes the name.
     package : str, optional
         A package whose files register themselves: all are imported when the registry is first read.
+    sort : bool
+        Whether entries are in the order of their names; otherwise in that of their registration.
     """
 
-    def __init__(self, kind: str, package: str = "") -> None:
-        self._kind, self._package = kind, package
+    def __init__(self, kind: str, package: str = "", sort: bool = True) -> None:
+        self._kind, self._package, self._sort = kind, package, sort
         self._entries: dict[str, T] = {}
 
     def add(self, name: str, entry: Callable[[Any], T]) -> Callable[[D], D]:
@@ -48,7 +50,7 @@ class Registry(Mapping[str, T]):
     def find(self, name: str) -> T:
         """Return an entry; a :class:`ConfigError` lists the names if there is none."""
         if name not in self:
-            raise ConfigError(self._kind, name, "must be one of " + ", ".join(self) + meant(name, self))
+            raise ConfigError(self._kind, name, "must be one of " + ", ".join(self) + did_you_mean(name, self))
         return self[name]
 
     def _load(self) -> dict[str, T]:
@@ -62,7 +64,7 @@ class Registry(Mapping[str, T]):
         return self._load()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._load()))
+        return iter(sorted(self._load()) if self._sort else self._load())
 
     def __len__(self) -> int:
         return len(self._load())

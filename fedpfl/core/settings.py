@@ -17,7 +17,7 @@ import re
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, Sequence, TypeVar, Union, cast
 
-from .errors import ConfigError, meant
+from .errors import ConfigError, did_you_mean
 
 # Settings that are places on the machine that uses them.
 PLACES = ("output-dir", "state-dir", "data-dir", "data", "division-file", "initial-weights")
@@ -45,7 +45,7 @@ class Limits:
         """Return what is allowed if ``value`` is not, else ``None``."""
         if self.choices is not None:
             allowed = value in self.choices() or any(fits(str(value)) for fits in self.open_to.values())
-            return None if allowed else "must be " + self.describe() + meant(value, self.choices())
+            return None if allowed else "must be " + self.describe() + did_you_mean(value, self.choices())
         if isinstance(value, (bool, str)):
             return None
         low = (self.above is None or value > self.above) and (self.minimum is None or value >= self.minimum)
@@ -121,21 +121,10 @@ def keys(cls: type[Any], prefix: str = "") -> list[str]:
 
 
 def parse(cls: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
-    """Build a settings object from a flat mapping of keys, checking every value.
+    """Build a settings object from a flat mapping of keys, checking every value; ``ConfigError`` for a wrong one.
 
-    Parameters
-    ----------
-    cls : type
-        A dataclass whose fields are made by :func:`setting`.
-    values : mapping
-        Flat keys and values. Keys of other classes are ignored; missing ones take their default.
-    prefix : str
-        Put before each key, with a dash: the name of the method whose settings these are.
-
-    Raises
-    ------
-    ConfigError
-        A value has the wrong type or lies outside its limits.
+    Keys of other classes are ignored, and missing ones take their default. ``prefix``, the method's name, stands before
+    each key, with a dash.
     """
     out: dict[str, Value] = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
@@ -163,20 +152,7 @@ def is_word(text: str) -> bool:
 
 
 def require_settings(key: str, value: str, cls: Any) -> None:
-    """Refuse a class of settings of the user's that :func:`parse` cannot work with.
-
-    Parameters
-    ----------
-    key, value : str
-        The setting that brought the class, for the error.
-    cls : object
-        What should be a dataclass of fields made by :func:`setting`.
-
-    Raises
-    ------
-    ConfigError
-        It is not.
-    """
+    """Raise ``ConfigError`` for a user's class of settings that :func:`parse` cannot work with."""
     name = getattr(cls, "__name__", repr(cls))
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         raise ConfigError(key, value, f"{name} must be a dataclass of settings: @dataclass(frozen=True)")

@@ -1,4 +1,4 @@
-"""Which arrays of a model travel and which stay: an object of its own, so that it can be inspected and tested."""
+"""Which arrays of a model travel and which stay, as an object that can be inspected and tested."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .errors import StateError
 from .frozen import frozen_hash
 from .layout import Layout, Shape
 
-# BatchNorm counts its batches in this buffer and, having a momentum, never reads it: it is neither shared nor kept.
+# BatchNorm counts its batches in this buffer and, having a momentum, never reads it: it is neither shared nor stored.
 UNUSED_BUFFER = "num_batches_tracked"
 # BatchNorm's other buffers: averages over samples, which no gradient moves.
 RUNNING_STATISTICS = ("running_mean", "running_var")
@@ -63,14 +63,10 @@ class Sharing:
         return {}
 
     def accept(self, attached: Mapping[str, np.ndarray]) -> None:
-        """Take note of what came beside a shared vector, in a message or in a checkpoint, before that is loaded.
+        """Take what came beside a shared vector, in a message or a checkpoint, before that vector is loaded.
 
-        A split that is finer than whole arrays may change with it, and with the split the layout.
-
-        Raises
-        ------
-        LayoutError
-            What came does not fit the model.
+        A split finer than whole arrays may change with it, and then the layout does. ``LayoutError`` if it does not
+        fit.
         """
 
     def get_shared(self) -> np.ndarray:
@@ -79,13 +75,7 @@ class Sharing:
 
     @torch.no_grad()
     def set_shared(self, flat: np.ndarray) -> None:
-        """Load a flat vector into the shared arrays.
-
-        Raises
-        ------
-        LayoutError
-            The vector has another length.
-        """
+        """Load a flat vector into the shared arrays; another length raises ``LayoutError``."""
         for name, array in self.layout.unflatten(flat).items():
             self._arrays[name].copy_(torch.from_numpy(array))
 
@@ -109,13 +99,7 @@ class Sharing:
 
     @torch.no_grad()
     def set_personal(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Load personal arrays.
-
-        Raises
-        ------
-        StateError
-            A name is missing or an array has another shape.
-        """
+        """Load personal arrays; one that is missing or of another shape raises ``StateError``."""
         for name in self.personal:
             target = self._arrays[name]
             target.copy_(torch.from_numpy(stored_array(arrays, name, [tuple(target.shape)])))
@@ -126,14 +110,9 @@ class Sharing:
 
 
 class Received(Mapping[str, Tensor]):
-    """Arrays of a vector as tensors, made when they are asked for.
+    """Arrays of a vector as tensors, made when they are asked for, in type, device and memory format of ``like``.
 
-    Parameters
-    ----------
-    arrays : mapping of str to ndarray
-        The arrays; nobody writes to them.
-    like : mapping of str to Tensor
-        Tensors of whose type, device and memory format the copies are.
+    Nobody writes to ``arrays``.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], like: Mapping[str, Tensor]) -> None:
@@ -161,7 +140,7 @@ def stored_array(arrays: Mapping[str, np.ndarray], name: str, shapes: Sequence[S
     if name not in arrays or tuple(arrays[name].shape) not in shapes:
         found = tuple(arrays[name].shape) if name in arrays else "nothing"
         raise StateError(f"personal array {name!r}: {found} was stored, {shapes[-1]} is expected")
-    # Not ascontiguousarray, which makes a vector of a number.
+    # Not ascontiguousarray, which turns a number into a vector.
     return np.asarray(arrays[name], order="C")
 
 

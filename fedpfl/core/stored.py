@@ -2,7 +2,7 @@
 
 The checksum is inside the file: renaming puts it and the content in their place at once. Other readers of the formats
 need not know of it. A safetensors file has it among its metadata, a TOML file in a comment above all lines, a JSON
-object as its first entry. Files of versions that wrote no checksum are taken as they are. No flipped bit, zeroed block
+object as its first entry. Files of versions that wrote no checksum are accepted unchecked. No flipped bit, zeroed block
 or cut makes a file look like one of those.
 """
 
@@ -44,7 +44,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 def packed_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
     """Return what :func:`write_arrays` writes."""
-    # What is written of an array are the bytes behind its pointer.
+    # An array is written as the bytes behind its pointer.
     plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     return save(plain, {_NAME: _digest(plain)})
 
@@ -52,12 +52,7 @@ def packed_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
 def read_arrays(path: Path) -> Stored:
     """Return the arrays of a safetensors file by name.
 
-    Raises
-    ------
-    DamagedFile
-        The file is not as it was written.
-    StateError
-        It is missing or cannot be read.
+    Raises ``DamagedFile`` if it is not as it was written, ``StateError`` if it is missing or unreadable.
     """
     try:
         path.open("rb").close()  # safetensors gives one reason for whatever keeps it from opening a file
@@ -93,15 +88,7 @@ def write_toml(path: Path, text: str) -> None:
 
 
 def read_toml(path: Path) -> str:
-    """Return the text of a TOML file without its checksum.
-
-    Raises
-    ------
-    DamagedFile
-        The file is not as it was written.
-    OSError
-        It is missing or cannot be read.
-    """
+    """Return the text of a TOML file without its checksum, which must fit it (``DamagedFile``)."""
     content = path.read_bytes()
     found = _FIRST_LINE.match(content)
     text = content[found.end() :] if found else content
@@ -120,12 +107,9 @@ def json_line(values: Mapping[str, Any]) -> str:
 
 
 def from_json_line(line: bytes, path: Path, first: str) -> Stored:
-    """Return the object of such a line, or of one that begins with ``first`` and has no checksum.
+    """Return the object of such a line, whose checksum must fit it (``DamagedFile``).
 
-    Raises
-    ------
-    DamagedFile
-        The line is not as it was written.
+    A line that begins with ``first`` has no checksum.
     """
     found = _FIRST_ENTRY.match(line)
     text = b"{" + line[found.end() :].rstrip(b"\n") if found else line
@@ -138,15 +122,7 @@ def from_json_line(line: bytes, path: Path, first: str) -> Stored:
 
 
 def read_json(path: Path) -> Stored:
-    """Return the object of a JSON file that carries no checksum.
-
-    Raises
-    ------
-    DamagedFile
-        The file does not hold one.
-    OSError
-        It is missing or cannot be read.
-    """
+    """Return the object of a JSON file that carries no checksum; ``DamagedFile`` if it holds none."""
     try:
         found = json.loads(path.read_bytes())
     except ValueError as error:

@@ -21,20 +21,10 @@ _KINDS = {"client": ("iu", "whole numbers"), "test": ("b", "bool")}
 
 
 def read_division(path: Path, samples: int) -> list[Share]:
-    """Return the shares that a file gives to clients 0, 1, ….
+    """Return the shares that a file gives to clients 0, 1, …, of ``samples``, the training and test set together.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    samples : int
-        Number of samples of the data set, training and test set together.
-
-    Raises
-    ------
-    DataError
-        The file is missing, damaged or not in this layout, is made for another number of samples, or leaves a client
-        without training or without test samples.
+    ``DataError`` if it is missing, damaged, in another layout or for another number of samples, or leaves a client
+    without training or test samples.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file")
@@ -63,13 +53,7 @@ def read_division(path: Path, samples: int) -> list[Share]:
 
 
 def division_arrays(shares: Sequence[Share], samples: int) -> dict[str, np.ndarray]:
-    """Return the arrays of a file.
-
-    Raises
-    ------
-    DataError
-        A sample belongs to several clients.
-    """
+    """Return the arrays of a file; ``DataError`` if a sample belongs to several clients."""
     mine = [np.concatenate(share) for share in shares]
     taken = np.concatenate(mine)
     if len(np.unique(taken)) < len(taken):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Callable, Hashable, NamedTuple, Sequence
 
 import numpy as np
 
-from ..core import parts
+from ..core import custom
 from ..core.errors import ConfigError, DataError
 from .dataset import Dataset
 from .datasets import entry, load_once, owners, read_own
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 CACHE_BYTES = 512 * 2**20
 # Labels that a remark names.
-MOST_NAMED = 10
+MAX_NAMED = 10
 # Features that are larger than this have not been brought to one scale.
 LARGE = 100.0
 
@@ -57,13 +57,7 @@ class Samples(NamedTuple):
 
 
 class SamplesCache:
-    """Keeps prepared samples up to a number of bytes; those not asked for the longest time go first.
-
-    Parameters
-    ----------
-    limit : int
-        The number of bytes; a set larger than it is never kept.
-    """
+    """Caches prepared samples up to ``limit`` bytes; the least recently used go first, a larger set never stays."""
 
     def __init__(self, limit: int = CACHE_BYTES) -> None:
         self.bytes_left = limit
@@ -87,28 +81,10 @@ class SamplesCache:
 
 
 class FederatedData:
-    """A data set divided among clients.
+    """A data set divided among ``num_clients`` clients; ``settings.num_clients`` is ignored, and ``seed`` decides all.
 
-    Parameters
-    ----------
-    settings : DataSettings
-        Which data, and how they are divided.
-    num_clients : int
-        Number of clients; ``settings.num_clients`` is not looked at.
-    seed : int
-        Everything random follows from it.
-    cache_bytes : int
-        Prepared samples are kept up to this many bytes; those not asked for the longest time go first.
-
-    Raises
-    ------
-    ConfigError, DataError
-        The data are missing or damaged, or cannot feed that many clients.
-
-    Attributes
-    ----------
-    remarks : list of str
-        What users should know of the data before round 1; nothing is said of data that lie on a device.
+    Prepared samples are cached up to ``cache_bytes``. ``remarks`` is what users should know of the data before round 1.
+    ``ConfigError`` or ``DataError`` tell if the data are missing or damaged, or cannot feed that many clients.
     """
 
     remarks: list[str]
@@ -136,28 +112,12 @@ class FederatedData:
         num_classes: int | None = None,
         cache_bytes: int = CACHE_BYTES,
     ) -> FederatedData:
-        """Return the data that lie on this device, as a federation of one client (number 0).
+        """Return the data that lie on this device, as a federation of one client (number 0), or raise ``DataError``.
 
-        Parameters
-        ----------
-        settings : DataSettings
-            What says how files are read, ``test_fraction``, ``min_samples`` and ``permute_labels`` are used.
-        path : str
-            Any of the user's own data, or news or plays; see :func:`fedpfl.data.datasets.read_own`. Its test set is
-            used if it has one; otherwise the samples are cut by ``test_fraction``.
-        client : int
-            The client's number in the federation: part of the seed of the cut, and of the label permutation.
-        seed : int
-            The run's seed.
-        num_classes : int, optional
-            Number of classes of the federation. Give it: a device may lack the highest classes.
-        cache_bytes : int
-            As above.
-
-        Raises
-        ------
-        DataError
-            The path is missing, damaged or not in the documented layout, or has too few samples.
+        ``path`` is any of the user's own data, or news or plays; see :func:`fedpfl.data.datasets.read_own`. Its test
+        set is used if it has one; otherwise ``test_fraction`` is cut off. ``client``, the number in the federation, is
+        part of the seed of that cut and of the label permutation. ``num_classes`` is the federation's: a device may
+        lack the highest ones.
         """
         place = Path(path).expanduser()
         data = _own_dataset(place, settings, num_classes)
@@ -273,13 +233,7 @@ class FederatedData:
         return self._labels(self._part(i, "train"), i)
 
     def train(self, i: int) -> Samples:
-        """Return the training samples of client ``i``, from the cache if they are still there.
-
-        Raises
-        ------
-        DataError
-            There is no client ``i``.
-        """
+        """Return the training samples of client ``i``, cached; ``DataError`` if there is no such client."""
         return self._prepared(i, "train")
 
     def validation(self, i: int) -> Samples:
@@ -293,12 +247,9 @@ class FederatedData:
     def arrays(self, i: int) -> dict[str, np.ndarray]:
         """Return the samples of client ``i`` as they were read, by the names of arrays in an npz file.
 
-        Returns
-        -------
-        dict of str to ndarray
-            ``x_train``, ``y_train`` (those for validation among them: a device sets the same ones aside), ``x_test``,
-            ``y_test``; ``classes`` where all clients tell the same classes apart,
-            ``vocabulary`` of texts. Labels are not permuted; the reader of the file does that.
+        ``x_train`` and ``y_train`` include those for validation: a device sets the same ones aside. ``classes`` is
+        there where all clients tell the same classes apart, ``vocabulary`` for texts. Labels are not permuted; the
+        file's reader does that.
         """
         found: dict[str, np.ndarray] = {}
         for part, positions in zip(("train", "test"), self.share(i)):
@@ -364,13 +315,7 @@ def scale(pixels: torch.Tensor) -> torch.Tensor:
 
 
 def default_clients(settings: DataSettings) -> int | None:
-    """Return how many clients natural data or a file of a division make; None where the data are divided.
-
-    Raises
-    ------
-    ConfigError, DataError
-        The data or the file are missing or damaged.
-    """
+    """Return how many clients natural data or a division file make; None where the data are divided."""
     if settings.division_file:
         return len(_shares_of_file(load_once(settings), settings))
     if settings.partitioner not in (AUTO, "natural"):
@@ -399,7 +344,7 @@ def _samples(data: Dataset) -> int:
 def _remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[str]:
     said = []
     if data.unnamed and data.missing and not settings.num_classes:
-        lacking = ", ".join(map(str, data.missing[:MOST_NAMED])) + (", …" if len(data.missing) > MOST_NAMED else "")
+        lacking = ", ".join(map(str, data.missing[:MAX_NAMED])) + (", …" if len(data.missing) > MAX_NAMED else "")
         said.append(f"{data.name}: no sample has label {lacking}: the models tell {data.num_classes} classes apart")
     if settings.partitioner == "natural" and data.client_train is not None and not settings.division_file:
         there = natural_clients(data.client_train, data.client_test, settings)
@@ -433,7 +378,7 @@ def _take(first: np.ndarray, second: np.ndarray | None, positions: np.ndarray) -
 
 
 def _own_dataset(place: Path, settings: DataSettings, num_classes: int | None) -> Dataset:
-    if parts.is_part("dataset", settings.dataset):
+    if custom.is_custom("dataset", settings.dataset):
         return load_once(replace(settings, data=str(place)))
     return read_own(place, settings, num_classes)
 
@@ -453,7 +398,7 @@ def _federated_data(settings: DataSettings, num_clients: int, seed: int, source:
 
 def _source(settings: DataSettings) -> Hashable:
     """Return what differs between two data sets of users that have one name: the function, or the arrays."""
-    return entry(settings.dataset)[1] if parts.is_part("dataset", settings.dataset) else None
+    return entry(settings.dataset)[1] if custom.is_custom("dataset", settings.dataset) else None
 
 
 def own_data(

@@ -1,7 +1,7 @@
 """Dividing a data set among clients.
 
-A partitioner gets the labels of a pool of samples and returns, for each client, the positions of its samples. A
-newcomer is one function::
+A partitioner gets the labels of a pool of samples and returns, for each client, the positions of its samples. To add
+one, write one function::
 
     @partitioner("my-way")
     def my_way(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> List[np.ndarray]:
@@ -22,7 +22,7 @@ import numpy as np
 from ..core.errors import ConfigError, DataError
 from ..core.rng import generator
 from .dataset import Dataset
-from .registry import AUTO, partitioner, partitioner_entry, partitioner_names
+from .registry import AUTO, PARTITIONERS, partitioner
 from .settings import DataSettings
 
 # Factorized-FL numbers the classes of client i with this seed + i (appendix B.1).
@@ -264,12 +264,7 @@ def _by_owner(owners: np.ndarray) -> list[np.ndarray]:
 def natural_clients(train: np.ndarray, test: np.ndarray | None, settings: DataSettings) -> int:
     """Return how many owners can be clients: those with at least ``min_samples`` samples.
 
-    Parameters
-    ----------
-    train, test : ndarray of int64
-        The owner of each sample; ``test`` counts with ``split = "mixed"``.
-    settings : DataSettings
-        ``split`` and ``min_samples`` are used.
+    ``train`` and ``test`` have the owner of each sample; ``test`` counts with ``split = "mixed"``.
     """
     counted = train if test is None or settings.split == "given" else np.concatenate([train, test])
     return sum(len(mine) >= settings.min_samples for mine in _by_owner(counted))
@@ -305,34 +300,12 @@ def domains(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> 
 
 
 def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -> list[Share]:
-    """Divide a data set among clients, each with training and test samples.
+    """Divide a data set among clients, each with training and test samples; the same seed makes the same shares.
 
-    Parameters
-    ----------
-    data : Dataset
-        What to divide.
-    settings : DataSettings
-        How; ``settings.num_clients`` is not looked at.
-    num_clients : int
-        Among how many clients.
-    seed : int
-        Same seed, same shares.
+    A share has the ascending positions of a client's training and test samples in the training set followed by the test
+    set; neither is empty. ``settings.num_clients`` is ignored. ``ConfigError`` if a setting does not fit this data set,
+    ``DataError`` if the data cannot feed that many clients.
 
-    Returns
-    -------
-    list of Share
-        For each client the positions of its training and of its test samples in the training set followed by the test
-        set, ascending. No client is without either.
-
-    Raises
-    ------
-    ConfigError
-        A setting does not fit this data set.
-    DataError
-        The data cannot feed that many clients.
-
-    Notes
-    -----
     With ``split = "mixed"`` the pool of all samples is divided and each share cut at random by ``test_fraction``
     (``dirichlet-client`` draws from a pool that is cut once for all clients, so that no client is tested with what
     another one learns from). With ``split = "given"`` the training set is divided, and of each class of the test set a
@@ -343,7 +316,7 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
     _check(data, settings, num_clients, seed)
     if data.has_targets:
         data = _as_one_class(data, settings)
-    chosen = partitioner_entry(settings.partitioner)
+    chosen = PARTITIONERS[settings.partitioner]
     given = settings.split == "given"
     y_test = data.y_test if data.y_test is not None else np.empty(0, np.int64)
     n_train, n = len(data.y_train), len(data.y_train) + len(y_test)
@@ -375,15 +348,7 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
 
 
 def chosen_partitioner(settings: DataSettings, owned: bool) -> DataSettings:
-    """Return the settings with a partitioner in the place of ``auto``.
-
-    Parameters
-    ----------
-    settings : DataSettings
-        As given.
-    owned : bool
-        Whether the data say whom a sample belongs to.
-    """
+    """Return the settings with ``auto`` replaced by a partitioner; ``owned``: the data say whom a sample belongs to."""
     if settings.partitioner != AUTO:
         return settings
     return replace(settings, partitioner="natural" if owned else "dirichlet")
@@ -400,14 +365,9 @@ def cut_share(positions: np.ndarray, settings: DataSettings, seed: int, client: 
 def cut_validation(
     positions: np.ndarray, settings: DataSettings, seed: int, client: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cut one client's training samples at random into those that it trains on and ``validation_fraction`` of them.
+    """Cut ``validation_fraction`` of a client's training samples off at random; return both parts, ascending.
 
-    One sample at least stays on either side; of a single one none is taken.
-
-    Returns
-    -------
-    tuple of ndarray
-        Ascending positions for training and for validation.
+    At least one sample stays on either side; of a single one none is taken.
     """
     n, share = len(positions), settings.validation_fraction
     count = min(max(int(n * share + 0.5), 1), n - 1) if share else 0
@@ -417,7 +377,7 @@ def cut_validation(
 
 def task_of(settings: DataSettings, client: int, num_clients: int) -> np.ndarray | None:
     """Return the classes that ``client`` has to tell apart, in its order; None where they are those of the data set."""
-    tasks = partitioner_entry(settings.partitioner).tasks
+    tasks = PARTITIONERS[settings.partitioner].tasks
     return None if tasks is None else np.array(tasks(client, num_clients), np.int64)
 
 
@@ -473,11 +433,11 @@ def _check(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -
         raise ConfigError("num-clients", num_clients, "must be at least 1")
     if seed < 0:
         raise ConfigError("seed", seed, "must be at least 0")
-    if settings.partitioner not in partitioner_names():
-        raise ConfigError("partitioner", settings.partitioner, "must be one of " + ", ".join(partitioner_names()))
+    if settings.partitioner not in PARTITIONERS:
+        raise ConfigError("partitioner", settings.partitioner, "must be one of " + ", ".join(PARTITIONERS))
     if settings.split == "given" and data.y_test is None:
         raise ConfigError("split", "given", f'{data.name} has no test set of its own, use "mixed"')
-    if settings.split == "given" and partitioner_entry(settings.partitioner).cuts:
+    if settings.split == "given" and PARTITIONERS[settings.partitioner].cuts:
         raise ConfigError("split", "given", f'must be "mixed" for partitioner = "{settings.partitioner}"')
 
 

@@ -18,38 +18,15 @@ GRID, AXIS = "#e6e6e6", "#c8c8c8"
 
 
 def partition_counts(data: FederatedData) -> np.ndarray:
-    """Count each client's training samples by class.
+    """Count each client's training samples by class: int64, shape (clients, classes).
 
-    Returns
-    -------
-    ndarray of int64, shape (clients, classes)
-        With ``permute-labels`` in each client's own numbering.
+    With ``permute-labels`` the classes are in each client's own numbering.
     """
     return np.stack([np.bincount(data.labels(i), minlength=data.num_classes) for i in range(data.num_clients)])
 
 
 def bubble_chart(counts: np.ndarray, path: str | Path, title: str = "") -> Path:
-    """Draw :func:`bubbles` into a file.
-
-    Parameters
-    ----------
-    counts : ndarray, shape (clients, classes)
-        From :func:`partition_counts`.
-    path : str or Path
-        The picture; its ending says which kind (``.png``, ``.svg``, ``.pdf``).
-    title : str
-        Written above.
-
-    Returns
-    -------
-    Path
-        The picture's path.
-
-    Raises
-    ------
-    ConfigError
-        The ending is none of these.
-    """
+    """Draw :func:`bubbles` into a ``.png``, ``.svg`` or ``.pdf`` file and return its path; else ``ConfigError``."""
     path = Path(path)
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ConfigError("path", str(path), "must end in .png, .svg or .pdf")
@@ -59,15 +36,7 @@ def bubble_chart(counts: np.ndarray, path: str | Path, title: str = "") -> Path:
 
 
 def bubbles(counts: np.ndarray, title: str = "") -> Figure:
-    """Draw classes against clients; the area of a bubble is the number of samples.
-
-    Parameters
-    ----------
-    counts : ndarray, shape (clients, classes)
-        From :func:`partition_counts`.
-    title : str
-        Written above.
-    """
+    """Draw classes against clients from counts, shape (clients, classes); a bubble's area is the number of samples."""
     from matplotlib.figure import Figure  # not pyplot, whose global state would keep the figure and pick a window
 
     clients, classes = counts.shape
@@ -135,12 +104,9 @@ def _round(value: float) -> int:
 
 
 def as_text(counts: np.ndarray) -> str:
-    """Return the counts as a plain table for terminals: one line for each client.
+    """Return the counts, shape (clients, classes), as a plain table for terminals: one line for each client.
 
-    Parameters
-    ----------
-    counts : ndarray, shape (clients, classes)
-        From :func:`partition_counts`. With more than 20 classes the table names each client's three largest instead.
+    With more than 20 classes it names each client's three largest instead.
     """
     clients, classes = counts.shape
     wide = classes > 20

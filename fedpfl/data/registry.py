@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, NamedTuple, Sequence
 
-from ..core import parts
+from ..core import custom
+from ..core.registry import Registry
 
 
 class DatasetInfo(NamedTuple):
@@ -26,7 +27,7 @@ class DatasetInfo(NamedTuple):
 
 # Makes a data set of the settings of the data.
 Loader = Callable[[Any], Any]
-_DATASETS: dict[str, tuple[DatasetInfo, Loader]] = {}
+DATASETS: Registry[tuple[DatasetInfo, Loader]] = Registry("data set", sort=False)
 
 
 def dataset(
@@ -56,30 +57,19 @@ def dataset(
     own : bool
         Whether it is read from where the setting ``data`` says.
     """
-
-    def register(loader: Loader) -> Loader:
-        if name in _DATASETS:
-            raise ValueError(f"a data set named {name!r} is already registered")
-        _DATASETS[name] = (DatasetInfo(name, description, size, classes, shape, source, download, owned, own), loader)
-        return loader
-
-    return register
+    info = DatasetInfo(name, description, size, classes, shape, source, download, owned, own)
+    return DATASETS.add(name, lambda loader: (info, loader))
 
 
 def dataset_names() -> list[str]:
     """Return the names of all data sets: those that read a user's own data first, those of installed packages last."""
-    ours = sorted(_DATASETS, key=lambda name: not _DATASETS[name][0].own)
-    return [*ours, *(name for name in parts.named("dataset") if name not in _DATASETS)]
-
-
-def built_in() -> dict[str, tuple[DatasetInfo, Loader]]:
-    """Return what is registered, by name."""
-    return _DATASETS
+    ours = sorted(DATASETS, key=lambda name: not DATASETS[name][0].own)
+    return [*ours, *(name for name in custom.entry_point_names("dataset") if name not in DATASETS)]
 
 
 def table() -> list[DatasetInfo]:
     """Return the description of every data set, in the order of :func:`dataset_names`."""
-    return [_DATASETS[name][0] for name in dataset_names()]
+    return [DATASETS[name][0] for name in dataset_names()]
 
 
 # Chooses among the partitioners by the data.
@@ -100,7 +90,7 @@ class PartitionerEntry(NamedTuple):
     tasks: Tasks | None
 
 
-_PARTITIONERS: dict[str, PartitionerEntry] = {}
+PARTITIONERS: Registry[PartitionerEntry] = Registry("partitioner", sort=False)
 
 
 def partitioner(
@@ -121,19 +111,4 @@ def partitioner(
         Says which classes each client has to tell apart, where these are not all classes of the data set. The client's
         labels are then their places in that list.
     """
-
-    def register(deal: Partitioner) -> Partitioner:
-        _PARTITIONERS[name] = PartitionerEntry(deal, draws, cuts, tasks)
-        return deal
-
-    return register
-
-
-def partitioner_names() -> list[str]:
-    """Return the names of all partitioners."""
-    return list(_PARTITIONERS)
-
-
-def partitioner_entry(name: str) -> PartitionerEntry:
-    """Return what is registered under a name of :func:`partitioner_names`."""
-    return _PARTITIONERS[name]
+    return PARTITIONERS.add(name, lambda deal: PartitionerEntry(deal, draws, cuts, tasks))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core import parts
+from ..core import custom
 from ..core.settings import Value, items, setting
-from .registry import AUTO, dataset_names, partitioner_names
+from .registry import AUTO, PARTITIONERS, dataset_names
 
 # Settings that only some partitioners, or one kind of split, look at. "auto" may be any of the first two.
 _OF_PARTITIONERS = {
@@ -49,7 +49,7 @@ class DataSettings:
         "Data set; `fedpfl datasets` lists them: `npz`, `image-folder`, `table`, `series`, `huggingface` and `clients` "
         "read your own.",
         choices=dataset_names,
-        open_to={parts.FORM: parts.is_reference},
+        open_to={custom.FORM: custom.is_reference},
     )
     data: str = setting(
         "",
@@ -111,7 +111,7 @@ class DataSettings:
         AUTO,
         "How the data are divided among the clients; auto is natural where the data say whom a sample belongs to, else "
         "dirichlet.",
-        choices=lambda: (AUTO, *partitioner_names()),
+        choices=lambda: (AUTO, *PARTITIONERS),
     )
     division_file: str = setting(
         "",

@@ -1,1 +1,1 @@
-"""A run: find the clients, agree on the task, run the rounds, record them; and the engine that plays clients here."""
+"""A run: find the clients, agree on the task, run the rounds, record them; and the local transport with its workers."""

@@ -43,7 +43,7 @@ def personalise(transport: Transport, config: Config) -> RunFolder:
         There is no such run, nobody is there to be asked, or nobody could answer.
     """
     folder = RunFolder.reopen(config)
-    with folder.alone():
+    with folder.exclusive():
         last, stored, remarks = folder.last_intact(config.run.state_dir)
         for remark in remarks:
             logger.log(WARNING, "fedpfl: %s", remark)

@@ -1,4 +1,4 @@
-"""What the clients learn together: those whose task differs from that of most others are left out by name."""
+"""The task that the clients agree on; those with another one than most are left out by name."""
 
 from __future__ import annotations
 
@@ -29,30 +29,14 @@ OTHER_DATA = "its data do not fit the others'"
 
 @dataclass(frozen=True)
 class Agreement:
-    """The task that clients have in common.
+    """The task that clients have in common."""
 
-    Attributes
-    ----------
-    model : nn.Module
-        What every client starts from, with the most classes that a client has.
-    sharing : Sharing
-        Which of its arrays travel.
-    descriptions : dict of int to Payload
-        How the clients that take part describe themselves.
-    input_shape : tuple of int
-        Of one sample.
-    classes : list of int
-        Each client's number of classes; an absent client counts as one with as many as most others have.
-    vocabulary : int
-        Different tokens of texts, else 0.
-    """
-
-    model: nn.Module
-    sharing: Sharing
-    descriptions: Descriptions
-    input_shape: tuple[int, ...]
-    classes: list[int]
-    vocabulary: int
+    model: nn.Module  # what every client starts from, with the most classes that a client has
+    sharing: Sharing  # which of its arrays travel
+    descriptions: Descriptions  # of the clients that take part, by themselves
+    input_shape: tuple[int, ...]  # of one sample
+    classes: list[int]  # each client's number; an absent client counts as one with as many as most others have
+    vocabulary: int  # different tokens of texts, else 0
 
     @property
     def division(self) -> int | None:
@@ -129,10 +113,10 @@ def leave_out_others(descriptions: Mapping[int, Payload], least: int) -> Descrip
     number of classes may differ between clients whose layouts are the same, where what depends on it is personal.
     """
     kept = dict(sorted(descriptions.items()))
-    kept = _without(kept, _others(kept, _inputs, OTHER_DATA), least)
+    kept = _without(kept, _outliers(kept, _inputs, OTHER_DATA), least)
     common = {client: description for client, description in kept.items() if "division" in description.config}
     why = "divides the data differently (another version of NumPy or of the data set?)"
-    kept = _without(kept, _others(common, _division, why), least)
+    kept = _without(kept, _outliers(common, _division, why), least)
     median = statistics.median(int(description.config["num-classes"]) for description in kept.values())
     many = {
         client: f"num-classes = {count}: more than {CLASSES_OVER_MEDIAN} times the median of all clients, {median:g}"
@@ -141,7 +125,7 @@ def leave_out_others(descriptions: Mapping[int, Payload], least: int) -> Descrip
     }
     kept = _without(kept, many, least)
     if len({description.config["layout"] for description in kept.values()}) > 1:
-        kept = _without(kept, _others(kept, _classes, OTHER_DATA), least)
+        kept = _without(kept, _outliers(kept, _classes, OTHER_DATA), least)
     return kept
 
 
@@ -150,7 +134,7 @@ def leave_out_false_classes(descriptions: Mapping[int, Payload], layout: Layout,
     if layout.to_text() in {description.config["layout"] for description in descriptions.values()}:
         return dict(descriptions)
     why = "its number of classes contradicts its layout"
-    return _without(descriptions, _others(dict(descriptions), _classes, why), least)
+    return _without(descriptions, _outliers(dict(descriptions), _classes, why), least)
 
 
 def leave_out_other_models(descriptions: Mapping[int, Payload], layout: Layout, least: int) -> Descriptions:
@@ -169,7 +153,7 @@ def leave_out_other_models(descriptions: Mapping[int, Payload], layout: Layout, 
         raise LayoutError(str(error)) from error
 
 
-def _others(descriptions: Descriptions, what: Callable[[Payload], Hashable], differs: str) -> dict[int, str]:
+def _outliers(descriptions: Descriptions, what: Callable[[Payload], Hashable], differs: str) -> dict[int, str]:
     """Return the clients that differ in something from most others, and how."""
     found = {client: what(description) for client, description in descriptions.items()}
     most = Counter(found.values()).most_common(1)[0][0] if found else None

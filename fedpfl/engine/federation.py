@@ -40,30 +40,23 @@ MOST_NAMED = 5
 def run_federation(
     transport: Transport, config: Config, listeners: Sequence[Listener] = (), remarks: Sequence[str] = ()
 ) -> RunFolder:
-    """Run a federation from the first message to the summary; or, with ``personalise``, what follows a run's end.
+    """Run a federation from the first message to the summary; with ``personalise``, do what follows a run's end.
 
-    Parameters
-    ----------
-    transport : Transport
-        The way to the clients.
-    config : Config
-        The run's settings.
-    listeners : sequence of Listener
-        Follow the run, after the package's own.
-    remarks : sequence of str
-        What a user should know before round 1, besides what the settings and the clients tell.
+    ``listeners`` follow the run after the package's own.
+
+    ``remarks`` are for users before round 1, besides what the settings and the clients tell.
     """
     if config.run.personalise != NOT:
         return personalise(transport, config)
     earlier = None if config.run.resume else RunFolder.continued(config)
     folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
-    with folder.alone():
+    with folder.exclusive():
         reason, following = "the run was interrupted", list[Listener]()
         try:
             following += [*trackers(config, folder), *listeners]
             _run(transport, config, folder, following, remarks, earlier)
             reason = ""
-        except Exception as error:  # of any kind: the folder tells that the run failed, and the error goes on
+        except Exception as error:  # of any kind: the folder records that the run failed, and the error is raised again
             reason = str(error) if isinstance(error, (FedpflError, OSError)) else f"{type(error).__name__}: {error}"
             folder.fail(reason)
             raise
@@ -115,8 +108,8 @@ def _run(
     if state is not None:
         loop.load_state(state)
     if config.run.resume:
-        folder.forget_after(finished)
-        folder.go_on(config)
+        folder.drop_after(finished)
+        folder.mark_resumed(config)
     # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
     if not folder.stalled(config.run.early_stop):
         loop.run(transport, first_round=finished + 1)
@@ -135,7 +128,7 @@ def _start(
     finished, about = 0, dict[str, Any]()
     state: Mapping[str, np.ndarray]
     if source is earlier:
-        with source.alone():
+        with source.exclusive():
             state, about, remarks = source.to_continue(config.run.state_dir)
     else:
         finished, state, remarks = source.last_intact(config.run.state_dir)

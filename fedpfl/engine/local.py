@@ -14,47 +14,33 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 from ..client.engine import Engine, engine_for
-from ..core import parts
+from ..core import custom
 from ..core.errors import FedpflError
 from ..core.federation import Client
 from ..core.files import private_folder
 from ..core.payload import Payload
 from ..core.settings import Value
 from ..setup.config import Config
-from .player import Failed, keep_freed_memory, play
 from .pool import Died, WorkerPool
 from .transport import Fail, Request, Transport
+from .worker import Failed, keep_freed_memory, run_client
 
-# Replies that may wait for their turn: of a thousand large models not all at once.
+# How many replies may wait for their turn, so that a thousand large models are never in memory together.
 WAITING_BYTES = 128 * 2**20
-# A client whose worker dies is asked again so often.
-MOST_REPEATS = 2
+# How often a client is asked again whose worker died.
+MAX_REPEATS = 2
 
 
 class LocalTransport(Transport):
     """Clients on this machine; a context manager that leaves no process behind.
 
-    Making it checks settings, data, their division and the model.
-
-    Parameters
-    ----------
-    config : Config
-        The run's settings, with the number of clients.
-    workers : int, optional
-        Worker processes; 0 plays all clients in this process. By default as many as there are cores (or clients that
-        share the GPUs), but no more than clients.
-    clients_per_gpu : int
-        Clients that share a GPU at the same time.
-    printed : callable, (int, str) → None, optional
-        Gets what a client prints in a worker; by default nobody does.
-    traces : Path, optional
-        Folder in which tracebacks of clients are kept.
-    start : {"fork", "spawn"}, optional
-        How workers are started; by default forked on Linux, unless a GPU is used.
+    Making it checks settings, data, their division and the model. ``workers`` is the number of processes; 0 runs all
+    clients in this process. By default there are as many as cores (or clients that share the GPUs), but no more than
+    clients. ``printed`` gets a client's number and what it prints in a worker. Tracebacks of clients go to the folder
+    ``traces``. Workers are forked on Linux unless a GPU is used, else spawned; ``start`` overrides that.
     """
 
     def __init__(
@@ -68,11 +54,11 @@ class LocalTransport(Transport):
     ) -> None:
         self._config, self._printed, self._traces = config, printed, traces
         gpu = config.training.device == "cuda"
-        self.workers = most_workers(config, clients_per_gpu) if workers is None else workers
+        self.workers = default_workers(config, clients_per_gpu) if workers is None else workers
         # A process that has used a GPU cannot be forked, and macOS's own libraries may not be used in a fork.
         self._fork = (start or ("fork" if sys.platform == "linux" and not gpu else "spawn")) == "fork"
         if self.workers and not self._fork:
-            parts.require_sendable(config.flat())
+            custom.require_sendable(config.flat())
         here = config
         if gpu and self.workers:  # this process only checks; the workers have engines of their own on the GPU
             here = replace(config, training=replace(config.training, device="cpu"))
@@ -85,10 +71,7 @@ class LocalTransport(Transport):
         """Begin; workers are started with the first requests."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the workers."""
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -108,24 +91,24 @@ class LocalTransport(Transport):
         return {client: self._engine.query(client, Payload()) for client in range(self._engine.num_clients)}
 
     def replies(self, requests: Sequence[Request], timeout: float, fail: Fail) -> Iterator[tuple[Client, Payload]]:
-        """Let the workers, or this process, play the clients; nobody is silent here, and so there is no time limit."""
-        answers = self._played_here(requests) if self.workers == 0 else self._played_by_workers(requests)
+        """Run the clients in the workers or in this process; all of them answer, so there is no time limit."""
+        answers = self._run_here(requests) if self.workers == 0 else self._run_by_workers(requests)
         for client, answer in answers:
             if isinstance(answer, Failed):
                 fail(client, answer.reason + self._kept(answer), answer.error)
             else:
                 yield client, answer
 
-    def _played_here(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
+    def _run_here(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
         for request in sorted(requests, key=lambda request: request.client.id):
             message = request.make()
-            answer = play(self._engine, request.kind, request.client.id, message)
+            answer = run_client(self._engine, request.kind, request.client.id, message)
             if isinstance(answer, Payload):
                 # The next client trains in the same model, of which these may be views.
                 answer.arrays = {name: array.copy() for name, array in answer.arrays.items()}
             yield request.client, answer
 
-    def _played_by_workers(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
+    def _run_by_workers(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
         if not requests:
             return
         if self._pool is None:
@@ -160,7 +143,7 @@ class LocalTransport(Transport):
                 if isinstance(found, Died):
                     client = found.client
                     repeats[client] = repeats.get(client, 0) + bool(found.how)
-                    if repeats[client] > MOST_REPEATS:
+                    if repeats[client] > MAX_REPEATS:
                         arrived[client] = Failed(client, f"its worker process {found.how}, {repeats[client]} times")
                         del made[client]
                     else:
@@ -177,7 +160,7 @@ class LocalTransport(Transport):
                 yield by_client[client][1].client, arrived.pop(client)
 
     def _window(self, kind: str) -> int:
-        """Return how many clients may be played, or have been, before the first of them has its turn."""
+        """Return how many clients may run, or have run, before the turn of the first of them."""
         least = 4 * self.workers
         if kind not in self._largest:
             return least
@@ -193,7 +176,7 @@ class LocalTransport(Transport):
         return partial(_engine_of_worker, self._config.flat(), number)
 
     def _kept(self, failed: Failed) -> str:
-        """Keep a traceback; return in which folder it is: the same for all clients with the same reason."""
+        """Store a traceback and return its folder, the same for all clients with the same reason."""
         if not failed.trace or self._traces is None:
             return ""
         path = self._traces / f"client-{failed.client:05d}.txt"
@@ -204,7 +187,7 @@ class LocalTransport(Transport):
         return ""
 
 
-def most_workers(config: Config, clients_per_gpu: int = 1) -> int:
+def default_workers(config: Config, clients_per_gpu: int = 1) -> int:
     """Return how many worker processes a run uses unless it is told: one for each core or share of a GPU, none idle."""
     if config.training.device == "cuda":
         import torch
@@ -221,7 +204,7 @@ def cores() -> int:
 
 
 def _engine(config: Config) -> Engine:
-    # As many threads in every worker, and in this process where it plays the clients: the bits depend on it.
+    # As many threads in every worker, and in this process where it runs the clients: the bits depend on it.
     threads = config.training.threads or 1
     return engine_for(
         replace(config, training=replace(config.training, threads=threads)), config.data.num_clients, "", 0

@@ -22,9 +22,9 @@ import numpy as np
 
 from ..client.engine import Engine
 from ..core.payload import Payload
-from .notes import ArrayHeader
-from .player import Answered, ArrayCache, Asked, Failed, Printed, receive_array, send_arrays, serve
+from .headers import ArrayHeader
 from .slots import Slot, Slots
+from .worker import Answered, ArrayCache, Asked, Failed, Printed, receive_array, send_arrays, serve
 
 # Linux gives a pipe 64 KiB unless asked for more: a reply then leaves a worker in one go, and it works on at once.
 PIPE_BYTES = 1 << 20
@@ -36,18 +36,10 @@ END_SECONDS = 2.0
 
 
 class Died(NamedTuple):
-    """A worker process has ended while it played a client, or before it came to it.
-
-    Attributes
-    ----------
-    client : int
-        Whom it played.
-    how : str
-        How it ended, in words; empty for a client that was only next.
-    """
+    """A worker process has ended while it ran a client, or before it came to it."""
 
     client: int
-    how: str
+    how: str  # in words; empty for a client that was only next
 
 
 @dataclass
@@ -58,8 +50,8 @@ class _Worker:
     requests: Connection
     replies: Connection
     slots: Slots
-    shelf: ArrayCache = field(default_factory=ArrayCache)
-    # Clients whose requests it has, the first of which it plays, and where each may leave its reply.
+    cache: ArrayCache = field(default_factory=ArrayCache)
+    # Clients whose requests it has (it runs the first), and where each may write its reply.
     asked: deque[tuple[int, Slot | None]] = field(default_factory=deque)
     fresh: bool = False
     since: float = 0.0
@@ -72,18 +64,10 @@ class _Worker:
 
 
 class WorkerPool:
-    """Worker processes, all of which can play every client.
+    """Worker processes, all of which can run every client.
 
-    Parameters
-    ----------
-    workers : int
-        How many.
-    make : callable, int → Engine
-        Makes the engine of the worker with a number from 0, in its process. With ``spawn`` it must be picklable.
-    fork : bool
-        Whether workers are forked from this process, and so have what it has loaded; otherwise they start from nothing.
-    printed : callable, (int, str) → None
-        Gets what a client has printed.
+    ``make`` makes the engine of worker 0, 1, … in its process; with spawn it must be picklable. With ``fork`` workers
+    have what this process has loaded; otherwise they start from nothing. ``printed`` gets what a client has printed.
     """
 
     def __init__(
@@ -104,37 +88,37 @@ class WorkerPool:
         return next(idle, next(ahead, None))
 
     def busy(self) -> bool:
-        """Return whether a client is being played."""
+        """Return whether a client is running."""
         return any(worker.asked for worker in self._workers)
 
     def forget(self) -> None:
-        """Let the workers drop the arrays that they hold: what comes next may be other numbers in the same arrays."""
+        """Have the workers drop their cached arrays: the same arrays may hold other numbers next."""
         for worker in self._workers:
-            worker.shelf.clear()
+            worker.cache.clear()
             worker.fresh = True
 
     def ask(self, number: int, client: int, kind: str, message: Payload) -> bool:
         """Hand a request to a worker; return False where that would have to wait until the worker is idle."""
         worker = self._workers[number]
-        # A shelf keeps its arrays alive, so that none of another identity can have theirs.
+        # A cache keeps its arrays alive, so that no other array can get their identity.
         listed = [
-            ArrayHeader(name, id(array), array.dtype.str, array.shape, id(array) not in worker.shelf)
+            ArrayHeader(name, id(array), array.dtype.str, array.shape, id(array) not in worker.cache)
             for name, array in message.arrays.items()
         ]
         slot = worker.slots.lend()
         asked = Asked(worker.fresh, client, kind, message.config, listed, slot)
         header = pickle.dumps(asked, pickle.HIGHEST_PROTOCOL)
-        if worker.asked and (len(header) > SMALL_HEADER or any(note.follows for note in listed)):
+        if worker.asked and (len(header) > SMALL_HEADER or any(item.follows for item in listed)):
             worker.slots.give_back(slot)
             return False
         worker.fresh = False
-        worker.shelf.take(listed, lambda note: message.arrays[note.name])
+        worker.cache.take(listed, lambda item: message.arrays[item.name])
         if not worker.asked:
             worker.since = time.perf_counter()
         worker.asked.append((client, slot))
-        with contextlib.suppress(OSError):  # it has died: the next look tells
+        with contextlib.suppress(OSError):  # it has died: the next call of look tells
             worker.requests.send_bytes(header)
-            send_arrays(worker.requests, [message.arrays[note.name] for note in listed if note.follows])
+            send_arrays(worker.requests, [message.arrays[item.name] for item in listed if item.follows])
         return True
 
     def look(self) -> Iterator[tuple[int, Payload] | Failed | Died]:
@@ -182,7 +166,7 @@ class WorkerPool:
         slot = worker.asked[0][1]
         if found.in_slot and slot is not None:
             return worker.slots.arrays(slot, found.arrays)
-        return {note.name: receive_array(worker.replies, note) for note in found.arrays}
+        return {item.name: receive_array(worker.replies, item) for item in found.arrays}
 
     def _start(self, number: int) -> _Worker:
         requests, to_worker = self._context.Pipe(duplex=False)
@@ -208,7 +192,7 @@ class WorkerPool:
         return _Worker(process, to_worker, from_worker, slots)
 
     def _replace(self, number: int) -> Iterator[Died]:
-        """Start another worker in the place of one that died; yield whom it played, and who waited behind it."""
+        """Replace a worker that died; yield the client that it ran and those that waited for it."""
         worker = self._workers[number]
         self._selector.unregister(worker.replies)
         worker.close()

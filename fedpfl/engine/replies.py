@@ -15,7 +15,10 @@ REQUIRED = {
     EVALUATE: ("personalised-correct", "personalised-loss-sum", "personalised-samples"),
 }
 # Models that a reply may have the scores of: all three numbers, or none.
-TESTED = ("trained", "personalised", "global", "validation")
+SCORES = {
+    name: frozenset(f"{name}-{part}" for part in ("correct", "samples", "loss-sum"))
+    for name in ("trained", "personalised", "global", "validation")
+}
 # Where tests do not count what is right: below 0 where the mean of the targets predicts better than the model.
 EXPLAINED = Bounds(float, -LARGEST, LARGEST, "the samples of the same test")
 
@@ -29,13 +32,13 @@ def problems(
     score it with any number of at most 1 for a value.
     """
     needed = set(required)
-    for name in TESTED:
-        needed |= _score(name) if _score(name) & metrics.keys() else set()
+    for score in SCORES.values():
+        needed |= score if score & metrics.keys() else set()
     found = {key: _problem(key, metrics.get(key), client, counted, several) for key in sorted(needed | metrics.keys())}
     wrong = {key: text for key, text in found.items() if text}
-    for name in TESTED:
+    for name, score in SCORES.items():
         correct, samples = metrics.get(f"{name}-correct"), metrics.get(f"{name}-samples")
-        if correct is not None and not _score(name) & wrong.keys() and correct > samples:
+        if correct is not None and not score & wrong.keys() and correct > samples:
             wrong[f"{name}-correct"] = f"{name}-correct = {correct:g}: must be at most {name}-samples = {samples:g}"
     return wrong
 
@@ -43,7 +46,7 @@ def problems(
 def leave_out(metrics: dict[str, Any], bad: Iterable[str]) -> None:
     """Remove numbers from a reply, and with one of a model's score the rest of that."""
     for key in bad:
-        for also in next((_score(name) for name in TESTED if key in _score(name)), {key}):
+        for also in next((score for score in SCORES.values() if key in score), {key}):
             metrics.pop(also, None)
 
 
@@ -55,7 +58,3 @@ def _problem(key: str, value: object, client: Client, counted: bool, several: bo
     elif key in ("trained-samples", "personalised-samples", "global-samples"):
         highest = client.test_samples * (MAX_CLASSES if several else 1)
     return problem(key, value, bounds, highest)
-
-
-def _score(name: str) -> set[str]:
-    return {f"{name}-{part}" for part in ("correct", "samples", "loss-sum")}

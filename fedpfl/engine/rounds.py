@@ -1,8 +1,7 @@
 """The loop over rounds: draw clients, send requests, check replies, hand them to the rule.
 
-How clients are reached is a transport's business. Replies go to the rule in client order, each as soon as its turn
-comes: a sum in a fixed order has the same bits, however the replies arrive. Each round ends with a state from which a
-run can go on.
+A transport reaches the clients. Replies go to the rule in client order, each as soon as its turn comes: a sum in a
+fixed order has the same bits, however the replies arrive. Each round ends with a state from which a run can be resumed.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from .transport import EVALUATE, TRAIN, Request, Transport, array_bytes, count_b
 logger = getLogger("flwr")
 
 # In rounds with tests, training waits no longer than leaves the tests this share of round-timeout.
-LEAST_FOR_TESTS = 0.25
-# Packed vectors that are kept because several clients get them: the latest.
+MIN_FOR_TESTS = 0.25
+# How many packed vectors are cached, because several clients get them.
 KEPT_PACKED = 16
 
 # What a request carries, by the identities of the arrays that it was made of.
@@ -49,24 +48,10 @@ class RoundFailed(FedpflError):
 class RoundLoop:
     """Runs the rounds.
 
-    Parameters
-    ----------
-    rule : Rule
-        Combines the replies of a round; its :attr:`~fedpfl.rules.rule.Rule.shared` is what clients start from.
-    settings : RunSettings
-        Rounds, share of clients, seed, time limits.
-    state_key : str
-        Key under which clients keep their personal state.
-    extras : Extras, optional
-        The arrays that travel besides the shared vector.
-    listeners : sequence of Listener
-        Called in this order.
-    counted : bool
-        Whether tests count correct predictions; otherwise they give a score.
-    several : bool
-        Whether a sample has several values that tests count.
-    continued : sequence of (str, int)
-        For each client key and round of the personal arrays that it has from a run that this one continues.
+    Clients start from ``rule.shared`` and store their personal state under ``state_key``. ``listeners`` are called in
+    this order. ``counted``: tests count correct predictions, otherwise they give a score. ``several``: a sample has
+    several values that tests count. ``continued``: for each client, key and round of the personal arrays that it has
+    from a run that this one continues.
     """
 
     def __init__(
@@ -122,11 +107,11 @@ class RoundLoop:
         begun = time.perf_counter()
         transport.begin_round()
         requests = self.train_requests(number)
-        limit = timeout * (1 - LEAST_FOR_TESTS) if self.settings.evaluates_in(number) else timeout
+        limit = timeout * (1 - MIN_FOR_TESTS) if self.settings.evaluates_in(number) else timeout
         self.combine(number, transport.replies(requests, limit, self._fail))
         trained = time.perf_counter()
         # The time that sending took is not taken from the tests.
-        rest = max(timeout - (trained - begun), timeout * LEAST_FOR_TESTS)
+        rest = max(timeout - (trained - begun), timeout * MIN_FOR_TESTS)
         self.collect_scores(transport.replies(self.test_requests(number), rest, self._fail))
         self.round.seconds_train = trained - begun
         self.round.seconds_evaluate = time.perf_counter() - trained

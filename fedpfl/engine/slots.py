@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .notes import ArrayHeader
+from .headers import ArrayHeader
 
 # Replies of a worker that wait for their turn, or that a rule keeps; those beyond go through the pipe.
-MOST_SLOTS = 8
+MAX_SLOTS = 8
 # Memory for all slots of a worker; replies of which it holds none go through the pipe, too.
-MOST_BYTES = 64 * 2**20
+MAX_BYTES = 64 * 2**20
 # Arrays begin at multiples of a cache line.
 LINE = 64
 
@@ -64,7 +64,7 @@ class Slots:
     def fit(self, listed: Sequence[ArrayHeader]) -> None:
         """Make slots that hold such arrays, if all that there are now are free."""
         size = -(-_places(listed)[1] // mmap.PAGESIZE) * mmap.PAGESIZE
-        count = min(MOST_SLOTS, MOST_BYTES // max(1, size))
+        count = min(MAX_SLOTS, MAX_BYTES // max(1, size))
         if self._file < 0 or size <= self._size or not count or len(self._free) < self._count:
             return
         os.ftruncate(self._file, count * size)
@@ -78,8 +78,8 @@ class Slots:
         weakref.finalize(memory, self._free.append, slot).atexit = False
         places, _ = _places(listed)
         return {
-            note.name: np.ndarray(note.shape, np.dtype(note.dtype), memoryview(memory), at)
-            for note, at in zip(listed, places, strict=True)
+            item.name: np.ndarray(item.shape, np.dtype(item.dtype), memoryview(memory), at)
+            for item, at in zip(listed, places, strict=True)
         }
 
     def close(self) -> None:
@@ -105,8 +105,8 @@ class Slots:
 def _places(listed: Sequence[ArrayHeader]) -> tuple[list[int], int]:
     """Return where each array begins in a slot, and the bytes that all need."""
     places, at = [], 0
-    for note in listed:
+    for item in listed:
         places.append(at)
-        count = int(np.prod(note.shape)) * np.dtype(note.dtype).itemsize
+        count = int(np.prod(item.shape)) * np.dtype(item.dtype).itemsize
         at += -(-count // LINE) * LINE
     return places, at

@@ -22,21 +22,11 @@ TRAIN, EVALUATE = "train", "evaluate"
 
 @dataclass(frozen=True)
 class Request:
-    """One message to a client, made when it is sent.
-
-    Attributes
-    ----------
-    client : Client
-        Who gets it.
-    kind : str
-        ``train`` or ``evaluate``.
-    make : callable, () → Payload
-        Makes the content. The transport may call it again, for a client that lost the message. Requests of which the
-        arrays are the same objects may share one copy on the way.
-    """
+    """One message to a client, made when it is sent."""
 
     client: Client
-    kind: str
+    kind: str  # train or evaluate
+    # Called again for a client that lost the message. Requests with the same array objects may share one copy.
     make: Callable[[], Payload]
 
 
@@ -60,21 +50,9 @@ class Transport(ABC):
     ) -> dict[int, Payload]:
         """Return how each client describes itself, by client: see :meth:`fedpfl.client.engine.Engine.query`.
 
-        Parameters
-        ----------
-        config : Config
-            The run's settings.
-        state_key : str
-            Key under which clients keep their arrays, and nodes their numbers and secrets.
-        identities : mapping of str to str, optional
-            What :meth:`identities` returned when the run began, for a run that goes on.
-        earlier : mapping, optional
-            The task of the run that this one continues: nodes have the numbers that they had in it.
-
-        Raises
-        ------
-        FedpflError
-            A client cannot take part, or not all of them are there.
+        Clients store their arrays, and nodes their numbers and secrets, under ``state_key``. ``identities`` is what
+        :meth:`identities` returned when a resumed run began. ``earlier`` is the task of a run that this one continues,
+        in which nodes had their numbers. ``FedpflError`` if a client cannot take part, or not all are there.
         """
 
     def identities(self) -> dict[str, str]:
@@ -88,14 +66,8 @@ class Transport(ABC):
     def replies(self, requests: Sequence[Request], timeout: float, fail: Fail) -> Iterator[tuple[Client, Payload]]:
         """Send requests, one a client, and yield the replies in client order, each as soon as its turn has come.
 
-        Parameters
-        ----------
-        requests : sequence of Request
-            In the order in which they should be worked on.
-        timeout : float
-            Seconds to wait for all of them, where a client may be silent for ever.
-        fail : callable
-            Is told of each client that has no reply, and why.
+        Requests are in the order in which they should be worked on. ``timeout`` is in seconds for all of them, where a
+        client may be silent for ever; ``fail`` is told of each client without a reply, and why.
         """
 
 

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from submitit import Job as QueuedJob
     from submitit.helpers import DelayedSubmission
 
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 # The queue knows that a job has ended before a network's file system shows its files.
 SILENT_SECONDS = 15.0
 # Runs in the queue at the same time, unless the user says how many.
 QUEUED = 100
 # How often a job that reaches its time limit is put into the queue again.
-MOST_TIMEOUTS = 20
+MAX_TIMEOUTS = 20
 # Seconds within which a run has to end when it is asked to. Slurm warns a job half a minute earlier before it kills it.
 END_SECONDS = 60
 WARNING_SECONDS = END_SECONDS + 30
@@ -115,7 +115,7 @@ class _Submitted:
         return self._ended
 
     def interrupt(self) -> bool:
-        """Leave the job where it is."""
+        """Leave the job in the queue."""
         return False
 
     def _result(self, stored: bool) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class _Submitted:
 
 @dataclass
 class Task:
-    """What a job does: it starts a run and waits for its end; submitit pickles it into the job's folder."""
+    """What a job does: start a run and wait for its end; submitit pickles it into the job's folder."""
 
     run: PlannedRun
     store: Store
@@ -160,14 +160,14 @@ class Task:
     def _wait(self, deadline: float) -> dict[str, Any] | None:
         assert self.active is not None
         while (outcome := self.active.outcome()) is None and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS / 10)
+            time.sleep(POLL_SECONDS / 10)
         if outcome is not None:
             self.store.note(self.run, outcome)
         return outcome
 
 
 def slurm(store: Store, options: Mapping[str, Any]) -> Cluster:
-    """Return what starts runs as jobs of the Slurm cluster to which this machine belongs.
+    """Return a :class:`Cluster` for the Slurm cluster to which this machine belongs.
 
     ``options`` are long options of ``sbatch``, with ``-`` or ``_``. Scripts and logs of the jobs are stored with the
     runs.
@@ -179,7 +179,7 @@ def slurm(store: Store, options: Mapping[str, Any]) -> Cluster:
     given = {**DEFAULTS, **_checked(options)}
     try:
         # One folder for all jobs, whose files begin with the job's number: it must be there when a job starts at once.
-        executor = submitit.SlurmExecutor(store.root / "jobs", max_num_timeout=MOST_TIMEOUTS)
+        executor = submitit.SlurmExecutor(store.root / "jobs", max_num_timeout=MAX_TIMEOUTS)
     except RuntimeError as error:
         raise FedpflError("there is no Slurm on this machine: srun is not among the commands") from error
     known = {key: value for key, value in given.items() if key in KNOWN}

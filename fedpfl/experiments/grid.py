@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from ..core import parts
+from ..core import custom
 from ..core.errors import ConfigError
 from ..core.files import Rounds, locked, private_folder
 from .store import PlannedRun, State, Store
 
-LOOK_SECONDS = 0.3
+POLL_SECONDS = 0.3
 
 
 class Watcher(Protocol):
@@ -66,7 +66,7 @@ class Grid:
     ) -> None:
         self.runs = unique(runs)
         self._store, self._start = store, start or Process
-        self._pause = LOOK_SECONDS if look_seconds is None else look_seconds
+        self._pause = POLL_SECONDS if look_seconds is None else look_seconds
 
     def run(self, watcher: Watcher, jobs: int = 1, discard_models: bool = False) -> dict[str, State]:
         """Run what is not finished, ``jobs`` runs at a time, and return the state of each run by name.
@@ -87,7 +87,7 @@ class Grid:
             while waiting or active:
                 for place in sorted(set(range(jobs)) - set(active))[: len(waiting)]:
                     run = waiting.popleft()
-                    if one := self._started(run, shares[place], watcher):
+                    if one := self._start_run(run, shares[place], watcher):
                         active[place] = one
                     elif self._store.state(run) is State.FINISHED:
                         watcher.ended(run, "")
@@ -95,7 +95,7 @@ class Grid:
                         waiting.append(run)
                 time.sleep(self._pause)
                 for place, one in list(active.items()):
-                    if self._look(one, watcher, discard_models):
+                    if self._check(one, watcher, discard_models):
                         del active[place]
         finally:
             ending = [one for one in active.values() if one.job.interrupt()]
@@ -108,7 +108,7 @@ class Grid:
                 one.lock.close()
         return {run.name: self._store.state(run) for run in self.runs}
 
-    def _started(self, run: PlannedRun, share: Resources, watcher: Watcher) -> _ActiveRun | None:
+    def _start_run(self, run: PlannedRun, share: Resources, watcher: Watcher) -> _ActiveRun | None:
         """Start a run; None if another grid runs it now or has finished it."""
         cell = self._store.cell(run)
         private_folder(cell)
@@ -123,7 +123,7 @@ class Grid:
         rounds = Rounds(self._store.folder(run).path / "metrics.jsonl")
         return _ActiveRun(run, self._start(run, self._store, share), lock, rounds)
 
-    def _look(self, one: _ActiveRun, watcher: Watcher, discard_models: bool) -> bool:
+    def _check(self, one: _ActiveRun, watcher: Watcher, discard_models: bool) -> bool:
         """Show what is new, and return whether the run has ended."""
         outcome = one.job.outcome()
         for line in one.rounds.new():
@@ -160,14 +160,14 @@ class Process:
         self._trained, self._interrupted = store.trained(run), False
         self._ended: dict[str, Any] | None = None
         self._commands = self._steps()
-        self._child = self._started(next(self._commands))
+        self._child = self._spawn(next(self._commands))
 
     def outcome(self) -> dict[str, Any] | None:
         """Return how the last command ended, once all have."""
         if self._ended is None and (code := self._child.poll()) is not None:
             command = next(self._commands, None) if code == 0 else None
             if command and not self._interrupted:
-                self._child = self._started(command)
+                self._child = self._spawn(command)
             else:
                 self._ended = self._result(code, complete=code == 0 and command is None)
                 self._log.close()
@@ -181,7 +181,7 @@ class Process:
         return True
 
     def _steps(self) -> Iterator[list[str]]:
-        """Yield the commands; each is followed by what puts its result in place, if it succeeds."""
+        """Yield the commands; what follows each one puts its result in place, if it succeeds."""
         run, store = self._run, self._store
         folder = store.folder(run)
         if run.generate and not (place := store.generated(run.generate)).is_dir():
@@ -213,9 +213,9 @@ class Process:
         pin = f"import os; os.sched_setaffinity(0, {list(cores)}); " if cores else ""
         return [sys.executable, "-P", "-c", f"{pin}from fedpfl.cli import main; main()", *arguments]
 
-    def _started(self, command: list[str]) -> subprocess.Popen[bytes]:
-        custom = any(parts.is_reference(str(self._run.settings[kind])) for kind in parts.GROUPS)
-        folder = (parts.folder() if custom else None) or self._store.root  # where custom code is found
+    def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
+        is_custom = any(custom.is_reference(str(self._run.settings[kind])) for kind in custom.GROUPS)
+        folder = (custom.folder() if is_custom else None) or self._store.root  # where custom code is found
         with self._answer.open("wb") as out:
             return subprocess.Popen(
                 command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=self._log, start_new_session=True

@@ -20,22 +20,11 @@ Place = tuple[str, str]  # row and column
 
 
 class Measured:
-    """The runs of an experiment at a scale, and what they recorded.
+    """The runs of an experiment at a scale, and what they recorded; ``seeds`` and ``more`` override scale and file.
 
-    ``seeds`` and ``more`` win over the scale's seeds and the file's settings.
-
-    Attributes
-    ----------
-    at : Scale
-        The scale.
-    cells : dict of (str, str) to Cell
-        By row and column; with the chosen settings, once there are any.
-    trials : dict of (str, str) to list of (dict, PlannedRun)
-        The settings among which a cell's are chosen, and the run that tries them.
-    chosen : dict of (str, str) to dict
-        The chosen settings, for the cells of which all trials have ended.
-    runs : dict of (str, str, int) to PlannedRun
-        By row, column and seed; without those of a cell for which nothing is chosen yet.
+    ``cells`` are by row and column, with the chosen settings once there are any. ``trials`` have the settings among
+    which a cell's are chosen, each with the run that tries them; ``chosen`` those of the cells whose trials have all
+    ended. ``runs`` are by row, column and seed, without those of a cell for which nothing is chosen yet.
     """
 
     def __init__(

@@ -21,30 +21,14 @@ POOLS: dict[str, Callable[[Sequence[float]], float]] = {"average": statistics.fm
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of a run.
+    """A number of a run that tables show."""
 
-    Attributes
-    ----------
-    heading : str
-        What it is, with its unit.
-    value : callable
-        Returns the number of a history; None where the run has none.
-    share : bool
-        Whether it is an accuracy between 0 and 1, which is written as a percentage or a fraction.
-    digits : int
-        Decimal places of a number that is no share.
-    pool : callable
-        Makes one number of those of several columns.
-    short : str
-        A shorter heading for rankings.
-    """
-
-    heading: str
-    value: Callable[[History], float | None]
-    share: bool = False
-    digits: int = 2
-    pool: Callable[[Sequence[float]], float] = statistics.fmean
-    short: str = ""
+    heading: str  # what it is, with its unit
+    value: Callable[[History], float | None]  # None where the run has none
+    share: bool = False  # an accuracy between 0 and 1, written as a percentage or a fraction
+    digits: int = 2  # decimal places of a number that is no share
+    pool: Callable[[Sequence[float]], float] = statistics.fmean  # makes one number of those of several columns
+    short: str = ""  # a shorter heading for rankings
 
     @property
     def title(self) -> str:

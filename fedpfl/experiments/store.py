@@ -1,4 +1,4 @@
-"""Where the runs of grids are stored, each under a name that follows from its settings: equal runs are run once.
+"""Where the runs of grids are stored, under names that follow from their settings: equal runs are run once.
 
 ::
 
@@ -26,7 +26,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from ..core import parts
+from ..core import custom
 from ..core.errors import ConfigError, StateError
 from ..core.files import private_folder, write_atomically
 from ..core.settings import absolute_places, items
@@ -56,7 +56,7 @@ ADDED_LATER = frozenset({
 
 
 class State(Enum):
-    """How far a run is."""
+    """The state of a run."""
 
     MISSING = "missing"
     INTERRUPTED = "interrupted"
@@ -66,27 +66,13 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run of a grid.
+    """A run of a grid, not started yet."""
 
-    Attributes
-    ----------
-    name : str
-        Method, data set and a hash of the settings.
-    settings : dict
-        All settings but the places, checked.
-    rounds : int
-        Number of rounds.
-    modes : tuple of str
-        Modes of ``fedpfl personalise`` to measure after it.
-    generate : tuple of str
-        Script and arguments that make its data first; empty: none.
-    """
-
-    name: str
-    settings: Mapping[str, Any]
+    name: str  # method, data set and a hash of the settings
+    settings: Mapping[str, Any]  # all but the places, checked
     rounds: int
-    modes: tuple[str, ...] = ()
-    generate: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()  # of fedpfl new-clients to measure after it
+    generate: tuple[str, ...] = ()  # script and arguments that make its data first; empty: none
 
 
 def plan(
@@ -110,11 +96,11 @@ def plan(
     defaults = {key: default for _, part, prefix in sections() for key, default in items(part(), prefix)}
     same = {key for key in ADDED_LATER & named.keys() if named[key] == defaults[key]}
     counted = {key: value for key, value in sorted(named.items()) if key not in NOT_IDENTIFYING | same}
-    if code := parts.fingerprint(flat):
-        counted["parts"] = code  # another run once the user's own code is another
+    if code := custom.fingerprint(flat):
+        counted["parts"] = code  # other custom code makes another run
     digest = hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:12]
     modes = sorted({mode for name in measured if (mode := metrics.mode_of(name)) is not None})
-    name = f"{parts.short(str(flat['method']))}-{parts.short(str(flat['dataset']))}-{digest}"
+    name = f"{custom.short_name(str(flat['method']))}-{custom.short_name(str(flat['dataset']))}-{digest}"
     return PlannedRun(name, flat, config.run.num_server_rounds, tuple(modes), generate)
 
 
@@ -148,7 +134,7 @@ class Store:
         return self.root / "generated" / hashlib.sha256(json.dumps(words).encode()).hexdigest()[:12]
 
     def state(self, run: PlannedRun) -> State:
-        """Return how far a run is, from its files alone."""
+        """Return the state of a run, from its files alone."""
         folder = self.folder(run)
         measured = all(self.measured(run, mode).is_file() for mode in run.modes)
         if self.trained(run) and measured:
@@ -170,16 +156,16 @@ class Store:
         return metrics.measure(metric, self.folder(run), self.cell(run), clients)
 
     def measured(self, run: PlannedRun, mode: str) -> Path:
-        """Return the file of what ``fedpfl personalise`` said in a mode."""
+        """Return the file with the result of ``fedpfl personalise`` in a mode."""
         return self.cell(run) / f"{metrics.NEW_CLIENTS}-{mode}.json"
 
     def reason(self, run: PlannedRun) -> str:
-        """Return why the last try of a run failed; empty if it did not."""
+        """Return why the last attempt of a run failed; empty if it did not."""
         outcome = self.outcome(run)
         return "" if outcome.get("status") == "interrupted" else str(outcome.get("error") or "")
 
     def outcome(self, run: PlannedRun) -> Mapping[str, Any]:
-        """Return what was noted of the last try of a run; empty if nothing was."""
+        """Return the recorded outcome of a run's last attempt; empty if there is none."""
         path = self.cell(run) / "outcome.json"
         return read_json(path) if path.is_file() else {}
 
@@ -192,7 +178,7 @@ class Store:
         """
         folder, cell = self.folder(run), self.cell(run)
         private_folder(cell)
-        with suppress(StateError), folder.alone() if folder.path.is_dir() else nullcontext():
+        with suppress(StateError), folder.exclusive() if folder.path.is_dir() else nullcontext():
             self._make_ready(run)
         places = {"output-dir": str(folder.path.parent), "state-dir": str(self.root / "state")}
         values = {**run.settings, **places, "run-name": run.name, "resume": False}
@@ -212,7 +198,7 @@ class Store:
             self.note(run, {"status": "interrupted", "error": "interrupted", "trained": False})
 
     def note(self, run: PlannedRun, outcome: Mapping[str, Any]) -> None:
-        """Keep the outcome of a try."""
+        """Store the outcome of an attempt."""
         write_atomically(self.cell(run) / "outcome.json", (json.dumps(outcome) + "\n").encode())
 
     def discard_models(self, run: PlannedRun) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core import parts
+from ..core import custom
 from ..core.errors import ConfigError, printable
 from ..core.files import private_folder, write_atomically
 from ..core.rng import generator
@@ -33,23 +33,13 @@ RANGES = "key=log:LOW:HIGH, key=uniform:LOW:HIGH, key=int:LOW:HIGH or key=choice
 
 
 class SweepPlan:
-    """Points in the space of settings, each run with every seed.
+    """Points in the space of settings, each run with the seeds 1 … ``seeds``.
 
-    Parameters
-    ----------
-    base : mapping
-        Settings that all runs share.
-    grid : sequence of str, or mapping of str to sequence
-        Such as ``learning-rate=0.01,0.05``, or the values by key: every value with every value of the other keys.
-    random : sequence of str
-        Such as ``fedprox-mu=log:0.001:1``: drawn for each sample; ``log``, ``uniform``, ``int`` and ``choice``.
-    samples : int
-        How often they are drawn for each point of the grid. The first samples do not depend on how many there are.
-    seeds : int
-        Each point is run with seeds 1 … n.
-    select : str
-        ``test`` orders runs and points by the best accuracy on test samples, which flatters the first of them.
-        ``validation`` orders them by the samples that ``validation-fraction`` sets aside.
+    ``grid`` is like ``learning-rate=0.01,0.05``, or the values by key: every value with every value of the other keys.
+    ``random`` is like ``fedprox-mu=log:0.001:1`` (``log``, ``uniform``, ``int``, ``choice``), drawn ``samples`` times
+    for each point of the grid; the first samples do not depend on how many there are. ``select`` orders runs by the
+    best accuracy: ``test`` flatters the first of them, ``validation`` uses the samples that ``validation-fraction``
+    sets aside.
     """
 
     def __init__(
@@ -79,7 +69,7 @@ class SweepPlan:
         # All methods are found before it is asked whose setting a key is.
         self.methods = sorted({_method(point, base) for point in points})
         self.points: list[dict[str, Any]] = []
-        for point in (_of_its_method(point, base) for point in points):
+        for point in (_own_settings(point, base) for point in points):
             if point not in self.points:
                 self.points.append(point)
         known = owners()
@@ -112,7 +102,7 @@ class SweepPlan:
         each = self._lines(
             store,
             [
-                (point, [run], [run.settings["seed"]], [*_told([run], errors), states[run.name].value, run.name])
+                (point, [run], [run.settings["seed"]], [*_error_cells([run], errors), states[run.name].value, run.name])
                 for point, run in pairs
             ],
         )
@@ -126,7 +116,10 @@ class SweepPlan:
             points = zip(self.points, self._runs, done, strict=True)
             lines = self._lines(
                 store,
-                [(point, runs, [], [*_told(runs, errors), f"{count}/{len(runs)}"]) for point, runs, count in points],
+                [
+                    (point, runs, [], [*_error_cells(runs, errors), f"{count}/{len(runs)}"])
+                    for point, runs, count in points
+                ],
             )
             note = f"Mean ± standard deviation over {len(self.seeds)} seeds. {NO_NUMBER} {self._order()}"
             found.append(
@@ -150,23 +143,23 @@ class SweepPlan:
             return "Ordered by the samples for validation; test samples had no part in it."
         return "Ordered by the test samples, so the first line's number is too good to report (--select validation)."
 
-    def require_own(self, folder: Path, name: str) -> None:
+    def require_same_sweep(self, folder: Path, name: str) -> None:
         """Raise :class:`ConfigError` if the folder has tables of runs that are not in this sweep."""
         if not (folder / "table.md").is_file():
             return
-        before = set(noted_runs(folder)) if (folder / RUNS).is_file() else None
+        before = set(read_run_names(folder)) if (folder / RUNS).is_file() else None
         if before is None:
             raise ConfigError("name", name, f"{folder} has tables of which runs is not known; give another name")
         if before - {run.name for run in self.runs}:
             raise ConfigError("name", name, f"{folder} has the tables of another sweep; give another name")
 
-    def note_runs(self, folder: Path) -> None:
+    def write_run_names(self, folder: Path) -> None:
         """Write the names of the runs into the folder of the tables."""
         private_folder(folder)
         write_atomically(folder / RUNS, "".join(f"{run.name}\n" for run in self.runs).encode())
 
 
-def noted_runs(folder: Path) -> list[str]:
+def read_run_names(folder: Path) -> list[str]:
     """Return the names of the runs whose tables lie in a folder, in the sweep's order."""
     return (folder / RUNS).read_text(encoding="utf-8").split()
 
@@ -181,7 +174,7 @@ def sweep_runs(store: Store, name: str) -> list[RunFolder]:
     if name not in sweep_names(store):
         known = ", ".join(sweep_names(store)) or "none"
         raise ConfigError("sweep", name, f"there is no such sweep in {store.root}; there are: {known}")
-    return [RunFolder(store.root / "runs" / run) for run in noted_runs(store.tables(SWEEPS, name))]
+    return [RunFolder(store.root / "runs" / run) for run in read_run_names(store.tables(SWEEPS, name))]
 
 
 def _method(point: Mapping[str, Any], base: Mapping[str, Any]) -> str:
@@ -189,8 +182,8 @@ def _method(point: Mapping[str, Any], base: Mapping[str, Any]) -> str:
     return find(str({**base, **point}.get("method", RunSettings.method))).name
 
 
-def _of_its_method(point: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a point without settings of other methods: two points that differ only in these are one."""
+def _own_settings(point: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a point without settings of other methods; points that differ only in these are one."""
     own, known = _method(point, base), owners()
     return {key: value for key, value in point.items() if known.get(key, own) == own}
 
@@ -200,14 +193,14 @@ def _spread(name: str, runs: Sequence[PlannedRun], store: Store) -> Spread | Non
     return metrics.find(name).spread([value for value in values if value is not None])
 
 
-def _told(runs: Sequence[PlannedRun], errors: Mapping[str, str]) -> list[Cell]:
-    """Return the cell that tells why the first run that failed did; no cell where none of a sweep failed."""
+def _error_cells(runs: Sequence[PlannedRun], errors: Mapping[str, str]) -> list[Cell]:
+    """Return a cell with the reason of the first failed run; no cell if no run of the sweep failed."""
     return [next((errors[run.name] for run in runs if run.name in errors), None)] if errors else []
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, str) and value.startswith(f"{parts.PYTHON}:"):
-        return parts.short(value)
+    if isinstance(value, str) and value.startswith(f"{custom.PYTHON}:"):
+        return custom.short_name(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

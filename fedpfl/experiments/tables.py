@@ -34,7 +34,7 @@ def tables(measured: Measured) -> list[Table]:
 def _table(measured: Measured, metric: str) -> Table:
     experiment, at = measured.experiment, measured.at
     published = metric in experiment.paper_values
-    kinds = [f"{measured.scale} scale", *["published"] * published]  # nobody shall take one for the other
+    kinds = [f"{measured.scale} scale", *["published"] * published]  # so that nobody confuses them
     heads = [f"{column} ({kind})" for column in at.columns for kind in kinds]
     rows: list[list[TableCell]] = []
     for row in at.rows:
@@ -97,7 +97,7 @@ def _ranking(measured: Measured, ranking: Ranking, column: str) -> RankedColumn:
         chosen = measured.chosen.get((row, column))
         cells = [row, *numbers, *([in_words(chosen) if chosen else None] if measured.trials else [])]
         if compared:
-            over = None if row == ranking.baseline else _over(measured, first, row, ranking.baseline, column)
+            over = None if row == ranking.baseline else _difference(measured, first, row, ranking.baseline, column)
             cells.insert(2, over)
             if over and over.mean < 0:
                 below.append(row)
@@ -113,18 +113,20 @@ def _ranking(measured: Measured, ranking: Ranking, column: str) -> RankedColumn:
     rows = [cells for _, cells in lines]
     title = f"{experiment.title}: {column} ({measured.scale} scale)"
     table = Table(title, heads, rows, digits=1, note=" ".join([*protocol, *remarks]))  # many columns, few seeds
-    figure = _drawn(measured, ranking, column, title, [str(cells[0]) for cells in rows])
+    figure = _ranking_figure(measured, ranking, column, title, [str(cells[0]) for cells in rows])
     return RankedColumn(column, table, figure, protocol, remarks)
 
 
-def _over(measured: Measured, metric: str, row: str, baseline: str, column: str) -> Spread | None:
+def _difference(measured: Measured, metric: str, row: str, baseline: str, column: str) -> Spread | None:
     """Return by how much a row is above the baseline, in points; each seed by itself, as both have the same data."""
     pairs = [[measured.value(metric, name, column, seed) for name in (row, baseline)] for seed in measured.seeds]
     differences = [own - other for own, other in pairs if own is not None and other is not None]
     return metrics.find(metric).spread(differences)
 
 
-def _drawn(measured: Measured, ranking: Ranking, column: str, title: str, best_first: Sequence[str]) -> Points | None:
+def _ranking_figure(
+    measured: Measured, ranking: Ranking, column: str, title: str, best_first: Sequence[str]
+) -> Points | None:
     """Draw the first metric over another one. The legend has the table's order, which is also that of the points."""
     experiment = measured.experiment
     names = (ranking.over, experiment.metrics[0])
@@ -148,9 +150,9 @@ def _remarks(measured: Measured, ranking: Ranking, column: str, below: Sequence[
         if any(measured.values(experiment.metrics[0], row, column) for row in others):
             yield f"None of the others is below {ranking.baseline} on these data."
     yield from _candidates(measured, column)
-    yield from _thin(measured, experiment.metrics[0], column)
+    yield from _incomplete(measured, experiment.metrics[0], column)
     for metric in experiment.metrics:
-        yield from _without(measured, metric, column)
+        yield from _without_number(measured, metric, column)
     yield from (f"Failed: {_sentence(failure)}" for failure in measured.failures(column))
 
 
@@ -210,8 +212,8 @@ def _note(measured: Measured, metric: str) -> str:
     experiment, at = measured.experiment, measured.at
     parts = [f"{experiment.paper}. Scale {measured.scale}: {at.remarks}", experiment.remarks]
     parts += _repeated(measured)
-    parts += _thin(measured, metric)
-    parts += _without(measured, metric)
+    parts += _incomplete(measured, metric)
+    parts += _without_number(measured, metric)
     reasons: dict[str, list[str]] = {}
     for (row, column), reason in experiment.not_covered.items():
         if row in at.rows and column in at.columns:
@@ -232,7 +234,7 @@ def _repeated(measured: Measured) -> Iterator[str]:
         yield f"Set besides: {', '.join(more)}."
 
 
-def _thin(measured: Measured, metric: str, only: str | None = None) -> Iterator[str]:
+def _incomplete(measured: Measured, metric: str, only: str | None = None) -> Iterator[str]:
     """Yield which cells, of all columns or of one, have numbers of some seeds alone."""
     thin: dict[int, list[str]] = {}
     for row, column in measured.cells:
@@ -244,7 +246,7 @@ def _thin(measured: Measured, metric: str, only: str | None = None) -> Iterator[
         yield f"Only {count} {'seed' if count == 1 else 'seeds'}: {between.join(cells)}."
 
 
-def _without(measured: Measured, metric: str, only: str | None = None) -> Iterator[str]:
+def _without_number(measured: Measured, metric: str, only: str | None = None) -> Iterator[str]:
     """Yield why cells, of all columns or of one, have no number."""
     found = metrics.find(metric)
     without: dict[str, list[str]] = {}

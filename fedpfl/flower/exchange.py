@@ -27,7 +27,7 @@ logger = getLogger("flwr")
 # Flower's codes for messages and replies that were lost with a node or a process; its enumeration is not public.
 MESSAGE_UNAVAILABLE, REPLY_UNAVAILABLE, NODE_UNAVAILABLE, CLIENT_APP_CRASHED = 3, 4, 5, 8
 LOST = frozenset({MESSAGE_UNAVAILABLE, REPLY_UNAVAILABLE, NODE_UNAVAILABLE, CLIENT_APP_CRASHED})
-MOST_RESENDS = 2
+MAX_RESENDS = 2
 # A look takes milliseconds. One that takes so long met no SuperLink: Flower waits until it is back, which it may be
 # without what was on its way.
 AWAY_SECONDS = 5.0
@@ -36,21 +36,10 @@ AWAY_SECONDS = 5.0
 class Exchange:
     """Sends messages, one a client, and collects the replies.
 
-    Parameters
-    ----------
-    grid : Grid
-        Flower's connection to the nodes.
-    nodes : mapping of int to Node
-        Where each client is now: ``find_moved`` changes it.
-    make : callable
-        Makes the message to a client; called once more for one that lost it.
-    find_moved : callable
-        Looks whether clients came back as other nodes.
-    fail : callable
-        Notes why there is no reply from a client.
-    check_after : float
-        Seconds without a reply after which a client is asked whether it still works on the message; it is asked at
-        once when the SuperLink was away.
+    ``nodes`` tells where each client is now, and ``find_moved`` changes it for clients that came back as other nodes.
+    ``make`` makes the message to a client, once more for one that lost it. ``fail`` notes why there is no reply. After
+    ``check_after`` seconds without one, a client is asked whether it still works on the message; at once when the
+    SuperLink was away.
     """
 
     def __init__(
@@ -95,7 +84,7 @@ class Exchange:
             if self._sent_at:
                 self._probe_the_silent()
                 pace.pause(bool(found))
-        # Whoever is missing will not come: go on with those that are here, still in order.
+        # The missing ones will not come: continue with those that are here, still in order.
         for client in order:
             if client in arrived:
                 yield self._nodes[client].client, arrived.pop(client)
@@ -150,7 +139,7 @@ class Exchange:
     def _send_again(self, client: int, reason: str) -> bool:
         self._find_moved()
         online = self._nodes[client].id in set(self._grid.get_node_ids())
-        if not online or self._resends.get(client, 0) == MOST_RESENDS:
+        if not online or self._resends.get(client, 0) == MAX_RESENDS:
             return False
         self._resends[client] = self._resends.get(client, 0) + 1
         logger.log(WARNING, "client %d lost its message (%s); it is sent again", client, reason)
@@ -177,7 +166,7 @@ class Exchange:
             if max(sent_at, self._probed_at.get(client, sent_at)) < before
             and self._nodes[client].in_turn
             and client not in asked
-            and self._resends.get(client, 0) < MOST_RESENDS
+            and self._resends.get(client, 0) < MAX_RESENDS
         ]
         messages = [Message(to_content(probe()), node.id, MessageType.QUERY) for node in silent]
         for node, message_id in zip(silent, self._grid.push_messages(messages) if messages else (), strict=True):

@@ -24,7 +24,7 @@ from .pace import Pace
 
 logger = getLogger("flwr")
 
-# The number of nodes has to stand still for this long before the first are asked.
+# The number of nodes has to stay the same for this long before the first are asked.
 SETTLED_SECONDS = 0.3
 # How long the start waits for another node where one was left out: a repaired one, or one that connects late.
 GRACE_SECONDS = 5.0
@@ -37,40 +37,20 @@ Answers = dict[int, Payload]
 
 @dataclass(frozen=True)
 class Node:
-    """Where a client is.
-
-    Attributes
-    ----------
-    client : Client
-        The client.
-    id : int
-        Flower's node.
-    in_turn : bool
-        Whether the node works on one message after the other, as a SuperNode does and a simulation does not.
-    """
+    """Where a client is."""
 
     client: Client
-    id: int
-    in_turn: bool = False
+    id: int  # Flower's
+    in_turn: bool = False  # works on one message after the other, as a SuperNode does and a simulation does not
 
 
 class Nodes:
     """Asks nodes which clients they are.
 
     A node whose answer cannot be right is left out by name; the others go on if they are enough (``min-clients``).
-
-    Parameters
-    ----------
-    grid : Grid
-        Flower's connection to the nodes.
-    settings : RunSettings
-        The time limits, and how many clients are enough.
-    state_key : str
-        Key under which nodes keep their numbers and secrets.
-    identities : mapping of str to str
-        Hashes of the nodes' secrets that are known, by client: a client's number belongs to its node for the whole run.
-    earlier : mapping
-        The task of the run that this one continues, empty if there is none: a number stays with its node.
+    Nodes store their numbers and secrets under ``state_key``. ``identities`` are known hashes of the nodes' secrets, by
+    client: a client's number belongs to its node for the whole run. So does a number in ``earlier``, the task of a run
+    that this one continues (empty if there is none).
     """
 
     def __init__(
@@ -97,14 +77,14 @@ class Nodes:
         expected, seen, changed = num_clients, set[int](), time.monotonic()
         over = False
         while not over:
-            nodes = self._settled(deadline) or sorted(self._grid.get_node_ids())
+            nodes = self._stable_nodes(deadline) or sorted(self._grid.get_node_ids())
             if set(nodes) != seen:
                 seen, changed = set(nodes), time.monotonic()
             # A node that comes back has been started again, perhaps repaired: it is asked again.
             self._left_out = {node: reason for node, reason in self._left_out.items() if node in nodes}
             answers = {node: answer for node, answer in answers.items() if node in nodes}
             answers.update(self._query([n for n in nodes if n not in answers and n not in self._left_out], deadline))
-            expected = self._leave_out_misfits(answers, num_clients) or expected
+            expected = self._leave_out_mismatches(answers, num_clients) or expected
             over = time.monotonic() > deadline
             if over:
                 for node in seen - answers.keys() - self._left_out.keys():
@@ -140,13 +120,13 @@ class Nodes:
             client = int(answer.config.get("client", -1))
             if client not in gone or client in found:
                 continue
-            if wrong := self._stranger(answer):
+            if wrong := self._wrong_identity(answer):
                 self._leave_out(node, wrong)
             else:
                 found[client] = node
         return found
 
-    def _settled(self, deadline: float) -> list[int]:
+    def _stable_nodes(self, deadline: float) -> list[int]:
         """Return the nodes once no more of them come."""
         nodes: list[int] = []
         since, pace = time.monotonic(), Pace()
@@ -215,14 +195,14 @@ class Nodes:
         # Where node-timeout is over, too: the nodes are there, and wait for their numbers alone.
         answers = {**answers, **self._query(sorted(numbers), time.monotonic() + ASK_SECONDS, numbers)}
         answers = {node: answer for node, answer in answers.items() if node not in self._left_out}
-        self._leave_out_misfits(answers, expected)
+        self._leave_out_mismatches(answers, expected)
         return answers
 
     def _leave_out(self, node: int, reason: str) -> None:
         self._left_out[node] = printable(reason, 500)
         logger.log(WARNING, "fedpfl: node %d cannot take part: %s", node, self._left_out[node])
 
-    def _leave_out_misfits(self, answers: Answers, num_clients: int) -> int:
+    def _leave_out_mismatches(self, answers: Answers, num_clients: int) -> int:
         """Leave out nodes that do not fit the others; return the number of clients, 0 while it is not known."""
         if not answers:
             return num_clients
@@ -240,7 +220,7 @@ class Nodes:
             elif number in holders:
                 wrong = f"partition-id = {number}: node {holders[number]} has it; each node needs another"
             else:
-                wrong = self._stranger(answer)
+                wrong = self._wrong_identity(answer)
             if wrong:
                 del answers[node]
                 self._leave_out(node, wrong)
@@ -253,7 +233,7 @@ class Nodes:
                 self._leave_out(node, f"num-clients = {expected}: all numbers of clients are taken")
         return expected
 
-    def _stranger(self, answer: Payload) -> str:
+    def _wrong_identity(self, answer: Payload) -> str:
         """Return why the node of an answer is not the one that had its client's number before; empty if it may be."""
         client = str(answer.config["client"])
         known = (("identity", self.identities, "this run"), ("earlier-identity", self._earlier, "the run to continue"))

@@ -6,8 +6,8 @@ import time
 
 # Between two looks for replies, seconds: as a share of the time since the last reply, and as a multiple of what a look
 # takes, up to a limit, as a look is slow on a busy machine, too.
-SHORTEST_PAUSE, LONGEST_PAUSE, PAUSE_SHARE = 0.002, 1.0, 0.01
-PAUSE_PER_LOOK, LONGEST_PAUSE_PER_LOOK = 5.0, 0.3
+SHORTEST_PAUSE, MAX_PAUSE, PAUSE_SHARE = 0.002, 1.0, 0.01
+PAUSE_PER_LOOK, MAX_PAUSE_PER_LOOK = 5.0, 0.3
 
 
 class Pace:
@@ -26,6 +26,6 @@ class Pace:
         now = time.monotonic()
         look = 0.0 if found else now - self._looked_at
         self._found_at = now if found else self._found_at
-        share = min((now - self._found_at) * PAUSE_SHARE, LONGEST_PAUSE)
-        time.sleep(max(share, min(look * PAUSE_PER_LOOK, LONGEST_PAUSE_PER_LOOK), SHORTEST_PAUSE))
+        share = min((now - self._found_at) * PAUSE_SHARE, MAX_PAUSE)
+        time.sleep(max(share, min(look * PAUSE_PER_LOOK, MAX_PAUSE_PER_LOOK), SHORTEST_PAUSE))
         self._looked_at = time.monotonic()

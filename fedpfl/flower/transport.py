@@ -26,7 +26,7 @@ from .nodes import Node, Nodes
 
 logger = getLogger("flwr")
 
-# Records of arrays that are kept because they go into several messages: the latest.
+# How many records of arrays are cached, because they go into several messages.
 KEPT_RECORDS = 16
 
 

@@ -1,4 +1,4 @@
-"""Limits a pretended device to what a board has, by control groups: a share of this machine's cores, and memory.
+"""Limits a simulated device to what a board has, by control groups: a share of this machine's cores, and memory.
 
 It needs the right to make control groups (root). What is limited is processor time: how fast a core of the board is
 beside one of this machine is an assumption, and a board's GPU is not there.
@@ -21,18 +21,10 @@ _JOIN = 'until [ "$1" = -- ]; do echo $$ > "$1/cgroup.procs" || exit 1; shift; d
 
 @dataclass(frozen=True)
 class BoardLimits:
-    """What a device may use.
+    """What a device may use."""
 
-    Attributes
-    ----------
-    cores : float
-        Processor seconds a second, of this machine's cores.
-    memory : int
-        Bytes, the page cache of its files included.
-    """
-
-    cores: float
-    memory: int
+    cores: float  # processor seconds a second, of this machine's cores
+    memory: int  # bytes, the page cache of its files included
 
 
 # A Jetson Nano has four cores of a Cortex-A57 at 1.43 GHz and 4 GiB, of which the system takes some. A quarter of a
@@ -70,7 +62,7 @@ def make_groups(board: BoardLimits, name: str, mounts: Path = MOUNTS) -> list[Pa
 
 
 def joining(groups: list[Path]) -> list[str]:
-    """Return what stands before a command that shall run in these groups; nothing without any."""
+    """Return the prefix of a command that runs it in these groups; nothing without any."""
     return ["/bin/sh", "-c", _JOIN, "sh", *map(str, groups), "--"] if groups else []
 
 

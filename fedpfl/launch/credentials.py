@@ -33,7 +33,7 @@ from ..mqtt.topics import checked_name
 LOOPBACK = ("127.0.0.1", "localhost")
 VALID_DAYS = 825
 # A certificate that ends sooner is replaced: a run may take days.
-LEAST_DAYS = 30
+MIN_DAYS = 30
 _DAMAGED = "is damaged; remove it and another is made; with an authority, remove everything that it signed"
 # Not "remove it": that makes another authority, which no device knows.
 _KEY_DAMAGED = "is damaged; put back a copy. Without it there is a new authority, whose ca.pem all devices need"
@@ -41,30 +41,18 @@ _KEY_DAMAGED = "is damaged; put back a copy. Without it there is a new authority
 
 @dataclass(frozen=True)
 class Credentials:
-    """Files of a testbed.
-
-    Attributes
-    ----------
-    folder : Path
-        Where they lie.
-    authority, certificate, key : Path
-        PEM: the authority's certificate, which clients check servers against, and the server's certificate and key.
-    superexec_secret : Path
-        What a SuperExec proves itself with to the SuperLink.
-    node_keys : tuple of Path
-        Private keys in OpenSSH's format; the public ones have ``.pub`` at the end.
-    """
+    """Files of a testbed."""
 
     folder: Path
-    authority: Path
-    certificate: Path
+    authority: Path  # PEM: the authority's certificate, which clients check servers against
+    certificate: Path  # PEM: the server's
     key: Path
-    superexec_secret: Path
-    node_keys: tuple[Path, ...]
+    superexec_secret: Path  # what a SuperExec proves itself with to the SuperLink
+    node_keys: tuple[Path, ...]  # private, in OpenSSH's format; the public ones end in .pub
 
 
 def prepare(folder: Path, nodes: int, hosts: Sequence[str] = LOOPBACK) -> Credentials:
-    """Make what is missing in a folder."""
+    """Make the missing files in a folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "nodes").mkdir(exist_ok=True, mode=0o700)
@@ -133,7 +121,7 @@ def _certificate(path: Path) -> x509.Certificate:
 def _lasts(path: Path) -> bool:
     if not path.is_file():
         return False
-    return _certificate(path).not_valid_after_utc - _now() > datetime.timedelta(days=LEAST_DAYS)
+    return _certificate(path).not_valid_after_utc - _now() > datetime.timedelta(days=MIN_DAYS)
 
 
 def _names(path: Path) -> set[str]:

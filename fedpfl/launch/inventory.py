@@ -1,4 +1,4 @@
-"""The bench that an Ansible inventory describes, as far as one machine can play it: ``fedpfl up --inventory``.
+"""The bench that an Ansible inventory describes, as far as one machine can stand in for it: ``fedpfl up --inventory``.
 
 Only what decides who runs what is read: the devices by name, their clients, and where clients have data of their own.
 Addresses are checked as far as a rehearsal can, so that a mistake shows before a board is unpacked.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import FedpflError, meant
+from ..core.errors import FedpflError, did_you_mean
 from ..mqtt.topics import checked_name, is_name
 
 # Whether a value can be a variable's, and the words for one that cannot.
@@ -67,7 +67,7 @@ OPTIONAL: Mapping[str, _Must] = {
 }  # fmt: skip
 # Keys of each device.
 CLIENTS = "fedpfl_clients"
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 
 
 class InventoryError(FedpflError):
@@ -76,18 +76,10 @@ class InventoryError(FedpflError):
 
 @dataclass(frozen=True)
 class Bench:
-    """Who runs what.
+    """Which device runs which clients."""
 
-    Attributes
-    ----------
-    devices : mapping of str to tuple of int
-        The clients of each device, by its name.
-    data : mapping of int to Path
-        Clients with data of their own, and where these lie on this machine.
-    """
-
-    devices: Mapping[str, tuple[int, ...]]
-    data: Mapping[int, Path] = field(default_factory=dict)
+    devices: Mapping[str, tuple[int, ...]]  # the clients of each device, by its name
+    data: Mapping[int, Path] = field(default_factory=dict)  # where the data of clients with their own are
 
     @property
     def clients(self) -> int:
@@ -130,7 +122,7 @@ def _load(path: Path) -> object:
     except ImportError:
         raise InventoryError("--inventory needs PyYAML: pip install pyyaml") from None
     try:
-        if path.stat().st_size > MOST_BYTES:
+        if path.stat().st_size > MAX_BYTES:
             raise InventoryError(f"{path}: longer than an inventory")
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -172,7 +164,7 @@ def _check_variables(path: Path, host: str, variables: Mapping[str, Any]) -> Non
         if not str(name).startswith("fedpfl_"):
             continue
         if name not in known:
-            raise InventoryError(f"{path}: {host}: there is no {name}{meant(name, known)}")
+            raise InventoryError(f"{path}: {host}: there is no {name}{did_you_mean(name, known)}")
         if any("{{" in text for text in _texts(value)):
             raise InventoryError(f"{path}: {host}: {name} is a template; a rehearsal needs its value")
         fits, words = OPTIONAL.get(str(name), _ANYTHING)

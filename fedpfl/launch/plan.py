@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core import parts
+from ..core import custom
 from ..core.errors import ConfigError
 from ..core.files import private_folder
 from ..core.settings import Value, absolute_places
@@ -31,21 +31,11 @@ DEFAULT_CLIENTS = 10
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that can be started.
+    """A run that can be started."""
 
-    Attributes
-    ----------
-    app : Path or None
-        The app's folder; None means the installed package.
-    config : Config
-        Its settings, with absolute paths, a name and the number of clients.
-    folder : RunFolder
-        Where the server will put the results.
-    """
-
-    app: Path | None
-    config: Config
-    folder: RunFolder
+    app: Path | None  # its folder; None: the installed package
+    config: Config  # with absolute paths, a name and the number of clients
+    folder: RunFolder  # where the server will put the results
 
     def run_config(self) -> dict[str, Value]:
         """Return the settings to hand to Flower."""
@@ -58,15 +48,15 @@ class Plan:
         history = self.folder.history()
         run = self.config.run
         done = history.last_round >= run.num_server_rounds or history.stalled(run.early_stop)
-        # What is damaged is made again by going on with the run.
+        # What is damaged is made again when the run is resumed.
         return done and self.folder.finished and self.folder.is_intact(self.config.run.state_dir)
 
-    def how_to_go_on(self) -> str:
+    def how_to_continue(self) -> str:
         """Return why resuming a run that has finished trains nothing, and which setting changes that."""
         name, last = self.config.run.run_name, self.folder.history().last_round
         if last < self.config.run.num_server_rounds:
             stopped = f"ended early after {last} rounds (early-stop = {self.config.run.early_stop})"
-            return f"{name} {stopped}; to go on: --run-config 'early-stop=0'"
+            return f"{name} {stopped}; to continue: --run-config 'early-stop=0'"
         return f"{name} has finished its {last} rounds; for more: --run-config 'num-server-rounds={2 * last}'"
 
 
@@ -82,28 +72,15 @@ def prepare(
 ) -> Plan:
     """Check everything that can be checked before a run.
 
-    Parameters
-    ----------
-    app : Path or None
-        The app's folder; None means the installed package.
-    defaults : mapping
-        The app's settings by key; what is left out takes the package's default.
-    given : mapping
-        Settings by key that count instead.
-    num_clients : int or None
-        Number of clients where the setting ``num-clients`` is 0.
-    resume : str or None
-        Name or folder of the run to go on with.
-    default_clients : int
-        Number of clients where nothing says it.
-    own_data : bool
-        Whether each client has data of its own, so that there are none in common to look at.
-    continued : str or None
-        Name or folder of the run that a new run continues, with its settings.
+    ``app`` is the app's folder; None means the installed package. ``defaults`` are its settings by key, and ``given``
+    those that replace them; the rest takes the package's defaults. ``num_clients`` counts where the setting is 0, and
+    ``default_clients`` where nothing says it. ``resume`` is the name or folder of a run to resume, and ``continued``
+    that of one that a new run continues, with its settings. ``own_data``: each client has data of its own, so there are
+    none in common to check.
     """
     if resume is not None and continued is not None:
         raise ConfigError("continue", continued, "begins a new run, and --resume goes on with one; use one of them")
-    parts.look_in(app or Path())
+    custom.set_folder(app or Path())
     if app is not None:
         discover()
     know_method(defaults)  # the app's settings have those of its method, also where another one is run
@@ -132,7 +109,7 @@ def prepare(
     run = RunFolder.reopen(config) if config.run.resume else _fresh(config)
     plan = Plan(None if app is None else app.resolve(), config, run)
     if config.run.resume:
-        with run.alone():  # nobody else goes on with it now; the server takes the lock again
+        with run.exclusive():  # nobody else is running it now; the server takes the lock again
             pass
     return plan
 
@@ -168,13 +145,13 @@ def _clients(num_clients: int, num_supernodes: int | None) -> int | None:
 def _new_name(config: Config) -> str:
     # Two runs may start in the same second, and their folders appear only seconds later.
     moment = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    return f"{moment}-{parts.short(config.run.method)}-{parts.short(config.data.dataset)}"
+    return f"{moment}-{custom.short_name(config.run.method)}-{custom.short_name(config.data.dataset)}"
 
 
 def _fresh(config: Config) -> RunFolder:
     root = Path(config.run.output_dir)
     if (root / config.run.run_name).exists():
-        allowed = f"a run of this name is in {root}; choose another, or go on with it: --resume {config.run.run_name}"
+        allowed = f"a run of this name is in {root}; choose another, or resume it: --resume {config.run.run_name}"
         raise ConfigError("run-name", config.run.run_name, allowed)
     for key, path in (("output-dir", root), ("state-dir", Path(config.run.state_dir))):
         try:

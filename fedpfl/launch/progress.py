@@ -1,4 +1,4 @@
-"""How a run is shown while it goes on: a bar on a terminal, plain lines elsewhere; always on standard error."""
+"""How a run's progress is shown: a bar on a terminal, plain lines elsewhere; always on standard error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from logging import WARNING, Handler, LogRecord, getLogger
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -26,12 +25,9 @@ class Display(Listener):
     """Shows a run on standard error: stages, rounds and lines of text. A context manager."""
 
     def __enter__(self) -> Self:
-        """Begin to show."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Clean up the screen."""
 
     def show_step(self, words: str) -> None:
@@ -78,24 +74,20 @@ class LineDisplay(Display):
 
 
 class _Drawn:
-    """What is drawn on the terminal as long as it is entered."""
+    """Base of displays with a progress bar, which is there inside the ``with`` block."""
 
     _progress: Progress
 
     def __enter__(self) -> Self:
-        """Begin to draw."""
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Take the bar away."""
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
 
 class BarDisplay(_Drawn, Display):
-    """A progress bar, below the lines of what is said meanwhile."""
+    """A run's progress on a terminal: a bar below lines of text."""
 
     def __init__(self, total: int) -> None:
         from rich.console import Console
@@ -130,7 +122,7 @@ class BarDisplay(_Drawn, Display):
 
 
 def display(total: int, quiet: bool) -> Display:
-    """Choose the display that fits where standard error goes."""
+    """Return a bar if standard error is a terminal, else plain lines."""
     return BarDisplay(total) if sys.stderr.isatty() and not quiet else LineDisplay(total, quiet)
 
 
@@ -144,12 +136,9 @@ class GridLines:
         self._reached: dict[str, int] = {}
 
     def __enter__(self) -> GridLines:
-        """Begin."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Leave everything as it is."""
 
     def begin(self, runs: int, done: int, rounds: int) -> None:
@@ -175,7 +164,7 @@ class GridLines:
         self._say(f"{run.name}: {how} ({self._done}/{self._runs}{self.remaining()})")
 
     def remaining(self) -> str:
-        """Return how long the rest takes if its rounds take as long as those before."""
+        """Return the remaining time, if rounds take as long as those before."""
         left = self._left - self._passed
         if not self._passed or left <= 0:
             return ""
@@ -188,7 +177,7 @@ class GridLines:
 
 
 class GridBar(_Drawn, GridLines):
-    """The same on a terminal: a bar over all rounds below the lines of what has ended."""
+    """A grid's progress on a terminal: a bar over all rounds, below the lines of what has ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -220,7 +209,7 @@ class GridBar(_Drawn, GridLines):
 
 
 def grid_display(quiet: bool) -> GridLines:
-    """Choose the display of a grid that fits where standard error goes."""
+    """Return a bar if standard error is a terminal, else plain lines."""
     return GridBar() if sys.stderr.isatty() and not quiet else GridLines(quiet)
 
 

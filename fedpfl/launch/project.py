@@ -1,4 +1,4 @@
-"""``fedpfl new``: a Flower app of the user's own, with an example of each part."""
+"""``fedpfl new``: make a Flower app for custom code, with an example of each kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the way to a pretended device as narrow and as long as a given network's.
+"""Gives the connection to a simulated device the rate and the delay of a given network.
 
 A process of its own, ``python -m fedpfl.launch.relay``: what is sent to it over TCP goes on to another address, no
 faster than the rate and no sooner than the delay, in each direction. All connections of a device share its rate. It
@@ -17,27 +17,19 @@ from dataclasses import dataclass
 
 from ..core.errors import ConfigError
 
-# Bytes are passed on in pieces of at most this, and so many pieces of a connection may be on their way.
+# Bytes are passed on in pieces of at most this, and so many pieces of a connection may be on their direction.
 PIECE_BYTES = 16_384
-MOST_PIECES = 64
+MAX_PIECES = 64
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _NETWORK = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)(?:\s+(\d+(?:\.\d+)?)ms)?")
 
 
 @dataclass(frozen=True)
 class Network:
-    """A way between device and server.
+    """The link between a device and the server, the same in both directions."""
 
-    Attributes
-    ----------
-    rate : float
-        Bits a second, in each direction.
-    delay : float
-        Seconds, in each direction.
-    """
-
-    rate: float
-    delay: float = 0.0
+    rate: float  # bits a second
+    delay: float = 0.0  # seconds
 
     @classmethod
     def parse(cls, text: str) -> Network:
@@ -48,7 +40,7 @@ class Network:
         return cls(float(found[1]) * _UNITS[found[2]], float(found[3] or 0) / 1000)
 
 
-class Way:
+class Direction:
     """One direction of a network: says when what is sent now arrives."""
 
     def __init__(self, network: Network) -> None:
@@ -61,8 +53,8 @@ class Way:
         return self._free + self._network.delay
 
 
-async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way) -> None:
-    pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(MOST_PIECES)
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction) -> None:
+    pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(MAX_PIECES)
     clock = asyncio.get_running_loop().time
 
     async def deliver() -> None:
@@ -79,7 +71,7 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way
     try:
         while not delivery.done():
             piece = await reader.read(PIECE_BYTES)
-            await pieces.put((way.arrival(clock(), len(piece)), piece))
+            await pieces.put((direction.arrival(clock(), len(piece)), piece))
             if not piece:
                 await delivery
                 return
@@ -89,7 +81,7 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way
 
 async def serve(listen: tuple[str, int], to: tuple[str, int], network: Network) -> asyncio.Server:
     """Listen, and carry every connection to ``to``."""
-    there, back = Way(network), Way(network)
+    there, back = Direction(network), Direction(network)
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # Whoever connects sees what it would see of a server that is not there: its connection ends.

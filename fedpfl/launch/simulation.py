@@ -25,20 +25,11 @@ def simulate(
     clients_per_gpu: int = 1,
     printed: Callable[[int, str], None] | None = None,
 ) -> RunFolder:
-    """Run a federation with all clients on this machine.
+    """Run a federation with all clients on this machine; ``config`` has run-name and num-clients.
 
-    Parameters
-    ----------
-    config : Config
-        The run's settings, with run-name and num-clients.
-    listeners : sequence of Listener
-        Follow the run.
-    workers : int, optional
-        Processes that play the clients; 0: this process does. By default as many as there are cores.
-    clients_per_gpu : int
-        Clients that share a GPU at the same time.
-    printed : callable, (int, str) → None, optional
-        Gets what clients print in a worker, with the client's number; by default it is dropped.
+    ``workers`` is the number of processes that run the clients, by default one for each core; 0: this process does.
+    ``clients_per_gpu`` share a GPU at the same time. ``printed`` gets a client's number and what it prints in a worker;
+    by default that is dropped.
     """
     threads = torch.get_num_threads()
     traces = Path(config.run.output_dir).expanduser() / config.run.run_name / "tracebacks"
@@ -49,20 +40,20 @@ def simulate(
         torch.set_num_threads(threads)
 
 
-def carry_out(
+def run(
     plan: Plan,
     shown: Display,
     workers: int | None = None,
     clients_per_gpu: int = 1,
     listeners: Sequence[Listener] = (),
 ) -> None:
-    """Simulate a run from its data to its personalised models, and show how it goes on.
+    """Simulate a run from its data to its personalised models, and show its progress.
 
-    Of a run that has finished only the models are written, again: it may have been killed while it did that.
+    A run that has already finished only writes its models again: it may have been killed while it wrote them.
     """
     with shown, logged(shown):
         if plan.has_finished():
-            shown.line(f"note: {plan.how_to_go_on()}")
+            shown.line(f"note: {plan.how_to_continue()}")
         else:
             shown.show_step("reading the data")
             simulate(plan.config, [shown, *listeners], workers, clients_per_gpu, shown.printed)

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from ..core.errors import FedpflError
@@ -64,10 +64,7 @@ _REASON = re.compile(rf"ERROR\W+(?:fedpfl|{RUN_REFUSED}): (.*)")
 class SuperLink:
     """A SuperLink for one run; a context manager that stops everything it started, even if this program is killed.
 
-    Attributes
-    ----------
-    folder : Path
-        Temporary folder of the SuperLink: its ``FLWR_HOME``, the app, logs. Removed at the end.
+    Its temporary ``folder`` has its ``FLWR_HOME``, the app and logs.
     """
 
     def __init__(self) -> None:
@@ -97,15 +94,12 @@ class SuperLink:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop, if it has not been stopped."""
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:
         """Stop every process that came from here and remove the temporary folder."""
-        with _undisturbed():
+        with _ignoring_signals():
             assert self._guard.stdin is not None
             self._guard.stdin.close()
             for process in (self._guard, *self._processes.values()):
@@ -113,7 +107,7 @@ class SuperLink:
 
     def submit(self, app: Path | None, run_config: Mapping[str, Any]) -> str:
         """Submit a run."""
-        self._await()
+        self._wait_until_ready()
         copy = self.folder / "app"
         copy_app(app, copy)
         settings = self.folder / "run-config.toml"
@@ -138,13 +132,13 @@ class SuperLink:
         return _COLOUR.sub("", "\n".join(parts))
 
     def ended(self) -> str | None:
-        """Return which of the processes that must run has ended; None while they all run."""
+        """Return which of the required processes has ended; None while all are running."""
         for name, process in self._processes.items():
             if process.poll() is not None:
                 return f"{name} ended with exit code {process.poll()}"
         return None
 
-    def hints_end(self) -> bool:
+    def logged_end(self) -> bool:
         """Return whether the SuperLink has logged since the last call that a task ended: time to ask for the status."""
         with self._log.open("rb") as file:
             file.seek(self._read)
@@ -160,19 +154,19 @@ class SuperLink:
     def _flags(self) -> list[str]:
         return ["--insecure", "--isolation", "subprocess"]
 
-    def _trust(self) -> str:
+    def _certificate_setting(self) -> str:
         """Return what Flower's configuration says of the SuperLink's certificate."""
         return "insecure = true"
 
     def _connection(self) -> HTTPConnection:
         return HTTPConnection("127.0.0.1", self._port, timeout=2)  # which looks at no proxy variable
 
-    def _await(self) -> None:
+    def _wait_until_ready(self) -> None:
         for _ in range(PORT_TRIES):
-            if self._answers():
+            if self._is_up():
                 address = f"127.0.0.1:{self._port}"
                 config = f'[superlink]\ndefault = "fedpfl"\n[superlink.fedpfl]\naddress = "{address}"\n'
-                (self._home / "config.toml").write_text(f"{config}{self._trust()}\n", encoding="utf-8")
+                (self._home / "config.toml").write_text(f"{config}{self._certificate_setting()}\n", encoding="utf-8")
                 return
             if "address already in use" not in text(self._log):
                 break
@@ -180,7 +174,7 @@ class SuperLink:
         reason = self.ended() or f"{SUPERLINK} did not answer within {START_SECONDS:g} s"
         raise FedpflError(f"{reason}: {last_line(self._log)}")
 
-    def _answers(self) -> bool:
+    def _is_up(self) -> bool:
         deadline = time.monotonic() + START_SECONDS
         while self.ended() is None and time.monotonic() < deadline:
             connection = self._connection()
@@ -229,7 +223,7 @@ def answer(command: str, done: subprocess.CompletedProcess[str]) -> dict[str, An
 
 
 def copy_app(app: Path | None, to: Path) -> None:
-    """Copy what Flower takes of an app; without an app write one that is the installed package."""
+    """Copy the files of an app that Flower bundles; without an app, write one for the installed package."""
     if app is None:
         from ..setup.reference import pyproject_block
 
@@ -243,18 +237,18 @@ def copy_app(app: Path | None, to: Path) -> None:
         return
 
     def skipped(folder: str, names: list[str]) -> set[str]:
-        return {name for name in names if not _belongs(Path(folder, name))}
+        return {name for name in names if not _is_app_file(Path(folder, name))}
 
     shutil.copytree(app, to, ignore=skipped)
 
 
 def reason_in(log: str) -> str | None:
-    """Return the words in which the ServerApp, or Flower itself, logged why the run failed."""
+    """Return the reason for the run's failure that the ServerApp, or Flower itself, logged."""
     found = _REASON.findall(log)
     return found[-1].strip() if found else None
 
 
-def _belongs(path: Path) -> bool:
+def _is_app_file(path: Path) -> bool:
     if path.is_dir():
         return not path.name.startswith(".") and path.name != "__pycache__" and not (path / "pyvenv.cfg").exists()
     return path.suffix in APP_SUFFIXES or path.name in APP_NAMES
@@ -293,7 +287,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _ignoring_signals() -> Iterator[None]:
     """Ignore further signals to end while everything is being ended."""
     numbers: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
@@ -325,6 +319,6 @@ def text(path: Path) -> str:
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of a log that says something."""
+    """Return the last line of a log that is not empty."""
     lines = [line.strip() for line in _COLOUR.sub("", text(log)).splitlines() if line.strip()]
     return lines[-1] if lines else "it said nothing"

@@ -24,15 +24,15 @@ from ..core.errors import FedpflError
 from ..flower_private import TASK_POLL_INTERVAL
 from . import credentials, guard
 from .boards import BoardLimits, joining, make_groups
-from .forks import folder_of_commands
+from .forkserver import command_folder
 from .inventory import Bench
 from .superlink import START_SECONDS, SUPERLINK, SuperLink, free_port, last_line, script, text
 
 # The bench of the paper has three clients on each of its devices.
 CLIENTS_PER_DEVICE = 3
 # A SuperNode that was killed is refused until the SuperLink has missed its heartbeats for a minute.
-MOST_RESTARTS = 12
-LONGEST_RESTART_SECONDS = 10.0
+MAX_RESTARTS = 12
+MAX_RESTART_SECONDS = 10.0
 BRIDGE = (sys.executable, "-P", "-c", "from fedpfl.cli.bridge import main; main()")
 # Flower's default is 1 s; it looks for a new message with a request to the SuperNode on the same machine.
 TASK_POLL_SECONDS = 0.2
@@ -41,13 +41,7 @@ THREADS = {"OMP_NUM_THREADS": "1"}
 
 
 class Testbed(SuperLink):
-    """A SuperLink with SuperNodes of its own.
-
-    Attributes
-    ----------
-    watch : list of str or None
-        With MQTT, once the nodes have started: the command that shows them live.
-    """
+    """A SuperLink with its own SuperNodes. Over MQTT, ``watch`` is the command that shows them live, once they run."""
 
     def __init__(self, keys: Path, mqtt: bool = False) -> None:
         super().__init__()
@@ -74,24 +68,11 @@ class Testbed(SuperLink):
     ) -> None:
         """Start a SuperNode for each client, spread over devices, and wait until all have been started.
 
-        Parameters
-        ----------
-        clients : int
-            Number of SuperNodes.
-        devices : int, optional
-            Number of devices, each with one worker; one for every three clients by default.
-        worker : bool
-            Whether there are workers; without, every message is answered by a process that imports torch.
-        app : Path, optional
-            Folder of the app, whose code the workers have to run; None means the installed package.
-        runs : Path, optional
-            Folder of the runs, of which the newest is published over MQTT.
-        bench : Bench, optional
-            Which device has which clients, and whose data are where; then ``devices`` has no meaning.
-        board : BoardLimits, optional
-            What each device is limited to.
-        network : str, optional
-            What lies between each device and the server, as :meth:`fedpfl.launch.relay.Network.parse` reads it.
+        Each device has one worker, unless ``worker`` is false: then every message is answered by a process that imports
+        torch. ``devices`` is by default one for every three clients; ``bench``, which tells who has which clients and
+        data, replaces it. The workers run the code of ``app``; None means the installed package. The newest of ``runs``
+        is published over MQTT. ``board`` limits each device, and ``network`` its way to the server, as
+        :meth:`fedpfl.launch.relay.Network.parse` reads it.
         """
         if bench is None:
             devices = min(devices or math.ceil(clients / CLIENTS_PER_DEVICE), clients)
@@ -106,7 +87,7 @@ class Testbed(SuperLink):
             for device in names:
                 self._start_worker(device, app)
                 self._start_forkserver(device)
-        self._await()
+        self._wait_until_ready()
         self._spawn("the server's SuperExec", self._superexec(), self._environment)
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
             list(pool.map(self._register, range(clients)))
@@ -114,7 +95,7 @@ class Testbed(SuperLink):
         addresses = self._start_bridge(names, runs, way) if self._mqtt else self._start_direct(names, way)
         for device in names if worker else ():
             for part, path in (("worker", self._socket(device)), ("fork server", self._forkserver(device))):
-                self._await_part(f"{part} {_label(device)}", path.exists)
+                self._wait_for(f"{part} {_label(device)}", path.exists)
         for device, numbers_of in bench.devices.items():
             for client in numbers_of:
                 data = bench.data.get(client)
@@ -122,16 +103,16 @@ class Testbed(SuperLink):
         self._complete = True
 
     def ended(self) -> str | None:
-        """Start again what has ended; say what ended too often, or None."""
+        """Restart what has ended; return what ended too often, or None."""
         if not self._complete:
             return super().ended()
         for name, process in self._processes.items():
             if process.poll() is None:
                 continue
             now, times = time.monotonic(), self._restarts.setdefault(name, [])
-            if len(times) >= MOST_RESTARTS:
-                return f"{name} ended {MOST_RESTARTS + 1} times: {last_line(self._log_of(name))}"
-            if not times or now - times[-1] > min(2.0 ** len(times), LONGEST_RESTART_SECONDS):
+            if len(times) >= MAX_RESTARTS:
+                return f"{name} ended {MAX_RESTARTS + 1} times: {last_line(self._log_of(name))}"
+            if not times or now - times[-1] > min(2.0 ** len(times), MAX_RESTART_SECONDS):
                 times.append(now)
                 self._spawn(name, *self._commands[name])
         return None
@@ -155,7 +136,7 @@ class Testbed(SuperLink):
             "--database", str(self._database),
         ]  # fmt: skip
 
-    def _trust(self) -> str:
+    def _certificate_setting(self) -> str:
         return f'root-certificates = "{self._keys.authority}"'
 
     def _connection(self) -> HTTPConnection:
@@ -185,7 +166,7 @@ class Testbed(SuperLink):
         broker = write_broker_files(self.folder / "broker", "127.0.0.1", port, names, tls, passwords=passwords)
         self._spawn("broker", [_mosquitto(), "-c", str(broker.config)], {**self._environment, **ENVIRONMENT})
         common = ["--broker", f"127.0.0.1:{port}", "--ca", str(keys.authority)]
-        self._await_part("broker", partial(_is_listened_on, port))
+        self._wait_for("broker", partial(_is_listened_on, port))
         self.watch = ["fedpfl", "watch", *common, "--password-file", str(broker.passwords[WATCH_ACCOUNT])]
         server = [
             *BRIDGE, "server", *common, "--password-file", str(broker.passwords[SERVER_ACCOUNT]),
@@ -204,7 +185,7 @@ class Testbed(SuperLink):
             self._spawn(f"bridge {name}", self._limited(name, device), self._environment)
         for name in ("server", *names):
             # A SuperNode that finds nobody waits for up to 20 s before it looks again.
-            self._await_part(f"bridge {name}", partial(self._says_ready, f"bridge {name}"))
+            self._wait_for(f"bridge {name}", partial(self._is_ready, f"bridge {name}"))
         return addresses
 
     def _start_direct(self, names: Sequence[str], way: Callable[[str, int], int]) -> dict[str, str]:
@@ -217,16 +198,16 @@ class Testbed(SuperLink):
             "--state-dir", str(self._bridge_state()),
         ]  # fmt: skip
         self._spawn("bridge", command, self._environment)
-        self._await_part("bridge", partial(self._says_ready, "bridge"))
+        self._wait_for("bridge", partial(self._is_ready, "bridge"))
         return {name: f"127.0.0.1:{way(name, port)}" for name in names}
 
     def _start_relay(self, network: str, device: str, port: int) -> int:
-        """Start what stands for the network before a port of the server; return the port on the device's end."""
+        """Start a relay that simulates the network before a port of the server; return the device's port."""
         own, name = free_port(), f"network {_label(device)}"
         addresses = ["--listen", f"127.0.0.1:{own}", "--to", f"127.0.0.1:{port}"]
         command = [sys.executable, "-P", "-m", "fedpfl.launch.relay", *addresses, "--network", network]
         self._spawn(name, command, self._environment)
-        self._await_part(name, partial(self._says_ready, name))
+        self._wait_for(name, partial(self._is_ready, name))
         return own
 
     def _make_groups(self, board: BoardLimits, number: int) -> list[Path]:
@@ -259,7 +240,7 @@ class Testbed(SuperLink):
         environment = {
             **self._environment,
             **THREADS,
-            "PATH": f"{folder_of_commands(self._forkserver(place))}:{self._environment['PATH']}",
+            "PATH": f"{command_folder(self._forkserver(place))}:{self._environment['PATH']}",
             # Each its own: ClientApps of several SuperNodes that unpack the app at the same time read half of it.
             "FLWR_HOME": f"{self._environment['FLWR_HOME']}-node-{client}",
             TASK_POLL_INTERVAL: str(TASK_POLL_SECONDS),
@@ -280,7 +261,7 @@ class Testbed(SuperLink):
         environment = {**self._environment, **THREADS}
         self._spawn(f"fork server {_label(device)}", self._limited(device, command), environment)
 
-    def _await_part(self, name: str, there: Callable[[], bool]) -> None:
+    def _wait_for(self, name: str, there: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_SECONDS
         while not there():
             if (ended := self.ended()) or time.monotonic() > deadline:
@@ -288,11 +269,11 @@ class Testbed(SuperLink):
                 raise FedpflError(f"{reason}: {last_line(self._log_of(name))}")
             time.sleep(0.05)
 
-    def _says_ready(self, name: str) -> bool:
+    def _is_ready(self, name: str) -> bool:
         return any(line.startswith("ready ") for line in text(self._log_of(name)).splitlines())
 
     def _device(self, device: str | None) -> Path:
-        """Return the folder of a device; one without workers is there for nobody. Sockets' paths must be short."""
+        """Return the folder of a device, ``plain`` without a worker. Paths of sockets must be short."""
         return self.folder / ("plain" if device is None else f"device-{self._numbers[device]}")
 
     def _socket(self, device: str | None) -> Path:
@@ -310,7 +291,7 @@ class Testbed(SuperLink):
 
 
 def _label(device: str) -> str:
-    """Return how the parts of a device are called after it: those without a name of their own by its number."""
+    """Return how the processes of a device are labelled: by its name, or by its number if it has none."""
     return device.removeprefix("device-")
 
 

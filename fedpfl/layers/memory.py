@@ -16,13 +16,7 @@ TWIN = "personal"
 
 
 class Memory(nn.Module):
-    """Arrays under the names of the parameters to which they belong.
-
-    Parameters
-    ----------
-    arrays : mapping of str to Tensor
-        Initial values; copied.
-    """
+    """Arrays under the names of the parameters to which they belong; initial values are copied."""
 
     def __init__(self, arrays: Mapping[str, Tensor]) -> None:
         super().__init__()

@@ -12,22 +12,10 @@ L = TypeVar("L", bound=nn.Module)
 
 
 def replace_layers(module: nn.Module, make: Callable[[nn.Module, str], nn.Module | None], name: str = "") -> nn.Module:
-    """Replace layers of a model, in place and in the model's order.
+    """Replace layers of a model, in place and in the model's order; return the module or what took its place.
 
-    Parameters
-    ----------
-    module : nn.Module
-        The model.
-    make : callable, (module, name) → module or None
-        Returns what takes the module's place; None leaves it there and goes on with its children. It is not asked for a
-        layer whose weight is frozen.
-    name : str
-        Name of ``module`` within the model.
-
-    Returns
-    -------
-    nn.Module
-        ``module``, or what took its place.
+    ``make(module, name)`` returns the replacement; None keeps the module and continues with its children. It is not
+    asked for a layer whose weight is frozen. ``name`` is the module's within the model.
     """
     made = make(module, name) if has_weight(module) else None
     if made is not None:

@@ -1,6 +1,6 @@
 """The methods, each in a file or, with its own rule or layers, in a folder. A new one is found by its ``name``.
 
-Users' own ones come from elsewhere (:mod:`fedpfl.core.parts`) and are known as soon as a setting has named them.
+Custom ones (:mod:`fedpfl.core.custom`) are known as soon as a setting has named them.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import pkgutil
 from functools import lru_cache
 from typing import Any
 
-from ..core import parts, settings
+from ..core import custom, settings
 from ..core.errors import ConfigError
 from .base import Method
 
 __all__ = ["Method", "discover", "find", "known", "methods", "names"]
 
-# What :func:`find` has found of users' own methods: the value of the setting, the class, and what says that it still is
-# that class.
+# Custom methods that :func:`find` has found: the value of the setting, the class, and a token that tells whether it is
+# current.
 _own: dict[str, tuple[type[Method], int]] = {}
 
 
@@ -33,22 +33,22 @@ def methods() -> dict[str, type[Method]]:
 
 
 def known() -> dict[str, type[Method]]:
-    """Return every method that a setting can have settings of, by name: this package's and the users' own ones."""
-    for name in parts.named("method"):
+    """Return every method that a setting can have settings of, by name: this package's and custom ones."""
+    for name in custom.entry_point_names("method"):
         if name not in _own:
             try:
                 find(name)
             except ConfigError:
                 continue  # said where it is asked for: a package that is broken is no reason to fail without it
-    there = [method for name, (method, version) in _own.items() if parts.is_there(name, version)]
+    there = [method for name, (method, version) in _own.items() if custom.is_current(name, version)]
     return {**methods(), **{method.name: method for method in there}}
 
 
 def discover(module: str = "parts") -> list[type[Method]]:
     """Make the methods in a module of the app's folder known, if there is one; return them by name."""
-    if not parts.has(module):
+    if not custom.has_module(module):
         return []
-    found = vars(parts.module("method", f"{module}:method"))
+    found = vars(custom.module("method", f"{module}:method"))
     own = [key for key, value in found.items() if _is_method(value) and value.__module__ == module]
     return sorted((find(f"{module}:{key}") for key in own), key=lambda method: method.name)
 
@@ -60,24 +60,24 @@ def _is_method(value: Any) -> bool:
 def names() -> list[str]:
     """Return the names and aliases that users may write."""
     own = [word for method in methods().values() for word in (method.name, *method.aliases)]
-    return [*own, *(name for name in parts.named("method") if name not in own)]
+    return [*own, *(name for name in custom.entry_point_names("method") if name not in own)]
 
 
 def find(name: str) -> type[Method]:
-    """Return the method called ``name``, or the user's own one that it refers to."""
+    """Return the method called ``name``, or the custom one that it refers to."""
     own = [word for method in methods().values() for word in (method.name, *method.aliases)]
-    if name in own and name not in parts.named("method"):
+    if name in own and name not in custom.entry_point_names("method"):
         return next(method for method in methods().values() if name in (method.name, *method.aliases))
-    found = parts.find("method", name, own)
+    found = custom.find("method", name, own)
     if found not in methods().values():
         _require_method(name, found, own)
-        _own[name] = found, parts.version()
+        _own[name] = found, custom.version()
     return found  # type: ignore[no-any-return]
 
 
 def _require_method(name: str, found: Any, taken: list[str]) -> None:
     if not (isinstance(found, type) and issubclass(found, Method)):
-        allowed = f"is {parts.article(found)}, and must be a class made of fedpfl.Method"
+        allowed = f"is {custom.article(found)}, and must be a class made of fedpfl.Method"
         raise ConfigError("method", name, allowed)
     missing = [word for word in ("name", "paper", "shares") if not isinstance(getattr(found, word, None), str)]
     if missing:

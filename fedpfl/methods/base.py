@@ -74,7 +74,7 @@ class LocalRound:
     start : dict of str to Tensor
         A copy of the shared arrays as they arrived, before training.
     message : Payload
-        What the server sent; its settings have whatever the strategy attached.
+        What the server sent; its settings have whatever the rule attached.
     train_data : callable, () → Samples
         Prepares the client's training data.
     train_labels : callable, () → ndarray of int64
@@ -344,9 +344,11 @@ class Method:
 
 def common_model(method: Method, model: nn.Module) -> Forward | None:
     """Return the method's global model, or ``None`` where ``personal-head`` has taken its classifier away."""
-    names = model.state_dict()
-    kept = (method.is_shared(name, model) and not method.travels(name, model) for name in names)
-    return None if method.personal_head and any(kept) else method.global_model(model)
+    if method.personal_head:
+        names = model.state_dict()
+        if any(method.is_shared(name, model) and not method.travels(name, model) for name in names):
+            return None
+    return method.global_model(model)
 
 
 def adapts_itself(method: type[Method]) -> bool:

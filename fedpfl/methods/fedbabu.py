@@ -43,7 +43,7 @@ class FedBABU(HeadMethod):
         return [Phase(train=excluding(self.in_head(local.model)), epochs=self.training.local_epochs)]
 
     def adaptation(self, local: LocalRound) -> list[Phase]:
-        """Tune the head, over a base that stands still, or everything."""
+        """Tune the head over a fixed base, or everything."""
         epochs = self.settings.tuning_epochs
         if self.settings.tune == "everything":
             return [Phase(train=everything, epochs=epochs)]

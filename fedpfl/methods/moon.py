@@ -50,7 +50,7 @@ class Moon(KeepsTrained):
         """Train E epochs on the sum of both losses."""
         x = local.samples.x
         local.model.eval()
-        # Both stand still: one pass over the data serves all epochs.
+        # Neither trains: one pass over the data serves all epochs.
         received, last = (directions(predict(cut(model).base, x)) for model in (local.model, twin(local.model)))
         apart = (last - received) / self.settings.temperature
 

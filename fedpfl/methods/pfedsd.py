@@ -45,7 +45,7 @@ class PFedSD(KeepsTrained):
         epochs = self.training.local_epochs
         if local.never_trained:
             return [Phase(train=excluding(in_twin), epochs=epochs)]
-        # The teacher stands still: one pass over the data serves all epochs.
+        # The teacher does not train: one pass over the data serves all epochs.
         taught = F.softmax(predict(twin(local.model).eval(), local.samples.x) / self.settings.temperature, dim=1)
         return [Phase(train=excluding(in_twin), epochs=epochs, loss=self._loss(taught))]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, Tuple
 import torch
 
 from .build import build
-from .registry import BaseHeadModel, Shape, entry
+from .registry import MODELS, BaseHeadModel, Shape
 
 # Inputs by which sizes are told: shape of a sample, classes, tokens, in words.
 _Example = Tuple[Shape, int, int, str]
@@ -21,35 +21,19 @@ _SIZE = re.compile(r"[.:;,]? [0-9][0-9,]+ parameters .*")
 
 
 class ModelInfo(NamedTuple):
-    """One row of ``fedpfl models``.
-
-    Attributes
-    ----------
-    name : str
-        The value of the setting ``model``.
-    what : str
-        Its layers, in a sentence.
-    takes : str
-        Which inputs it takes.
-    parameters : int or None
-        How many numbers it learns, for the input of ``example``; None if it cannot be built for that.
-    example : str
-        That input.
-    source : str
-        The paper, and what differs from it.
-    """
+    """One row of ``fedpfl models``."""
 
     name: str
-    what: str
-    takes: str
-    parameters: int | None
+    what: str  # its layers, in a sentence
+    takes: str  # which inputs it takes
+    parameters: int | None  # how many numbers it learns for an input as in example; None if it cannot be built for that
     example: str
-    source: str
+    source: str  # the paper, and what differs from it
 
 
 def describe(name: str) -> ModelInfo:
     """Return what is known of a model of :func:`fedpfl.models.names`, from its builder's docstring and limits."""
-    known = entry(name)
+    known = MODELS[name]
     example: tuple[Shape, int, int, str]
     if known.tokens:
         takes, example = "texts", _TEXT

@@ -30,25 +30,10 @@ _KINDS = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B")
 def add_adapters(model: nn.Module, rank: int, alpha: float, targets: str) -> nn.Module:
     """Give linear layers and 2-D convolutions of a model's base adapters, in place.
 
-    An adapter adds (alpha / rank)·B·A to the layer's weight. B starts at 0, so the model computes what it did before;
-    A is drawn from torch's global random generator.
-
-    Parameters
-    ----------
-    model : BaseHeadModel
-        The model.
-    rank : int
-        Rank of A and B.
-    alpha : float
-        Scale.
-    targets : str
-        Patterns of layers' names, separated by commas (``*attention*``); empty for all linear layers and 2-D
-        convolutions.
-
-    Raises
-    ------
-    ConfigError
-        ``peft`` is not installed, or there is no layer that could have an adapter.
+    An adapter adds (alpha / rank)·B·A to the layer's weight, where A and B have that rank. B starts at 0, so the model
+    computes what it did before; A is drawn from torch's global random generator. ``targets`` are patterns of layers'
+    names, separated by commas (``*attention*``); empty for all linear layers and 2-D convolutions. ``ConfigError`` if
+    ``peft`` is not installed, or no layer could have an adapter.
     """
     peft = extra("peft", "lora", "trainable", "lora")
     layers = _layers(model, targets)
@@ -132,14 +117,8 @@ def deltas(model: nn.Module, adapter: str) -> dict[str, Tensor]:
 def merged(model: nn.Module, trained: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """Return the arrays of the plain model: those that train, frozen ones, and weights with what adapters add.
 
-    Names and shapes are those of the model before it had adapters or frozen arrays.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The model with its adapters.
-    trained : mapping of str to Tensor, optional
-        Instead of the model's state dict.
+    Names and shapes are those of the model before it had adapters or frozen arrays. ``trained`` replaces its state
+    dict.
     """
     state = model.state_dict() if trained is None else trained
     arrays = {name: array for name, array in state.items() if not in_adapter(name)}

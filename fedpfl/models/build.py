@@ -1,4 +1,4 @@
-"""Builds a model by its name: one of the package, one of another library, or a function of the user's."""
+"""Builds a model by its name: one of the package, one of another library, or a custom function."""
 
 from __future__ import annotations
 
@@ -6,36 +6,21 @@ from functools import partial
 
 from torch import nn
 
-from ..core import parts
+from ..core import custom
 from ..core.errors import ConfigError
 from .external import with_head
-from .registry import BaseHeadModel, Shape, built_in, entry, shown, source_of
+from .registry import MODELS, BaseHeadModel, Shape, shown, source_of
 
 
 def build(
     name: str, input_shape: Shape, num_classes: int, vocabulary: int = 0, download: bool = False
 ) -> BaseHeadModel:
-    """Build a model, drawing its initial weights from torch's global random generator.
+    """Build a model, drawing its initial weights from torch's global random generator; ``ConfigError`` if it cannot.
 
-    Parameters
-    ----------
-    name : str
-        One of :func:`names`, a prefix of :func:`sources` with a word behind it, or what
-        :func:`fedpfl.core.parts.find` takes.
-    input_shape : tuple of int
-        Shape of one sample: (channels, height, width) of an image, (channels, time) of a series, (length,) of a text,
-        for example (features,) otherwise.
-    num_classes : int
-        Number of logits.
-    vocabulary : int
-        Number of different tokens if the input is text, else 0.
-    download : bool
-        Whether a source may fetch pretrained weights from the internet.
-
-    Raises
-    ------
-    ConfigError
-        The name is unknown, or the model cannot take inputs of this shape.
+    ``name`` is one of :func:`names`, a prefix of :func:`sources` with a word behind it, or what
+    :func:`fedpfl.core.custom.find` takes. ``input_shape`` is of one sample: (channels, height, width) of an image,
+    (channels, time) of a series, (length,) of a text with ``vocabulary`` different tokens, for example (features,)
+    otherwise. ``download``: a source may fetch pretrained weights from the internet.
     """
     source = source_of(name)
     if source is not None:
@@ -50,17 +35,17 @@ def build(
 
 
 def require_known(name: str) -> None:
-    """Raise :class:`ConfigError` for a model that is not there; one that is need not be able to take the data."""
+    """Raise :class:`ConfigError` for an unknown model; whether a known one fits the data is not checked."""
     if source_of(name) is None and not _is_registered(name):
-        parts.find("model", name, built_in())
+        custom.find("model", name, MODELS)
 
 
 def _is_registered(name: str) -> bool:
-    return name in built_in() and name not in parts.named("model")
+    return name in MODELS and name not in custom.entry_point_names("model")
 
 
 def _registered(name: str, input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
-    known = entry(name)
+    known = MODELS[name]
     complaint = known.complaint(input_shape, vocabulary)
     if complaint:
         given = f"{shown(input_shape)}{' tokens of text' * bool(vocabulary)}"
@@ -70,13 +55,13 @@ def _registered(name: str, input_shape: Shape, num_classes: int, vocabulary: int
 
 def _custom(name: str, input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
     """Build what a user's function makes; it gets those arguments of :func:`build` that it names."""
-    found = parts.find("model", name, built_in())
+    found = custom.find("model", name, MODELS)
     if isinstance(found, nn.Module):
         raise ConfigError("model", name, f"is a {type(found).__name__} that is built; give a function that builds one")
     offered = {"input_shape": tuple(input_shape), "num_classes": num_classes, "vocabulary": vocabulary}
-    built = parts.call("model", name, found, offered)
+    built = custom.call("model", name, found, offered)
     if not isinstance(built, nn.Module):
-        raise ConfigError("model", name, f"makes {parts.article(built)}, and must make a torch.nn.Module")
+        raise ConfigError("model", name, f"makes {custom.article(built)}, and must make a torch.nn.Module")
     return with_head(built, input_shape, num_classes, vocabulary, name=name)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from fedpfl.core.errors import ConfigError, meant
+from fedpfl.core.errors import ConfigError, did_you_mean
 
 from .registry import BaseHeadModel, Shape, shown, source
 
@@ -29,13 +29,7 @@ NO_LINEAR = "has no nn.Linear, which would be its head"
 
 
 def extra(package: str, name: str, key: str, value: object) -> Any:
-    """Import a package that an extra of fedpfl brings; one without an extra is installed by its own name.
-
-    Raises
-    ------
-    ConfigError
-        It is not installed.
-    """
+    """Import a package that an extra of fedpfl brings, or raise ``ConfigError`` with what installs it."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -48,27 +42,11 @@ def extra(package: str, name: str, key: str, value: object) -> Any:
 def with_head(
     module: nn.Module, input_shape: Shape, num_classes: int, vocabulary: int = 0, head: str = "", name: str = ""
 ) -> BaseHeadModel:
-    """Cut any module into base and head.
+    """Cut any module into base and head, in place; a :class:`BaseHeadModel` is only checked.
 
-    Parameters
-    ----------
-    module : nn.Module
-        Maps inputs (n, *input_shape) to (n, num_classes); changed in place. A :class:`BaseHeadModel` is only checked.
-    input_shape : tuple of int
-        Shape of one sample.
-    num_classes : int
-        Numbers that the model gives for each sample.
-    vocabulary : int
-        Number of different tokens if the input is text, else 0.
-    head : str
-        Name of the ``nn.Linear`` that is the head; empty for the last one.
-    name : str
-        The model's name, for errors; by default the module's class.
-
-    Raises
-    ------
-    ConfigError
-        There is no such layer, the model does not end in it, or input or output do not fit.
+    The module maps inputs (n, *input_shape) to (n, num_classes). ``head`` names its ``nn.Linear`` that becomes the
+    head; empty for the last one. ``vocabulary`` is 0 unless the input is text. ``ConfigError`` if there is no such
+    layer, the model does not end in it, or input or output do not fit.
     """
     name = name or type(module).__name__
     size = torch.Size((PROBES, *input_shape))
@@ -124,7 +102,7 @@ def _output(module: nn.Module, x: Tensor, name: str) -> Tensor:
 
 
 def _unknown(value: str, word: str, known: Sequence[str]) -> ConfigError:
-    return ConfigError("model", value, f"{value.partition(':')[0]} has no model {word!r}{meant(word, known)}")
+    return ConfigError("model", value, f"{value.partition(':')[0]} has no model {word!r}{did_you_mean(word, known)}")
 
 
 @source("torchvision", "torchvision:NAME for a classification model of torchvision")
@@ -174,15 +152,7 @@ def timm_model(word: str, shape: Shape, num_classes: int, vocabulary: int, downl
 
 
 class Logits(nn.Module):
-    """A model of transformers as a module that maps inputs to logits.
-
-    Parameters
-    ----------
-    module : nn.Module
-        The model.
-    texts : bool
-        Whether inputs are tokens; those that are 0 are padding.
-    """
+    """A model of transformers as a module that maps inputs to logits; in ``texts``, tokens that are 0 are padding."""
 
     def __init__(self, module: nn.Module, texts: bool) -> None:
         super().__init__()

@@ -12,39 +12,18 @@ from .registry import BaseHeadModel
 
 
 class Parts(NamedTuple):
-    """A model in two parts that share its layers: ``head(base(x))`` is ``model(x)``.
+    """A model in two parts that share its layers: ``head(base(x))`` is ``model(x)``."""
 
-    Attributes
-    ----------
-    base : nn.Module
-        Maps inputs to features.
-    head : nn.Module
-        Maps features to logits.
-    in_head : callable, str → bool
-        Says of a name in the model's state dict whether it belongs to ``head``.
-    """
-
-    base: nn.Module
-    head: nn.Module
-    in_head: Callable[[str], bool]
+    base: nn.Module  # maps inputs to features
+    head: nn.Module  # maps features to logits
+    in_head: Callable[[str], bool]  # whether a name in the model's state dict belongs to head
 
 
 def cut(model: nn.Module, head_layers: int = 1, key: str = "head-layers") -> Parts:
-    """Cut a model before its last ``head_layers`` linear layers.
+    """Cut a model before its last ``head_layers`` (at least 1) linear layers, and what stands between them.
 
-    Parameters
-    ----------
-    model : BaseHeadModel
-        Other children than ``base`` and ``head`` belong to neither part.
-    head_layers : int
-        Linear layers in the head, at least 1; what stands between them belongs to the head as well.
-    key : str
-        The setting that ``head_layers`` comes from, for the error.
-
-    Raises
-    ------
-    ConfigError
-        The model has no head, or not that many linear layers at its end.
+    Children other than ``base`` and ``head`` belong to neither part. ``ConfigError`` about the setting ``key`` if the
+    model does not have that many linear layers at its end.
     """
     if not isinstance(model, BaseHeadModel):
         raise ConfigError("model", type(model).__name__, "has no head; the method needs one of base and head")

@@ -7,7 +7,8 @@ from typing import Callable, NamedTuple, Tuple
 
 from torch import Tensor, nn
 
-from fedpfl.core import parts
+from fedpfl.core import custom
+from fedpfl.core.registry import Registry
 
 Shape = Tuple[int, ...]
 
@@ -79,13 +80,13 @@ class _Entry(NamedTuple):
         return f"needs images (channels x height x width) of at least {self.smallest_side}x{self.smallest_side} pixels"
 
 
-_MODELS: dict[str, _Entry] = {}
+MODELS: Registry[_Entry] = Registry("model")
 
 
 def register(
     name: str, smallest_side: int | None = None, tokens: bool = False, smallest_length: int | None = None
 ) -> Callable[[Builder], Builder]:
-    """Add a builder to the models that :func:`build` knows.
+    """Register a builder of models under ``name``.
 
     Parameters
     ----------
@@ -105,44 +106,22 @@ def register(
     ValueError
         The name is taken.
     """
-
-    def add(builder: Builder) -> Builder:
-        if name in _MODELS:
-            raise ValueError(f"a model named {name!r} is already registered")
-        _MODELS[name] = _Entry(builder, smallest_side, tokens, smallest_length)
-        return builder
-
-    return add
-
-
-def built_in() -> list[str]:
-    """Return the names of all registered models, sorted."""
-    return sorted(_MODELS)
+    return MODELS.add(name, lambda builder: _Entry(builder, smallest_side, tokens, smallest_length))
 
 
 def names() -> list[str]:
-    """Return the names that users may write: those of :func:`built_in`, and of installed packages' models."""
-    return [*built_in(), *(name for name in parts.named("model") if name not in _MODELS)]
-
-
-def entry(name: str) -> _Entry:
-    """Return what is registered under a name of :func:`names`."""
-    return _MODELS[name]
+    """Return the names that users may write: those of this package and of installed packages' models."""
+    return [*MODELS, *(name for name in custom.entry_point_names("model") if name not in MODELS)]
 
 
 # (what stands behind the prefix, input shape, classes, vocabulary, whether to download weights) → model.
 Source = Callable[[str, Shape, int, int, bool], BaseHeadModel]
-_SOURCES: dict[str, tuple[str, Source]] = {}
+SOURCES: Registry[tuple[str, Source]] = Registry("source of models", sort=False)
 
 
 def source(prefix: str, about: str) -> Callable[[Source], Source]:
     """Add a source of models, which users name as ``PREFIX:WORD``; ``about`` shows the form and says what it names."""
-
-    def add(find: Source) -> Source:
-        _SOURCES[prefix] = about, find
-        return find
-
-    return add
+    return SOURCES.add(prefix, lambda find: (about, find))
 
 
 def sources() -> dict[str, Callable[[str], bool]]:
@@ -151,13 +130,13 @@ def sources() -> dict[str, Callable[[str], bool]]:
     def has(prefix: str) -> Callable[[str], bool]:
         return lambda name: name.startswith(f"{prefix}:") and name != f"{prefix}:"
 
-    return {about: has(prefix) for prefix, (about, _) in _SOURCES.items()}
+    return {about: has(prefix) for prefix, (about, _) in SOURCES.items()}
 
 
 def source_of(name: str) -> Source | None:
     """Return the source that a name of the form ``PREFIX:WORD`` is for; None for other names."""
     prefix, colon, _ = name.partition(":")
-    return _SOURCES[prefix][1] if colon and prefix in _SOURCES else None
+    return SOURCES[prefix][1] if colon and prefix in SOURCES else None
 
 
 def shown(shape: Shape) -> str:

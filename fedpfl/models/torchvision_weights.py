@@ -13,25 +13,10 @@ _HEADS = {"resnet18": "fc.", "vgg16": "classifier.6."}
 
 
 def from_torchvision(name: str, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename the arrays of a torchvision model to those of the model built here.
+    """Rename the arrays of torchvision's resnet18 or vgg16_bn to those of the model here (``resnet18``, ``vgg16``).
 
-    Parameters
-    ----------
-    name : {"resnet18", "vgg16"}
-        The model here; torchvision's counterparts are ``resnet18`` and ``vgg16_bn``.
-    state_dict : mapping of str to Tensor
-        The state dict of torchvision's model.
-
-    Returns
-    -------
-    dict of str to Tensor
-        The same tensors for ``load_state_dict``. Leave out ``head.weight`` and ``head.bias`` (and load with
-        ``strict=False``) where the number of classes differs.
-
-    Raises
-    ------
-    ConfigError
-        The model has no counterpart in torchvision.
+    The result has the same tensors, for ``load_state_dict``. Leave out ``head.weight`` and ``head.bias`` (and load with
+    ``strict=False``) where the number of classes differs. Other models raise ``ConfigError``.
     """
     if name not in _HEADS:
         raise ConfigError("model", name, "torchvision weights exist only for " + ", ".join(sorted(_HEADS)))

@@ -44,13 +44,7 @@ class TrainableSettings:
 
 
 def adapt(model: BaseHeadModel, settings: TrainableSettings) -> BaseHeadModel:
-    """Add adapters if they are asked for and freeze what does not train, in place.
-
-    Raises
-    ------
-    ConfigError
-        A pattern fits no array, or adapters cannot be made.
-    """
+    """Add adapters if they are asked for and freeze what does not train, in place; ``ConfigError`` if nothing fits."""
     if settings.trainable == ALL:
         return model
     another = model.another

@@ -14,15 +14,8 @@ PADDING = 0  # as data sets of words fill up short texts
 class SelfAttention(nn.Module):
     """Multi-head self-attention (Vaswani et al., "Attention Is All You Need", 2017, section 3.2.2).
 
-    Its projections are plain linear layers, unlike those of ``nn.MultiheadAttention``, so that methods can take them
-    apart.
-
-    Parameters
-    ----------
-    width : int
-        Size of each position's vector, divisible by ``heads``.
-    heads : int
-        Number of heads.
+    ``width``, the size of each position's vector, is divisible by ``heads``. The projections are plain linear layers,
+    unlike those of ``nn.MultiheadAttention``, so that methods can take them apart.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -34,14 +27,7 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor, ignored: Tensor | None = None) -> Tensor:
-        """Map sequences (n, length, width) to (n, length, width).
-
-        Parameters
-        ----------
-        x : Tensor, shape (n, length, width)
-        ignored : Tensor of bool, shape (n, length), optional
-            Positions that no other one looks at; none of them unless given.
-        """
+        """Map (n, length, width) to the same shape; no position looks at the ``ignored`` ones, bool of (n, length)."""
         q, k, v = (self._split(layer(x)) for layer in (self.query, self.key, self.value))
         scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
         if ignored is not None:
@@ -58,15 +44,7 @@ class SelfAttention(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Self-attention and a feed-forward network, each behind a layer normalisation and with a shortcut around it.
-
-    Parameters
-    ----------
-    width, heads, hidden : int
-        Numbers of a vector, attention heads, hidden units.
-    activation : nn.Module
-        Of the hidden units.
-    """
+    """Self-attention and a feed-forward network, each behind a layer normalisation and with a shortcut around it."""
 
     def __init__(self, width: int, heads: int, hidden: int, activation: nn.Module) -> None:
         super().__init__()
@@ -85,13 +63,7 @@ class TransformerBlock(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Maps tokens to the mean of their vectors behind the blocks; padding does not count.
-
-    Parameters
-    ----------
-    length, vocabulary : int
-        Tokens of a text, and how many different ones there are.
-    """
+    """Maps tokens to the mean of their vectors behind the blocks; padding does not count."""
 
     positions: Tensor
 

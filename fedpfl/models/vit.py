@@ -12,12 +12,9 @@ PATCH, WIDTH, HEADS, HIDDEN, BLOCKS = 4, 128, 4, 256, 6
 
 
 class Patches(nn.Module):
-    """Maps images to the mean of their patches' vectors behind the blocks.
+    """Maps images (channels, height, width) to the mean of their patches' vectors behind the blocks.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        (channels, height, width) of an image; pixels at its right and lower edge that fill no patch are left out.
+    Pixels at the right and lower edge that fill no patch are left out.
     """
 
     def __init__(self, shape: Shape) -> None:

@@ -29,22 +29,11 @@ _COUNT = "num_batches_tracked"
 
 
 def load_weights(model: BaseHeadModel, name: str, path: str) -> None:
-    """Load a file's weights into a model; its head stays as it is where the file's has another shape.
+    """Load a file's weights into a model, in place; the head stays as it is where the file's has another shape.
 
-    Parameters
-    ----------
-    model : BaseHeadModel
-        The model, in place.
-    name : str
-        Its name.
-    path : str
-        A safetensors file, or a state dict that ``torch.save`` wrote (nothing but arrays is unpickled), under the names
-        of the model here or, for resnet18 and vgg16, torchvision's (its vgg16_bn).
-
-    Raises
-    ------
-    ConfigError
-        The file cannot be read, or has other arrays than the model.
+    The file is safetensors, or a state dict that ``torch.save`` wrote (nothing but arrays is unpickled), under the
+    names of the model here or, for resnet18 and vgg16, torchvision's (its vgg16_bn). ``ConfigError`` if it cannot be
+    read or has other arrays.
     """
     arrays = _read(path)
     if not any(key.startswith(("base.", "head.")) for key in arrays):

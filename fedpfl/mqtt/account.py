@@ -1,4 +1,4 @@
-"""Who connects to which broker: address, name, password, certificates."""
+"""How to connect to a broker: address, name, password, certificates."""
 
 from __future__ import annotations
 
@@ -17,25 +17,13 @@ class LinkError(FedpflError):
 
 @dataclass(frozen=True)
 class Account:
-    """Whom to log in as, and where.
-
-    Attributes
-    ----------
-    host, port : str, int
-        The broker.
-    username : str
-        Account; also the MQTT client id, so that nobody else can take over its session.
-    password : str
-        Its password; empty only for a broker that asks for none.
-    ca : Path or None
-        Certificate of the authority that signed the broker's; None means no TLS, which is allowed on loopback only.
-    """
+    """Whom to log in as, and where."""
 
     host: str
     port: int
-    username: str
-    password: str = field(repr=False)
-    ca: Path | None = None
+    username: str  # also the MQTT client id, so that nobody else can take over its session
+    password: str = field(repr=False)  # empty only for a broker that asks for none
+    ca: Path | None = None  # certificate of the broker's authority; None: no TLS, on loopback only
 
     def __post_init__(self) -> None:
         topics.checked_name("username", self.username)
@@ -70,19 +58,7 @@ def read_password(path: Path) -> str:
 
 
 def require_tls(option: str, value: str, host: str, tls: object, missing: str) -> None:
-    """Raise ``ConfigError`` if ``tls`` is None and the address is not one of this machine alone.
-
-    Parameters
-    ----------
-    option, value : str
-        What the user wrote.
-    host : str
-        The address.
-    tls : object
-        What TLS needs, or None.
-    missing : str
-        What the user has to add.
-    """
+    """Raise ``ConfigError`` if ``tls`` is None and the host is not loopback; ``missing`` is what users have to add."""
     if tls is None and not is_loopback(host):
         raise ConfigError(option, value, f"needs TLS, because it is not loopback: {missing}")
 

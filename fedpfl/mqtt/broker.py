@@ -1,4 +1,4 @@
-"""The files of a mosquitto that serves one testbed: settings, accounts, access list.
+"""The files of mosquitto for one testbed: settings, accounts, access list.
 
 An account may do what its part needs and nothing else. Its name is also its MQTT client id, so that no other account
 can take its session over.
@@ -34,21 +34,11 @@ _ITERATIONS = 101
 
 @dataclass(frozen=True)
 class BrokerFiles:
-    """Where the files are.
+    """The files that :func:`write_broker_files` leaves."""
 
-    Attributes
-    ----------
-    config : Path
-        For ``mosquitto -c``.
-    passwords : dict of str to Path
-        The password file of each account, for ``--password-file``.
-    changed : tuple of str
-        Names of the files that were written; those that a running mosquitto has to read again are among them.
-    """
-
-    config: Path
-    passwords: dict[str, Path]
-    changed: tuple[str, ...]
+    config: Path  # for mosquitto -c
+    passwords: dict[str, Path]  # the file of each account, for --password-file
+    changed: tuple[str, ...]  # names of those written; a running mosquitto has to read some of them again
 
 
 @dataclass(frozen=True)
@@ -71,24 +61,10 @@ def write_broker_files(
 ) -> BrokerFiles:
     """Write ``mosquitto.conf``, accounts and access list; passwords that are there already stay.
 
-    A file that has its content already is not written again.
-
-    Parameters
-    ----------
-    folder : Path
-        Where to; made if it is not there, for this user only.
-    host, port : str, int
-        Where the broker listens. Without ``tls`` only addresses of this machine are allowed.
-    devices : sequence of str
-        The devices' accounts.
-    tls : BrokerTls, optional
-        For TLS.
-    watchers : sequence of str
-        Accounts that may read everything but requests and responses; each serves one `fedpfl watch` at a time.
-    max_chunk : int
-        The largest ``--max-chunk`` that the two sides can use.
-    passwords : Path, optional
-        Folder of the accounts' passwords; by default ``passwords`` in ``folder``.
+    A file that has its content already is not written again. ``folder`` is made for this user only. Without ``tls``
+    only addresses of this machine are allowed. ``watchers`` may read everything but requests and responses; each serves
+    one `fedpfl watch` at a time. ``max_chunk`` is the largest ``--max-chunk`` that the two sides can use. Passwords lie
+    in ``folder/passwords`` unless ``passwords`` says otherwise.
     """
     accounts = [SERVER_ACCOUNT, *watchers, *devices]
     for name in accounts:

@@ -18,7 +18,7 @@ from .account import LinkError
 from .exchange import Body, HttpRequest, Response, carried
 from .frames import Assembler, FrameError, Kind
 from .limits import Complaints
-from .publisher import Arrived, Publisher
+from .publisher import Message, Publisher
 from .server import EXPIRY_SECONDS, HOLD_SECONDS, TIMED_OUT
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ SELF_TEST_SECONDS = 5.0
 # Between two "102 Processing" to a SuperNode whose request is held; each makes it wait for 30 s more.
 INTERIM_SECONDS = 10.0
 # How long it takes to notice that a SuperNode has gone.
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 MAX_RECEIPTS = 256
 
 
@@ -54,18 +54,9 @@ class _Waiting:
 class DeviceBridge:
     """The device's side, without its HTTP server.
 
-    Parameters
-    ----------
-    name : str
-        Name of the device.
-    link : Publisher
-        The connection to the broker; what it receives goes to :meth:`arrived`, new connections to :meth:`online`.
-    clock, wall : callable
-        Seconds, and Unix time.
-    account : str, optional
-        The account at the broker, if it is not named like the device.
-    max_bytes : int
-        Bytes of responses that arrive or are handed over.
+    What ``link`` receives goes to :meth:`arrived`, new connections to :meth:`online`. ``clock`` gives seconds, ``wall``
+    Unix time. ``account`` is given where it is not called like the device. ``max_bytes`` bounds responses that arrive
+    or are handed over.
     """
 
     def __init__(
@@ -90,7 +81,7 @@ class DeviceBridge:
 
     # -- what arrives, in the network thread -------------------------------------------------------------------------
 
-    def arrived(self, message: Arrived) -> None:
+    def arrived(self, message: Message) -> None:
         """Take a message of this device's response topic or the presence of the server's side."""
         if message.topic == topics.BRIDGE_PRESENCE:
             self._server_presence(message.payload)
@@ -148,7 +139,7 @@ class DeviceBridge:
         message_id, waiting = secrets.token_bytes(frames.ID_BYTES), _Waiting(heard=self._clock())
         with self._lock:
             self._waiting[message_id] = waiting
-        self._tell(Kind.PROBE, message_id)
+        self._send_control(Kind.PROBE, message_id)
         with waiting.changed:
             answered = waiting.changed.wait_for(lambda: waiting.again, SELF_TEST_SECONDS)
         with self._lock:
@@ -169,21 +160,11 @@ class DeviceBridge:
         answer: Callable[[Response], None],
         ready: Callable[[int], None] = lambda _end: None,
     ) -> None:
-        """Carry out a request.
+        """Handle a SuperNode's request.
 
-        Parameters
-        ----------
-        request : HttpRequest
-            What the SuperNode asks.
-        client_waits : callable
-            Says whether it still waits.
-        interim : callable
-            Tells it to go on waiting.
-        answer : callable
-            Hands it the response; raises :class:`OSError` if that fails.
-        ready : callable
-            Returns when the request's body is there up to the index that it gets; raises :class:`OSError` if it never
-            will be.
+        ``client_waits`` tells whether the SuperNode still waits, ``interim`` tells it to go on waiting, and ``answer``
+        hands it the response. ``ready`` returns when the request's body is there up to the given index. The last two
+        raise :class:`OSError` if that fails.
         """
         message_id = secrets.token_bytes(frames.ID_BYTES)
         waiting = _Waiting(heard=self._clock())
@@ -201,10 +182,10 @@ class DeviceBridge:
             if delivered and waiting.response is not None:
                 self._delivered(message_id, request, waiting.response)
             elif waiting.sent:
-                self._tell(Kind.CANCEL, message_id)
+                self._send_control(Kind.CANCEL, message_id)
 
     def request(self, path: str, headers: list[tuple[str, str]], body: Body) -> HttpRequest:
-        """Return a request as it goes out: with its time, and the receipt of the last answer to the same."""
+        """Return a request to send, with its time and the receipt of the last answer to the same request."""
         request = HttpRequest(path, carried(headers), body, self._wall())
         if not request.held:  # only those answers have receipts
             return request
@@ -231,7 +212,7 @@ class DeviceBridge:
                 waiting.heard = self._clock()
             ready(len(request.body))  # what is left of it would be taken for the SuperNode's goodbye
             with waiting.changed:
-                waiting.changed.wait_for(lambda: waiting.response or waiting.again or waiting.probe, LOOK_SECONDS)
+                waiting.changed.wait_for(lambda: waiting.response or waiting.again or waiting.probe, POLL_SECONDS)
                 if waiting.response is not None:
                     return True
                 again, probe = waiting.again, waiting.probe
@@ -247,7 +228,7 @@ class DeviceBridge:
             due = probe or silent or now - waiting.heard > PROBE_ANYWAY_SECONDS
             if due and not to_send and self._link.online:
                 waiting.heard = now
-                self._tell(Kind.PROBE, message_id)
+                self._send_control(Kind.PROBE, message_id)
             if request.held and now - last_interim >= INTERIM_SECONDS:
                 last_interim = now
                 interim()
@@ -255,15 +236,11 @@ class DeviceBridge:
     def _send(self, message_id: bytes, request: HttpRequest, begun: float, ready: Callable[[int], None]) -> bool:
         """Send a request; return whether the broker has it."""
         left = max(1.0, begun + ANSWER_SECONDS - self._clock())
+        topic, back = topics.request(self._name), topics.response(self._name)
+        payloads = frames.split(Kind.REQUEST, request.head, self._link.max_payload, request.body, ready)
         try:
-            self._link.send(
-                topics.request(self._name),
-                frames.split(Kind.REQUEST, request.head, self._link.max_payload, request.body, ready),
-                message_id=message_id,
-                expires=EXPIRY_SECONDS,
-                deadline=time.monotonic() + left,
-                response_topic=topics.response(self._name),
-            )
+            messages = (Message(topic, payload, message_id, back, EXPIRY_SECONDS) for payload in payloads)
+            self._link.send(messages, time.monotonic() + left)
         except LinkError as error:
             logger.warning("a request was not sent: %s", error)
             return False
@@ -276,8 +253,8 @@ class DeviceBridge:
                 self._receipts.move_to_end(request.key)
                 while len(self._receipts) > MAX_RECEIPTS:
                     self._receipts.popitem(last=False)
-        self._tell(Kind.DELIVERED, message_id, response.receipt.encode())
+        self._send_control(Kind.DELIVERED, message_id, response.receipt.encode())
 
-    def _tell(self, kind: Kind, message_id: bytes, content: bytes = b"") -> None:
+    def _send_control(self, kind: Kind, message_id: bytes, content: bytes = b"") -> None:
         payload = frames.single(kind, content)
-        self._link.publish(topics.request(self._name), payload, message_id=message_id, expires=EXPIRY_SECONDS)
+        self._link.publish(Message(topics.request(self._name), payload, message_id, expires=EXPIRY_SECONDS))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from . import frames
 from .device import DeviceBridge
-from .publisher import Arrived
+from .publisher import Message
 from .server import ServerBridge
 from .upstream import Upstream
 
@@ -24,49 +24,30 @@ MAX_BODIES_BYTES = 128 * 2**20
 MAX_BYTES = 192 * 2**20
 
 
-class Wire:
-    """One end of a way within the process: what goes in arrives at once, in the sender's thread."""
+class DirectLink:
+    """A link within the process: what is published arrives at once, in the sender's thread."""
 
     online = True
     max_payload = frames.MAX_CHUNK
 
-    def __init__(self, deliver: Callable[[Arrived], None]) -> None:
+    def __init__(self, deliver: Callable[[Message], None]) -> None:
         self._deliver = deliver
 
-    def publish(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        message_id: bytes | None = None,
-        response_topic: str | None = None,
-        expires: int | None = None,
-        retain: bool = False,
-        qos: int = 1,
-    ) -> None:
-        """Hand a frame over."""
-        self._deliver(Arrived(topic, payload, message_id, response_topic, expires))
+    def publish(self, message: Message, retain: bool = False, qos: int = 1) -> None:
+        """Deliver a message."""
+        self._deliver(message)
 
-    def send(
-        self,
-        topic: str,
-        payloads: Iterable[bytes],
-        *,
-        message_id: bytes,
-        expires: int,
-        deadline: float,
-        response_topic: str | None = None,
-    ) -> None:
-        """Hand a message's frames over, each as soon as it is there."""
-        for payload in payloads:
-            self.publish(topic, payload, message_id=message_id, expires=expires, response_topic=response_topic)
+    def send(self, messages: Iterable[Message], deadline: float) -> None:
+        """Deliver frames, each as soon as it is there."""
+        for message in messages:
+            self._deliver(message)
 
 
 def direct(upstream: Upstream, state_dir: Path) -> tuple[DeviceBridge, ServerBridge]:
     """Return both sides, connected."""
     server = ServerBridge(
-        Wire(lambda message: device.arrived(message)), upstream, state_dir,
+        DirectLink(lambda message: device.arrived(message)), upstream, state_dir,
         max_running=MAX_RUNNING, max_bytes=MAX_BYTES, max_responses_bytes=MAX_BYTES, by_node=True,
     )  # fmt: skip
-    device = DeviceBridge(NAME, Wire(server.arrived), max_bytes=MAX_BYTES)
+    device = DeviceBridge(NAME, DirectLink(server.arrived), max_bytes=MAX_BYTES)
     return device, server

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..core.files import Rounds
 from . import telemetry, topics
-from .publisher import Publisher
+from .publisher import Message, Publisher
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Events:
 
     def _publish(self, topic: str, values: Mapping[str, Any], retain: bool = False) -> None:
         payload = json.dumps({"time": round(time.time(), 3), **values}, separators=(",", ":")).encode()
-        self._link.publish(topic, payload, retain=retain, qos=0)
+        self._link.publish(Message(topic, payload), retain, qos=0)
 
 
 def _without_clients(value: Any) -> Any:
@@ -123,7 +123,7 @@ def _state(run: Path) -> dict[str, str]:
     """Return the ``state`` of a run by its folder, of a failed one with the ``error``."""
     if (run / "summary.md").is_file():
         return {"state": "finished"}
-    if _goes_on(run / ".lock"):
+    if _is_running(run / ".lock"):
         return {"state": "running"}
     try:
         return {"state": "failed", "error": (run / "failed.txt").read_text(encoding="utf-8").strip()[:MAX_LOG_LENGTH]}
@@ -131,7 +131,7 @@ def _state(run: Path) -> dict[str, str]:
         return {"state": "stopped"}
 
 
-def _goes_on(lock: Path) -> bool:
+def _is_running(lock: Path) -> bool:
     """Return whether a server holds the run's lock, will hold it in a moment, or may hold it."""
     try:
         with lock.open("rb") as file:

@@ -42,27 +42,13 @@ Body = bytes | memoryview
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """An HTTP POST to Flower's Fleet API.
+    """An HTTP POST to Flower's Fleet API."""
 
-    Attributes
-    ----------
-    path : str
-        Path, without a query.
-    headers : tuple of (name, value)
-        Those that are carried, in their order.
-    body : bytes or memoryview
-        Body.
-    sent : float
-        Unix time, by the device's clock, at which the device side got it. Flower's signature is as old.
-    delivered : str
-        Receipt of the last response to the same path and body that reached the SuperNode; "" if there was none.
-    """
-
-    path: str
-    headers: Headers
+    path: str  # without a query
+    headers: Headers  # those that are carried, in their order
     body: Body
-    sent: float
-    delivered: str = ""
+    sent: float  # Unix time, by the device's clock, at which its bridge got it; Flower's signature is as old
+    delivered: str = ""  # receipt of the last response to the same path and body that reached the SuperNode
 
     @property
     def held(self) -> bool:
@@ -105,27 +91,15 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class Response:
-    """An HTTP response.
-
-    Attributes
-    ----------
-    status : int
-        Status code.
-    headers : tuple of (name, value)
-        Those that are carried, in their order.
-    body : bytes or memoryview
-        Body.
-    receipt : str
-        What the device side returns when the SuperNode has the response, if the server side must know; else "".
-    """
+    """An HTTP response."""
 
     status: int
-    headers: Headers = ()
+    headers: Headers = ()  # those that are carried, in their order
     body: Body = b""
-    receipt: str = ""
+    receipt: str = ""  # what the device returns when the SuperNode has it, if the server must know
 
     @property
-    def says_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether it is a success without content: to ``pull-messages``, that there is no message."""
         return self.status == 200 and not self.body
 

@@ -65,28 +65,14 @@ class FrameError(FedpflError):
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame.
-
-    Attributes
-    ----------
-    kind : Kind
-        What it is for.
-    id : bytes
-        Id of the message, 16 bytes.
-    index, count : int
-        Which of how many frames of the message.
-    size : int
-        Length of the message in bytes.
-    piece : memoryview
-        This frame's part of the message.
-    """
+    """One frame of a message."""
 
     kind: Kind
-    id: bytes
-    index: int
+    id: bytes  # of the message, 16 bytes
+    index: int  # which of count frames, from 0
     count: int
-    size: int
-    piece: memoryview
+    size: int  # of the message in bytes
+    piece: memoryview  # this frame's part of the message
 
 
 def split(
@@ -96,18 +82,9 @@ def split(
     body: bytes | memoryview = b"",
     ready: Callable[[int], None] | None = None,
 ) -> Iterator[bytes]:
-    """Yield a message's frames.
+    """Yield the frames of a message, ``head`` followed by ``body``, none longer than ``payload_bytes``.
 
-    Parameters
-    ----------
-    kind : Kind
-        What they are for.
-    head, body : bytes, bytes or memoryview
-        The message is one behind the other. The body is not copied as a whole.
-    payload_bytes : int
-        Length that no frame exceeds.
-    ready : callable, optional
-        Called before the body is read up to the index that it gets: the body may still be arriving.
+    The body is not copied as a whole, and may still be arriving: ``ready`` is called before it is read up to an index.
     """
     room = payload_bytes - HEADER_BYTES
     if room < MIN_PIECE_BYTES:
@@ -130,15 +107,7 @@ def single(kind: Kind, content: bytes = b"") -> bytes:
 
 
 def decode(message_id: bytes | None, payload: bytes) -> Frame:
-    """Read a frame.
-
-    Parameters
-    ----------
-    message_id : bytes or None
-        The correlation data it came with.
-    payload : bytes
-        What it came as.
-    """
+    """Read a frame from its payload and the correlation data that it came with."""
     if message_id is None or len(message_id) != ID_BYTES:
         raise FrameError(f"correlation data must be {ID_BYTES} bytes")
     if len(payload) < HEADER_BYTES:
@@ -174,18 +143,8 @@ class Assembler:
     """Joins one sender's messages from their frames, in whatever order these arrive.
 
     Memory is taken for what has arrived, never for what a frame announces. What a message takes is counted until
-    :meth:`drop`, also after :meth:`add` has returned the message.
-
-    Parameters
-    ----------
-    budget : Budget, optional
-        Bytes that have arrived, shared with the assemblers of other senders.
-    account : str
-        This sender's account there.
-    max_bytes : int
-        Bytes of this sender's messages, by their announced lengths.
-    clock : callable
-        Returns seconds.
+    :meth:`drop`, also after :meth:`add` has returned the message. ``budget`` counts bytes that have arrived, for each
+    ``account`` and for all; ``max_bytes`` bounds this sender's messages by their announced lengths.
     """
 
     def __init__(

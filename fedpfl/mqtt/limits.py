@@ -109,15 +109,7 @@ class Claim:
 
 
 class Complaints:
-    """Warnings about what others send: at most one line a second about each sender.
-
-    Parameters
-    ----------
-    logger : Logger
-        Where they go.
-    clock : callable
-        Returns seconds.
-    """
+    """Warnings about what others send: at most one line a second about each sender."""
 
     def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._logger, self._clock = logger, clock

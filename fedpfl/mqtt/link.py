@@ -28,7 +28,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from .account import Account, LinkError
 from .frames import DEFAULT_CHUNK, MAX_CHUNK
-from .publisher import Arrived
+from .publisher import Message
 
 logger = logging.getLogger(__name__)
 
@@ -54,31 +54,18 @@ SMALLEST_PAYLOAD = 65_536
 class Link:
     """A connection to the broker that comes back by itself.
 
-    Parameters
-    ----------
-    account : Account
-        Whom to log in as.
-    subscriptions : sequence of str
-        Topics to subscribe to, whenever there is a new connection.
-    on_message : callable
-        Gets every message, in the network thread: it must not block. What it raises is logged.
-    on_online : callable, optional
-        Is told of every new connection: whether the broker has kept the session, with all that is queued in it.
-    presence : str, optional
-        Topic of the retained presence: ``online`` while connected, ``offline`` as the last will.
-    max_chunk : int
-        Longest payload to send; the other side may send longer ones.
-    persistent : bool
-        Whether the broker keeps the session while there is no connection.
-    stopping : threading.Event, optional
-        Ends the attempts to connect.
+    ``on_message`` gets every message, in the network thread: it must not block, and what it raises is logged.
+    ``on_online`` is told of every new connection: whether the broker has kept the session, with all that is queued in
+    it. ``presence`` is the topic of the retained presence: ``online`` while connected, ``offline`` as the last will.
+    ``max_chunk`` is the longest payload to send; the other side may send longer ones. ``persistent``: the broker keeps
+    the session while there is no connection. ``stopping`` ends the attempts to connect.
     """
 
     def __init__(
         self,
         account: Account,
         subscriptions: Sequence[str],
-        on_message: Callable[[Arrived], None],
+        on_message: Callable[[Message], None],
         on_online: Callable[[bool], None] | None = None,
         presence: str | None = None,
         max_chunk: int = DEFAULT_CHUNK,
@@ -143,12 +130,12 @@ class Link:
             raise self._refused
 
     def stop(self) -> None:
-        """Publish that this side goes, and disconnect. The session stays."""
+        """Publish that this side is offline, and disconnect. The session stays."""
         self._leaving = True
         if self._presence is not None and self.online:
             gone = threading.Event()
-            offline = _presence("offline", self._session)
-            self._publish(self._presence, offline, None, None, None, True, lambda _reason: gone.set())
+            offline = Message(self._presence, _presence("offline", self._session))
+            self._publish(offline, True, lambda _reason: gone.set())
             gone.wait(GOODBYE_SECONDS)
         self._client.disconnect()
         self._client.loop_stop()
@@ -156,7 +143,7 @@ class Link:
 
     @property
     def where(self) -> str:
-        """The broker as a text for people."""
+        """The broker's address, for messages."""
         return f"{self._account.host}:{self._account.port}"
 
     @property
@@ -171,44 +158,25 @@ class Link:
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
-    def publish(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        message_id: bytes | None = None,
-        response_topic: str | None = None,
-        expires: int | None = None,
-        retain: bool = False,
-        qos: int = 1,
-    ) -> None:
+    def publish(self, message: Message, retain: bool = False, qos: int = 1) -> None:
         """Publish something small, without waiting; with ``qos=0`` it is lost without a connection."""
         if qos == 0:
             if self.online:
-                self._client.publish(topic, payload, 0, retain)
+                self._client.publish(message.topic, message.payload, 0, retain)
             return
 
         def acknowledged(reason: ReasonCode) -> None:
             if reason.is_failure:
-                logger.error("broker %s refuses a message to %s: %s", self.where, topic, reason)
+                logger.error("broker %s refuses a message to %s: %s", self.where, message.topic, reason)
 
-        self._publish(topic, payload, message_id, response_topic, expires, retain, acknowledged)
+        self._publish(message, retain, acknowledged)
 
-    def send(
-        self,
-        topic: str,
-        payloads: Iterable[bytes],
-        *,
-        message_id: bytes,
-        expires: int,
-        deadline: float,
-        response_topic: str | None = None,
-    ) -> None:
-        """Publish a message's frames and wait until the broker has them all."""
+    def send(self, messages: Iterable[Message], deadline: float) -> None:
+        """Publish frames and wait until the broker has them all."""
         sent: list[Future[ReasonCode]] = []
-        longest = 0
-        for payload in payloads:
-            longest = max(longest, len(payload))
+        topic, longest = "", 0
+        for message in messages:
+            topic, longest = message.topic, max(longest, len(message.payload))
             # What is unacknowledged stays with paho, which sends it again after a break: waiting for room bounds it.
             if not self._window.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 raise LinkError(f"broker {self.where} does not take messages")
@@ -218,7 +186,7 @@ class Link:
                 self._window.release()
                 future.set_result(reason)
 
-            self._publish(topic, payload, message_id, response_topic, expires, False, acknowledged)
+            self._publish(message, False, acknowledged)
             sent.append(future)
         for future in sent:
             try:
@@ -230,27 +198,18 @@ class Link:
             if reason.is_failure:
                 raise LinkError(f"broker {self.where} refuses messages of {longest} bytes to {topic}: {reason}")
 
-    def _publish(
-        self,
-        topic: str,
-        payload: bytes,
-        message_id: bytes | None,
-        response_topic: str | None,
-        expires: int | None,
-        retain: bool,
-        acknowledged: Callable[[ReasonCode], None],
-    ) -> None:
+    def _publish(self, message: Message, retain: bool, acknowledged: Callable[[ReasonCode], None]) -> None:
         properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-        if message_id is not None:
-            properties.CorrelationData = message_id
-        if response_topic is not None:
-            properties.ResponseTopic = response_topic
-        if expires is not None:
-            properties.MessageExpiryInterval = expires
+        if message.id is not None:
+            properties.CorrelationData = message.id
+        if message.response_topic is not None:
+            properties.ResponseTopic = message.response_topic
+        if message.expires is not None:
+            properties.MessageExpiryInterval = message.expires
         # paho holds its own lock while it calls _acknowledged, and needs it in publish: so none is held here meanwhile.
         with self._lock:
             self._publishing += 1
-        mid = self._client.publish(topic, payload, 1, retain, properties).mid
+        mid = self._client.publish(message.topic, message.payload, 1, retain, properties).mid
         with self._lock:
             self._publishing -= 1
             early = self._early.pop(mid, None)
@@ -357,13 +316,12 @@ class Link:
         p = message.properties
         try:
             self._on_message(
-                Arrived(
+                Message(
                     message.topic,
                     bytes(message.payload),
                     getattr(p, "CorrelationData", None),
                     getattr(p, "ResponseTopic", None),
                     getattr(p, "MessageExpiryInterval", None),
-                    message.retain,
                 )
             )
         except Exception:  # it would end paho's thread, and with that the connection, but not the process

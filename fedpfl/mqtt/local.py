@@ -55,7 +55,7 @@ _WRITE_BYTES = 16_384
 
 
 @dataclass(eq=False)
-class _Guest:
+class _Peer:
     """A connection and what is known of its other end."""
 
     connection: socket.socket
@@ -67,12 +67,8 @@ class _Guest:
 class _Stream(io.RawIOBase):
     """A connection that is read and written until a deadline.
 
-    Attributes
-    ----------
-    until : float
-        The deadline, of ``time.monotonic``.
-    head_bytes : float
-        How much may still be read; without limit after a request's head.
+    ``until`` is in seconds of ``time.monotonic``; ``head_bytes`` may still be read, without limit after a request's
+    head.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -154,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         self.connection = self.request
-        self.guest = self.server.guest(self.connection)
+        self.peer = self.server.peer(self.connection)
         self.connection.settimeout(HANDSHAKE_SECONDS)
         if isinstance(self.connection, ssl.SSLSocket):
             self.connection.do_handshake()
@@ -165,9 +161,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def handle_one_request(self) -> None:
         """Wait for a request and carry it."""
-        self.stream.allow(IDLE_CONNECTION_SECONDS if self.guest.known else HANDSHAKE_SECONDS)
+        self.stream.allow(IDLE_CONNECTION_SECONDS if self.peer.known else HANDSHAKE_SECONDS)
         self.stream.head_bytes = MAX_HEAD_BYTES
-        self.server.rests(self.guest)
+        self.server.note_idle(self.peer)
         with suppress(TimeoutError):
             if self.reader.peek(1):
                 self.stream.allow(REQUEST_SECONDS)
@@ -183,15 +179,15 @@ class _Handler(BaseHTTPRequestHandler):
         if not may_pass(self.path) or not 0 <= length <= max_body(self.path):
             self.send_error(400)
             return
-        self.account = f"{self.guest.address} {self.headers.get(PUBLIC_KEY_HEADER, '')[:1024]}"
-        if not self.server.meet(self.guest, self.account) and length > MAX_UNKNOWN_BODY_BYTES:
+        self.account = f"{self.peer.address} {self.headers.get(PUBLIC_KEY_HEADER, '')[:1024]}"
+        if not self.server.identify(self.peer, self.account) and length > MAX_UNKNOWN_BODY_BYTES:
             self._refuse(f"a body of {length} bytes from a node that the SuperLink has not accepted yet")
             return
         place = self.server.places.claim(self.account)
-        room = self.server.room.claim(self.account if self.guest.known else "")
+        room = self.server.room.claim(self.account if self.peer.known else "")
         try:
             if place.take(1):
-                self.guest.idle = False
+                self.peer.idle = False
                 self._carry(_Body(self.rfile, self.stream, length, room))
             else:
                 self._refuse("too many of its requests are being answered")
@@ -218,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing else."""
 
     def _refuse(self, why: str) -> None:
-        self.server.complain(self.guest.address, "refused a request of %s: %s", self.guest.address, why)
+        self.server.complain(self.peer.address, "refused a request of %s: %s", self.peer.address, why)
         self.close_connection = True
 
     def _client_waits(self) -> bool:
@@ -241,24 +237,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(head.encode("latin-1"))
         self.wfile.write(response.body)
         if 200 <= response.status < 300:
-            self.server.accept(self.guest, self.account)
+            self.server.accept(self.peer, self.account)
 
 
 class LocalServer(ThreadingHTTPServer):
     """The HTTP server for SuperNodes.
 
-    Parameters
-    ----------
-    address : tuple of (str, int)
-        Where to listen.
-    bridge : DeviceBridge
-        Where requests go.
-    tls : SSLContext, optional
-        Certificate and key; Flower demands TLS wherever SuperNodes have keys.
-    max_connections : int
-        Another one takes the place of one that is idle.
-    max_bytes : int
-        Bytes of bodies that wait for their answers; twice as many with the one that may exceed it.
+    Flower demands ``tls`` wherever SuperNodes have keys. A connection beyond ``max_connections`` takes the place of an
+    idle one. ``max_bytes`` bounds bodies that wait for their answers; twice as many with the one that may exceed it.
     """
 
     daemon_threads = True
@@ -282,7 +268,7 @@ class LocalServer(ThreadingHTTPServer):
         self._max_connections = max_connections
         self._lock = threading.Lock()
         # In the order in which they became idle, or came.
-        self._guests: OrderedDict[socket.socket, _Guest] = OrderedDict()
+        self._peers: OrderedDict[socket.socket, _Peer] = OrderedDict()
         self._known: OrderedDict[str, None] = OrderedDict()
         super().__init__(address, _Handler)
 
@@ -301,62 +287,62 @@ class LocalServer(ThreadingHTTPServer):
         return connection, address
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Give a connection its place, if necessary that of another one; return whether it has one."""
-        guest = _Guest(request, str(client_address[0]))
+        """Admit a connection, if necessary in the place of another one; return whether it was admitted."""
+        peer = _Peer(request, str(client_address[0]))
         with self._lock:
             closed = None if self._has_place() else self._close_one()
             admitted = closed is not None or self._has_place()
             if admitted:
-                self._guests[request] = guest
+                self._peers[request] = peer
         if closed is not None:
             self.complain(closed.address, "closed a connection of %s: there are too many", closed.address)
         if not admitted:
-            self.complain(guest.address, "refused a connection of %s: all are in use", guest.address)
+            self.complain(peer.address, "refused a connection of %s: all are in use", peer.address)
         return admitted
 
     def _has_place(self) -> bool:
-        unknown = sum(not guest.known for guest in self._guests.values())
-        return len(self._guests) < self._max_connections and unknown < self._max_connections // 2
+        unknown = sum(not peer.known for peer in self._peers.values())
+        return len(self._peers) < self._max_connections and unknown < self._max_connections // 2
 
-    def _close_one(self) -> _Guest | None:
+    def _close_one(self) -> _Peer | None:
         """Close a connection: of unknown ones the oldest of the address that has most, or else the longest idle."""
-        guests = [guest for guest in self._guests.values() if not guest.known]
-        guests = guests or [guest for guest in self._guests.values() if guest.idle]
-        if not guests:
+        peers = [peer for peer in self._peers.values() if not peer.known]
+        peers = peers or [peer for peer in self._peers.values() if peer.idle]
+        if not peers:
             return None
-        crowd = Counter(guest.address for guest in guests)
-        guest = max(guests, key=lambda guest: crowd[guest.address])
-        del self._guests[guest.connection]
+        crowd = Counter(peer.address for peer in peers)
+        peer = max(peers, key=lambda peer: crowd[peer.address])
+        del self._peers[peer.connection]
         with suppress(OSError):  # it has gone
             # Its thread sees the end; a TLS socket's own method would take the session from under it.
-            socket.socket.shutdown(guest.connection, socket.SHUT_RDWR)
-        return guest
+            socket.socket.shutdown(peer.connection, socket.SHUT_RDWR)
+        return peer
 
-    def guest(self, connection: socket.socket) -> _Guest:
+    def peer(self, connection: socket.socket) -> _Peer:
         """Return what is known of a connection."""
         with self._lock:
-            guest = self._guests.get(connection)
-        if guest is None:
+            peer = self._peers.get(connection)
+        if peer is None:
             raise ConnectionAbortedError("another connection has taken its place")
-        return guest
+        return peer
 
-    def rests(self, guest: _Guest) -> None:
+    def note_idle(self, peer: _Peer) -> None:
         """Note that a connection waits for its next request."""
         with self._lock:
-            guest.idle = True
-            if guest.connection in self._guests:
-                self._guests.move_to_end(guest.connection)
+            peer.idle = True
+            if peer.connection in self._peers:
+                self._peers.move_to_end(peer.connection)
 
-    def meet(self, guest: _Guest, account: str) -> bool:
-        """Note which account a connection's request is of; return whether the account is known."""
+    def identify(self, peer: _Peer, account: str) -> bool:
+        """Note the account of a connection's request; return whether the account is known."""
         with self._lock:
-            guest.known = account in self._known
-            return guest.known
+            peer.known = account in self._known
+            return peer.known
 
-    def accept(self, guest: _Guest, account: str) -> None:
+    def accept(self, peer: _Peer, account: str) -> None:
         """Note that the SuperLink has accepted an account's request."""
         with self._lock:
-            guest.known = True
+            peer.known = True
             self._known[account] = None
             self._known.move_to_end(account)
             if len(self._known) > MAX_KNOWN:
@@ -366,7 +352,7 @@ class LocalServer(ThreadingHTTPServer):
         """Close a connection."""
         super().close_request(request)
         with self._lock:
-            self._guests.pop(request, None)
+            self._peers.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Note that a connection broke; the SuperNode comes back by itself."""
@@ -377,7 +363,7 @@ class LocalServer(ThreadingHTTPServer):
             logger.debug("a connection with %s broke: %s", client_address, error)
 
     def stop(self) -> None:
-        """End what waits and stop serving."""
+        """Stop serving; requests that wait are ended."""
         self.stopping.set()
         self.shutdown()
         self.server_close()

@@ -1,4 +1,4 @@
-"""What the two sides of the bridge need of the way between them, and what arrives on it."""
+"""What the two sides of the bridge need of the connection between them, and its messages."""
 
 from __future__ import annotations
 
@@ -8,60 +8,24 @@ from typing import Protocol
 
 
 @dataclass(frozen=True)
-class Arrived:
-    """A message that the broker delivered.
-
-    Attributes
-    ----------
-    topic : str
-        Its topic.
-    payload : bytes
-        Its payload.
-    id : bytes or None
-        Correlation data.
-    response_topic : str or None
-        Where its sender wants the answer.
-    expires : int or None
-        Seconds that it may still live, as the broker counts them; None: for ever.
-    retained : bool
-        Whether it was published before this subscription.
-    """
+class Message:
+    """A message of the broker."""
 
     topic: str
     payload: bytes
-    id: bytes | None = None
-    response_topic: str | None = None
-    expires: int | None = None
-    retained: bool = False
+    id: bytes | None = None  # correlation data
+    response_topic: str | None = None  # where its sender wants the answer
+    expires: int | None = None  # seconds that it may still live, as the broker counts them; None: for ever
 
 
 class Publisher(Protocol):
     """What the two sides of the bridge need of a connection; tests have one without a broker."""
 
-    def publish(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        message_id: bytes | None = None,
-        response_topic: str | None = None,
-        expires: int | None = None,
-        retain: bool = False,
-        qos: int = 1,
-    ) -> None:
+    def publish(self, message: Message, retain: bool = False, qos: int = 1) -> None:
         """Publish something small, without waiting."""
 
-    def send(
-        self,
-        topic: str,
-        payloads: Iterable[bytes],
-        *,
-        message_id: bytes,
-        expires: int,
-        deadline: float,
-        response_topic: str | None = None,
-    ) -> None:
-        """Publish a message's frames and wait until the broker has them all."""
+    def send(self, messages: Iterable[Message], deadline: float) -> None:
+        """Publish frames and wait until the broker has them all, up to a time of ``time.monotonic``."""
 
     @property
     def online(self) -> bool:

@@ -1,8 +1,8 @@
 """The server's side of the bridge: requests from the broker go to the SuperLink, its responses back.
 
-What makes it safe to repeat everything: a request has an id, and while the id is known it is never carried out again.
-A device that hears nothing asks (a *probe*); the answer is the stored response, or "send it again", or silence while
-the request is being worked on. A response is stored until the device says that it was handed over.
+What makes it safe to repeat everything: a request has an id, and while the id is known it is never executed again. A
+device that hears nothing asks (a *probe*); the answer is the stored response, or "send it again", or silence while the
+request is being worked on. A response is stored until the device says that it was handed over.
 
 A ``pull-messages`` is *held*: it is put to the SuperLink again and again until there is a message, so that a device has
 it at once. There is at most one for each SuperNode; a newer one takes the older one's place.
@@ -23,12 +23,12 @@ from .exchange import HttpRequest, Response
 from .frames import Assembler, Frame, FrameError, Kind
 from .limits import MAX_SENDERS, Budget, Claim, Complaints
 from .parked import Parked
-from .publisher import Arrived, Publisher
+from .publisher import Message, Publisher
 from .upstream import Connection, Upstream, UpstreamError
 
 logger = logging.getLogger(__name__)
 
-# Flower accepts signatures that are up to 300 s old (and 5 more); nothing older is carried out.
+# Flower accepts signatures that are up to 300 s old (and 5 more); nothing older is executed.
 SIGNATURE_SECONDS = 300.0
 # A request is put to the SuperLink with its own, ageing signature for as long as this.
 HOLD_SECONDS = 240.0
@@ -36,18 +36,18 @@ HOLD_SECONDS = 240.0
 LEASE_SECONDS = 60.0
 # How long the broker keeps a frame for a side that is away. Longer is of no use: the SuperNode waits 30 s.
 EXPIRY_SECONDS = 30
-# Ids of requests that were carried out are known for this long, their responses at most as long.
+# How long the ids of executed requests are known, and at most their responses.
 REMEMBER_SECONDS = 120.0
 SEND_SECONDS = 60.0
-# Between two looks at the SuperLink for a held request: short while something is going on, longer when not.
-LOOK_SECONDS = 0.05
-LOOK_SECONDS_IDLE = 0.25
-LOOK_GROWTH = 1.1
+# Between two polls of the SuperLink for a held request: short while something happens, longer when not.
+POLL_SECONDS = 0.05
+POLL_SECONDS_IDLE = 0.25
+POLL_GROWTH = 1.1
 # A look keeps the SuperLink, which is one process, busy for 10 ms. With many SuperNodes each looks less often, so that
 # all together take no more of its time than this; one that finds something makes the others look. A round's messages
 # come together, so the looks of different SuperNodes are spread over the time: the first of them finds one soon.
-LOOK_SHARE = 0.2
-LOOK_SECONDS_CROWDED = 1.0
+POLL_SHARE = 0.2
+POLL_SECONDS_CROWDED = 1.0
 # Requests of one device, which may have several SuperNodes.
 MAX_RUNNING = 64
 # While so many responses wait for their turn at the broker, those sent for the first time included, none is sent again;
@@ -129,25 +129,11 @@ class _Device:
 class ServerBridge:
     """The server's side.
 
-    Parameters
-    ----------
-    link : Publisher
-        The connection to the broker; what it receives on the request topics goes to :meth:`arrived`.
-    upstream : Upstream
-        The SuperLink.
-    state_dir : Path
-        Where answers are kept until they are confirmed.
-    clock, wall : callable
-        Seconds, and Unix time.
-    max_running : int
-        Requests of one device that are worked on or answered at a time.
-    max_bytes : int
-        Bytes of requests of one device.
-    max_responses_bytes : int
-        Bytes of responses for one device.
-    by_node : bool
-        Whether each node has its own share of the responses' bytes, and none is forgotten to make room for another:
-        where the device's side is in the same process, it still holds them.
+    What ``link`` receives on the request topics goes to :meth:`arrived`. ``state_dir`` stores answers until they are
+    confirmed. ``clock`` gives seconds, ``wall`` Unix time. For each device, ``max_running`` requests are worked on or
+    answered at a time, ``max_bytes`` bounds the bytes of requests and ``max_responses_bytes`` those of responses. With
+    ``by_node`` each node has its own share of the latter, and none is forgotten to make room for another: where the
+    device's side is in the same process, it still holds them.
     """
 
     def __init__(
@@ -183,14 +169,14 @@ class ServerBridge:
     def stop(self, timeout: float = 5.0) -> None:
         """End what is held, and wait for what the SuperLink is just answering."""
         self._stopping.set()
-        self._tell()
+        self._announce()
         until = time.monotonic() + timeout
         for thread in list(self._threads):
             thread.join(max(0.0, until - time.monotonic()))
 
     # -- what arrives, in the network thread -------------------------------------------------------------------------
 
-    def arrived(self, message: Arrived) -> None:
+    def arrived(self, message: Message) -> None:
         """Take a message of a request topic; whatever is wrong with it is logged and changes nothing."""
         name = topics.requesting_device(message.topic)
         exchange = None
@@ -224,7 +210,7 @@ class ServerBridge:
             device = self._devices[name] = _Device(name, assembler)
         return device
 
-    def _take(self, device: _Device, frame: Frame, message: Arrived) -> _Exchange | None:
+    def _take(self, device: _Device, frame: Frame, message: Message) -> _Exchange | None:
         now = self._clock()
         self._forget(device, now)
         known = device.exchanges.get(frame.id)
@@ -243,7 +229,7 @@ class ServerBridge:
         return None
 
     def _take_request(
-        self, device: _Device, frame: Frame, message: Arrived, known: _Exchange | None, now: float
+        self, device: _Device, frame: Frame, message: Message, known: _Exchange | None, now: float
     ) -> _Exchange | None:
         if message.response_topic != topics.response(device.name):
             raise FrameError(f"it asks for the response on {message.response_topic!r}")
@@ -273,14 +259,14 @@ class ServerBridge:
             return
         known.cancelled = True
         device.forget_response(known)
-        self._wake()
+        self._wake_held()
 
     def _answer_probe(self, device: _Device, frame: Frame, known: _Exchange | None) -> None:
         if known is None:
             # All its frames went before the probe, so what is missing of them is lost.
             device.assembler.drop(frame.id)
             again = frames.single(Kind.AGAIN)
-            self._link.publish(topics.response(device.name), again, message_id=frame.id, expires=EXPIRY_SECONDS)
+            self._link.publish(Message(topics.response(device.name), again, frame.id, expires=EXPIRY_SECONDS))
         else:
             self._answer_again(device, known)
 
@@ -288,12 +274,12 @@ class ServerBridge:
         if known is not None:
             device.forget_response(known)
         if frame.piece and self._parked.drop(device.name, bytes(frame.piece).decode("ascii", "replace")):
-            self._tell()
+            self._announce()
 
     def _answer_again(self, device: _Device, exchange: _Exchange) -> None:
         if exchange.running or exchange.sending or device.sending >= MAX_REPEATED:
             return
-        # There is none if it was never carried out, confirmed, cancelled, or not kept for want of room.
+        # There is none if it was never executed, confirmed, cancelled, or dropped for lack of room.
         response = exchange.response or Response(UNAVAILABLE)
         try:
             threading.Thread(target=self._send, args=(device, exchange, response), daemon=True).start()
@@ -315,12 +301,12 @@ class ServerBridge:
     def _work(self, device: _Device, exchange: _Exchange) -> None:
         response: Response | None = None
         try:
-            response = self._carry_out(device, exchange)
+            response = self._handle(device, exchange)
         finally:
             self._finish(device, exchange, response)
             self._threads.discard(threading.current_thread())
 
-    def _carry_out(self, device: _Device, exchange: _Exchange) -> Response | None:
+    def _handle(self, device: _Device, exchange: _Exchange) -> Response | None:
         content, exchange.content = exchange.content, b""  # it is free when this returns
         try:
             request = HttpRequest.decode(content)
@@ -364,10 +350,10 @@ class ServerBridge:
             before, hold.holder = hold.holder, exchange
         if before is not exchange:
             before.superseded = True
-            self._wake()
+            self._wake_held()
         try:
             with self._upstream.connect() as connection:
-                return self._look_until(hold, exchange, request, connection)
+                return self._poll(hold, exchange, request, connection)
         finally:
             with self._lock:
                 hold.users -= 1
@@ -375,12 +361,10 @@ class ServerBridge:
                     del device.holds[request.key]
                     self._holds -= 1
 
-    def _look_until(
-        self, hold: _Hold, exchange: _Exchange, request: HttpRequest, connection: Connection
-    ) -> Response | None:
+    def _poll(self, hold: _Hold, exchange: _Exchange, request: HttpRequest, connection: Connection) -> Response | None:
         """Ask the SuperLink until it has a message, the time is over or nobody waits."""
         until = self._clock() + HOLD_SECONDS - max(0.0, self._wall() - request.sent)
-        pause = LOOK_SECONDS
+        pause = POLL_SECONDS
         while True:
             seen = self._news_count
             with hold.lock:  # so that no two take messages out for the same SuperNode
@@ -389,24 +373,24 @@ class ServerBridge:
                 if exchange.cancelled or self._stopping.is_set():
                     return None
                 began = self._clock()
-                answer = self._look(exchange, request, connection)
+                answer = self._ask(exchange, request, connection)
                 took = self._clock() - began
-            if not answer.says_nothing or self._clock() > until:
+            if not answer.is_empty or self._clock() > until:
                 return answer
             if self._clock() - exchange.touched > LEASE_SECONDS:
                 return None
             news = self._wait_for_news(exchange, seen, max(pause, self._take_turn(took)))
-            pause = LOOK_SECONDS if news else min(pause * LOOK_GROWTH, LOOK_SECONDS_IDLE)
+            pause = POLL_SECONDS if news else min(pause * POLL_GROWTH, POLL_SECONDS_IDLE)
 
     def _take_turn(self, took: float) -> float:
         """Return the seconds until a SuperNode's next look: it comes evenly after those of the others."""
-        apart = min(took / LOOK_SHARE, LOOK_SECONDS_CROWDED / self._holds)
+        apart = min(took / POLL_SHARE, POLL_SECONDS_CROWDED / self._holds)
         with self._news:
             now = self._clock()
-            self._next_turn = min(max(now, self._next_turn) + apart, now + LOOK_SECONDS_CROWDED)
+            self._next_turn = min(max(now, self._next_turn) + apart, now + POLL_SECONDS_CROWDED)
             return self._next_turn - now
 
-    def _look(self, exchange: _Exchange, request: HttpRequest, connection: Connection) -> Response:
+    def _ask(self, exchange: _Exchange, request: HttpRequest, connection: Connection) -> Response:
         if request.delivered:
             self._parked.drop(exchange.device, request.delivered)
         answer = self._parked.get(exchange.device, request.key)
@@ -414,7 +398,7 @@ class ServerBridge:
             answer = connection.call(request)
             if answer.status == 200 and answer.body:
                 answer = self._parked.put(exchange.device, request.key, answer)
-                self._tell()
+                self._announce()
         # The SuperLink has given it away, so it is not refused for want of room.
         exchange.claim.add(len(answer.body))
         return answer
@@ -437,14 +421,11 @@ class ServerBridge:
         self._send(device, exchange, response)
 
     def _send(self, device: _Device, exchange: _Exchange, response: Response) -> None:
+        topic = topics.response(device.name)
+        payloads = frames.split(Kind.RESPONSE, response.head, self._link.max_payload, response.body)
         try:
-            self._link.send(
-                topics.response(device.name),
-                frames.split(Kind.RESPONSE, response.head, self._link.max_payload, response.body),
-                message_id=exchange.id,
-                expires=EXPIRY_SECONDS,
-                deadline=time.monotonic() + SEND_SECONDS,
-            )
+            messages = (Message(topic, payload, exchange.id, expires=EXPIRY_SECONDS) for payload in payloads)
+            self._link.send(messages, time.monotonic() + SEND_SECONDS)
         except LinkError as error:
             logger.warning("a response for %s was not sent: %s", device.name, error)
         finally:
@@ -455,14 +436,14 @@ class ServerBridge:
 
     # -- news: after a message was found, all others look at once ----------------------------------------------------
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         with self._news:
             self._news_count += 1
             self._next_turn = 0.0  # all look now, and nobody uses the turn that it has
             self._news.notify_all()
 
-    def _wake(self) -> None:
-        """Have held requests notice that they are over; the others do not look because of it."""
+    def _wake_held(self) -> None:
+        """Have held requests notice that they are over; the others do not poll because of it."""
         with self._news:
             self._news.notify_all()
 

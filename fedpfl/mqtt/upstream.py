@@ -64,7 +64,6 @@ class Connection:
         self._connection, self._keep = connection, keep
 
     def __enter__(self) -> Connection:
-        """Begin."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

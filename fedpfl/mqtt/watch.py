@@ -62,7 +62,7 @@ def _printable(value: Any, depth: int = 1) -> Any:
 
 
 class Board:
-    """The latest of everything."""
+    """The latest events of each kind."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -74,7 +74,7 @@ class Board:
         self.log: deque[str] = deque(maxlen=LAST_LINES)
 
     def add(self, topic: str, values: Mapping[str, Any]) -> None:
-        """Take an event."""
+        """Add an event."""
         parts = printable(topic).split("/")
         kind, name = "/".join(parts[1:2]), parts[2] if len(parts) > 2 else ""
         if kind == "node" and (name in self.nodes or len(self.nodes) < MAX_ROWS):
@@ -94,7 +94,7 @@ class Board:
             self.clients[parts[-1]] = dict(values)
 
     def render(self) -> RenderableType:
-        """Draw it."""
+        """Return what the terminal shows."""
         from rich.console import Group
         from rich.text import Text
 

@@ -30,12 +30,12 @@ TEXT = "#1f2328"
 INCHES = (4.4, 3.0)
 FORMATS = ("svg", "png")
 # Cells of a heat map up to which each is drawn as a shape of its own, and each has its number written into it.
-MOST_SHAPES, MOST_NUMBERS = 4000, 144
-MOST_MARKERS = 25
+MAX_SHAPES, MAX_NUMBERS = 4000, 144
+MAX_MARKERS = 25
 # More series than these have their names beside the axes: those of lines at the lines' ends.
-MOST_IN_LEGEND = 8
+MAX_IN_LEGEND = 8
 NEAR_MARGIN = 0.85
-LONGEST_NAME = 44
+MAX_NAME = 44
 # A drawing in a page takes the colours of the page, which may be dark.
 IN_PAGE = {TEXT: "currentColor", GRID: "var(--grid)", AXIS: "var(--axis)"}
 
@@ -103,11 +103,11 @@ class Pen:
         return self._place[max(known, key=len)] if known else None
 
     def _lines(self, figure: Lines) -> Canvas:
-        many = len(figure.series) > MOST_IN_LEGEND
+        many = len(figure.series) > MAX_IN_LEGEND
         canvas, axes = _axes(figure, *_size(len(figure.series)))
         looks = self._looks(list(figure.series))
         for (name, (xs, ys)), look in zip(figure.series.items(), looks, strict=True):
-            markers = {"marker": look["marker"], "markersize": 4} if len(xs) <= MOST_MARKERS and not many else {}
+            markers = {"marker": look["marker"], "markersize": 4} if len(xs) <= MAX_MARKERS and not many else {}
             axes.plot(xs, ys, color=look["color"], linestyle=look["dashes"], linewidth=1.6, label=name, **markers)
             if name in figure.bands:
                 band = np.asarray(figure.bands[name])
@@ -180,7 +180,7 @@ def _heatmap(figure: Heatmap) -> Canvas:
     low, high = figure.limits or (None, None)
     mesh = axes.pcolormesh(
         np.ma.masked_invalid(figure.values), cmap="viridis", vmin=low, vmax=high, linewidth=0, antialiased=False,
-        rasterized=figure.values.size > MOST_SHAPES,
+        rasterized=figure.values.size > MAX_SHAPES,
     )  # fmt: skip
     axes.invert_yaxis()
     axes.grid(False)
@@ -188,7 +188,7 @@ def _heatmap(figure: Heatmap) -> Canvas:
     _name_ticks(axes, "y", figure.rows, height, middle=0.5)
     bar = canvas.colorbar(mesh, ax=axes, pad=0.02, fraction=0.06)
     bar.outline.set_visible(False)
-    if figure.values.size <= MOST_NUMBERS and cell >= 0.36:
+    if figure.values.size <= MAX_NUMBERS and cell >= 0.36:
         for (row, column), value in np.ndenumerate(figure.values):
             if math.isfinite(value):
                 light = np.asarray(mesh.norm(value)).item() > 0.6
@@ -235,7 +235,7 @@ def _legend(canvas: Canvas, axes: Axes) -> list[Any]:
     handles, names = axes.get_legend_handles_labels()
     if not handles:
         return []
-    if len(names) > MOST_IN_LEGEND:
+    if len(names) > MAX_IN_LEGEND:
         legend = canvas.legend(handles, [_short(name) for name in names], loc="outside right center", frameon=False,
                                handlelength=2.8)  # fmt: skip
         return list(legend.legend_handles)
@@ -248,7 +248,7 @@ def _legend(canvas: Canvas, axes: Axes) -> list[Any]:
 
 def _size(series: int) -> tuple[float, float]:
     """Return width and height of axes with so many names beside them."""
-    return INCHES if series <= MOST_IN_LEGEND else (INCHES[0] + 1.8, max(INCHES[1], 0.155 * series + 0.7))
+    return INCHES if series <= MAX_IN_LEGEND else (INCHES[0] + 1.8, max(INCHES[1], 0.155 * series + 0.7))
 
 
 def _name_ends(axes: Axes, figure: Lines, looks: Sequence[dict[str, Any]]) -> None:
@@ -307,4 +307,4 @@ def _name_ticks(axes: Axes, axis: str, names: Sequence[str], inches: float, midd
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 2].rstrip() + " …"
+    return name if len(name) <= MAX_NAME else name[: MAX_NAME - 2].rstrip() + " …"

@@ -17,6 +17,7 @@ from ..analysis.figure import Figure, Heatmap, file_name
 from ..core.files import write_atomically
 from ..results.tables import Table
 from ..version import __version__
+from .bounded import bounded
 from .draw import Pen
 from .sections import Section
 
@@ -33,7 +34,9 @@ def write_page(path: Path, title: str, sections: Sequence[Section], names: Seque
     pen = Pen(names)
     style = Markup((Path(__file__).parent / "page.css").read_text(encoding="utf-8"))
     # What is drawn as SVG is text of this program's own making: matplotlib escapes the names in it.
-    parts = [(part, list(of)) for part, of in groupby(enumerate(sections, 1), lambda section: section[1].part)]
+    parts = [
+        (part, list(of)) for part, of in groupby(enumerate(map(bounded, sections), 1), lambda section: section[1].part)
+    ]
     page = environment.get_template("page.html").render(
         title=title, style=style, version=__version__, parts=parts, LONG=LONG, numeric=_numeric,
         describe=_describe, svg=lambda figure: Markup(_embedded(pen.svg(figure, page=True))),
@@ -47,7 +50,7 @@ def write_plots(folder: Path, form: str, sections: Sequence[Section], names: Seq
     pen = Pen(names)
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
-    for part, figure in ((section.part, figure) for section in sections for figure in section.figures):
+    for part, figure in ((section.part, figure) for section in map(bounded, sections) for figure in section.figures):
         name = file_name(f"{part} {figure.title}")
         same = sum(path.stem == name or path.stem.startswith(f"{name}--") for path in paths)
         path = folder / f"{name}{f'--{same + 1}' if same else ''}.{form}"
@@ -82,6 +85,7 @@ def _describe(figure: Figure) -> str:
     return ", ".join(parts)
 
 
-def _numeric(table: Table, column: int) -> bool:
-    """Return whether a column holds numbers, which are aligned to the right."""
-    return not any(isinstance(row[column], str) for row in table.rows)
+def _numeric(table: Table) -> list[bool]:
+    """Return which columns hold numbers, which are aligned to the right."""
+    words = {column for row in table.rows for column, cell in enumerate(row) if isinstance(cell, str)}
+    return [column not in words for column in range(len(table.columns))]

@@ -27,10 +27,10 @@ from ..setup.config import Config
 # Traffic that differs by more than this factor between runs is drawn on a logarithmic axis.
 WIDE = 20.0
 # More columns of a heat map would be thinner than a pixel of a telephone.
-MOST_COLUMNS = 60
+MAX_COLUMNS = 60
 # So many groups of runs have a heat map of their clients.
-MOST_MAPS = 12
-MOST_FAILURES = 20
+MAX_MAPS = 12
+MAX_FAILURES = 20
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,9 @@ def _overview(runs: Sequence[RunFolder], groups: Sequence[RunGroup]) -> Section:
         section.tables.append(Table("Runs", columns, rows, note=note))
     failures: list[list[Cell]] = [[_name(run), *failure] for run in runs for failure in run.history().failures()]
     if failures:
-        note = f"The first {MOST_FAILURES} of {len(failures)}." if len(failures) > MOST_FAILURES else ""
+        note = f"The first {MAX_FAILURES} of {len(failures)}." if len(failures) > MAX_FAILURES else ""
         columns = ["run", "round", "client", "reason"]
-        section.tables.append(Table("Clients that failed", columns, failures[:MOST_FAILURES], note=note))
+        section.tables.append(Table("Clients that failed", columns, failures[:MAX_FAILURES], note=note))
     return section
 
 
@@ -158,7 +158,7 @@ def _state(run: RunFolder) -> Iterator[str]:
     name, history, wanted = _name(run), run.history(), run.config().get("num-server-rounds")
     if not run.finished:
         done = history.last_round
-        yield f"{name} is not finished: {done} of {wanted} rounds are recorded. It is still going on, or was stopped."
+        yield f"{name} is not finished: {done} of {wanted} rounds are recorded. It is still running, or was stopped."
     if history.lines and not history.tests():
         yield f"{name} has no evaluated round so far, hence no accuracies."
     for remark in run.task().get("remarks", []):
@@ -237,10 +237,10 @@ def _clients(groups: Sequence[RunGroup]) -> Iterator[Section]:
     words = (
         "Each point is a client's accuracy on its own test samples at the last test, of all seeds; the line is the "
         "median, the bar holds the middle half. Heat maps: the first seed's clients over the rounds"
-        + (f", of the first {MOST_MAPS} kinds of runs." if len(groups) > MOST_MAPS else ".")
+        + (f", of the first {MAX_MAPS} kinds of runs." if len(groups) > MAX_MAPS else ".")
     )
     figures: list[Figure] = [Distributions("Accuracy of the clients", "accuracy in percent", last)]
-    figures += _over_time(groups[:MOST_MAPS])
+    figures += _over_time(groups[:MAX_MAPS])
     yield Section("Clients", [words], figures=figures)
 
 
@@ -250,7 +250,7 @@ def _over_time(groups: Sequence[RunGroup]) -> list[Heatmap]:
     every = [100 * accuracy for of in each.values() for test in of.values() for accuracy in test.values()]
     maps = []
     for label, of in each.items():
-        rounds = sorted(of)[:: -(-len(of) // MOST_COLUMNS) or 1]
+        rounds = sorted(of)[:: -(-len(of) // MAX_COLUMNS) or 1]
         clients = sorted({client for test in of.values() for client in test}, key=int)
         if len(rounds) > 1:
             values = 100 * np.array([[of[n].get(client, np.nan) for n in rounds] for client in clients])

@@ -56,7 +56,7 @@ def try_new_clients(folder: RunFolder, mode: str) -> dict[str, Any]:
 class Simulation:
     """What a run stored: enough to assemble every client's model as its messages would.
 
-    ``stored`` is the state of rule and companions after round ``last``, and ``task`` names the clients' state.
+    ``stored`` is the state of rule and listeners after round ``last``, and ``task`` names the clients' state.
     """
 
     def __init__(self, engine: Engine, task: Mapping[str, Any], last: int, stored: Mapping[str, np.ndarray]) -> None:

@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from ..client.state import ClientState
-from ..core import parts
+from ..core import custom
 from ..core.errors import ConfigError, DamagedFile, StateError
 from ..core.files import locked, private_folder, write_atomically
 from ..core.stored import Stored, from_json_line, json_line, read_arrays, read_toml, write_arrays, write_toml
@@ -75,7 +75,7 @@ class RunFolder:
         root = Path(config.run.output_dir).expanduser()
         name = (
             config.run.run_name
-            or f"{time.strftime('%Y%m%d-%H%M%S')}-{config.method.name}-{parts.short(config.data.dataset)}"
+            or f"{time.strftime('%Y%m%d-%H%M%S')}-{config.method.name}-{custom.short_name(config.data.dataset)}"
         )
         path, tries = root / name, 1
         while True:
@@ -85,7 +85,7 @@ class RunFolder:
                 break
             except FileExistsError:
                 if config.run.run_name:
-                    allowed = f"a run of this name is in {root}; choose another, or go on with it: --resume {name}"
+                    allowed = f"a run of this name is in {root}; choose another, or resume it: --resume {name}"
                     raise ConfigError("run-name", name, allowed) from None
                 tries += 1  # two unnamed runs within one second
                 path = root / f"{name}-{tries}"
@@ -100,7 +100,7 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, config: Config) -> RunFolder:
-        """Open the folder of a run that goes on."""
+        """Open the folder of a run that is resumed."""
         folder = cls(Path(config.run.output_dir).expanduser() / config.run.run_name)
         # A setting that is younger than the run counts as its default.
         stored = {**type(config).parse({"method": config.run.method}).flat(), **folder.config()}
@@ -121,12 +121,7 @@ class RunFolder:
     def continued(cls, config: Config) -> RunFolder | None:
         """Return the folder of the run that a new run continues, None if it continues none.
 
-        Raises
-        ------
-        ConfigError
-            There is no such run, or its arrays are those of other settings.
-        StateError
-            It has finished no round.
+        A run with other settings of its arrays, or without a finished round, is refused.
         """
         if not config.run.continue_from:
             return None
@@ -140,15 +135,15 @@ class RunFolder:
         return folder
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep every other process from going on with this run meanwhile."""
+    def exclusive(self) -> Iterator[None]:
+        """Keep other processes from resuming this run meanwhile."""
         for last in (False, True):
             try:
                 lock = locked(self.path / ".lock", wait=False)
                 break
             except BlockingIOError:
                 if last:
-                    words = "the run is going on in another process; wait for it, or end it"
+                    words = "the run is active in another process; wait for it, or end it"
                     raise StateError(f"{self.path}: {words}") from None
                 time.sleep(0.1)  # the bridge holds it for a moment when it looks whether the run goes on
         with lock:
@@ -191,7 +186,7 @@ class RunFolder:
         division: int | None = None,
         run: str = "the run to resume",
     ) -> None:
-        """Raise :class:`ConfigError` if a run that goes on has another task, or other data in common, than before."""
+        """Raise :class:`ConfigError` if a resumed run has another task, or other common data, than before."""
         before = self.task()
         for key, value in {"classes_of_clients": None, **_task(input_shape, classes)}.items():
             if before.get(key) != value:
@@ -203,28 +198,20 @@ class RunFolder:
             raise ConfigError("division", division, allowed)
 
     def to_continue(self, state_dir: str) -> tuple[dict[str, np.ndarray], dict[str, Any], list[str]]:
-        """Return what a run that continues this one starts from.
+        """Return the state from which a run that continues this one starts, what it records of this one, and remarks.
 
-        Returns
-        -------
-        state : dict of str to ndarray
-            The state after the last intact round. ``personal_round`` is negative where a client has personal arrays:
-            they are of a round before the new run's first one.
-        about : dict
-            The entry ``continued`` of the new run's task: ``run``, ``round``, ``samples`` of the clients before (empty
-            if this run did not store them) and under ``personal`` key and round of each client's personal arrays.
-        remarks : list of str
-            As of :meth:`last_intact`.
+        ``personal_round`` is negative for clients with personal arrays: they are of a round before the new run's first.
+        Recorded are this run, its round, each client's ``samples`` (none if they were not stored) and, as ``personal``,
+        key and round of its personal arrays.
         """
         last, stored, remarks = self.last_intact(state_dir)
         task, rounds = self.task(), stored["personal_round"]
         personal = [personal_place(task, client, number) for client, number in enumerate(rounds.tolist())]
-        samples = task.get("samples", [])
-        about = {"run": str(self.path), "round": last, "samples": samples, "personal": personal}
+        about = {"run": str(self.path), "round": last, "samples": task.get("samples", []), "personal": personal}
         return {**stored, "personal_round": -np.abs(rounds)}, about, remarks
 
-    def go_on(self, config: Config) -> None:
-        """Note that the run goes on with these settings; what it concluded before no longer holds."""
+    def mark_resumed(self, config: Config) -> None:
+        """Record that the run is resumed with these settings; its earlier outcome no longer holds."""
         self._write_config(config)
         self._write_task(self.task())  # from now on with a checksum
         for name in ("summary.md", "failed.txt"):
@@ -268,7 +255,7 @@ class RunFolder:
 
     @property
     def has_checksums(self) -> bool:
-        """Whether a version began the run, or went on with it, that notices damage of its files."""
+        """Whether the run was started or resumed by a version that notices damaged files."""
         return (self.path / "config.toml").read_bytes().startswith(b"#")
 
     def config(self) -> Stored:
@@ -334,14 +321,14 @@ class RunFolder:
         return bool(self._checkpoints())
 
     def checkpoint(self) -> tuple[int, Stored]:
-        """Return (round, the state of rule and companions after it) of the newest checkpoint."""
+        """Return (round, the state of rule and listeners after it) of the newest checkpoint."""
         stored = self._checkpoints()
         if not stored:
             raise StateError(f"{self.path}: no round was finished")
         return stored[-1][0], read_arrays(stored[-1][1])
 
     def last_intact(self, state_dir: str) -> tuple[int, Stored, list[str]]:
-        """Return (round, state after it, remarks) of the newest checkpoint from which the run can go on.
+        """Return (round, state after it, remarks) of the newest checkpoint from which the run can be resumed.
 
         It is intact, as are the lines of all rounds up to it, and of the clients' arrays that belong to it those in
         ``state_dir`` on this machine. The clients keep the arrays of two checkpoints, so no older ones are tried.
@@ -355,7 +342,7 @@ class RunFolder:
             else:
                 return number, state, [f"{reason}; round {repeated} is repeated" for reason, repeated in found.items()]
         what = "put a copy in its place or start another run; without a client's file this client alone fails"
-        raise StateError(f"{'; '.join(found)}; no earlier round to go on from is stored: {what}")
+        raise StateError(f"{'; '.join(found)}; no earlier round to resume from is stored: {what}")
 
     def is_intact(self, state_dir: str) -> bool:
         """Return whether all that belongs to the newest checkpoint is as it was written; see :meth:`last_intact`."""
@@ -376,8 +363,8 @@ class RunFolder:
             ClientState(state_dir, key, client).require_intact(stored)
         return state
 
-    def forget_after(self, last: int) -> None:
-        """Drop what was stored after round ``last``, that of the checkpoint from which the run goes on."""
+    def drop_after(self, last: int) -> None:
+        """Drop what was stored after round ``last``, that of the checkpoint from which the run is resumed."""
         for number, path in self._checkpoints():
             if number > last:
                 path.unlink()

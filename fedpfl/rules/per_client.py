@@ -18,10 +18,8 @@ BLOCK = 1 << 16
 class PerClientRule(Rule):
     """Base of the rules without one global model.
 
-    Attributes
-    ----------
-    for_clients : ndarray of float32, shape (clients, layout.size)
-        What each client gets next, by client id; the initial arrays at first. A rule writes rows of it in ``finish``.
+    ``for_clients``, float32 of shape (clients, layout.size), is what each client gets next, by client id; the initial
+    arrays at first. A rule writes rows of it in ``finish``.
     """
 
     one_model = False
@@ -42,17 +40,7 @@ class PerClientRule(Rule):
 
 
 def mix(weights: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Return Σ_j weights[i, j]·vectors[j] for each i.
-
-    Parameters
-    ----------
-    weights : ndarray of float64, shape (mixtures, clients)
-    vectors : ndarray of float32, shape (clients, size)
-
-    Returns
-    -------
-    ndarray of float32, shape (mixtures, size)
-    """
+    """Return Σ_j weights[i, j]·vectors[j] for each i: float32 (mixtures, size), from float64 and float32 arrays."""
     mixed = np.empty((len(weights), vectors.shape[1]), np.float32)
     for place, block in _blocks(vectors):
         mixed[:, place] = weights @ block
@@ -62,12 +50,8 @@ def mix(weights: np.ndarray, vectors: np.ndarray) -> np.ndarray:
 def inner_products(vectors: np.ndarray, centred: bool = False) -> np.ndarray:
     """Return the inner product of every two rows, float64, shape (clients, clients).
 
-    Parameters
-    ----------
-    vectors : ndarray, shape (clients, size)
-        Of any type; counts of ones come out exactly.
-    centred : bool
-        Whether the rows' mean is taken off first, which changes no difference of two rows and keeps its digits.
+    Rows may be of any type; counts of ones come out exactly. ``centred`` takes off the rows' mean first, which changes
+    no difference of two rows and keeps its digits.
     """
     products = np.zeros((len(vectors), len(vectors)))
     for _, block in _blocks(vectors):

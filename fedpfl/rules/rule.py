@@ -211,7 +211,7 @@ class Rule(ABC):
         return {"shared": self.shared, "personal_round": counted, **own, **step}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take back what :meth:`state` returned; its arrays are read-only.
+        """Restore what :meth:`state` returned; its arrays are read-only.
 
         Raises
         ------

@@ -23,7 +23,7 @@ READS = {
     "adam": ("server-learning-rate", "server-momentum", "server-beta2", "server-tau"),
     "yogi": ("server-learning-rate", "server-momentum", "server-beta2", "server-tau"),
 }
-# A first step of 0.01 is the best or next to it in most tasks of Reddi et al.
+# 0.01 is the best first step, or close to it, in most tasks of Reddi et al.
 ADAPTIVE_LEARNING_RATE = 0.01
 
 
@@ -67,18 +67,11 @@ class ServerStepSettings:
 class ServerStep:
     """w ← w + η·step(Δ), where Δ is the mean less w, and w what the clients started from.
 
-    ``momentum``: m ← β₁·m + Δ, step m. ``adam`` and ``yogi``: m ← β₁·m + (1 − β₁)·Δ, step m / (√v + τ), with
-    v ← β₂·v + (1 − β₂)·Δ² or v ← v − (1 − β₂)·Δ²·sign(v − Δ²). m starts at 0 and v at τ², the least that the paper
-    allows. As there, m and v are not corrected for their start.
+    ``momentum``: m ← β₁·m + Δ, step m. ``adam`` and ``yogi``: m ← β₁·m + (1 − β₁)·Δ, step m / (√v + τ), with v ← β₂·v +
+    (1 − β₂)·Δ² or v ← v − (1 − β₂)·Δ²·sign(v − Δ²). m starts at 0 and v at τ², the least that the paper allows. As
+    there, m and v are not corrected for their start.
 
     BatchNorm's running statistics are no weights, and a step could make a variance negative: their mean is taken.
-
-    Parameters
-    ----------
-    settings : ServerStepSettings
-        With an optimiser.
-    layout : Layout
-        Of the shared vector.
     """
 
     def __init__(self, settings: ServerStepSettings, layout: Layout) -> None:
@@ -117,5 +110,5 @@ class ServerStep:
         return {"server-m": self.m, "server-v": self.v}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take it back."""
+        """Restore it."""
         self.m, self.v = state["server-m"], state["server-v"]

@@ -43,28 +43,12 @@ def plain_model(
 def assemble(
     config: Config, input_shape: tuple[int, ...], num_classes: int, device: str = "cpu", vocabulary: int = 0
 ) -> tuple[nn.Module, Sharing]:
-    """Build the model that every participant of a run starts from.
+    """Build the model that every participant of a run starts from, and its sharing.
 
     The same seed, and the same file of initial weights where one is given, make the same arrays everywhere.
-
-    Parameters
-    ----------
-    config : Config
-        The run's settings.
-    input_shape : tuple of int
-        (channels, height, width) of an image, (length,) of a text, or the shape of a feature array.
-    num_classes : int
-        Classes of the task.
-    device : str
-        Where the model computes; a server needs only its arrays.
-    vocabulary : int
-        Number of different tokens of texts, else 0.
-
-    Raises
-    ------
-    ConfigError
-        The model cannot take this input or the initial weights, or the method cannot take this model or has no place
-        for its initial weights.
+    ``input_shape`` is (channels, height, width) of an image, (length,) of a text with ``vocabulary`` different tokens,
+    or the shape of a feature array. ``ConfigError`` if the model cannot take this input or the initial weights, or the
+    method cannot take this model or has no place for its initial weights.
     """
     plain = plain_model(config, input_shape, num_classes, vocabulary)
     names, layers = plain.state_dict().keys(), _layers_of_tied(plain)
@@ -90,19 +74,9 @@ def assemble(
 
 
 def complete_arrays(plain: nn.Module, exported: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies, on the CPU, of what the model without the method's changes and adapters loads.
+    """Return copies, on the CPU, of what the plain model (without method and adapters) loads, from a method's export.
 
-    Parameters
-    ----------
-    plain : nn.Module
-        As :func:`plain_model` made it.
-    exported : mapping of str to Tensor
-        What the method's ``export`` returned.
-
-    Raises
-    ------
-    StateError
-        The method exports too little.
+    ``StateError`` if the method exports too little.
     """
     wanted = plain.state_dict()
     # BatchNorm's count of batches is kept nowhere, because nothing depends on it.
@@ -145,15 +119,7 @@ def mean_model_layout(config: Config, model: nn.Module, sharing: Sharing) -> Lay
 
 
 def extras_of(config: Config, model: nn.Module, sharing: Sharing) -> Extras:
-    """Return what travels beside the shared vector in a run: the method's extras, and ``evaluate-global``'s.
-
-    Parameters
-    ----------
-    config : Config
-        The run's settings.
-    model, sharing : nn.Module, Sharing
-        As :func:`assemble` made them.
-    """
+    """Return what travels beside the shared vector in a run: the method's extras, and ``evaluate-global``'s."""
     declared, mean = [*config.method.extras], mean_model_layout(config, model, sharing)
     if mean.size:
         about = "a client's personal arrays, and their mean, for `evaluate-global` alone"
@@ -162,17 +128,7 @@ def extras_of(config: Config, model: nn.Module, sharing: Sharing) -> Extras:
 
 
 def make_rule(config: Config, clients: Iterable[Client], sharing: Sharing) -> Rule:
-    """Return the rule of the run's method, as it stands before round 1.
-
-    Parameters
-    ----------
-    config : Config
-        The run's settings.
-    clients : iterable of Client
-        All clients.
-    sharing : Sharing
-        As :func:`assemble` made it; holds the initial arrays.
-    """
+    """Return the rule of the run's method, as it stands before round 1, with the initial arrays of ``sharing``."""
     run, aggregation = config.run, config.method.aggregation
     listed = tuple(sorted(clients, key=lambda client: client.id))
     federation = Federation(

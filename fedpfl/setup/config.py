@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Mapping
 
-from ..core import parts
+from ..core import custom
 from ..core import settings as s
-from ..core.errors import ConfigError, meant
+from ..core.errors import ConfigError, did_you_mean
 from ..core.layout import DTYPES
 from ..core.privacy import PrivacySettings, require_covered
 from ..core.settings import setting
@@ -37,12 +37,12 @@ _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 class RunSettings:
     """What is run, for how long, and where the results go."""
 
-    method: str = setting("feddecomp", "The method.", choices=method_names, open_to={parts.FORM: parts.is_reference})
+    method: str = setting("feddecomp", "The method.", choices=method_names, open_to={custom.FORM: custom.is_reference})
     model: str = setting(
         "small-cnn",
         "Model; its input and output sizes follow from the data.",
         choices=model_names,
-        open_to={**model_sources(), parts.FORM: parts.is_reference},
+        open_to={**model_sources(), custom.FORM: custom.is_reference},
     )
     num_server_rounds: int = setting(5, "Rounds.", minimum=1)
     fraction_train: float = setting(
@@ -169,7 +169,7 @@ class RunSettings:
         due = self.evaluate_every > 0 and server_round % self.evaluate_every == 0
         return due or server_round == self.num_server_rounds or self._between(server_round)
 
-    def keeps_models_after(self, server_round: int) -> bool:
+    def writes_models_after(self, server_round: int) -> bool:
         """Return whether clients that write their models do so after a round."""
         # With early-stop any round with tests may be the last.
         last = server_round == self.num_server_rounds or self.early_stop > 0
@@ -183,15 +183,7 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class Config:
-    """Every setting of a run.
-
-    Attributes
-    ----------
-    run, trainable, data, training, server, robust, privacy : dataclass
-        The parts that all methods use.
-    method : Method
-        The method, set up with its own settings.
-    """
+    """Every setting of a run, in the parts that all methods use, and the method with its own."""
 
     run: RunSettings
     trainable: TrainableSettings
@@ -204,18 +196,12 @@ class Config:
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Config:
-        """Check a flat mapping of keys.
-
-        Raises
-        ------
-        ConfigError
-            A value is not allowed, or values do not fit together.
-        """
+        """Check a flat mapping of keys; ``ConfigError`` if a value is not allowed, or values do not fit together."""
         run = s.parse(RunSettings, values)
         if run.run_name and not _RUN_NAME.fullmatch(run.run_name):
             raise ConfigError("run-name", run.run_name, "must be letters, digits, '.', '_' and '-', at most 100")
         if run.resume and not run.run_name:
-            raise ConfigError("resume", True, "needs run-name, the run to go on with")
+            raise ConfigError("resume", True, "needs run-name, the run to resume")
         if run.personalise != "none" and not run.resume:
             allowed = "needs resume and run-name, the run that is over: `fedpfl personalise RUN`"
             raise ConfigError("personalise", run.personalise, allowed)
@@ -321,9 +307,9 @@ def scored(config: Config) -> list[str]:
 
 
 def know_method(values: Mapping[str, Any]) -> None:
-    """Make the settings of a user's own method known, wherever its class comes from, if ``values`` name one."""
+    """Make the settings of a custom method known, wherever its class comes from, if ``values`` name one."""
     named = values.get("method")
-    if isinstance(named, str) and parts.is_part("method", named):
+    if isinstance(named, str) and custom.is_custom("method", named):
         find(named)
 
 
@@ -333,5 +319,5 @@ def check_keys(values: Mapping[str, Any]) -> None:
     keys = known_keys()
     for key, value in values.items():
         if key not in keys:
-            hint = meant(key, keys) or "; `fedpfl config` lists all keys"
+            hint = did_you_mean(key, keys) or "; `fedpfl config` lists all keys"
             raise ConfigError(key, value, "there is no such setting" + hint)

@@ -30,14 +30,9 @@ CITED_VERSION = re.compile(r"(?<=^version: ).*$", re.MULTILINE)
 
 
 def pyproject_block(values: Mapping[str, Any] | None = None, explained: bool = False) -> str:
-    """Return ``[tool.flwr.app.config]`` with every key and its default.
+    """Return ``[tool.flwr.app.config]`` with every key and its default, or an app's own ``values``.
 
-    Parameters
-    ----------
-    values : mapping, optional
-        An app's own values by key, in the place of the defaults.
-    explained : bool
-        Whether a comment after each key gives its meaning and limits.
+    With ``explained`` a comment after each key gives its meaning and limits.
     """
     lines = [BEGIN, "[tool.flwr.app.config]"]
     for title, cls, prefix in sections():
@@ -132,18 +127,9 @@ def _set_by(name: str) -> str:
 def update(root: Path) -> list[Path]:
     """Rewrite the block in ``pyproject.toml``, two pages in ``docs`` and a table in each of two others.
 
-    And the version, whose one place is ``fedpfl/version.py``: Flower wants it written out in ``pyproject.toml``.
-    An app of a user's own, which is without the package's code, has the block alone, and keeps its own values there.
-
-    Returns
-    -------
-    list of Path
-        The files that changed.
-
-    Raises
-    ------
-    FedpflError
-        ``pyproject.toml`` is missing or lacks the two marker lines.
+    Returns the files that changed. The version, whose one place is ``fedpfl/version.py``, goes in as well: Flower wants
+    it written out in ``pyproject.toml``. A user's app, which is without the package's code, has the block alone, and
+    keeps its own values there. ``FedpflError`` if ``pyproject.toml`` is missing or lacks the two marker lines.
     """
     project = root / "pyproject.toml"
     text = project.read_text(encoding="utf-8") if project.is_file() else ""

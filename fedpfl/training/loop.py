@@ -1,8 +1,8 @@
 """Runs phases and measures models. The only loop over batches in the project.
 
-The inner loop is kept as close to bare PyTorch as it gets (``docs/performance.md`` has the numbers): an epoch's
-samples are gathered by one permutation and cut into views, parameters that stand still get no gradient, and nothing
-is read back from the tensors until the phase ends.
+The inner loop is kept as close to bare PyTorch as it gets (``docs/performance.md`` has the numbers): an epoch's samples
+are gathered by one permutation and cut into views, parameters that do not train get no gradient, and nothing is read
+back from the tensors until the phase ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.frozen import stands_still
+from ..core.frozen import has_frozen_statistics
 from ..data.federation import Samples
 from .augment import NO_AUGMENTATION, flip_crop
 from .batches import batch_sizes
@@ -67,7 +67,7 @@ def run_phase(
     if not all(module.training for module in modules):
         model.train()
     for module in modules:
-        if stands_still(module):
+        if has_frozen_statistics(module):
             module.eval()
     sizes = batch_sizes(len(y), phase.batch_size or settings.batch_size, settings.last_batch)
     epochs = _epochs(sizes, phase, settings)
@@ -201,8 +201,8 @@ def _only_training(parameters: Sequence[tuple[str, nn.Parameter]], names: set[st
 
 @contextmanager
 def _statistics(modules: Sequence[nn.Module], move: bool) -> Iterator[list[nn.modules.batchnorm._BatchNorm]]:
-    """Yield the BatchNorm layers; with ``move`` false their running statistics stand still."""
-    norms = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm) and not stands_still(m)]
+    """Yield the BatchNorm layers; with ``move`` false their running statistics do not change."""
+    norms = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm) and not has_frozen_statistics(m)]
     before: list[tuple[nn.modules.batchnorm._BatchNorm, float]] = [(m, m.momentum) for m in norms]  # type: ignore[misc]
     if not move:
         for m in norms:

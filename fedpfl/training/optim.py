@@ -126,7 +126,7 @@ def clip(grads: Sequence[Tensor], limit: float) -> None:
 
 
 OPTIMIZERS: dict[str, type[SGD] | type[Adam]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
-# Of torch.optim: they need a function that computes the loss again, or sparse gradients.
+# Optimisers of torch.optim that need a function that computes the loss again, or sparse gradients.
 NOT_STEPPED = ("LBFGS", "SparseAdam", "Optimizer")
 
 

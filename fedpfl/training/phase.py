@@ -70,12 +70,7 @@ class Penalty(Protocol):
 class Proximal:
     """µ/2·‖w − anchor‖², the term of FedProx, pFedMe, Ditto and many others.
 
-    Parameters
-    ----------
-    mu : float
-        Weight of the term, at least 0.
-    anchor : mapping of str to Tensor
-        Where the parameters are pulled to, by name; parameters without an entry are left alone.
+    Parameters without an entry in ``anchor`` are left alone.
     """
 
     def __init__(self, mu: float, anchor: Mapping[str, Tensor]) -> None:
@@ -92,15 +87,7 @@ class Proximal:
 
 
 class L1:
-    """λ·‖w‖₁ over some of the parameters, the term that makes them sparse.
-
-    Parameters
-    ----------
-    weight : float
-        λ, at least 0.
-    selected : callable, str → bool
-        Says by name which parameters the norm is over.
-    """
+    """λ·‖w‖₁ over the parameters that ``selected`` picks by name, the term that makes them sparse; λ is ``weight``."""
 
     def __init__(self, weight: float, selected: Callable[[str], bool]) -> None:
         self.weight = weight
@@ -117,10 +104,7 @@ class L1:
 class Correction:
     """⟨a, w⟩: adds the same arrays to the gradients of each step, and keeps the mean of the gradients without them.
 
-    Parameters
-    ----------
-    arrays : mapping of str to Tensor
-        a, by the names of the parameters; those without an entry are left alone.
+    Parameters without an entry in ``arrays`` are left alone.
     """
 
     def __init__(self, arrays: Mapping[str, Tensor]) -> None:
@@ -168,7 +152,7 @@ class Phase:
     Parameters
     ----------
     train : callable, str → bool
-        Says by name which parameters train; all others stand still and cost no gradient.
+        Says by name which parameters train; all others are fixed and cost no gradient.
     epochs : int
         Passes over the data, at least 0.
     loss : callable, (model, batch) → scalar Tensor, optional

@@ -66,6 +66,4 @@ def test_an_interrupted_cell_leaves_no_process(execute):
     """
     lines = [line.removeprefix("        ") for line in code.splitlines()]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("\n".join(lines))])
-    assert re.search(
-        r"the run was interrupted; go on with it: fedpfl\.run\(resume='.*'\) \[\]", texts(execute(notebook))
-    )
+    assert re.search(r"the run was interrupted; resume it: fedpfl\.run\(resume='.*'\) \[\]", texts(execute(notebook)))

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import fedpfl
-from fedpfl.cli.common import look_here
-from fedpfl.core import parts
+from fedpfl.cli.common import load_app
+from fedpfl.core import custom
 from fedpfl.experiments.sweep import SweepPlan
 from fedpfl.setup import reference
 
@@ -48,7 +48,7 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "far.py").write_text(textwrap.dedent(DOUBLE))
     yield tmp_path
-    parts.look_in(None)
+    custom.set_folder(None)
 
 
 def made():
@@ -105,7 +105,7 @@ def test_an_app_s_settings_have_those_of_its_method(elsewhere):
     (elsewhere / "pyproject.toml").write_text(
         f'[tool.flwr.app]\n{reference.BEGIN}\n[tool.flwr.app.config]\nmethod = "far:Double"\n{reference.END}\n'
     )
-    look_here()
+    load_app()
     reference.update(elsewhere)
     text = (elsewhere / "pyproject.toml").read_text()
     assert "double-factor = 2.0" in text and 'method = "far:Double"' in text
@@ -185,7 +185,7 @@ def test_what_failed_of_a_sweep_says_why(elsewhere, capsys):
 
 
 def test_settings_of_a_method_that_comes_later_on_the_grid_are_its_own(elsewhere):
-    parts.look_in(elsewhere)
+    custom.set_folder(elsewhere)
     base = {"num-clients": 2, "num-server-rounds": 1}
     found = SweepPlan(base, {"method": ["fedprox", "far:Double"], "double-factor": [1.0, 2.0]}, [], 1, 1)
     assert [point.get("double-factor") for point in found.points] == [None, 1.0, 2.0]

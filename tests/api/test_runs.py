@@ -172,7 +172,7 @@ def test_an_interrupted_run_leaves_nobody_and_goes_on(elsewhere, monkeypatch):
         return found
 
     monkeypatch.setattr(Recorder, "round_ended", interrupted)
-    with pytest.raises(KeyboardInterrupt, match=r"go on with it: fedpfl\.run\(resume='.*/runs/one'\)"):
+    with pytest.raises(KeyboardInterrupt, match=r"resume it: fedpfl\.run\(resume='.*/runs/one'\)"):
         fedpfl.run(method="fedper", model="mlp", output_dir="runs", run_name="one", workers=2, **FEW)
     import multiprocessing
 

@@ -33,7 +33,7 @@ from fedpfl.mqtt import frames, topics
 from fedpfl.mqtt import server as server_side
 from fedpfl.mqtt.exchange import HttpRequest, Response
 from fedpfl.mqtt.frames import Assembler, Kind
-from fedpfl.mqtt.publisher import Arrived
+from fedpfl.mqtt.publisher import Message
 from fedpfl.mqtt.server import ServerBridge
 
 MIB = 2**20
@@ -76,13 +76,13 @@ class Link:
     def __init__(self):
         self.sent = []
 
-    def publish(self, topic, payload, *, message_id, **_):
-        frame = frames.decode(message_id, payload)
-        self.sent.append((topic, frame.kind, frame.id))
+    def publish(self, message):
+        frame = frames.decode(message.id, message.payload)
+        self.sent.append((message.topic, frame.kind, frame.id))
 
-    def send(self, topic, payloads, *, message_id, **_):
-        for payload in payloads:
-            self.publish(topic, payload, message_id=message_id)
+    def send(self, messages, deadline):
+        for message in messages:
+            self.publish(message)
 
 
 class BusySuperLink:
@@ -112,7 +112,7 @@ def server(tmp_path):
 
 def say(server, device, kind, message_id, payload):
     server.arrived(
-        Arrived(topics.request(device), payload, message_id, topics.response(device), server_side.EXPIRY_SECONDS)
+        Message(topics.request(device), payload, message_id, topics.response(device), server_side.EXPIRY_SECONDS)
     )
 
 

@@ -176,7 +176,7 @@ def test_without_an_intact_checkpoint_nothing_changes(killed, tmp_path):
     for number in (1, 2):
         damage_state(place.checkpoint(number))
     before = {path: path.read_bytes() for path in place.root.rglob("*") if path.is_file() and path.name != ".lock"}
-    with pytest.raises(StateError, match=r"round-000002.*round-000001.*no earlier round to go on from is stored:"):
+    with pytest.raises(StateError, match=r"round-000002.*round-000001.*no earlier round to resume from is stored:"):
         place.resume()
     (place.run.path / "failed.txt").unlink()
     assert {path: path.read_bytes() for path in before} == before

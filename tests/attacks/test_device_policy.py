@@ -22,7 +22,7 @@ from fedpfl.client import policy, protocol
 from fedpfl.client.engine import handle
 from fedpfl.client.forward import forward
 from fedpfl.client.policy import PolicyError
-from fedpfl.core import parts
+from fedpfl.core import custom
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.payload import Payload
 from fedpfl.flower import client_app
@@ -157,9 +157,9 @@ def app(tmp_path):
         "Path(__file__).with_name('imported').touch()\n\n\n"
         "class Mine(FedPer):\n    name = 'mine'\n"
     )
-    parts.look_in(folder)
+    custom.set_folder(folder)
     yield folder
-    parts.look_in(None)
+    custom.set_folder(None)
 
 
 def test_an_app_s_own_part_needs_its_name_and_the_hash_of_its_code(values, allow, app):

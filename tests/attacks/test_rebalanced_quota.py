@@ -14,7 +14,7 @@ from fedpfl.data.partitioners import partition
 from fedpfl.data.settings import DataSettings
 from fedpfl.methods.fedreg import fedreg
 from fedpfl.methods.fedreg.fedreg import FedReGSettings
-from fedpfl.methods.fedreg.rebalance import THRESHOLDS, most_rebalanced, quota, rebalance
+from fedpfl.methods.fedreg.rebalance import THRESHOLDS, max_rebalanced, quota, rebalance
 
 CLAIM = 999_999
 DEFAULT = FedReGSettings().max_growth
@@ -91,7 +91,7 @@ def test_a_bound_that_does_not_bite_changes_no_bit(tmp_path):
 )
 def test_the_quota_is_bounded_by_a_multiple_of_the_client_s_own_samples(growth, counts, threshold, expected):
     assert quota(np.array(counts), threshold, growth) == expected
-    assert expected * np.count_nonzero(counts) <= most_rebalanced(np.array(counts), growth)
+    assert expected * np.count_nonzero(counts) <= max_rebalanced(np.array(counts), growth)
 
 
 def test_a_client_with_more_classes_than_the_bound_has_one_sample_of_each():
@@ -111,4 +111,4 @@ def test_the_bound_bites_in_none_of_the_paper_s_cases(size, classes, clients, al
     shares = partition(data, settings, clients, seed)
     counts = [np.bincount(labels[share.train], minlength=classes) for share in shares]
     threshold = max(of([int(row.sum()) for row in counts]) for of in THRESHOLDS.values())
-    assert threshold <= min(most_rebalanced(row, DEFAULT) for row in counts)
+    assert threshold <= min(max_rebalanced(row, DEFAULT) for row in counts)

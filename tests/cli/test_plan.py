@@ -162,12 +162,12 @@ def test_a_finished_run_says_how_to_go_on(unfinished):
     (unfinished.path / "summary.md").write_text("")
     plan = prepare(None, ["num-server-rounds=2"], None, str(unfinished.path))
     assert plan.has_finished()
-    assert plan.how_to_go_on() == "old has finished its 2 rounds; for more: --run-config 'num-server-rounds=4'"
+    assert plan.how_to_continue() == "old has finished its 2 rounds; for more: --run-config 'num-server-rounds=4'"
     assert not prepare(None, ["num-server-rounds=3"], None, str(unfinished.path)).has_finished()
 
 
 def test_resume_of_a_run_that_is_alive_says_so(unfinished):
-    with unfinished.alone(), pytest.raises(FedpflError, match="here/old: the run is going on in another process"):
+    with unfinished.exclusive(), pytest.raises(FedpflError, match="here/old: the run is active in another process"):
         prepare(None, None, None, str(unfinished.path))
 
 

@@ -82,7 +82,7 @@ def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "a.yaml").write_bytes(b"seed: \xff\n")
     with pytest.raises(ConfigError, match="is not valid YAML"):
         overrides([str(tmp_path / "a.yaml")])
-    monkeypatch.setattr(yaml_settings, "MOST_BYTES", 10)
+    monkeypatch.setattr(yaml_settings, "MAX_BYTES", 10)
     (tmp_path / "a.yaml").write_text("seed: 12345678\n")
     with pytest.raises(ConfigError, match="is longer than 10 bytes"):
         overrides([str(tmp_path / "a.yaml")])

@@ -7,7 +7,7 @@ import torch
 from support import FEW_SAMPLES, federation, run_federation, simulate
 
 from fedpfl import Method
-from fedpfl.core import parts
+from fedpfl.core import custom
 from fedpfl.core.payload import Payload
 from fedpfl.engine.local import LocalTransport
 from fedpfl.results.new_clients import Simulation
@@ -43,7 +43,7 @@ class Noisy(Method):
 
 @pytest.fixture
 def noisy():
-    with parts.given("method", Noisy) as text:
+    with custom.as_setting("method", Noisy) as text:
         yield text
 
 

@@ -18,7 +18,7 @@ from worker_parts import workers
 from fedpfl import __version__
 from fedpfl.client import forward as forwarding
 from fedpfl.client import protocol
-from fedpfl.client.engine import MOST_ENGINES, _engines, engine_for, handle
+from fedpfl.client.engine import MAX_ENGINES, _engines, engine_for, handle
 from fedpfl.client.forward import WorkerError, forward
 from fedpfl.client.worker import listening
 from fedpfl.core.errors import FedpflError
@@ -218,7 +218,7 @@ def test_a_request_that_ends_its_worker_each_time_does_not_go_on_for_ever(worker
         listener.listen()
 
         def drop():
-            for _ in range(forwarding.MOST_LOSSES + 1):
+            for _ in range(forwarding.MAX_LOSSES + 1):
                 listener.accept()[0].close()
 
         dropping = InThread(drop)
@@ -278,14 +278,14 @@ def test_clients_of_each_method_train_in_bf16_in_an_old_python(old_worker, metho
 def test_a_device_keeps_an_engine_for_each_of_its_own_clients_and_only_of_one_run(tmp_path):
     rng = np.random.default_rng(1)
     paths = []
-    for client in range(MOST_ENGINES + 1):
+    for client in range(MAX_ENGINES + 1):
         paths.append(tmp_path / f"{client}.npz")
         np.savez(paths[-1], x=rng.integers(0, 256, (60, 8, 8, 1), np.uint8), y=np.arange(60) % 3)
     values = federation(tmp_path, 3, dataset="npz", data=str(paths[0]), num_classes=3)
-    made = [engine_for(Config.parse(values), 9, str(path), client) for client, path in enumerate(paths[:MOST_ENGINES])]
-    assert [engine_for(Config.parse(values), 9, str(path), i) for i, path in enumerate(paths[:MOST_ENGINES])] == made
-    engine_for(Config.parse(values), 9, str(paths[-1]), MOST_ENGINES)
-    assert len(_engines) == MOST_ENGINES
+    made = [engine_for(Config.parse(values), 9, str(path), client) for client, path in enumerate(paths[:MAX_ENGINES])]
+    assert [engine_for(Config.parse(values), 9, str(path), i) for i, path in enumerate(paths[:MAX_ENGINES])] == made
+    engine_for(Config.parse(values), 9, str(paths[-1]), MAX_ENGINES)
+    assert len(_engines) == MAX_ENGINES
     assert made[0] not in _engines.values()
     engine_for(Config.parse({**values, "run-name": "next"}), 9, str(paths[0]), 0)
     assert len(_engines) == 1

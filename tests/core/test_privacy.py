@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import fedpfl
 from fedpfl.cli import app
 from fedpfl.client import engine as client_module
-from fedpfl.core import parts
+from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, StateError
 from fedpfl.core.extras import SERVER
 from fedpfl.core.federation import Client
@@ -236,7 +236,7 @@ def test_numbers_and_words_of_a_method_leave_only_if_its_rule_needs_them(tmp_pat
     sent = []
     for settings in ({}, DP):
         given = {"num_server_rounds": 1, "local_epochs": 1, "learning_rate": 0.005, **FEW_SAMPLES, **settings}
-        with parts.given("method", method) if method is Telling else nullcontext(method) as name:
+        with custom.as_setting("method", method) if method is Telling else nullcontext(method) as name:
             values = federation(tmp_path / str(len(sent)), 2, method=name, **given)
             grid = LocalGrid(2, values)
             run_federation(grid, values)

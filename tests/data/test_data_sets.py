@@ -16,7 +16,7 @@ from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import Dataset, DataSettings, dataset, fetch, load, table
 from fedpfl.data.datasets import owners, read_image_folder, read_npz
 from fedpfl.data.datasets.published import _TORCHVISION, EMNIST_BALANCED
-from fedpfl.data.registry import _DATASETS, dataset_names
+from fedpfl.data.registry import DATASETS, dataset_names
 
 
 def images(n: int, *shape: int) -> np.ndarray:
@@ -391,7 +391,7 @@ def test_a_new_data_set_is_one_function() -> None:
         data = load(DataSettings(dataset="blobs"))
         assert data.num_classes == 2 and data.class_names == ("0", "1") and data.input_shape == (3,)
     finally:
-        del _DATASETS["blobs"]
+        del DATASETS._entries["blobs"]
     with pytest.raises(ConfigError, match="dataset = 'blobs': must be one of npz"):
         load(DataSettings(dataset="blobs"))
 

@@ -158,10 +158,10 @@ def test_paths_that_hold_no_table_are_one_line(tmp_path: Path) -> None:
 
 def test_large_tables_are_refused_while_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "people.csv", PEOPLE)
-    monkeypatch.setattr(columns, "MOST_VALUES", 8)
+    monkeypatch.setattr(columns, "MAX_VALUES", 8)
     with pytest.raises(DataError, match="holds more than 8 numbers"):
         read_table(path, settings())
-    monkeypatch.setattr(columns, "MOST_CHARACTERS", 100)
+    monkeypatch.setattr(columns, "MAX_CHARACTERS", 100)
     path = write(tmp_path / "wide.csv", "a,label\n" + "1" * 200 + ",0\n")
     with pytest.raises(DataError, match="line 2: longer than 100 characters"):
         read_table(path, settings())

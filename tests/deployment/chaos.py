@@ -36,7 +36,7 @@ WORDS = {
 }  # fmt: skip
 FORKED = frozenset({"ClientApp", "local worker"})
 # A ClientApp is there for a second or less.
-LOOK_SECONDS, LOOKS = 0.02, 500
+POLL_SECONDS, LOOKS = 0.02, 500
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def strike(home, blows: tuple[Blow, ...]) -> list[str]:
         for _ in range(LOOKS):
             if pids := candidates(home.processes(), blow.part):
                 break
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         else:
             continue
         pid = pids[int(blow.which * len(pids))]

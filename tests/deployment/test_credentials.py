@@ -58,7 +58,7 @@ def test_what_is_there_is_kept(tmp_path):
 
 
 def test_a_certificate_that_ends_soon_is_made_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr(credentials, "VALID_DAYS", credentials.LEAST_DAYS - 1)
+    monkeypatch.setattr(credentials, "VALID_DAYS", credentials.MIN_DAYS - 1)
     first = credentials.prepare(tmp_path / "keys", 0).certificate.read_bytes()
     monkeypatch.undo()
     made = credentials.prepare(tmp_path / "keys", 0)

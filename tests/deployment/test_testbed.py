@@ -21,7 +21,7 @@ def commands(tmp_path, monkeypatch):
         beds.append(bed)
         bed._keys = credentials.prepare(tmp_path / "keys", 0)
         monkeypatch.setattr(bed, "_spawn", lambda name, command, environment: started.update({name: command}))
-        monkeypatch.setattr(bed, "_await_part", lambda *_: None)
+        monkeypatch.setattr(bed, "_wait_for", lambda *_: None)
         monkeypatch.setattr(testbed, "_mosquitto", lambda: "mosquitto")
         bed._start_bridge(["device-0", "device-1"], tmp_path / "runs", lambda _, port: port)
         return bed, started
@@ -63,7 +63,7 @@ def test_a_bench_s_devices_have_their_clients_data_and_network(tmp_path, monkeyp
     monkeypatch.setattr(
         bed, "_spawn", lambda name, command, environment: started.update({name: (command, environment)})
     )
-    for name in ("_await_part", "_await", "_register"):
+    for name in ("_wait_for", "_wait_until_ready", "_register"):
         monkeypatch.setattr(bed, name, lambda *_: None)
     monkeypatch.setattr(testbed, "_mosquitto", lambda: "mosquitto")
     monkeypatch.setattr(testbed, "make_groups", lambda board, name: [tmp_path / name])

@@ -19,10 +19,10 @@ from fedpfl.client.engine import HANDLERS
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.federation import Client
 from fedpfl.core.payload import Payload
-from fedpfl.engine import local, player
+from fedpfl.engine import local, worker
 from fedpfl.engine.local import LocalTransport
-from fedpfl.engine.player import ArrayCache, ArrayHeader
 from fedpfl.engine.transport import Request, count_bytes
+from fedpfl.engine.worker import ArrayCache, ArrayHeader
 from fedpfl.flower.messages import to_content
 from fedpfl.methods import methods
 from fedpfl.setup.config import Config
@@ -288,7 +288,7 @@ def test_replies_that_wait_for_their_turn_are_few(tmp_path, monkeypatch, limit):
 
 
 def test_both_shelves_hold_the_same_arrays(tmp_path, monkeypatch):
-    monkeypatch.setattr(player, "KEPT_BYTES", 4000)
+    monkeypatch.setattr(worker, "KEPT_BYTES", 4000)
     rng = np.random.default_rng(0)
     here, there = ArrayCache(), ArrayCache()
     pool = [np.full(int(rng.integers(1, 300)), i, np.float32) for i in range(40)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpfl.engine import slots as slots_module
-from fedpfl.engine.notes import notes
+from fedpfl.engine.headers import headers
 from fedpfl.engine.slots import Slots
 
 pytestmark = pytest.mark.skipif(not Slots.supported(), reason="this system has no memory without a name")
@@ -22,15 +22,15 @@ ARRAYS = {
 @pytest.fixture
 def slots():
     made = Slots()
-    made.fit(notes(ARRAYS))
+    made.fit(headers(ARRAYS))
     yield made
     made.close()
 
 
 def test_arrays_arrive_as_they_were_written(slots):
     slot = slots.lend()
-    assert slots.write(slot, ARRAYS, notes(ARRAYS))
-    found = slots.arrays(slot, notes(ARRAYS))
+    assert slots.write(slot, ARRAYS, headers(ARRAYS))
+    found = slots.arrays(slot, headers(ARRAYS))
     for name, array in ARRAYS.items():
         assert found[name].dtype == array.dtype
         assert found[name].flags.aligned
@@ -38,10 +38,10 @@ def test_arrays_arrive_as_they_were_written(slots):
 
 
 def test_a_slot_is_lent_again_when_the_last_view_of_its_arrays_is_gone(slots):
-    taken = [slots.lend() for _ in range(slots_module.MOST_SLOTS)]
+    taken = [slots.lend() for _ in range(slots_module.MAX_SLOTS)]
     assert slots.lend() is None
-    slots.write(taken[0], ARRAYS, notes(ARRAYS))
-    kept = slots.arrays(taken[0], notes(ARRAYS))["table"][1:]  # a view of one of four
+    slots.write(taken[0], ARRAYS, headers(ARRAYS))
+    kept = slots.arrays(taken[0], headers(ARRAYS))["table"][1:]  # a view of one of four
     gc.collect()
     assert slots.lend() is None
     np.testing.assert_array_equal(kept, [[3, 4, 5]])
@@ -54,24 +54,24 @@ def test_a_slot_is_lent_again_when_the_last_view_of_its_arrays_is_gone(slots):
 def test_slots_grow_only_when_none_is_in_use(slots):
     larger = {"shared": np.ones(5000, np.float32)}
     slot = slots.lend()
-    assert not slots.write(slot, larger, notes(larger))
-    slots.fit(notes(larger))
+    assert not slots.write(slot, larger, headers(larger))
+    slots.fit(headers(larger))
     assert slots.lend().size == slot.size  # another of the old ones
     slots.give_back(slot)
 
 
 def test_slots_grow_to_the_largest_reply(slots):
     larger = {"shared": np.ones(5000, np.float32)}
-    slots.fit(notes(larger))
+    slots.fit(headers(larger))
     slot = slots.lend()
-    assert slots.write(slot, larger, notes(larger))
-    np.testing.assert_array_equal(slots.arrays(slot, notes(larger))["shared"], larger["shared"])
+    assert slots.write(slot, larger, headers(larger))
+    np.testing.assert_array_equal(slots.arrays(slot, headers(larger))["shared"], larger["shared"])
 
 
 def test_a_reply_that_is_larger_than_all_memory_for_slots_gets_none(monkeypatch):
-    monkeypatch.setattr(slots_module, "MOST_BYTES", 2**12)
+    monkeypatch.setattr(slots_module, "MAX_BYTES", 2**12)
     made = Slots()
-    made.fit(notes({"shared": np.ones(5000, np.float32)}))
+    made.fit(headers({"shared": np.ones(5000, np.float32)}))
     assert made.lend() is None
     made.close()
 

@@ -246,7 +246,7 @@ def test_for_real_with_an_interruption_and_a_failure(tmp_path: Path) -> None:
         _, err = child.communicate(timeout=SECONDS)
         print(err)
     (tmp_path / "interrupted").touch()
-    assert (child.returncode, err.splitlines()[-1]) == (130, "interrupted; the same command goes on from here")
+    assert (child.returncode, err.splitlines()[-1]) == (130, "interrupted; the same command continues from here")
 
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 1, done.stderr

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from grids import FILE, Fake, Silent, leave, write
-from waiting import HANG_SECONDS, LOOK_SECONDS
+from waiting import HANG_SECONDS, POLL_SECONDS
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.experiments.description import load
@@ -158,7 +158,7 @@ class TestRunning:
         for rounds in (0, 2):
             leave(store.folder(run).path, run, rounds)
             (store.folder(run).path / "summary.md").touch()
-            with store.folder(run).alone():
+            with store.folder(run).exclusive():
                 before = sorted(tmp_path.rglob("*"))
                 assert store.prepare(run).is_file()
                 assert sorted(tmp_path.rglob("*")) == before
@@ -234,7 +234,7 @@ class TestRunning:
             return [sys.executable, "-S", "-c", code]
 
         def until_measuring(seconds: float) -> None:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             if measuring.exists() and not seen:
                 seen.append(True)
                 if killed:  # as if nothing after it ran

@@ -195,7 +195,7 @@ def test_the_commands_take_an_executor(
     store: Store, queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Cluster.__init__, "__defaults__", (fake_jobs.quick,))
-    monkeypatch.setattr("fedpfl.experiments.cluster.LOOK_SECONDS", LOOK)
+    monkeypatch.setattr("fedpfl.experiments.cluster.POLL_SECONDS", LOOK)
     (tmp_path / "slurm.toml").write_text('partition = "cpu"\ntime = 04:00:00\n')
     command = ["sweep", "--grid", "learning-rate=0.01", "--output-dir", store.root, "-c", "num-server-rounds=2"]
     done = fedpfl(*command, "--executor", "slurm", "--slurm", tmp_path / "slurm.toml", "--slurm", "account=lab")

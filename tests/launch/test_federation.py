@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from support import FEW_SAMPLES, Clock, Killed, LocalGrid, arrays, federation, quick, run_federation, simulate
 from waiting import HANG_SECONDS
 
-from fedpfl.core import parts
+from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, FedpflError, LayoutError, StateError
 from fedpfl.core.extras import SERVER, Extra
 from fedpfl.core.payload import Payload
@@ -147,7 +147,7 @@ class SendsNow(Method):
 
 
 def test_an_array_that_is_not_required_may_be_missing(tmp_path):
-    with parts.given("method", SendsNow) as method:
+    with custom.as_setting("method", SendsNow) as method:
         sent = require_nothing_personal(tmp_path, method, {})
     assert [names - {"shared"} for names in sent] == 3 * [{"first"}] + 3 * [set()]
 
@@ -291,14 +291,14 @@ def test_a_run_that_goes_on_is_not_resumed_beside(tmp_path):
 
     def resume(kind, client, payload):
         if kind == "train" and payload.config["round"] == 2:
-            with pytest.raises(StateError, match="runs/run: the run is going on in another process"):
+            with pytest.raises(StateError, match="runs/run: the run is active in another process"):
                 simulate(tmp_path, 2, method="fedavg", num_server_rounds=2, local_epochs=1, resume=True)
             seen.append(client)
 
     folder = run_federation(LocalGrid(2, values, intercept=resume), values)
     assert sorted(seen) == [0, 1]
     assert [line["round"] for line in folder.metrics()] == [1, 2]
-    with folder.alone():  # after its end anybody may
+    with folder.exclusive():  # after its end anybody may
         pass
 
 

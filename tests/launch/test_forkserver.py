@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 from waiting import HANG_SECONDS, wait_until
 
-from fedpfl.launch.forks import Command, entry_point, write_command
-from fedpfl.launch.forkserver import load
+from fedpfl.launch.forkserver import load, write_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -175,14 +174,11 @@ def test_without_room_for_a_process_nothing_is_taken(server):
 
 
 def test_a_command_that_is_being_started_is_not_written_to(tmp_path):
-    def write(real):
-        write_command(tmp_path / "f.sock", Command("flwr-clientapp", real, entry_point))
-
-    write("first")
+    write_command(tmp_path / "f.sock", "first")
     paths = [tmp_path / "bin" / name for name in ("flwr-clientapp", "flwr-clientapp.py")]
     texts = [path.read_text() for path in paths]
     with paths[0].open() as command, paths[1].open() as hand_over:
-        write("second")
+        write_command(tmp_path / "f.sock", "second")
         assert [command.read(), hand_over.read()] == texts
     assert "'second'" in paths[1].read_text()
     assert [stat.S_IMODE(path.stat().st_mode) for path in paths] == [0o700, 0o600]
@@ -193,7 +189,7 @@ def test_without_the_server_flower_s_own_command_runs(tmp_path):
     real = tmp_path / "real"
     real.write_text('#!/bin/sh\necho "real $1"\n')
     real.chmod(0o700)
-    write_command(tmp_path / "nobody.sock", Command("flwr-clientapp", str(real), entry_point))
+    write_command(tmp_path / "nobody.sock", str(real))
     command = [tmp_path / "bin" / "flwr-clientapp", "here"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.stdout == "real here\n"

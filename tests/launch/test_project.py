@@ -13,7 +13,7 @@ from support import engine, run_federation
 from typer.testing import CliRunner
 
 from fedpfl.cli import app as cli
-from fedpfl.core import parts
+from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.launch.plan import prepare
 from fedpfl.launch.project import files, make
@@ -36,11 +36,11 @@ def app(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = tmp_path / "my-app"
     make(folder)
-    parts.look_in(folder)
+    custom.set_folder(folder)
     discover()
     reference.update(folder)
     yield folder
-    parts.look_in(None)
+    custom.set_folder(None)
 
 
 def run(app, tmp_path, **given):
@@ -78,7 +78,7 @@ def test_config_update_keeps_its_values_and_follows_its_methods(app):
     project, code = app / "pyproject.toml", app / "parts.py"
     project.write_text(project.read_text().replace("\nseed = 1\n", "\nseed = 7\n"))
     code.write_text(code.read_text().replace("personal_layers", "own_layers"))
-    parts.look_in(app)
+    custom.set_folder(app)
     discover()
     assert reference.update(app) == [project]
     settings = tomllib.loads(project.read_text())["tool"]["flwr"]["app"]["config"]
@@ -113,13 +113,13 @@ def test_all_of_it_goes_into_the_bundle(app, tmp_path):
 
 def test_parts_without_an_app_reach_no_device(tmp_path):
     (tmp_path / "parts.py").write_text("def net(): pass\n")
-    parts.look_in(tmp_path)
+    custom.set_folder(tmp_path)
     try:
         with pytest.raises(ConfigError, match="lies in no Flower app"):
-            parts.require_installed({"model": "parts:net"})
-        parts.require_installed({"model": "mlp", "dataset": "json:loads"})
+            custom.require_installed({"model": "parts:net"})
+        custom.require_installed({"model": "mlp", "dataset": "json:loads"})
     finally:
-        parts.look_in(None)
+        custom.set_folder(None)
 
 
 class TestFlower:
@@ -131,7 +131,7 @@ class TestFlower:
         whole = models(run(app, tmp_path).path)
         with Flower() as flower:
             folder = flower.run(app, tmp_path / "runs", tmp_path / "state", SETTINGS)
-        parts.look_in(app)
+        custom.set_folder(app)
         export_personal(folder)
         assert models(folder.path) == whole
 

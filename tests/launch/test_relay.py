@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from fedpfl.core.errors import ConfigError
-from fedpfl.launch.relay import Network, Way, serve
+from fedpfl.launch.relay import Direction, Network, serve
 
 
 @pytest.mark.parametrize(("text", "network"), [
@@ -24,7 +24,7 @@ def test_another_text_is_refused(text):
 
 
 def test_what_is_sent_waits_for_what_was_sent_before_and_travels_for_the_delay():
-    way = Way(Network(8000, 0.5))  # 1000 bytes a second
+    way = Direction(Network(8000, 0.5))  # 1000 bytes a second
     assert way.arrival(0.0, 100) == pytest.approx(0.6)
     assert way.arrival(0.0, 100) == pytest.approx(0.7)  # of another connection, at the same time
     assert way.arrival(5.0, 100) == pytest.approx(5.6)  # nothing is saved up

@@ -21,7 +21,7 @@ def normalised(input_shape, num_classes):
 
 @pytest.fixture(autouse=True)
 def model_with_batchnorm(monkeypatch):
-    monkeypatch.setitem(registry._MODELS, "normalised", registry._Entry(normalised, None))
+    monkeypatch.setitem(registry.MODELS._entries, "normalised", registry._Entry(normalised, None))
 
 
 def run(folder, method, **settings):

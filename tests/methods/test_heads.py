@@ -78,7 +78,7 @@ def test_a_model_without_a_head_is_refused_by_server_and_clients(tmp_path, monke
     def headless(input_shape, num_classes):
         return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
 
-    monkeypatch.setitem(registry._MODELS, "headless", registry._Entry(headless, None))
+    monkeypatch.setitem(registry.MODELS._entries, "headless", registry._Entry(headless, None))
     with pytest.raises(ConfigError, match="model = 'Sequential': has no head"):
         assemble(Config.parse(federation(tmp_path, method=name, model="headless")), (1, 8, 8), 10)
     with pytest.raises(FedpflError, match="nodes 100, 101: model = 'Sequential': has no head"):

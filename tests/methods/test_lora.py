@@ -146,7 +146,7 @@ def test_a_device_with_another_backbone_is_refused_before_round_1(tmp_path, back
             file = backbones[node_config["partition-id"]]
             return handle(kind, payload, {**self.run_config, "initial-weights": file}, node_config)
 
-    with pytest.raises(LayoutError, match="client 1: has another model: the arrays that stand still differ: the hash"):
+    with pytest.raises(LayoutError, match="client 1: has another model: the frozen arrays differ: the hash"):
         run_federation(OtherBackbone(2, values), values)
     assert set(asked) == {"query"}
 

@@ -27,7 +27,7 @@ def small_with_batchnorm(input_shape, num_classes):
 @pytest.fixture
 def odd_clients(tmp_path, monkeypatch):
     """Return the settings of a federation of five: one training sample, one class, three classes, all, all."""
-    monkeypatch.setitem(registry._MODELS, "small-bn", registry._Entry(small_with_batchnorm, None))
+    monkeypatch.setitem(registry.MODELS._entries, "small-bn", registry._Entry(small_with_batchnorm, None))
     rng = np.random.default_rng(1)
     labels = [[4, 4], [2] * 12, [0, 1, 3] * 5, range(5), list(range(5)) * 4]
     y = np.concatenate([np.array(list(mine)) for mine in labels])

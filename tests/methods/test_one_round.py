@@ -65,8 +65,8 @@ class Task:
 
 @pytest.fixture
 def play(tmp_path, monkeypatch):
-    monkeypatch.setitem(registry._MODELS, "two-layers", registry._Entry(two_layers, None))
-    monkeypatch.setitem(registry._MODELS, "normalised", registry._Entry(normalised, None))
+    monkeypatch.setitem(registry.MODELS._entries, "two-layers", registry._Entry(two_layers, None))
+    monkeypatch.setitem(registry.MODELS._entries, "normalised", registry._Entry(normalised, None))
     rng = np.random.default_rng(5)
     client = np.repeat([0, 1, 2], [8, 12, 20])
     y = rng.integers(0, 3, 40)

@@ -28,7 +28,7 @@ def losses(run):
 
 @pytest.mark.parametrize("method", list(methods()))
 def test_a_round_in_bf16_is_near_the_one_in_float32(tmp_path, monkeypatch, method):
-    monkeypatch.setitem(registry._MODELS, "small-bn", registry._Entry(small_with_batchnorm, None))
+    monkeypatch.setitem(registry.MODELS._entries, "small-bn", registry._Entry(small_with_batchnorm, None))
     settings = {"model": "small-bn", "num_server_rounds": 1, **quick(method), **FEW_SAMPLES}
     settings.update(method=method, batch_size=8, fedreg_augmentation="none")
     plain = simulate(tmp_path / "float32", 3, **settings)

@@ -72,16 +72,16 @@ def test_smallest_side_is_exact(name: str, side: int) -> None:
 @pytest.mark.parametrize(("name", "side"), SMALLEST_SIDES.items())
 def test_smallest_side_is_not_too_strict(name: str, side: int) -> None:
     with pytest.raises(RuntimeError):
-        registry._MODELS[name].builder((1, side - 1, side - 1), 10).eval()(torch.zeros(2, 1, side - 1, side - 1))
+        registry.MODELS[name].builder((1, side - 1, side - 1), 10).eval()(torch.zeros(2, 1, side - 1, side - 1))
 
 
 def test_a_name_is_registered_once() -> None:
-    with pytest.raises(ValueError, match="a model named 'mlp' is already registered"):
-        models.register("mlp")(registry._MODELS["mlp"].builder)
+    with pytest.raises(ValueError, match="model 'mlp' is already registered"):
+        models.register("mlp")(registry.MODELS["mlp"].builder)
 
 
 def test_a_registered_model_can_be_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_MODELS", dict(registry._MODELS))
+    monkeypatch.setattr(registry.MODELS, "_entries", dict(registry.MODELS._entries))
 
     @models.register("linear", smallest_side=2)
     def linear(input_shape: tuple[int, ...], num_classes: int) -> models.BaseHeadModel:
@@ -92,6 +92,6 @@ def test_a_registered_model_can_be_built(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_every_builder_says_where_it_comes_from() -> None:
-    for entry in registry._MODELS.values():
+    for entry in registry.MODELS.values():
         doc = entry.builder.__doc__ or ""
         assert "section" in doc or "appendix" in doc or "This project's own" in doc

@@ -33,7 +33,7 @@ def linear(inputs: int, outputs: int) -> int:
 def test_parameter_counts(name: str, by_hand: int, stated: int) -> None:
     model = build(name)
     assert sum(p.numel() for p in model.parameters()) == by_hand == stated
-    assert f"{stated:,} parameters" in " ".join((registry._MODELS[name].builder.__doc__ or "").split())
+    assert f"{stated:,} parameters" in " ".join((registry.MODELS[name].builder.__doc__ or "").split())
 
 
 @pytest.mark.parametrize(("channels", "steps"), [(9, 128), (1, 28), (3, 29), (6, 200)])

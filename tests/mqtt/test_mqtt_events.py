@@ -22,7 +22,7 @@ from fedpfl.mqtt import telemetry, topics
 from fedpfl.mqtt.account import Account
 from fedpfl.mqtt.broker import BrokerTls, access_list, write_broker_files
 from fedpfl.mqtt.events import Events, LogEvents, RunFollower
-from fedpfl.mqtt.link import PACKET_OVERHEAD, Arrived
+from fedpfl.mqtt.link import PACKET_OVERHEAD, Message
 from fedpfl.mqtt.watch import MAX_PAYLOAD, Board, EventError, read_event
 from fedpfl.results.run import RunFolder
 
@@ -33,8 +33,8 @@ class Recorder:
     def __init__(self):
         self.published = []
 
-    def publish(self, topic, payload, *, retain=False, qos=1, **_):
-        self.published.append((topic, json.loads(payload), retain))
+    def publish(self, message, retain=False, qos=1):
+        self.published.append((message.topic, json.loads(message.payload), retain))
 
 
 def write(path, text):
@@ -105,15 +105,15 @@ def test_a_run_that_ends_without_results_is_not_running_for_ever(tmp_path):
     folder, recorder = RunFolder(tmp_path / "first"), Recorder()
     follower = RunFollower(Events(recorder, "server"), tmp_path)
     write(folder.path / "config.toml", "num-server-rounds = 2")
-    with folder.alone():
+    with folder.exclusive():
         follower.look()
     follower.look()  # killed
-    with folder.alone():
+    with folder.exclusive():
         follower.look()  # resumed
         folder.fail("no space left")
     follower.look()
     (folder.path / "failed.txt").unlink()
-    with folder.alone():
+    with folder.exclusive():
         follower.look()
         write(folder.path / "summary.md", "done")
     follower.look()
@@ -124,13 +124,13 @@ def test_a_run_that_ends_without_results_is_not_running_for_ever(tmp_path):
 
 def test_a_look_at_a_run_does_not_keep_it_from_going_on(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path)
-    with folder.alone():
+    with folder.exclusive():
         pass
     with (tmp_path / ".lock").open("rb") as looked_at:
         fcntl.flock(looked_at, fcntl.LOCK_SH)
         looked = SimpleNamespace(sleep=lambda seconds: fcntl.flock(looked_at, fcntl.LOCK_UN))
         monkeypatch.setattr("fedpfl.results.run.time", looked)
-        with folder.alone():
+        with folder.exclusive():
             pass
 
 
@@ -185,7 +185,7 @@ def test_events_that_are_none_are_refused(payload):
 def test_a_watcher_keeps_few_messages_and_none_that_is_too_long():
     arrived = queue.Queue(2)
     for size in (1, MAX_PAYLOAD + 1, MAX_PAYLOAD, 3):
-        _keep(arrived, Arrived("fedpfl/log/nano-1", bytes(size)))
+        _keep(arrived, Message("fedpfl/log/nano-1", bytes(size)))
     assert [len(arrived.get_nowait().payload) for _ in range(arrived.qsize())] == [1, MAX_PAYLOAD]
 
 
@@ -197,7 +197,7 @@ def test_a_payload_cannot_pretend_to_be_of_another_topic(capsys):
             return super().get()
 
     arrived = Arrivals()
-    arrived.put(Arrived("fedpfl/log/nano-1", b'{"topic": "fedpfl/run/state", "level": "warning"}'))
+    arrived.put(Message("fedpfl/log/nano-1", b'{"topic": "fedpfl/run/state", "level": "warning"}'))
     _lines(arrived, until=0.0)  # the time is over
     assert capsys.readouterr().out == ""
     with pytest.raises(KeyboardInterrupt):

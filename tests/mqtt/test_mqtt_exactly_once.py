@@ -18,8 +18,8 @@ from fedpfl.mqtt.device import DeviceBridge
 from fedpfl.mqtt.exchange import HttpRequest, Response
 from fedpfl.mqtt.frames import Kind
 from fedpfl.mqtt.limits import Budget
-from fedpfl.mqtt.link import Arrived
 from fedpfl.mqtt.parked import Parked
+from fedpfl.mqtt.publisher import Message
 from fedpfl.mqtt.server import ServerBridge
 from fedpfl.mqtt.upstream import UpstreamError
 
@@ -27,17 +27,17 @@ PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
 NAME, NODE = "nano-1", b"node 7"
 
 
-AS_IN_USE = {name: getattr(server_side, name) for name in ("LOOK_SECONDS", "LOOK_SECONDS_IDLE")}
+AS_IN_USE = {name: getattr(server_side, name) for name in ("POLL_SECONDS", "POLL_SECONDS_IDLE")}
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(device_side, "PROBE_SECONDS", 0.05)
     monkeypatch.setattr(device_side, "PROBE_ANYWAY_SECONDS", 0.05)
-    monkeypatch.setattr(device_side, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(device_side, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(device_side, "ANSWER_SECONDS", HANG_SECONDS)
-    monkeypatch.setattr(server_side, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(server_side, "LOOK_SECONDS_IDLE", 0.02)
+    monkeypatch.setattr(server_side, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(server_side, "POLL_SECONDS_IDLE", 0.02)
 
 
 class Network:
@@ -93,14 +93,14 @@ class FakeLink:
     def __init__(self, network):
         self.network = network
 
-    def publish(self, topic, payload, *, message_id=None, response_topic=None, expires=None, retain=False, qos=1):
-        self.network.put(Arrived(topic, payload, message_id, response_topic, expires))
+    def publish(self, message, retain=False, qos=1):
+        self.network.put(message)
 
-    def send(self, topic, payloads, *, message_id, expires, deadline, response_topic=None):
+    def send(self, messages, deadline):
         if not self.online:
             raise LinkError("no connection")
-        for payload in payloads:
-            self.publish(topic, payload, message_id=message_id, response_topic=response_topic, expires=expires)
+        for message in messages:
+            self.publish(message)
 
 
 class FakeSuperLink:
@@ -401,7 +401,7 @@ def test_a_held_request_is_answered_when_there_is_a_message(in_turns):
     turns.pass_time(3.0, bridge)
     assert pull.running
     bridge.superlink.messages = [b"now"]
-    turns.pass_time(server_side.LOOK_SECONDS_IDLE, bridge)
+    turns.pass_time(server_side.POLL_SECONDS_IDLE, bridge)
     assert pull.result().body == b"now"
     assert [frame.kind for frame in bridge.network.log].count(Kind.REQUEST) == 1
 
@@ -423,7 +423,7 @@ def test_many_supernodes_leave_the_superlink_its_time(in_turns):
     pulls = [InThread(bridge.ask, PULL, node) for node in nodes]
     wait_until(lambda: len(looks) >= len(nodes))
     turns.all_wait(bridge)
-    bridge.server._tell()
+    bridge.server._announce()
     turns.all_wait(bridge)
     assert len(looks) >= 2 * len(nodes)
     turns.pass_time(2.5, bridge)
@@ -524,7 +524,7 @@ def test_a_device_that_does_not_hear_the_server_side_says_what_it_may_lack(make,
     monkeypatch.setattr(device_side, "SELF_TEST_SECONDS", HANG_SECONDS if heard else 0.1)
     bridge = make(lambda frame: [0.0] if heard or frame.kind is Kind.PROBE else [])
     before = set(threading.enumerate())
-    bridge.device.arrived(Arrived(topics.BRIDGE_PRESENCE, b'{"state": "online", "session": "1"}'))
+    bridge.device.arrived(Message(topics.BRIDGE_PRESENCE, b'{"state": "online", "session": "1"}'))
     wait_until(lambda: len(bridge.network.log) == 2 and not set(threading.enumerate()) - before)
     assert ("account nano-1 write fedpfl/request/nano-1 and read fedpfl/response/nano-1" in caplog.text) is not heard
     assert [frame.kind for frame in bridge.network.log] == [Kind.PROBE, Kind.AGAIN]
@@ -600,7 +600,7 @@ def held(tmp_path):
     def tell(kind, number, content=b""):
         (payload,) = frames.split(kind, content, 2000)
         message_id = number.to_bytes(16, "big")
-        server.arrived(Arrived(topics.request(NAME), payload, message_id, topics.response(NAME), 30))
+        server.arrived(Message(topics.request(NAME), payload, message_id, topics.response(NAME), 30))
 
     yield server, tell
     server._link.open.set()
@@ -696,7 +696,7 @@ def test_names_that_are_no_device_s_and_too_many_devices_are_refused(held, caplo
     server, _ = held
     monkeypatch.setattr(server_side, "MAX_SENDERS", 1)
     for name in (NAME, "nano 1", "", "nano-2"):
-        server.arrived(Arrived(topics.request(name), frames.single(Kind.PROBE), bytes(16), topics.response(name), 30))
+        server.arrived(Message(topics.request(name), frames.single(Kind.PROBE), bytes(16), topics.response(name), 30))
     assert list(server._devices) == [NAME]
     assert "no device" in caplog.text
 

@@ -12,6 +12,7 @@ from waiting import HANG_SECONDS, InThread, wait_until
 from fedpfl.mqtt.account import Account
 from fedpfl.mqtt.frames import MAX_CHUNK
 from fedpfl.mqtt.link import Link
+from fedpfl.mqtt.publisher import Message
 
 SUCCESS = ReasonCode(PacketTypes.PUBACK, identifier=0)
 
@@ -62,7 +63,7 @@ def test_what_a_message_raises_does_not_reach_paho(make, caplog):
 def test_an_early_acknowledgement_counts(make):
     link = make([1])
     link._client.early = True
-    link.send("t", [b"x"], message_id=bytes(16), expires=30, deadline=time.monotonic() + HANG_SECONDS)
+    link.send([Message("t", b"x", bytes(16), expires=30)], time.monotonic() + HANG_SECONDS)
     assert not link._early
     assert not link._unacknowledged
 
@@ -71,11 +72,11 @@ def test_an_id_that_comes_again_is_not_acknowledged_already(make):
     link = make([7, 8, 7, 8], presence="fedpfl/node/nano-1/presence")
     client = link._client
     link._connected(client, None, SimpleNamespace(session_present=True), SUCCESS, None)
-    link.publish("t", b"x", qos=0)
+    link.publish(Message("t", b"x"), qos=0)
     client.acknowledge(7)
     client.acknowledge(8)
     deadline = time.monotonic() + HANG_SECONDS
-    sending = InThread(link.send, "t", [b"a", b"b"], message_id=bytes(16), expires=30, deadline=deadline)
+    sending = InThread(link.send, [Message("t", content, bytes(16), expires=30) for content in (b"a", b"b")], deadline)
     wait_until(lambda: set(link._unacknowledged) == {7, 8})
     assert sending.running
     client.acknowledge(7)

@@ -292,11 +292,11 @@ def post(connection, key="k"):
 def test_unknown_connections_leave_half_of_the_places_and_the_oldest_goes_first(small_server, caplog):
     with ExitStack() as opened:
         unknown = [opened.enter_context(connect(small_server)) for _ in range(4)]
-        wait_until(lambda: len(small_server._guests) == 4)
+        wait_until(lambda: len(small_server._peers) == 4)
         honest = opened.enter_context(connect(small_server))
         assert is_closed(unknown[0])
         assert post(honest) == b"HTTP/1.1 200 OK"
-        assert len(small_server._guests) <= 5
+        assert len(small_server._peers) <= 5
     assert "closed a connection of 127.0.0.1" in caplog.text
 
 

@@ -34,7 +34,7 @@ from fedpfl.setup.config import Config
 VERSION = f"{fedpfl.__version__}/2/{made_data.VERSION}"
 ROUNDS = 3
 # Test samples that the chosen clients should have in all, so that an accuracy says something, and most clients for it.
-ENOUGH_TESTS, MOST_CLIENTS = 150, 8
+ENOUGH_TESTS, MAX_CLIENTS = 150, 8
 # Sizes of clients that are nearly equal do not show how long a client's round takes without any sample.
 SPREAD = 1.2
 
@@ -141,7 +141,7 @@ def choose(sizes: Sequence[tuple[int, int]], variety: Sequence[float], batch_siz
     if batch_size > 1 and last_batch == "keep" and lone and lone[-1] not in chosen:
         chosen.append(lone[-1])
     for at in range(middle - 1, 0, -1):
-        if sum(sizes[i][1] for i in chosen) >= ENOUGH_TESTS or len(chosen) >= MOST_CLIENTS:
+        if sum(sizes[i][1] for i in chosen) >= ENOUGH_TESTS or len(chosen) >= MAX_CLIENTS:
             break
         if order[at] not in chosen:
             chosen.append(order[at])

@@ -100,7 +100,7 @@ def test_a_run_that_is_not_over_is_shown_as_such(changed, folders):
     lines = folders["fedavg-1"].metrics()
     found, _ = by_title([changed("fedavg-1", "cut", rounds=lines[:1], finished=False)])
     assert found["Overview"].notes == [
-        "cut is not finished: 1 of 2 rounds are recorded. It is still going on, or was stopped."
+        "cut is not finished: 1 of 2 rounds are recorded. It is still running, or was stopped."
     ]
     assert "Accuracy" in found
 

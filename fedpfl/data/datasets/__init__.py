@@ -1,6 +1,6 @@
 """Data sets by name, a file for each kind.
 
-A newcomer is one function::
+To add one, write one function::
 
     @dataset("my-set", description="…", size="1,000", classes="10", shape="28×28×1", source="…")
     def my_set(settings: DataSettings) -> Dataset:

@@ -17,38 +17,28 @@ import numpy as np
 from ...core.errors import DataError
 from ..dataset import Dataset, numbered
 from ..settings import DataSettings
-from .npz import MOST_CLASSES
+from .npz import MAX_CLASSES
 from .places import need
 
 SUFFIXES = (".csv", ".parquet")
 # As float32 4 GiB; a data set is held in memory as a whole.
-MOST_VALUES = 2**30
+MAX_VALUES = 2**30
 # Characters of a line, bytes of which are read before anything can be said of them.
-MOST_CHARACTERS = 2**24
+MAX_CHARACTERS = 2**24
 # Rows of a parquet file that are unpacked at a time.
 BATCH = 2**16
 # Columns that an error names.
-MOST_NAMED = 12
+MAX_NAMED = 12
 TRAIN, TEST = "train", "test"
 _WHOLE = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
 
 
 class Words(NamedTuple):
-    """A column of words or numbers that say what a row is.
+    """A column of words or numbers that say what a row is."""
 
-    Attributes
-    ----------
-    names : list of str
-        The different values, in the order in which they appear.
-    codes : ndarray of int64, shape (rows,)
-        Which of them each row has.
-    first : list of int
-        The row, from 1, in which each appears first.
-    """
-
-    names: list[str]
-    codes: np.ndarray
-    first: list[int]
+    names: list[str]  # the different values, in the order in which they appear
+    codes: np.ndarray  # int64, (rows,): which of them each row has
+    first: list[int]  # the row, from 1, in which each appears first
 
     def of(self, rows: np.ndarray) -> Words:
         """Return the words of some rows."""
@@ -56,34 +46,16 @@ class Words(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """A table.
+    """A table."""
 
-    Attributes
-    ----------
-    features : tuple of str
-        Names of the columns of numbers.
-    values : ndarray of float32, shape (rows, features)
-        The numbers.
-    words : dict of str to Words
-        By their roles: ``label``, and where the table has them ``client``, ``split`` and ``window``.
-    row : str
-        How errors call a row: ``line`` or ``row``.
-    """
-
-    features: tuple[str, ...]
-    values: np.ndarray
-    words: dict[str, Words]
-    row: str
+    features: tuple[str, ...]  # names of the columns of numbers
+    values: np.ndarray  # float32, (rows, features)
+    words: dict[str, Words]  # by role: label, and where the table has them client, split and window
+    row: str  # what errors call a row: line or row
 
 
 def table_files(path: Path) -> list[Path]:
-    """Return the file of a table, or of a folder ``train`` and ``test`` with one of the endings of tables.
-
-    Raises
-    ------
-    DataError
-        There is no such file, or the folder holds no such files.
-    """
+    """Return the file of a table, or those of a folder ``train`` and ``test``; ``DataError`` if there are none."""
     if not path.is_dir():
         if not path.is_file():
             raise DataError(f"{path}: no such file")
@@ -98,23 +70,10 @@ def table_files(path: Path) -> list[Path]:
 
 
 def read_columns(path: Path, settings: DataSettings, windows: bool = False) -> Columns:
-    """Read a table.
+    """Read a CSV file whose first line names the columns, or a parquet file.
 
-    Parameters
-    ----------
-    path : Path
-        A CSV file whose first line names the columns, or a parquet file.
-    settings : DataSettings
-        The names of the columns that are no features.
-    windows : bool
-        Whether the column ``window-column`` may say to which window a row belongs.
-
-    Raises
-    ------
-    DataError
-        The file, the row and the column that are wrong, and why.
-    ConfigError
-        A column that a setting names is missing.
+    With ``windows``, the column ``window-column`` may tell to which window a row belongs. ``DataError`` names the file,
+    row and column that are wrong; ``ConfigError`` a column that a setting names and the file lacks.
     """
     columns = (_read_csv if path.suffix.lower() == ".csv" else _read_parquet)(path, settings, windows)
     if not len(columns.values):
@@ -149,13 +108,13 @@ def _roles(path: Path, names: Sequence[str], settings: DataSettings, windows: bo
     ignored = listed(settings.ignore_columns)
     for name in [*given, *ignored]:
         if name and name not in names:
-            shown = ", ".join(names[:MOST_NAMED]) + (", …" if len(names) > MOST_NAMED else "")
+            shown = ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
             key = "ignore-columns" if name in ignored else next(f"{r}-column" for r in wanted if wanted[r] == name)
             raise DataError(f"{path}: no column {name!r} ({key}); it has {shown}")
     words = {role: list(names).index(name) for role, name in wanted.items() if name in names}
     features = [at for at, name in enumerate(names) if at not in words.values() and name not in ignored]
     if not features:
-        raise DataError(f"{path}: no column of numbers beside {', '.join(names[:MOST_NAMED])}")
+        raise DataError(f"{path}: no column of numbers beside {', '.join(names[:MAX_NAMED])}")
     return _Roles(features, words)
 
 
@@ -191,7 +150,7 @@ def _lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield (line, cells) of a CSV file, the names of the columns first."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            start = file.readline(MOST_CHARACTERS)
+            start = file.readline(MAX_CHARACTERS)
             file.seek(0)
             # What stands between cells; a comma where only one column has a name.
             delimiter = max(",;\t", key=start.count)
@@ -208,12 +167,12 @@ def _lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
 def _bounded(file: Any, path: Path) -> Iterator[str]:
     number = 0
     while True:
-        line = file.readline(MOST_CHARACTERS)
+        line = file.readline(MAX_CHARACTERS)
         number += 1
         if not line:
             return
-        if len(line) == MOST_CHARACTERS:
-            raise DataError(f"{path}, line {number}: longer than {MOST_CHARACTERS} characters")
+        if len(line) == MAX_CHARACTERS:
+            raise DataError(f"{path}, line {number}: longer than {MAX_CHARACTERS} characters")
         yield line
 
 
@@ -238,8 +197,8 @@ def _read_csv(path: Path, settings: DataSettings, windows: bool) -> Columns:
             if not cell:
                 raise DataError(f"{path}, line {line}, column {names[at]!r}: is empty")
             coders[role].add(cell, line)
-        if len(values) > MOST_VALUES:
-            raise DataError(f"{path}: holds more than {MOST_VALUES} numbers, too many for one data set in memory")
+        if len(values) > MAX_VALUES:
+            raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
     table = np.frombuffer(values, np.float32).reshape(-1, len(roles.features)) if values else np.empty((0, 1))
     if not np.isfinite(table).all():
         _complain_of_infinity(path, table, [names[at] for at in roles.features])
@@ -295,8 +254,8 @@ def _read_parquet(path: Path, settings: DataSettings, windows: bool) -> Columns:
         if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)):
             raise DataError(f"{path}, column {name!r}: holds {kind}, no numbers; leave it out by ignore-columns")
     rows = file.metadata.num_rows
-    if rows * len(features) > MOST_VALUES:
-        raise DataError(f"{path}: holds more than {MOST_VALUES} numbers, too many for one data set in memory")
+    if rows * len(features) > MAX_VALUES:
+        raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
     table, coders = np.empty((rows, len(features)), np.float32), {role: Coder() for role in roles.words}
     at, wanted = 0, [*features, *(kept[place] for place in roles.words.values())]
     try:
@@ -348,14 +307,9 @@ class FileSamples(NamedTuple):
 
 
 def read_files(path: Path, settings: DataSettings, features: str, windows: bool = False) -> list[tuple[Path, Columns]]:
-    """Read the table, or those of a folder with ``train`` and ``test``, whose columns of features must be the same.
+    """Read the table, or those of a folder with ``train`` and ``test``, whose feature columns must be the same.
 
-    Parameters
-    ----------
-    path, settings, windows
-        As :func:`table_files` and :func:`read_columns` take them.
-    features : str
-        What features are called, for the error.
+    ``features`` is what errors call a feature.
     """
     tables = [(file, read_columns(file, settings, windows=windows)) for file in table_files(path)]
     first, own = tables[0]
@@ -373,27 +327,11 @@ def to_dataset(
     alone: bool,
     known: tuple[str, ...] = (),
 ) -> Dataset:
-    """Give labels and owners numbers, and tell training from test samples.
+    """Give labels and owners numbers, and tell training from test samples; ``DataError`` for a word that is neither.
 
-    Parameters
-    ----------
-    parts : sequence of FileSamples
-        One file's samples, which the column ``split`` may divide, or those for training and those for testing.
-    name : str
-        Name of the data set.
-    settings : DataSettings
-        ``class_names`` and the names of the columns.
-    num_classes : int or None
-        Number of classes, where it is known.
-    alone : bool
-        Whether others number the same classes without seeing these labels.
-    known : tuple of str
-        Names of the classes where the labels are numbers in any case.
-
-    Raises
-    ------
-    DataError
-        A label is no class, or a word of ``split`` neither train nor test.
+    ``parts`` is one file's samples, which the column ``split`` may divide, or those for training and those for testing.
+    ``alone``: others number the same classes without seeing these labels. ``known`` names the classes where labels are
+    numbers in any case.
     """
     numbers, names = _classes(parts, settings, num_classes, alone, known)
     owners = _owners(parts)
@@ -462,7 +400,7 @@ def _classes(
     elif all(_whole(name) is not None for _, name, _ in found):
         top = max(_whole(name) or 0 for _, name, _ in found)
         count = len(given) or num_classes or top + 1
-        if count > MOST_CLASSES:
+        if count > MAX_CLASSES:
             part, name, row = next(one for one in found if _whole(one[1]) == top)
             raise wrong(part, row, name, "is too large: labels must be 0 … C−1, or names")
         number, names, why = _whole, given or numbered(count), f"must be a label from 0 to {count - 1}"
@@ -476,9 +414,9 @@ def _classes(
                 f"{parts[0].path}, column {settings.label_column!r}: holds names, which devices number alike only "
                 "with class-names"
             )
-        if len(names) > MOST_CLASSES:
+        if len(names) > MAX_CLASSES:
             raise DataError(
-                f"{parts[0].path}, column {settings.label_column!r}: more than {MOST_CLASSES} different labels"
+                f"{parts[0].path}, column {settings.label_column!r}: more than {MAX_CLASSES} different labels"
             )
         places = {name: at for at, name in enumerate(names)}
         number, why = places.get, "is none of class-names"

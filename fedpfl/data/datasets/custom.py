@@ -8,10 +8,10 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from ...core import parts
+from ...core import custom
 from ...core.errors import ConfigError, DataError
 from ..dataset import Dataset
-from ..registry import AUTO, DatasetInfo, Loader, built_in
+from ..registry import AUTO, DATASETS, DatasetInfo, Loader
 from ..settings import DataSettings
 from .npz import labels_of, samples_of
 
@@ -20,32 +20,20 @@ PAIR, FOUR = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
 
 
 def entry(name: str) -> tuple[DatasetInfo, Loader]:
-    """Return what is registered under a name, or the custom data set that it refers to.
-
-    Raises
-    ------
-    ConfigError
-        There is none.
-    """
-    known = built_in()
-    if name in known and name not in parts.named("dataset"):
-        return known[name]
-    found = parts.find("dataset", name, known)
+    """Return what is registered under a name, or the custom data set that it refers to; else raise ``ConfigError``."""
+    if name in DATASETS and name not in custom.entry_point_names("dataset"):
+        return DATASETS[name]
+    found = custom.find("dataset", name, DATASETS)
     about = (getattr(found, "__doc__", None) or "").strip().partition("\n")[0]
     words = {"size": "any", "classes": "any", "shape": "any", "source": name}
-    info = DatasetInfo(parts.short(name), about, **words, download=False, owned=True, own=True)
+    info = DatasetInfo(custom.short_name(name), about, **words, download=False, owned=True, own=True)
     return info, CustomLoader(name, found)
 
 
 class CustomLoader:
-    """Makes a data set of what a user has given; equal only to one of the very same object.
+    """Makes a data set of a user's object; equal only to a loader of the very same object.
 
-    Parameters
-    ----------
-    name : str
-        The value of the setting ``dataset``.
-    source : object
-        A function that returns a :class:`Dataset`, a data set, or the list of each client's arrays.
+    The ``source`` is a function that returns a :class:`Dataset`, a data set, or a list of each client's arrays.
     """
 
     def __init__(self, name: str, source: Any) -> None:
@@ -58,18 +46,9 @@ class CustomLoader:
         return id(self.source)
 
     def __call__(self, settings: DataSettings) -> Dataset:
-        """Make the data set.
+        """Make the data set, or raise a ``FedpflError``.
 
-        Parameters
-        ----------
-        settings : DataSettings
-            The function gets them as ``settings`` if it takes an argument of this name, and the setting ``data`` as
-            ``path``.
-
-        Raises
-        ------
-        FedpflError
-            The function raises an exception, or what it returns is no data set.
+        A function gets ``settings`` and, from the setting ``data``, ``path`` if it takes arguments of these names.
         """
         # However the samples are divided, they are the same: the function need not be called again.
         return _made(self, replace(settings, partitioner=AUTO, num_clients=0))
@@ -77,19 +56,16 @@ class CustomLoader:
 
 @lru_cache(maxsize=2)
 def _made(loader: CustomLoader, settings: DataSettings) -> Dataset:
-    name, source = parts.short(loader.name), loader.source
+    name, source = custom.short_name(loader.name), loader.source
     if callable(source):
         offered = {"settings": settings, "path": settings.data}
-        source = parts.call("dataset", loader.name, source, offered)
+        source = custom.call("dataset", loader.name, source, offered)
     if isinstance(source, Dataset):
         return _checked(source)
     if isinstance(source, (list, tuple)):
         return _of_clients(name, source, settings.min_samples)
-    raise ConfigError(
-        "dataset",
-        loader.name,
-        f"makes {parts.article(source)}, and must make a fedpfl.Dataset or a list of each client's ({', '.join(FOUR)})",
-    )
+    allowed = f"must make a fedpfl.Dataset or a list of each client's ({', '.join(FOUR)})"
+    raise ConfigError("dataset", loader.name, f"makes {custom.article(source)}, and {allowed}")
 
 
 def _checked(data: Dataset) -> Dataset:
@@ -124,7 +100,7 @@ def _of_clients(name: str, clients: Sequence[Any], least: int) -> Dataset:
     for number, client in enumerate(clients):
         where = f"{name}: client {number}"
         if not isinstance(client, (list, tuple)) or len(client) not in (len(PAIR), len(FOUR)):
-            raise DataError(f"{where} is {parts.article(client)}; it must be ({', '.join(FOUR)}), or (x, y) to be cut")
+            raise DataError(f"{where} is {custom.article(client)}; it must be ({', '.join(FOUR)}), or (x, y) to be cut")
         names = PAIR if len(client) == len(PAIR) else FOUR
         if columns and len(client) != len(columns[0]):
             raise DataError(f"{where} has {len(client)} arrays, and client 0 has {len(columns[0])}")
@@ -155,7 +131,7 @@ def _array(given: Any, where: str) -> np.ndarray:
     try:
         found = np.asarray(given)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{where} is {parts.article(given)} that NumPy makes no array of: {error}") from error
+        raise DataError(f"{where} is {custom.article(given)} that NumPy makes no array of: {error}") from error
     if found.dtype == object:
-        raise DataError(f"{where} is {parts.article(given)} that NumPy makes no array of numbers of")
+        raise DataError(f"{where} is {custom.article(given)} that NumPy makes no array of numbers of")
     return found

@@ -15,7 +15,7 @@ from .places import data_dir, need, own_path
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Bytes of all images together in memory.
-MOST_BYTES = 2**34
+MAX_BYTES = 2**34
 
 
 def read_image_folder(root: Path) -> Dataset:
@@ -23,11 +23,7 @@ def read_image_folder(root: Path) -> Dataset:
 
     Classes are numbered in the order of their folders' names; a folder may be empty, so that devices which lack a class
     still agree on the numbers. All images must have one size. They become grey if all of them are, else RGB.
-
-    Raises
-    ------
-    DataError
-        No such folder, fewer than two classes, an unreadable image, or images of different sizes.
+    ``DataError`` names the folder or image that is wrong.
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder")
@@ -67,21 +63,10 @@ def _decode(paths: list[Path], why: str) -> np.ndarray:
 
 
 def decode(files: Iterable[tuple[str, Any]], count: int, why: str) -> np.ndarray:
-    """Decode images of one size to uint8 n×H×W×C, grey if all of them are.
+    """Decode images of one size to uint8 n×H×W×C, grey if all of them are; raise ``DataError`` for a wrong one.
 
-    Parameters
-    ----------
-    files : iterable of (str, path or binary file)
-        What errors call an image, and where it is.
-    count : int
-        How many there are.
-    why : str
-        What they are read for, if Pillow is missing.
-
-    Raises
-    ------
-    DataError
-        An image cannot be read, has another size, or all of them are too large for memory.
+    ``files`` has what errors call an image, and its path or binary file; ``why`` is what needs Pillow, if that is
+    missing.
     """
     image_module = need("PIL.Image", "Pillow", why)
     pixels: np.ndarray[Any, Any] = np.empty(0, np.uint8)
@@ -97,8 +82,8 @@ def decode(files: Iterable[tuple[str, Any]], count: int, why: str) -> np.ndarray
             raise DataError(f"{where}: not a readable image: {error}") from error
         one = one.reshape(one.shape[0], one.shape[1], -1)
         if i == 0:
-            if count * one.size > MOST_BYTES:
-                raise DataError(f"{why}: {count} images like {where} need more than {MOST_BYTES >> 30} GiB")
+            if count * one.size > MAX_BYTES:
+                raise DataError(f"{why}: {count} images like {where} need more than {MAX_BYTES >> 30} GiB")
             pixels, first = np.empty((count, *one.shape), np.uint8), where
         if one.shape[:2] != pixels.shape[1:3]:
             (h, w), (h0, w0) = one.shape[:2], pixels.shape[1:3]

@@ -13,7 +13,7 @@ from ...core.errors import DataError
 from ..dataset import Dataset
 from ..registry import dataset
 from ..settings import DataSettings
-from .columns import MOST_VALUES, TEST, TRAIN, Coder, FileSamples, Words, listed, to_dataset, word
+from .columns import MAX_VALUES, TEST, TRAIN, Coder, FileSamples, Words, listed, to_dataset, word
 from .folder import decode
 from .npz import require_no_gaps, samples_of
 from .places import need, own_path
@@ -31,24 +31,11 @@ def is_saved(path: Path) -> bool:
 def read_saved(path: Path, settings: DataSettings, alone: bool = False) -> Dataset:
     """Read a folder that ``save_to_disk`` wrote; nothing is downloaded, and no code in it is run.
 
-    The column ``label-column`` has the labels; without it the only column of the type ``ClassLabel``. The one column of
+    It holds a ``Dataset``, or a ``DatasetDict`` with ``train`` and perhaps ``test``; other splits are ignored. The
+    column ``label-column`` has the labels; without it the only column of the type ``ClassLabel``. The one column of
     images is what models see; without one all columns of numbers (features) or of lists of numbers of one length, or
-    the one column of arrays (series, channels × time; images of uint8).
-
-    Parameters
-    ----------
-    path : Path
-        The folder of a ``Dataset``, or of a ``DatasetDict`` with ``train`` and perhaps ``test``; other splits are
-        ignored.
-    settings : DataSettings
-        The names of the columns.
-    alone : bool
-        Whether others number the same classes without seeing these data.
-
-    Raises
-    ------
-    DataError
-        What is wrong with the folder, or with which row and column.
+    the one column of arrays (series, channels × time; images of uint8). ``alone``: others number the same classes
+    without seeing these data. ``DataError`` names what is wrong, with its row and column.
     """
     if not path.is_dir():
         raise DataError(f"{path}: no such folder")
@@ -152,8 +139,8 @@ def _numbers(path: Path, table: Any, inputs: dict[str, Any]) -> np.ndarray:
         piece = wide[0] if len(wide) == 1 else np.concatenate([part.astype(np.float32) for part in wide], axis=1)
         if piece.ndim == 2 or piece.dtype != np.uint8:
             piece = piece.astype(np.float32)
-        if piece[0].size * len(table) > MOST_VALUES:
-            raise DataError(f"{path}: holds more than {MOST_VALUES} numbers, too many for one data set in memory")
+        if piece[0].size * len(table) > MAX_VALUES:
+            raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
         if made and piece.shape[1:] != made[0].shape[1:]:
             raise DataError(f"{path}, row {start + 1}: has {_times(piece.shape[1:])} numbers, rows before it "
                             f"{_times(made[0].shape[1:])}")  # fmt: skip

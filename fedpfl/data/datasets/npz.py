@@ -15,35 +15,22 @@ from ..settings import DataSettings
 from .places import own_path
 
 # An embedding has a row for each token: more of them are a mistake.
-MOST_TOKENS = 1_000_000
-MOST_CLASSES = 100_000
+MAX_TOKENS = 1_000_000
+MAX_CLASSES = 100_000
 # Without a list of names so many times as many classes as there are different labels are a mistake, too.
 GAPS = 2
 
 
 def read_npz(path: Path, name: str = "", num_classes: int | None = None) -> Dataset:
-    """Read a data set from an ``.npz`` file.
+    """Read a data set from an ``.npz`` file; raise ``DataError`` if it is missing, damaged or in another layout.
 
     The file has ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``; optionally ``client`` (or
     ``client_train``, ``client_test``), which says to whom each sample belongs, and ``classes``, the names of the
     classes. Images are uint8 of shape n×H×W or n×H×W×C; texts are whole numbers of shape n×length, and ``vocabulary``
     is then the number of different tokens; other data are floats of shape n×features or n×channels×length. ``y`` are
     whole numbers, the classes, or floats of shape n or n×k, targets for ``loss = "mse"`` or ``"multi-label"``. Other
-    arrays are ignored. Nothing in the file is ever unpickled.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    name : str
-        Name of the data set; the file's name by default.
-    num_classes : int, optional
-        Number of classes if the file does not name them (a device may lack the highest ones).
-
-    Raises
-    ------
-    DataError
-        The file is missing, damaged or not in this layout.
+    arrays are ignored. Nothing in the file is ever unpickled. ``num_classes`` counts where the file does not name the
+    classes: a device may lack the highest ones.
     """
     arrays = read_arrays(path)
     if "x" in arrays and "x_train" in arrays:
@@ -114,8 +101,8 @@ def _vocabulary(arrays: dict[str, np.ndarray], path: Path) -> int:
     if "vocabulary" not in arrays:
         return 0
     given = arrays["vocabulary"]
-    if given.size != 1 or given.dtype.kind not in "iu" or not 1 <= given.item() <= MOST_TOKENS:
-        raise DataError(f"{path}: vocabulary must be the number of different tokens, 1 … {MOST_TOKENS}")
+    if given.size != 1 or given.dtype.kind not in "iu" or not 1 <= given.item() <= MAX_TOKENS:
+        raise DataError(f"{path}: vocabulary must be the number of different tokens, 1 … {MAX_TOKENS}")
     return int(given.item())
 
 
@@ -137,16 +124,8 @@ def _tokens(x: np.ndarray, where: str, vocabulary: int) -> np.ndarray:
 def samples_of(x: np.ndarray, where: str, vocabulary: int = 0, planes: bool = False) -> np.ndarray:
     """Check an array of samples and bring it into the inner layout.
 
-    Parameters
-    ----------
-    x : ndarray
-        The samples.
-    where : str
-        What they are, for the error.
-    vocabulary : int
-        Number of different tokens of texts, else 0.
-    planes : bool
-        Whether images may also be float32 n×C×H×W, as PyTorch has them; in files channels come last.
+    ``where`` is what errors call it. ``vocabulary`` is 0 unless it holds texts. With ``planes``, images may also be
+    float32 n×C×H×W, as PyTorch has them; in files channels come last.
     """
     allowed = (
         f"must be uint8 n×H×W or n×H×W×C (images), float32 n×features{', n×C×H×W' * planes} or n×channels×length, or, "
@@ -193,7 +172,7 @@ def _class_names(
 ) -> tuple[str, ...]:
     if given is None:
         count = num_classes or 1 + max(int(y.max()) for y in ys)
-        if count > MOST_CLASSES:
+        if count > MAX_CLASSES:
             raise DataError(f"{path}: label {count - 1} is too large: labels must be 0 … C−1")
         return numbered(count)
     if given.ndim != 1 or given.dtype.kind not in "USiu":

@@ -21,25 +21,11 @@ from .text import read_news, read_plays
 
 
 def read_own(path: Path, settings: DataSettings, num_classes: int | None = None, alone: bool = True) -> Dataset:
-    """Read a file or folder by what it is.
+    """Read a file or folder by what it is; raise ``ConfigError`` or ``DataError`` if it is none of these.
 
-    Parameters
-    ----------
-    path : Path
-        Arrays (``.npz``), a table or a series (``.csv``, ``.parquet``, or a folder with ``train`` and ``test`` of
-        these), news (``.csv`` with ``dataset = "ag-news"``), plays (``.json``), a folder of a Hugging Face data set, or
-        a folder of images.
-    settings : DataSettings
-        How columns are called, and how long windows are.
-    num_classes : int, optional
-        Number of classes of the federation.
-    alone : bool
-        Whether others number the same classes without seeing these data.
-
-    Raises
-    ------
-    ConfigError, DataError
-        The path is missing, damaged or in none of the documented layouts.
+    It is a file of arrays (``.npz``), a table or a series (``.csv``, ``.parquet``, or a folder with ``train`` and
+    ``test`` of these), news (``.csv`` with ``dataset = "ag-news"``), plays (``.json``), a folder of a Hugging Face data
+    set, or a folder of images. ``alone``: others number the same classes without seeing these data.
     """
     if path.is_dir() and is_saved(path):
         return read_saved(path, settings, alone)
@@ -65,22 +51,10 @@ def _holds_series(path: Path, settings: DataSettings) -> bool:
 
 
 def read_clients(root: Path, settings: DataSettings, num_classes: int | None = None) -> Dataset:
-    """Read a folder with a file or a folder for each client, and join what they hold.
+    """Read a folder with an entry for each client, and join what they hold.
 
-    Parameters
-    ----------
-    root : Path
-        Each entry is a client, called as it is without its ending; entries whose names start with a dot are passed
-        over. What an entry may be is said at :func:`read_own`.
-    settings : DataSettings
-        As there.
-    num_classes : int, optional
-        Number of classes.
-
-    Raises
-    ------
-    ConfigError, DataError
-        An entry cannot be read, or the entries do not fit together.
+    An entry is whatever :func:`read_own` reads, and names the client, without its ending; those whose names start with
+    a dot are passed over. Errors name the entry.
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder")

@@ -40,19 +40,9 @@ def shortcut(settings: DataSettings) -> Path:
 
 
 def own_path(settings: DataSettings, what: str) -> Path:
-    """Return the path of a user's own data.
+    """Return the path of a user's own data, the setting ``data``; ``ConfigError`` if it is empty.
 
-    Parameters
-    ----------
-    settings : DataSettings
-        ``data`` is used.
-    what : str
-        What the path is of, for the error.
-
-    Raises
-    ------
-    ConfigError
-        None is given.
+    ``what`` is for the error.
     """
     if not settings.data:
         raise ConfigError("data", "", f'must be the path of {what} for dataset = "{settings.dataset}"')

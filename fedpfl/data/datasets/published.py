@@ -37,16 +37,10 @@ _TORCHVISION = {
 
 
 def _torchvision(settings: DataSettings, by_hand: str, parts: Iterable[dict[str, Any]], kind: str) -> list[Any]:
-    """Return torchvision's data sets from ``data_dir``, downloading what is not there.
+    """Return torchvision's data sets of a ``kind`` (its class) from ``data_dir``, downloading what is not there.
 
-    Parameters
-    ----------
-    by_hand : str
-        What to put where if there is no network.
-    parts : iterable of dict
-        The arguments that tell the training from the test set.
-    kind : str
-        Name of torchvision's class.
+    ``parts`` are the arguments that tell the training from the test set; ``by_hand`` tells the user what to put where
+    without a network.
     """
     name, folder = settings.dataset, data_dir(settings)
     make = getattr(need("torchvision.datasets", "torchvision", f'dataset = "{name}"'), kind)

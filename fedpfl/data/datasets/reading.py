@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...core import parts
+from ...core import custom
 from ...core import settings as s
 from ...core.errors import ConfigError
 from ..dataset import Dataset
@@ -19,26 +19,10 @@ from .published import downloaded
 
 
 def load(settings: DataSettings) -> Dataset:
-    """Read the data set that ``settings`` names.
+    """Read the data set that ``settings`` names; ``ConfigError`` or ``DataError`` tell what is missing or wrong.
 
     ``<data-dir>/<name with underscores>.npz`` (for example ``fashion_mnist.npz``, in the layout of dataset ``npz``) is
     taken instead of a published data set's own files when it is there.
-
-    Parameters
-    ----------
-    settings : DataSettings
-        ``dataset``, ``data`` and ``data_dir`` are used.
-
-    Returns
-    -------
-    Dataset
-
-    Raises
-    ------
-    ConfigError
-        The name is unknown or the path is missing.
-    DataError
-        The files are missing, damaged or not in the documented layout.
     """
     info, loader = entry(settings.dataset)
     if settings.data and not info.own:
@@ -52,7 +36,7 @@ def load(settings: DataSettings) -> Dataset:
 
 def load_once(settings: DataSettings) -> Dataset:
     """Return what :func:`load` reads, read once in a process, however it is divided."""
-    if parts.is_part("dataset", settings.dataset):
+    if custom.is_custom("dataset", settings.dataset):
         return load(settings)  # which keeps it: a user's function may look at any setting
     return _load_once(s.parse(DataSettings, {key: value for key, value in s.items(settings) if key in READING}))
 
@@ -63,17 +47,9 @@ def _load_once(settings: DataSettings) -> Dataset:
 
 
 def owners(settings: DataSettings) -> tuple[np.ndarray, np.ndarray | None] | None:
-    """Return whom the training and the test samples belong to, without reading an npz file's samples.
+    """Return the owners of training and test samples, numbered from 0, without reading an npz file's samples.
 
-    Returns
-    -------
-    tuple of (ndarray of int64, ndarray of int64 or None), or None
-        Numbers of the owners, from 0; None where the data do not name them, or are not here yet.
-
-    Raises
-    ------
-    ConfigError, DataError
-        As :func:`load`.
+    None where the data do not name them, or are not here yet; errors are those of :func:`load`.
     """
     info, _ = entry(settings.dataset)
     path = own_path(settings, "an npz file") if settings.dataset == "npz" else shortcut(settings)
@@ -92,13 +68,7 @@ def owners(settings: DataSettings) -> tuple[np.ndarray, np.ndarray | None] | Non
 
 
 def fetch(settings: DataSettings) -> None:
-    """Download the data set if it is one of torchvision's and not in ``data_dir``; progress goes to standard error.
-
-    Raises
-    ------
-    DataError
-        It cannot be downloaded.
-    """
+    """Download the data set if it is one of torchvision's and not in ``data_dir``; progress goes to standard error."""
     # A look at the names only: torchvision would read all of the files.
     if not shortcut(settings).is_file() and not all(path.exists() for path in downloaded(settings)):
         load(settings)

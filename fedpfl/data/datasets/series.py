@@ -10,28 +10,18 @@ from ...core.errors import ConfigError, DataError
 from ..dataset import Dataset
 from ..registry import dataset
 from ..settings import DataSettings
-from .columns import MOST_VALUES, Columns, FileSamples, Words, read_files, to_dataset
+from .columns import MAX_VALUES, Columns, FileSamples, Words, read_files, to_dataset
 from .npz import require_no_gaps
 from .places import own_path
 
 
 def read_series(path: Path, settings: DataSettings, num_classes: int | None = None, alone: bool = False) -> Dataset:
-    """Read windows of a series, n × channels × time.
+    """Read windows of a series, n × channels × time; arguments and errors are those of ``read_table``.
 
     Where the table has a column ``window-column``, rows with the same window (of the same client) are a sample, in
     their order, and all windows have the same number of rows. Otherwise windows of ``window-length`` rows are cut, one
-    every ``window-step`` rows, from each stretch of rows with the same label, client and split; what is left at the
-    end of a stretch belongs to no sample.
-
-    Parameters
-    ----------
-    path, settings, num_classes, alone
-        As :func:`fedpfl.data.datasets.table.read_table` takes them.
-
-    Raises
-    ------
-    ConfigError, DataError
-        The file, the row and the column that are wrong, and why.
+    every ``window-step`` rows, from each stretch of rows with the same label, client and split; what is left at the end
+    of a stretch belongs to no sample.
     """
     parts = [_samples(file, table, settings) for file, table in read_files(path, settings, "channels", windows=True)]
     lengths = [part.x.shape[2] for part in parts]
@@ -44,8 +34,8 @@ def read_series(path: Path, settings: DataSettings, num_classes: int | None = No
 def _samples(path: Path, table: Columns, settings: DataSettings) -> FileSamples:
     windows = _named(path, table, settings) if "window" in table.words else _cut(path, table, settings)
     count, length = windows.shape
-    if count * length * len(table.features) > MOST_VALUES:
-        raise DataError(f"{path}: its windows hold more than {MOST_VALUES} numbers; a larger window-step makes fewer")
+    if count * length * len(table.features) > MAX_VALUES:
+        raise DataError(f"{path}: its windows hold more than {MAX_VALUES} numbers; a larger window-step makes fewer")
     words: dict[str, Words] = {r: w.of(windows[:, 0]) for r, w in table.words.items() if r != "window"}
     x = np.ascontiguousarray(table.values[windows].transpose(0, 2, 1))
     return FileSamples(path, x, words, table.row)

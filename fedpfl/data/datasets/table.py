@@ -13,24 +13,11 @@ from .places import own_path
 
 
 def read_table(path: Path, settings: DataSettings, num_classes: int | None = None, alone: bool = False) -> Dataset:
-    """Read a table of samples.
+    """Read a table of samples; ``ConfigError`` or ``DataError`` name the file, row and column that are wrong.
 
-    Parameters
-    ----------
-    path : Path
-        A CSV file whose first line names the columns, a parquet file, or a folder with ``train`` and ``test`` of these.
-    settings : DataSettings
-        The names of the columns that are no features, and of the classes.
-    num_classes : int, optional
-        Number of classes, where the table may lack the highest ones.
-    alone : bool
-        Whether others number the same classes without seeing this table: names are then refused without
-        ``class-names``.
-
-    Raises
-    ------
-    ConfigError, DataError
-        The file, the row and the column that are wrong, and why.
+    It is a CSV file whose first line names the columns, a parquet file, or a folder with ``train`` and ``test`` of
+    these. ``num_classes`` is given where the table may lack the highest classes. ``alone``: others number the same
+    classes without seeing this table, so names are refused without ``class-names``.
     """
     tables = read_files(path, settings, "columns of numbers")
     parts = [FileSamples(file, table.values, table.words, table.row) for file, table in tables]

@@ -41,21 +41,10 @@ def encode_characters(text: str) -> np.ndarray:
 
 
 def chunks(text: str, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cut running text into samples of 80 characters and the character that follows them.
+    """Cut running text into samples of 80 characters (uint8, n×80) and the character that follows each (int64, n).
 
-    As LEAF does, each line break counts as a space and several spaces as one.
-
-    Parameters
-    ----------
-    text : str
-        What one role says.
-    step : int
-        Characters from the start of one sample to the start of the next.
-
-    Returns
-    -------
-    x : ndarray of uint8, shape (n, 80)
-    y : ndarray of int64, shape (n,)
+    A sample starts every ``step`` characters. As LEAF does, each line break counts as a space and several spaces as
+    one.
     """
     codes = encode_characters(re.sub(" {2,}", " ", text.replace("\n", " ")))
     if len(codes) <= CHUNK:
@@ -65,20 +54,11 @@ def chunks(text: str, step: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_plays(path: Path, step: int = CHUNK) -> Dataset:
-    """Read plays, divided by role.
+    """Read plays, divided by role; raise ``DataError`` for other files, or if no role says more than 80 characters.
 
-    Parameters
-    ----------
-    path : Path
-        A folder in LEAF's layout, ``train/*.json`` and ``test/*.json`` with ``users`` and ``user_data``: texts of 80
-        characters in ``x``, the one that follows in ``y``. Or a JSON file ``{"play / role": text, …}``.
-    step : int
-        See :func:`chunks`; LEAF's files are cut already.
-
-    Raises
-    ------
-    DataError
-        There is no such file, it is damaged or not in one of these layouts, or no role says more than 80 characters.
+    A folder in LEAF's layout has ``train/*.json`` and ``test/*.json`` with ``users`` and ``user_data``: texts of 80
+    characters in ``x``, the one that follows in ``y``. A JSON file ``{"play / role": text, …}`` is cut by
+    :func:`chunks`.
     """
     if path.is_dir():
         parts = [_leaf(path / part) for part in ("train", "test")]
@@ -184,15 +164,8 @@ PADDING = 0
 def encode_words(text: str, codes: dict[str, int]) -> list[int]:
     """Return the numbers of the first 64 words of a text, followed by zeros.
 
-    A word is a run of letters, digits and underscores in lower case; its number is 1 + CRC-32 (of its UTF-8) modulo
-    2¹⁴ − 1, so different words may share one.
-
-    Parameters
-    ----------
-    text : str
-        Any text.
-    codes : dict
-        Words met before, filled up here; start with an empty one.
+    A word is a run of letters, digits and underscores in lower case; its number is 1 + CRC-32 (of its UTF-8) modulo 2¹⁴
+    − 1, so different words may share one. ``codes`` caches the words met before; start with an empty one.
     """
     words = re.findall(r"\w+", text.lower())[:WORDS]
     for word in words:
@@ -202,14 +175,9 @@ def encode_words(text: str, codes: dict[str, int]) -> list[int]:
 
 
 def read_news(path: Path) -> Dataset:
-    """Read AG News: a folder with ``train.csv`` and ``test.csv``, or one CSV file.
+    """Read AG News, a folder with ``train.csv`` and ``test.csv`` or one CSV file; ``DataError`` names a wrong line.
 
     Columns: class (1 World, 2 Sports, 3 Business, 4 Sci/Tech), title, text; a first line ``Class Index,…`` is skipped.
-
-    Raises
-    ------
-    DataError
-        There is no such file, or a line is not in this layout.
     """
     codes: dict[str, int] = {}
     files = [path / "train.csv", path / "test.csv"] if path.is_dir() else [path]

@@ -64,7 +64,7 @@ class Diagnostics(Listener):
         return {} if self._first is None else {STATE: self._first}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take it back."""
+        """Restore it."""
         self._first = state.get(STATE)
 
 

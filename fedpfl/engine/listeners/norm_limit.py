@@ -99,7 +99,7 @@ class NormLimit(Listener):
         return {f"{STATE}{name}": np.array(medians) for name, medians in self._medians.items()}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take them back."""
+        """Restore them."""
         found = {name[len(STATE) :]: array.tolist() for name, array in state.items() if name.startswith(STATE)}
         self._medians = found
 

@@ -84,7 +84,7 @@ class ServerPrivacy(Listener):
         return {"releases": np.array(list(self._releases.values()), np.int64)}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take it back."""
+        """Restore it."""
         self._releases = dict(zip(self._releases, state["releases"].tolist(), strict=True))
 
 

@@ -1,7 +1,7 @@
 """Trackers: runs also appear in Weights & Biases or MLflow, beside the run's folder, which stays the record.
 
-A newcomer is one class with ``@tracker("name", module)``. A tracker that cannot start ends the run before round 1; one
-that fails later is left alone with a warning, because no run should be lost for a curve.
+To add one, write one class with ``@tracker("name", module)``. A tracker that cannot start ends the run before round 1;
+one that fails later is left alone with a warning, because no run should be lost for a curve.
 """
 
 from __future__ import annotations

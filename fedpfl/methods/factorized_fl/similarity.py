@@ -126,7 +126,7 @@ class Similarity(PerClientRule):
         }
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take it back."""
+        """Restore it."""
         super().load_state(state)
         known = state["known"].tolist()
         self._latest = dict(zip(known, state["latest"]))

@@ -58,7 +58,7 @@ class PartialMean(Mean):
         return super().state() if self.split is None else {**super().state(), SPLIT: self.split}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take it back."""
+        """Restore it."""
         if SPLIT in state:
             self.channels.require(state[SPLIT])
             self._adopt(state[SPLIT])

@@ -115,7 +115,7 @@ class ChannelSharing(Sharing):
 
     @torch.no_grad()
     def set_shared(self, flat: np.ndarray) -> None:
-        """Load a flat vector of what travels; personal channels that are not in it stand still."""
+        """Load a flat vector of what travels; personal channels that are not in it do not change."""
         self.layout.unflatten(flat)
         vector = self._vector()
         vector[self._travels] = flat

@@ -67,7 +67,7 @@ class Candidates(PerClientRule):
         self.preferences[client.id, self._chosen[client.id]] += self._weights(reply)
 
     def finish(self) -> None:
-        """Let every client go on from its own model: nothing is combined."""
+        """Let every client continue from its own model: nothing is combined."""
         for client, shared in self._arrived.items():
             self.for_clients[client] = shared
         self._arrived = {}  # not kept while clients are tested

@@ -29,7 +29,7 @@ from ...models.parts import cut
 from ...training.phase import Batch, Forward, Phase
 from ..base import Aggregation, LocalRound, Method, everything, excluding
 from .by_part import MeanOfRebalanced
-from .rebalance import AUGMENTATIONS, THRESHOLDS, effective_samples, most_rebalanced, quota, rebalance
+from .rebalance import AUGMENTATIONS, THRESHOLDS, effective_samples, max_rebalanced, quota, rebalance
 
 logger = getLogger("flwr")
 
@@ -193,7 +193,7 @@ class FedReG(Method):
 
     def _quota(self, local: LocalRound) -> int:
         threshold, growth = _threshold(local), self.settings.max_growth
-        most = most_rebalanced(local.class_counts, growth)
+        most = max_rebalanced(local.class_counts, growth)
         if threshold > most and local.client not in self._bounded:
             self._bounded.add(local.client)
             words = "fedreg: client %d: the rebalanced set has %d instead of %.0f samples (fedreg-max-growth = %g)"

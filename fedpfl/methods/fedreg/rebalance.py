@@ -26,22 +26,22 @@ AUGMENTATIONS = ("simple", "auto", "none")
 # A client with fewer training samples may be filled up as far as one with this many: the smallest grow by the largest
 # factors (654 with 7 samples), and a set of that size is still cheap. Counted so, the paper's tables need a growth of
 # at most 9.6 (all thresholds, seeds 1 to 5; table 1, max), or 2.3 with the threshold average.
-LEAST_COUNTED = 1000
+MIN_COUNTED = 1000
 
 
-def most_rebalanced(class_counts: np.ndarray, max_growth: float) -> int:
-    """Return how many samples a rebalanced set may hold; at least :data:`LEAST_COUNTED` of its own are counted."""
-    return int(max_growth * max(int(class_counts.sum()), LEAST_COUNTED))
+def max_rebalanced(class_counts: np.ndarray, max_growth: float) -> int:
+    """Return how many samples a rebalanced set may hold; at least :data:`MIN_COUNTED` of its own are counted."""
+    return int(max_growth * max(int(class_counts.sum()), MIN_COUNTED))
 
 
 def quota(class_counts: np.ndarray, threshold: float, max_growth: float) -> int:
     """Return Q = t / C, the samples of each class in a client's rebalanced set (Equation 7), at least 1; ½ goes up.
 
     C is the number of classes of which the client has samples. t follows from what other clients say of themselves; so
-    :func:`most_rebalanced` bounds Q·C.
+    :func:`max_rebalanced` bounds Q·C.
     """
     present = max(1, int(np.count_nonzero(class_counts)))
-    most = most_rebalanced(class_counts, max_growth)
+    most = max_rebalanced(class_counts, max_growth)
     return max(1, min(int(min(threshold, most) / present + 0.5), most // present))
 
 

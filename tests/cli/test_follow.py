@@ -7,9 +7,9 @@ import sys
 import pytest
 import typer
 
-from fedpfl.cli import watched
-from fedpfl.cli.conduct import conduct as conduct_run
+from fedpfl.cli import follow
 from fedpfl.cli.plan import prepare
+from fedpfl.cli.run import execute
 from fedpfl.core.errors import DataError, FedpflError
 from fedpfl.results.run import RunFolder
 
@@ -20,9 +20,9 @@ ROUND = {"round": 1, "seconds": 1.0, "bytes_up": 1, "bytes_down": 1}
 def quick(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    for name in ("LOOK_SECONDS", "FIRST_ASK_SECONDS", "ASK_SECONDS_AT_END", "ASK_SECONDS_UNANSWERED"):
-        monkeypatch.setattr(watched, name, 0.0)
-    monkeypatch.setattr(watched, "export", lambda plan, shown: None)
+    for name in ("POLL_SECONDS", "FIRST_ASK_SECONDS", "ASK_SECONDS_AT_END", "ASK_SECONDS_UNANSWERED"):
+        monkeypatch.setattr(follow, name, 0.0)
+    monkeypatch.setattr(follow, "export", lambda plan, shown: None)
 
 
 class Link:
@@ -43,7 +43,7 @@ class Link:
     def ended(self):
         return None
 
-    def hints_end(self):
+    def logged_end(self):
         return False
 
     def log(self, run_id):
@@ -55,7 +55,7 @@ class Link:
 
 def conduct(link, make, begin, as_json, quiet, keep_log):
     """As `fedpfl up` does."""
-    conduct_run("up", make, lambda plan: watched.carry_out(link, plan, begin, quiet, keep_log), as_json, quiet, link)
+    execute("up", make, lambda plan: follow.run_and_follow(link, plan, begin, quiet, keep_log), as_json, quiet, link)
 
 
 def run(link, as_json=False, keep_log=False):
@@ -93,7 +93,7 @@ def test_data_are_fetched_before_the_run_starts(monkeypatch, tmp_path, capsys, q
 def finish(link):
     (link.folder.path / "metrics.jsonl").write_text(json.dumps(ROUND) + "\n")
     (link.folder.path / "summary.md").write_text("")
-    return watched.COMPLETED, "N/A"
+    return follow.COMPLETED, "N/A"
 
 
 def fail():
@@ -107,13 +107,13 @@ def silent():
 def test_a_superlink_that_is_being_restarted_is_asked_again(capsys):
     link = Link(silent, silent, lambda: None, silent, lambda: finish(link))
     run(link, as_json=True)
-    assert json.loads(capsys.readouterr().out)["status"] == watched.COMPLETED
+    assert json.loads(capsys.readouterr().out)["status"] == follow.COMPLETED
 
 
 def test_a_superlink_that_stays_silent_is_given_up(monkeypatch):
-    monkeypatch.setattr(watched, "UNANSWERED_SECONDS", 0.05)
+    monkeypatch.setattr(follow, "UNANSWERED_SECONDS", 0.05)
     link = Link(*[silent] * 10**6)
-    with pytest.raises(watched.RunFailedError, match="the disk is full"):
+    with pytest.raises(follow.RunFailedError, match="the disk is full"):
         run(link)
     assert len(link.steps) <= 10**6 - 2
 
@@ -147,7 +147,7 @@ def test_a_log_that_cannot_be_kept_hides_nothing(keep_log, capsys):
     if keep_log:
         run(link, keep_log=True)
     else:
-        with pytest.raises(watched.RunFailedError, match=r"^the disk is full$"):
+        with pytest.raises(follow.RunFailedError, match=r"^the disk is full$"):
             run(link)
     assert capsys.readouterr().err == f"note: {link.folder.path / 'flower.log'}: Is a directory\n"
 
@@ -166,7 +166,7 @@ def test_an_interrupted_export_is_not_gone_on_with_by_resume(monkeypatch, capsys
     def interrupted(plan, shown):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(watched, "export", interrupted)
+    monkeypatch.setattr(follow, "export", interrupted)
     link = Link(lambda: finish(link))
     with pytest.raises(typer.Exit):
         run(link)

@@ -1,4 +1,4 @@
-"""What ``fedpfl run`` and ``fedpfl up`` have in common: options, and a run from its plan to its exit code."""
+"""``fedpfl run``, and what ``fedpfl up`` has in common with it: options, and a run from its plan to its exit code."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import ConfigError, FedpflError
-from .app import in_words
-from .common import print_json, stdout
+from .app import app, in_words
+from .common import RunConfig, print_json, stdout
 
 if TYPE_CHECKING:
     from ..launch.plan import Plan
@@ -45,28 +45,60 @@ Outcome = Annotated[bool, typer.Option("--json", help="Print the outcome as one 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
-def conduct(
+@app.command("run")
+def run_command(
+    app_dir: AppDir = None,
+    run_config: RunConfig = None,
+    num_clients: Annotated[
+        int | None,
+        typer.Option(
+            "--num-clients", "--num-supernodes", min=1, help="Number of clients where the setting is 0; 10 by default."
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Processes that run the clients, by default one for each core; 0: this process runs them all, for "
+            "debuggers and profilers. The numbers are the same.",
+        ),
+    ] = None,
+    resume: Resume = None,
+    continue_from: Continue = None,
+    as_json: Outcome = False,
+    quiet: Quiet = False,
+    clients_per_gpu: Annotated[
+        int, typer.Option(min=1, help='Clients that share a GPU at the same time (device = "cuda").')
+    ] = 4,
+) -> None:
+    """Simulate a federation on this machine and wait for its end."""
+
+    def make() -> Plan:
+        from .plan import prepare
+
+        return prepare(app_dir, run_config, num_clients, resume, continued=continue_from)
+
+    def run(plan: Plan) -> None:
+        from ..launch import simulation
+        from ..launch.progress import display
+
+        simulation.run(plan, display(plan.config.run.num_server_rounds, quiet), workers, clients_per_gpu)
+
+    execute("run", make, run, as_json, quiet)
+
+
+def execute(
     command: str,
     make: Callable[[], Plan],
-    carry_out: Callable[[Plan], None],
+    run: Callable[[Plan], None],
     as_json: bool,
     quiet: bool,
     around: AbstractContextManager[Any] | None = None,
 ) -> None:
-    """Carry a run out from its plan to the report, and leave the program with its exit code.
+    """Make a plan, run it, report, and exit with the run's code.
 
-    Parameters
-    ----------
-    command : str
-        The command that goes on with an interrupted run.
-    make : callable
-        Makes the plan.
-    carry_out : callable
-        Runs it; raises an error if the run failed.
-    as_json, quiet : bool
-        The options of these names.
-    around : context manager, optional
-        Entered before the plan is made, and left when the run has ended.
+    ``command`` is what an interrupted run is resumed with. ``around`` is entered before the plan is made and left when
+    the run has ended.
     """
     plan: Plan | None = None
     try:
@@ -75,7 +107,7 @@ def conduct(
         with ending_signals(), around or nullcontext():
             plan = make()
             _fetch_data(plan, quiet)
-            carry_out(plan)
+            run(plan)
     except (FedpflError, OSError) as error:
         if as_json:
             before = "invalid" if isinstance(error, ConfigError) and not _began(plan) else FAILED
@@ -86,7 +118,7 @@ def conduct(
         if plan is not None and plan.has_finished():
             message += f"; the run has finished; its models, if the method has any: fedpfl export {plan.folder.path}"
         elif plan is not None and plan.folder.resumable:
-            message += f"; go on with: fedpfl {command} --resume {plan.folder.path}"
+            message += f"; resume it: fedpfl {command} --resume {plan.folder.path}"
         if as_json:
             _report(plan, "interrupted", message)
         typer.echo(message, err=True)

@@ -1,4 +1,4 @@
-"""What a worker process of the local engine does: play the clients that it is asked for, one after the other.
+"""What a worker process of the local engine does: run the clients that it is asked for, one after the other.
 
 Between it and the server's process go headers, which are pickled, and behind each the plain bytes of its arrays, unless
 these are in memory that both share. Both ends belong to one program on one machine; nothing else can reach the pipes.
@@ -29,10 +29,10 @@ from ..core.errors import FedpflError, in_one_line
 from ..core.files import writing
 from ..core.payload import Number, Payload
 from ..core.settings import Value
-from .notes import ArrayHeader, notes
+from .headers import ArrayHeader, headers
 from .slots import Slot, Slots
 
-# Arrays that a worker keeps for the requests that follow, beside those of the last one: some clusters of clients share.
+# Arrays that a worker caches besides those of the last request: clusters of clients share some.
 KEPT_ARRAYS, KEPT_BYTES = 16, 64 * 2**20
 # Characters of client output that are sent at a time.
 PRINTED = 1 << 16
@@ -45,7 +45,7 @@ KEPT_BLOCK, KEPT_FREE = 64 * 2**20, 256 * 2**20
 class Asked:
     """The header of a request.
 
-    ``fresh``: all arrays held so far are of the past; ``slot``: where the reply's arrays may be left.
+    ``fresh``: drop all cached arrays; ``slot``: where the reply's arrays may be written.
     """
 
     fresh: bool
@@ -69,9 +69,9 @@ class Answered:
 
 @dataclass(frozen=True)
 class Failed:
-    """A client has no reply: why, in one line, and where the program was unless the line says it all.
+    """A client has no reply: the reason in one line, and a traceback unless the line says it all.
 
-    ``error`` is what the client raised, where it is played in the server's process; it does not travel.
+    ``error`` is what the client raised, if it runs in the server's process; it does not travel.
     """
 
     client: int
@@ -89,16 +89,16 @@ class Printed:
 
 
 class ArrayCache:
-    """The arrays that a worker holds, by number.
+    """A worker's cache of arrays, by number.
 
-    The server's process keeps one for each worker, which goes through the same steps and so is equal to it.
+    The server's process has a copy for each worker; both take the same steps and so stay equal.
     """
 
     def __init__(self) -> None:
         self._held: OrderedDict[int, np.ndarray] = OrderedDict()
 
     def __contains__(self, number: int) -> bool:
-        """Return whether an array is held."""
+        """Return whether an array is cached."""
         return number in self._held
 
     def clear(self) -> None:
@@ -106,15 +106,15 @@ class ArrayCache:
         self._held.clear()
 
     def take(self, listed: Sequence[ArrayHeader], array: Callable[[ArrayHeader], np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the arrays of a request by name, and hold them; ``array`` brings those that follow.
+        """Return the arrays of a request by name, and cache them; ``array`` brings those that follow.
 
-        What has not been asked for the longest time goes first.
+        The least recently used go first.
         """
-        for note in listed:
-            if note.follows:
-                self._held[note.number] = array(note)
-            self._held.move_to_end(note.number)
-        found = {note.name: self._held[note.number] for note in listed}
+        for item in listed:
+            if item.follows:
+                self._held[item.number] = array(item)
+            self._held.move_to_end(item.number)
+        found = {item.name: self._held[item.number] for item in listed}
         size = sum(held.nbytes for held in self._held.values())
         while len(self._held) > len(listed) and (len(self._held) > KEPT_ARRAYS or size > KEPT_BYTES):
             _, dropped = self._held.popitem(last=False)
@@ -130,9 +130,9 @@ def send_arrays(pipe: Connection, arrays: Sequence[np.ndarray]) -> None:
             left = left[os.write(pipe.fileno(), left) :]
 
 
-def receive_array(pipe: Connection, note: ArrayHeader) -> np.ndarray:
+def receive_array(pipe: Connection, item: ArrayHeader) -> np.ndarray:
     """Receive the bytes of an array straight into it: ``recv_bytes_into`` would copy them twice more."""
-    array = np.empty(note.shape, np.dtype(note.dtype))
+    array = np.empty(item.shape, np.dtype(item.dtype))
     left = _bytes_of(array)
     while left:
         count = os.readv(pipe.fileno(), [left])
@@ -147,7 +147,7 @@ def _bytes_of(array: np.ndarray) -> memoryview:
 
 
 def keep_freed_memory() -> None:
-    """Let this process use memory again that it has freed, instead of giving it back to the system.
+    """Have this process reuse memory that it has freed, instead of giving it back to the system.
 
     A vector of a megabyte would otherwise get new pages, cleared by the system, for every reply and every step:
     a fifth of a round with a thousand light clients. Does nothing where the C library is not glibc.
@@ -158,14 +158,14 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, KEPT_FREE)
 
 
-def play(engine: Engine, kind: str, client: int, message: Payload) -> Payload | Failed:
-    """Let a client answer; what goes wrong is its reply."""
+def run_client(engine: Engine, kind: str, client: int, message: Payload) -> Payload | Failed:
+    """Run a client and return its answer; what goes wrong is its reply."""
     try:
         return HANDLERS[kind](engine, client, message)
     except FedpflError as error:
         return Failed(client, str(error), error=error)
-    except Exception as error:  # of a client: the others go on, and the user gets all there is to know
-        if type(error).__name__ == "BdbQuit":  # who leaves the debugger leaves the run
+    except Exception as error:  # one client's: the others continue, and the user gets the traceback
+        if type(error).__name__ == "BdbQuit":  # leaving the debugger ends the run
             raise
         return Failed(client, in_one_line(error), traceback.format_exc(), error)
 
@@ -178,18 +178,11 @@ def serve(
     inherited: Sequence[Connection | Slots],
     slots: Slots,
 ) -> None:
-    """Play clients until the server's process is gone; the main function of a worker process.
+    """Run clients until the server's process is gone; the main function of a worker process.
 
-    Parameters
-    ----------
-    make : callable
-        Makes the engine, or returns the one that was there before the fork.
-    requests, replies, lifeline : Connection
-        Where requests come from and replies go; nobody writes to the lifeline, which ends with the server's process.
-    inherited : sequence of Connection or Slots
-        The other ends of this worker, and what belongs to others, which a fork has taken with it.
-    slots : Slots
-        Memory for the arrays of replies.
+    ``make`` makes the engine, or returns the one from before the fork. Nobody writes to ``lifeline``, which ends with
+    the server's process. ``inherited`` are the other ends of this worker and what belongs to others: a fork copied
+    them.
     """
     for other in inherited:
         other.close()
@@ -199,27 +192,27 @@ def serve(
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     with contextlib.suppress(io.UnsupportedOperation, AttributeError, ValueError):  # no standard error to write to
         faulthandler.enable()
-    said = _Said(replies)
-    _redirect(said)
+    output = _ForwardedOutput(replies)
+    _redirect(output)
     keep_freed_memory()
-    engine, shelf = make(), ArrayCache()
+    engine, cache = make(), ArrayCache()
     while True:
         try:
             asked: Asked = requests.recv()
             if asked.fresh:
-                shelf.clear()
-            arrays = shelf.take(asked.arrays, partial(receive_array, requests))
+                cache.clear()
+            arrays = cache.take(asked.arrays, partial(receive_array, requests))
         except (EOFError, OSError):  # the server's process is gone
             return
-        said.client = asked.client
-        answer = play(engine, asked.kind, asked.client, Payload(dict(asked.config), {}, arrays))
-        said.flush()
+        output.client = asked.client
+        answer = run_client(engine, asked.kind, asked.client, Payload(dict(asked.config), {}, arrays))
+        output.flush()
         if isinstance(answer, Failed):
             replies.send(replace(answer, error=None))
         else:
-            listed = notes(answer.arrays)
+            listed = headers(answer.arrays)
             in_slot = slots.write(asked.slot, answer.arrays, listed)
-            with said.lock:
+            with output.lock:
                 replies.send(Answered(asked.client, answer.config, answer.metrics, listed, in_slot))
                 if not in_slot:
                     send_arrays(replies, list(answer.arrays.values()))
@@ -233,7 +226,7 @@ def _end_with(lifeline: Connection) -> None:
         os._exit(1)
 
 
-class _Said(io.TextIOBase):
+class _ForwardedOutput(io.TextIOBase):
     """Standard output and error of a worker: lines go to the server's process, with the client's number."""
 
     def __init__(self, pipe: Connection) -> None:
@@ -262,11 +255,11 @@ class _Said(io.TextIOBase):
             self._pipe.send(Printed(self.client, text[at : at + PRINTED]))
 
 
-def _redirect(said: _Said) -> None:
+def _redirect(output: _ForwardedOutput) -> None:
     before = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
-    sys.stdout = sys.stderr = said
+    sys.stdout = sys.stderr = output
     loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
     for handler in (handler for logger in loggers for handler in logger.handlers):
         # Handlers that were made before hold the old streams.
         if isinstance(handler, logging.StreamHandler) and handler.stream in before:
-            handler.setStream(said)
+            handler.setStream(output)

@@ -1,4 +1,4 @@
-"""Watches a run that Flower carries out in processes of its own, for ``fedpfl up``, until it has finished."""
+"""Follows a run of ``fedpfl up`` until it has finished; its server is another process."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import typer
 
 from ..core.errors import FedpflError
-from .conduct import COMPLETED, RunFailedError
+from .run import COMPLETED, RunFailedError
 
 if TYPE_CHECKING:
     from ..launch.plan import Plan
     from ..launch.progress import Display
     from ..launch.superlink import SuperLink
 
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 # A question to Flower costs a process and more than a second of one core, taken from the training. Only a server that
 # was killed ends without a hint, and so the questions become rarer the longer the run goes on.
-FIRST_ASK_SECONDS, LONGEST_ASK_SECONDS = 20.0, 600.0
+FIRST_ASK_SECONDS, MAX_ASK_SECONDS = 20.0, 600.0
 ASK_SECONDS_AT_END = 1.0
 # The SuperLink may just be started again when it is asked.
 ASK_SECONDS_UNANSWERED, UNANSWERED_SECONDS = 1.0, 60.0
@@ -29,28 +29,18 @@ FILES_WATCHED = ("summary.md", "task.json")
 WIND_DOWN_SECONDS = 8.0
 
 
-def carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet: bool, keep_log: bool) -> None:
+def run_and_follow(link: SuperLink, plan: Plan, submit: Callable[[Plan], str], quiet: bool, keep_log: bool) -> None:
     """Submit a run, show its progress, and stop Flower when it has ended.
 
-    Of a run that has finished only the models are written, again: it may have been killed while it did that.
-
-    Parameters
-    ----------
-    link : SuperLink
-        What runs it, started.
-    plan : Plan
-        The run.
-    begin : callable
-        Submits the plan to ``link``; returns the run's id.
-    quiet, keep_log : bool
-        The options of these names.
+    ``submit`` submits the plan and returns the run's id. A run that has already finished only writes its models again:
+    it may have been killed while it wrote them.
     """
     from ..launch.progress import display
     from ..launch.superlink import reason_in
 
     if plan.has_finished():
         with display(plan.config.run.num_server_rounds, quiet) as shown:
-            shown.line(f"note: {plan.how_to_go_on()}")
+            shown.line(f"note: {plan.how_to_continue()}")
             export(plan, shown)
         return
     run_id, status, details = None, "failed", ""
@@ -60,7 +50,7 @@ def carry_out(link: SuperLink, plan: Plan, begin: Callable[[Plan], str], quiet: 
         try:
             # A resumed run has files of its earlier part.
             old = [_version(plan.folder.path / name) for name in FILES_WATCHED]
-            run_id = begin(plan)
+            run_id = submit(plan)
             status, details = _watch(link, run_id, plan, shown, old)
             # A resumed run removes the summary of its earlier part before its first round.
             finished = status == COMPLETED and plan.folder.finished
@@ -112,7 +102,7 @@ def _watch(
             shown.show_step("first round")
         for line in rounds.new():
             shown.round(line)
-        if link.hints_end():
+        if link.logged_end():
             ending, ask_at = True, 0.0
         elif not ending and _version(summary) not in (None, old_summary):
             ending, ask_at = True, time.monotonic() + WIND_DOWN_SECONDS
@@ -132,9 +122,9 @@ def _watch(
                         shown.round(line)
                     return status, details
                 unanswered_since = 0.0
-                pause = ASK_SECONDS_AT_END if ending else min(2 * pause, LONGEST_ASK_SECONDS)
+                pause = ASK_SECONDS_AT_END if ending else min(2 * pause, MAX_ASK_SECONDS)
                 ask_at = time.monotonic() + pause
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def _version(path: Path) -> tuple[int, int] | None:

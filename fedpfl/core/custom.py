@@ -1,13 +1,13 @@
-"""Parts that users bring: a model, a data set or a method that is not of this package.
+"""Custom code: a model, a data set or a method that is not part of this package.
 
-A setting names one in three ways:
+A setting names it in three ways:
 
-* ``MODULE:NAME``, an attribute of a module: of a file in the app's folder (:func:`look_in`), where Flower has unpacked
-  the app, or of an installed package;
+* ``MODULE:NAME``, an attribute of a module: a file in the app's folder (:func:`set_folder`), where Flower has unpacked
+  the app, or an installed package;
 * the name of an entry point of an installed package (:data:`GROUPS`);
-* ``python:…``, an object of this process (:func:`given`), which no other process but a forked one has.
+* ``python:…``, an object of this process (:func:`as_setting`), which only forked processes have as well.
 
-Code is found where it lies already. It is never fetched by its name.
+Code is only looked for on this machine. It is never downloaded.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Iterator, Mapping
 
-from .errors import ConfigError, FedpflError, in_one_line, meant
+from .errors import ConfigError, FedpflError, did_you_mean, in_one_line
 
 # The setting → the group of entry points under which installed packages register theirs.
 GROUPS = {"model": "fedpfl.models", "dataset": "fedpfl.datasets", "method": "fedpfl.methods"}
-# What may be written besides the names that there are, and in which words.
+# What errors call the form of a custom name.
 FORM = "MODULE:NAME for one of your own"
 PYTHON = "python"
 
 _WORD = r"[^\W\d]\w*"
 _REFERENCE = re.compile(rf"{_WORD}(?:\.{_WORD})*:{_WORD}(?:\.{_WORD})*(?:#\d+)?")
-_given: dict[str, Any] = {}
-# So that no two objects have one name, in no two processes either: a run may be resumed in another one.
+_objects: dict[str, Any] = {}
+# Unique across processes too: a run may be resumed in another one.
 _numbers = itertools.count(secrets.randbits(40))
 
 
-class _Place:
-    """The app's folder, and what has been imported of it."""
+class _AppFolder:
+    """The app's folder, and the modules that were imported from it."""
 
     def __init__(self) -> None:
         self.folder: Path | None = None
         self.added = False
-        # The file of each module that was imported for a setting, and what changes when the file is written.
+        # The file of each module that was imported for a setting, with its time and size.
         self.modules: dict[str, tuple[Path, tuple[int, int]]] = {}
         self.version = 0
 
 
-_place = _Place()
+_app = _AppFolder()
 
 
 def is_reference(text: str) -> bool:
@@ -61,49 +61,31 @@ def is_reference(text: str) -> bool:
     return _REFERENCE.fullmatch(text) is not None
 
 
-def named(kind: str) -> list[str]:
-    """Return the names under which installed packages register models, data sets or methods, sorted.
-
-    Parameters
-    ----------
-    kind : {"model", "dataset", "method"}
-        The setting.
-    """
+def entry_point_names(kind: str) -> list[str]:
+    """Return the names under which installed packages register a kind (``model``, ``dataset``, ``method``), sorted."""
     return sorted(_entry_points(kind))
 
 
-def is_part(kind: str, text: str) -> bool:
-    """Return whether :func:`find` resolves a setting's value, without looking whether there is such a part."""
+def is_custom(kind: str, text: str) -> bool:
+    """Return whether a setting's value has the form of a custom name, or is an entry point; nothing is imported."""
     return is_reference(text) or text in _entry_points(kind)
 
 
 def find(kind: str, text: str, known: Any = ()) -> Any:
-    """Return the object that a setting's value names.
+    """Return the object that the value of the setting ``kind`` names, or raise ``ConfigError``.
 
-    Parameters
-    ----------
-    kind : {"model", "dataset", "method"}
-        The setting.
-    text : str
-        Its value.
-    known : collection of str
-        Names of this package, which an installed one must not take.
-
-    Raises
-    ------
-    ConfigError
-        There is no such part, or its module cannot be imported.
+    ``known`` are the names of this package, which an installed one must not take.
     """
     if text.startswith(f"{PYTHON}:"):
-        if text not in _given:
+        if text not in _objects:
             raise ConfigError(kind, text, "is a Python object of the process that made the run; give it again")
-        return _given[text]
+        return _objects[text]
     if is_reference(text):
         return _attribute(kind, text)
     registered = _entry_points(kind).get(text)
     if registered is None:
-        words = [*known, *named(kind)]
-        raise ConfigError(kind, text, f"must be one of {', '.join(words)}, or {FORM}{meant(text, words)}")
+        words = [*known, *entry_point_names(kind)]
+        raise ConfigError(kind, text, f"must be one of {', '.join(words)}, or {FORM}{did_you_mean(text, words)}")
     if text in known:
         raise ConfigError(kind, text, f"is a name of fedpfl, and of {registered.value} of an installed package, too")
     try:
@@ -113,28 +95,16 @@ def find(kind: str, text: str, known: Any = ()) -> Any:
 
 
 def call(kind: str, text: str, function: Callable[..., Any], offered: Mapping[str, Any]) -> Any:
-    """Call a function of the user's with those arguments that it takes.
+    """Call a user's function with those of the ``offered`` arguments that it takes, by their names.
 
-    Parameters
-    ----------
-    kind, text : str
-        The setting and its value, for the error.
-    function : callable
-        Takes some, or none, of the arguments by their names.
-    offered : mapping of str to object
-        The arguments that there are.
-
-    Raises
-    ------
-    FedpflError
-        It needs another argument, or raises an exception; an error that is one line already goes through as it is.
+    An exception in it becomes a ``FedpflError`` of one line about the setting; one that is already such a line passes.
     """
     if not callable(function):
         raise ConfigError(kind, text, f"is {article(function)}, and must be a function")
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        parameters = []  # of a function that is not written in Python
+        parameters = []  # a function that is not written in Python
     taken: dict[str, Any] = {}
     for parameter in parameters:
         if parameter.name in offered and parameter.kind is not parameter.POSITIONAL_ONLY:
@@ -161,22 +131,11 @@ def article(thing: object) -> str:
 
 
 @contextlib.contextmanager
-def given(kind: str, thing: object, text: str = "") -> Iterator[str]:
-    """Give a Python object as a setting's value, for the time of a ``with`` statement.
+def as_setting(kind: str, thing: object, text: str = "") -> Iterator[str]:
+    """Make a Python object a setting's value, for the time of a ``with`` statement.
 
-    Parameters
-    ----------
-    kind : {"model", "dataset", "method"}
-        The setting.
-    thing : object
-        What :func:`find` shall return.
-    text : str
-        The value under which a run that is over has known it; by default a new one.
-
-    Yields
-    ------
-    str
-        The setting's value: ``MODULE:NAME`` where other processes can import the object by it, else ``python:…``.
+    Yields the value: ``MODULE:NAME`` where other processes can import the object, else ``python:…``; ``text`` is the
+    value by which a finished run knew it.
     """
     reference = None if text else _importable(thing)
     if reference is not None:
@@ -185,14 +144,14 @@ def given(kind: str, thing: object, text: str = "") -> Iterator[str]:
     if not text:
         name = str(getattr(thing, "__name__", kind))
         text = f"{PYTHON}:{name if name.isidentifier() else kind}#{next(_numbers)}"
-    before = _given.get(text)
-    _given[text] = thing
+    before = _objects.get(text)
+    _objects[text] = thing
     try:
         yield text
     finally:
-        del _given[text]
+        del _objects[text]
         if before is not None:
-            _given[text] = before
+            _objects[text] = before
 
 
 def require_sendable(values: Mapping[str, Any]) -> None:
@@ -205,93 +164,84 @@ def require_sendable(values: Mapping[str, Any]) -> None:
 
 
 def require_installed(values: Mapping[str, Any]) -> None:
-    """Refuse a module of this folder where no app is in it that could take the module to devices."""
+    """Raise :class:`ConfigError` for a module of this folder if no Flower app would take it to the devices."""
     for kind in GROUPS:
         text = values.get(kind)
-        if isinstance(text, str) and is_reference(text) and has(text.partition(":")[0].partition(".")[0]):
+        if isinstance(text, str) and is_reference(text) and has_module(text.partition(":")[0].partition(".")[0]):
             raise ConfigError(kind, text, "lies in no Flower app, which would take it to the devices: fedpfl new NAME")
 
 
-def short(text: str) -> str:
-    """Return what a part is called in titles and in names of files: ``parts:har_cnn`` is ``har_cnn``."""
+def short_name(text: str) -> str:
+    """Return the name for titles and files: ``har_cnn`` for ``parts:har_cnn``."""
     return text.partition(":")[2].partition("#")[0] if is_reference(text) else text
 
 
-# -- where modules lie ---------------------------------------------------------------------------------------------
+# -- the app's folder ---------------------------------------------------------------------------------------------
 
 
-def look_in(folder: Path | None) -> None:
-    """Set the folder in which modules of settings lie; forget what was imported from there and has changed since.
+def set_folder(folder: Path | None) -> None:
+    """Set the app's folder, where modules are looked for as well; drop imported ones that have changed since.
 
-    Parameters
-    ----------
-    folder : Path or None
-        The app's folder; None: modules are looked for only where Python looks for them anyway.
+    None: modules are looked for only on Python's own path.
     """
     folder = None if folder is None else folder.resolve()
-    changed = any(_stamp(path) != stamp for path, stamp in _place.modules.values())
-    if changed or folder != _place.folder:
-        for name in _place.modules:
+    changed = any(_stamp(path) != stamp for path, stamp in _app.modules.values())
+    if changed or folder != _app.folder:
+        for name in _app.modules:
             sys.modules.pop(name, None)
-        _place.modules.clear()
-        _place.version += 1
+        _app.modules.clear()
+        _app.version += 1
         importlib.invalidate_caches()
-    if folder == _place.folder:
+    if folder == _app.folder:
         return
-    if _place.added:
+    if _app.added:
         with contextlib.suppress(ValueError):
-            sys.path.remove(str(_place.folder))
-    _place.folder, _place.added = folder, folder is not None and str(folder) not in sys.path
-    if _place.added:
-        # At the end, so that a file of a common name takes no other module's place.
+            sys.path.remove(str(_app.folder))
+    _app.folder, _app.added = folder, folder is not None and str(folder) not in sys.path
+    if _app.added:
+        # Last, so that a file with a common name shadows no other module.
         sys.path.append(str(folder))
 
 
 def folder() -> Path | None:
-    """Return the folder in which :func:`look_in` said that modules lie."""
-    return _place.folder
+    """Return the app's folder, as set by :func:`set_folder`."""
+    return _app.folder
 
 
-def has(name: str) -> bool:
+def has_module(name: str) -> bool:
     """Return whether the app's folder has a module of this name."""
-    return _own_file(name) is not None
+    return _app_file(name) is not None
 
 
 def version() -> int:
-    """Return a number that grows whenever modules were forgotten: what was made with them is out of date."""
-    return _place.version
+    """Return a number that grows whenever modules were dropped: what was made with them is out of date."""
+    return _app.version
 
 
 def fingerprint(values: Mapping[str, Any]) -> str:
-    """Return a hash of the files of the app's folder that settings depend on; empty if they name none.
-
-    Raises
-    ------
-    ConfigError
-        A module that they name cannot be imported.
-    """
+    """Return a hash of the files of the app's folder that settings depend on; empty if they name none."""
     for kind in GROUPS:
         text = str(values.get(kind, ""))
         if is_reference(text) and not text.startswith(f"{PYTHON}:"):
             module(kind, text)
     named = any(is_reference(str(values.get(kind, ""))) for kind in GROUPS)
-    if not named or not _place.modules:
+    if not named or not _app.modules:
         return ""
     digest = hashlib.sha256()
-    for name, (path, _) in sorted(_place.modules.items()):
+    for name, (path, _) in sorted(_app.modules.items()):
         digest.update(f"{name} ".encode() + path.read_bytes().replace(b"\r\n", b"\n"))
     return digest.hexdigest()[:16]
 
 
-def is_there(text: str, at: int) -> bool:
-    """Return whether a part that was found when :func:`version` said ``at`` is what a setting's value still names."""
-    return text in _given if text.startswith(f"{PYTHON}:") else at == _place.version
+def is_current(text: str, at: int) -> bool:
+    """Return whether a setting's value still names the object that it named when :func:`version` was ``at``."""
+    return text in _objects if text.startswith(f"{PYTHON}:") else at == _app.version
 
 
 def app_folder(values: Mapping[str, Any]) -> Path | None:
-    """Return the folder of the Flower app that holds the modules which settings name.
+    """Return the folder of the Flower app that has the modules which settings name; nothing is imported.
 
-    None if they name none, or modules of installed packages alone. Nothing is imported.
+    None if they name none, or only modules of installed packages.
     """
     for kind in GROUPS:
         text = values.get(kind)
@@ -311,33 +261,33 @@ def folder_of(text: str) -> Path | None:
 
 
 def module(kind: str, text: str) -> ModuleType:
-    """Import the module that ``MODULE:NAME`` names; errors as of :func:`find`."""
+    """Import the module that ``MODULE:NAME`` names; errors are those of :func:`find`."""
     name = text.partition(":")[0]
     before = set(sys.modules)
     try:
         found = importlib.import_module(name)
     except Exception as error:
         for new in set(sys.modules) - before:
-            if _lies_here(sys.modules[new]):
-                del sys.modules[new]  # so that the next attempt sees the file as it is then
+            if _is_in_app(sys.modules[new]):
+                del sys.modules[new]  # so that the next attempt reads the file again
         if isinstance(error, FedpflError):
             raise
         missing = isinstance(error, ModuleNotFoundError) and error.name is not None
         if missing and (name == error.name or name.startswith(f"{error.name}.")):  # type: ignore[attr-defined]
-            where = f" in {_place.folder}, and none that is installed" if _place.folder else ""
+            where = f" in {_app.folder}, and none that is installed" if _app.folder else ""
             raise ConfigError(kind, text, f"there is no module {name}{where}") from error
         raise ConfigError(kind, text, f"the module {name} cannot be imported: {in_one_line(error)}") from error
     for new in set(sys.modules) - before:
-        if _lies_here(sys.modules[new]):
+        if _is_in_app(sys.modules[new]):
             path = Path(str(sys.modules[new].__file__))
-            _place.modules[new] = (path, _stamp(path))
+            _app.modules[new] = (path, _stamp(path))
     _require_not_hidden(kind, text, name.partition(".")[0])
     return found
 
 
 def _attribute(kind: str, text: str) -> Any:
     found: Any = module(kind, text)
-    where, name = _place_of(found), text.partition(":")[2]
+    where, name = _origin(found), text.partition(":")[2]
     for word in name.split("."):
         if not hasattr(found, word):
             public = [key for key, value in vars(found).items() if _is_own(found, key, value)]
@@ -352,33 +302,33 @@ def _is_own(container: Any, key: str, value: object) -> bool:
     return callable(value) and own and not key.startswith("_")
 
 
-def _place_of(found: ModuleType) -> str:
+def _origin(found: ModuleType) -> str:
     path = getattr(found, "__file__", None)
     return found.__name__ if path is None else str(path)
 
 
 def _require_not_hidden(kind: str, text: str, name: str) -> None:
-    """Refuse a module of somebody else's that has the name of a file of the user's."""
-    wanted, found = _own_file(name), sys.modules[name]
-    if wanted is not None and not _lies_here(found):
-        allowed = f"{wanted} has the name of another module, {_place_of(found)}; rename the file"
+    """Raise :class:`ConfigError` if another module shadows a file of the app's folder."""
+    wanted, found = _app_file(name), sys.modules[name]
+    if wanted is not None and not _is_in_app(found):
+        allowed = f"{wanted} has the name of another module, {_origin(found)}; rename the file"
         raise ConfigError(kind, text, allowed)
 
 
-def _own_file(name: str) -> Path | None:
-    if _place.folder is None:
+def _app_file(name: str) -> Path | None:
+    if _app.folder is None:
         return None
-    mine = [_place.folder / f"{name}.py", _place.folder / name / "__init__.py"]
+    mine = [_app.folder / f"{name}.py", _app.folder / name / "__init__.py"]
     return next((path for path in mine if path.is_file()), None)
 
 
-def _lies_here(found: ModuleType) -> bool:
+def _is_in_app(found: ModuleType) -> bool:
     path = getattr(found, "__file__", None)
-    if path is None or _place.folder is None:
+    if path is None or _app.folder is None:
         return False
     resolved = Path(path).resolve()
     # A virtual environment may lie in the app's folder.
-    return _place.folder in resolved.parents and "site-packages" not in resolved.parts
+    return _app.folder in resolved.parents and "site-packages" not in resolved.parts
 
 
 def _file_of(name: str) -> Path | None:
@@ -404,7 +354,7 @@ def _importable(thing: object) -> str | None:
     if of in (None, "__main__") or not is_reference(reference):
         return None
     found: Any = sys.modules.get(str(of))
-    # A module of another folder than Python's own would not be found again.
+    # Other processes find only modules on Python's path.
     if found is None or getattr(found, "__spec__", None) is None or getattr(found, "__file__", None) is None:
         return None
     for word in name.split("."):

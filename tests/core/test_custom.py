@@ -14,7 +14,7 @@ from support import arrays, federation, run_federation
 from torch import nn
 
 from fedpfl import models
-from fedpfl.core import parts
+from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.data import Dataset, DataSettings, federated_data
 from fedpfl.engine.local import LocalTransport
@@ -67,9 +67,9 @@ def app(tmp_path, monkeypatch):
     folder.mkdir()
     write(folder, PARTS)
     monkeypatch.chdir(folder)
-    parts.look_in(folder)
+    custom.set_folder(folder)
     yield folder
-    parts.look_in(None)
+    custom.set_folder(None)
     assert "parts" not in sys.modules
 
 
@@ -79,15 +79,15 @@ def write(folder, text, name="parts"):
 
 def refusal(kind, text):
     with pytest.raises(FedpflError) as error:
-        parts.find(kind, text)
+        custom.find(kind, text)
     assert "\n" not in str(error.value)
     return str(error.value)
 
 
 def test_a_reference_is_told_from_a_name():
-    assert all(map(parts.is_reference, ("parts:net", "a.b:C.d", "python:net#2")))
-    assert not any(map(parts.is_reference, ("mlp", "parts:", ":net", "hf:./folder", "a b:c", "parts:net-1")))
-    assert [parts.short(text) for text in ("parts:net", "python:net#2", "mlp")] == ["net", "net", "mlp"]
+    assert all(map(custom.is_reference, ("parts:net", "a.b:C.d", "python:net#2")))
+    assert not any(map(custom.is_reference, ("mlp", "parts:", ":net", "hf:./folder", "a b:c", "parts:net-1")))
+    assert [custom.short_name(text) for text in ("parts:net", "python:net#2", "mlp")] == ["net", "net", "mlp"]
 
 
 def test_a_run_of_own_parts_learns_as_one_of_the_same_parts_of_the_package(app, tmp_path):
@@ -118,10 +118,10 @@ def test_clients_of_a_list_keep_their_own_test_samples(app):
 def test_a_file_that_has_changed_is_read_anew(app):
     first = federated_data(DataSettings(dataset="parts:points"), 3, 1)
     assert federated_data(DataSettings(dataset="parts:points"), 3, 1) is first
-    version = parts.version()
+    version = custom.version()
     write(app, PARTS.replace("/ 60", "/ 30") + "    # longer")
-    parts.look_in(app)
-    assert parts.version() == version + 1
+    custom.set_folder(app)
+    assert custom.version() == version + 1
     data = federated_data(DataSettings(dataset="parts:points"), 3, 1)
     np.testing.assert_array_equal(data.train(0).x, 2 * first.train(0).x)
 
@@ -180,7 +180,7 @@ MODELS = {
 def test_a_model_that_is_none_is_one_line(app, case):
     text, words = MODELS[case]
     write(app, f"from torch import nn\n{text}\n")
-    parts.look_in(app)
+    custom.set_folder(app)
     with pytest.raises(ConfigError) as error:
         models.build("parts:part", (64,), 10)
     assert re.fullmatch(f"model = 'parts:part': {words}", str(error.value)), str(error.value)
@@ -207,7 +207,7 @@ DATASETS = {
 def test_data_that_are_none_are_one_line(app, case):
     text, words = DATASETS[case]
     write(app, f"import numpy as np\nfrom fedpfl.data import Dataset\n{text}\n")
-    parts.look_in(app)
+    custom.set_folder(app)
     with pytest.raises(FedpflError) as error:
         federated_data(DataSettings(dataset="parts:part"), 1, 1)
     assert re.fullmatch(words, str(error.value)), str(error.value)
@@ -230,7 +230,7 @@ METHODS = {
 def test_a_method_that_is_none_is_one_line(app, case):
     text, words = METHODS[case]
     write(app, f"from fedpfl.methods import Method\n{text}\n")
-    parts.look_in(app)
+    custom.set_folder(app)
     with pytest.raises(ConfigError) as error:
         Config.parse({"method": "parts:part"})
     assert re.fullmatch(f"method = 'parts:part': {words}", str(error.value)), str(error.value)
@@ -240,15 +240,15 @@ def test_objects_of_this_process_are_settings_for_a_while(app):
     def local(input_shape, num_classes):
         return nn.Linear(4, num_classes)
 
-    with parts.given("model", local) as text, parts.given("model", lambda: nn.Linear(4, 3)) as other:
+    with custom.as_setting("model", local) as text, custom.as_setting("model", lambda: nn.Linear(4, 3)) as other:
         assert re.fullmatch(r"python:local#\d+", text) and re.fullmatch(r"python:model#\d+", other)
         torch.manual_seed(1)
         assert models.build(text, (4,), 3).head.out_features == 3
-        parts.require_sendable({"method": "fedavg"})
+        custom.require_sendable({"method": "fedavg"})
         with pytest.raises(ConfigError, match="only this process has this object"):
-            parts.require_sendable({"model": text})
+            custom.require_sendable({"model": text})
     assert "give it again" in refusal("model", text)
-    with parts.given("method", find("fedper")) as text:
+    with custom.as_setting("method", find("fedper")) as text:
         assert text == "fedpfl.methods.fedper:FedPer" and find(text) is find("fedper")
 
 
@@ -261,7 +261,7 @@ def test_installed_packages_register_theirs(app, monkeypatch):
     own = {"own": EntryPoint("own", "parts:Own", "fedpfl.methods")}
     data = {"points": EntryPoint("points", "parts:points", "fedpfl.datasets")}
     found = {"model": group, "method": own, "dataset": data}
-    monkeypatch.setattr(parts, "_entry_points", lambda kind: found[kind])
+    monkeypatch.setattr(custom, "_entry_points", lambda kind: found[kind])
     config = Config.parse({"model": "package-net", "method": "own", "dataset": "points", "own-pull": 2.0})
     assert issubclass(type(config.method), Method) and config.method.settings.pull == 2.0
     assert models.build("package-net", (4,), 3).head.out_features == 3

@@ -125,7 +125,7 @@ def execute(
         raise typer.Exit(130) from None
     if as_json:
         _report(plan, COMPLETED, None)
-    elif plan.config.run.personalise != "none":
+    elif plan.config.run.after_the_end:
         from .runs import personalised, tell_personalised
 
         tell_personalised(personalised(plan.folder))

@@ -10,7 +10,7 @@ import os
 import time
 from collections import OrderedDict
 from logging import getLogger
-from typing import Any, Callable, Mapping, Sequence, Tuple
+from typing import Any, Callable, Iterable, Mapping, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from ..version import __version__
 from . import policy
 from .device_model import AS_IT_IS, MAX_TEXT, PIXELS, TOKENS, plain_module, traced, write_model
 from .number import clients_of, own_data_path, stored_number, unnumbered
-from .personalise import LOCAL_TRAIN, NOT, of_personal_part
+from .personalise import LOCAL_TRAIN, of_personal_part
 from .state import ClientState
 
 logger = getLogger("fedpfl.client")
@@ -99,7 +99,7 @@ class Engine:
 
     def train(self, client: int, message: Payload) -> Payload:
         """Run the method's schedule from the received shared and the stored personal arrays."""
-        if self.config.run.personalise != NOT:
+        if self.config.run.after_the_end:
             return self.personalise(client, message, self.config.run.personalise)
         started = time.perf_counter()
         state, local = self.load(client, message)
@@ -109,9 +109,8 @@ class Engine:
         losses = self.run_phases(method.schedule(local), local, "batches")
         extra = method.conclude(local)
         personal, shared = self.sharing.get_personal(), self.sharing.get_shared()
-        if not all(np.isfinite(array).all() for array in (shared, *personal.values(), *extra.arrays.values())):
-            # Neither sent nor kept: the client's last good state is where its next round starts.
-            raise TrainingDiverged(f"the training diverged in round {local.round}; a smaller learning-rate may help")
+        # Neither sent nor kept: the client's last good state is where its next round starts.
+        _require_finite(local, [shared, *personal.values(), *extra.arrays.values()])
         seconds = time.perf_counter() - started
         movement = self._movement(first)
         state.save({**personal, **first}, local.round, int(message.config["personal-round"]))
@@ -189,6 +188,7 @@ class Engine:
             self.sharing.set_personal(trained)  # what is shared may hold the others' personal channels, too
         else:
             method.conclude(local)
+        _require_finite(local, [self.sharing.get_shared(), *self.sharing.get_personal().values()])
         seconds = time.perf_counter() - started
         kept = self._exported(local) if self._is_written(state, local) else None
         self.run_phases(method.adaptation(local), local, "adaptation", factor=1.0)
@@ -485,6 +485,11 @@ def _require_fitting(config: Config, data: FederatedData) -> None:
         if not data.has_targets:
             allowed += "; targets are an array y of floats, n or n×k"
         raise ConfigError("loss", loss, allowed)
+
+
+def _require_finite(local: LocalRound, arrays: Iterable[np.ndarray]) -> None:
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise TrainingDiverged(f"the training diverged in round {local.round}; a smaller learning-rate may help")
 
 
 def _available_threads() -> int:

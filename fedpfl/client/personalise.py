@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..core.sharing import Sharing
 from ..training.phase import Penalty, Phase
 
-NOT, LOCAL_TRAIN, FINE_TUNE = "none", "local-train", "fine-tune"
+LOCAL_TRAIN, FINE_TUNE = "local-train", "fine-tune"
 
 
 class OnlyPersonal:

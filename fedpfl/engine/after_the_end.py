@@ -28,20 +28,7 @@ logger = getLogger("flwr")
 
 
 def personalise(transport: Transport, config: Config) -> RunFolder:
-    """Give clients that were not in a run, or missed its end, models of their own, and note their accuracies.
-
-    Parameters
-    ----------
-    transport : Transport
-        The way to the clients.
-    config : Config
-        The settings of the run, with ``resume`` and ``personalise``.
-
-    Raises
-    ------
-    FedpflError
-        There is no such run, nobody is there to be asked, or nobody could answer.
-    """
+    """Give clients that were not in a run, or missed its end, models of their own, and record their accuracies."""
     folder = RunFolder.reopen(config)
     with folder.exclusive():
         last, stored, remarks = folder.last_intact(config.run.state_dir)
@@ -94,7 +81,7 @@ class _Afterwards(RoundLoop):
 
 
 def _rule(config: Config, agreed: Agreement, task: Mapping[str, Any], stored: Mapping[str, Any]) -> Rule:
-    """Return the rule as it was at the run's end; it knows the clients that came later as such."""
+    """Return the rule as it was at the run's end; clients that came later have never trained."""
     sizes = task.get("samples") or [(client.train_samples, client.test_samples) for client in agreed.clients]
     before = [Client(i, train, test, absent=not train + test) for i, (train, test) in enumerate(sizes)]
     before = before[: task["clients"]]

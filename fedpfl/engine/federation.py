@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ..client.personalise import NOT
 from ..core.errors import ConfigError, FedpflError
 from ..core.extras import SERVER, Extras
 from ..core.federation import new_clients
@@ -46,7 +45,7 @@ def run_federation(
 
     ``remarks`` are for users before round 1, besides what the settings and the clients tell.
     """
-    if config.run.personalise != NOT:
+    if config.run.after_the_end:
         return personalise(transport, config)
     earlier = None if config.run.resume else RunFolder.continued(config)
     folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)

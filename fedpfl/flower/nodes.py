@@ -186,7 +186,7 @@ class Nodes:
         if not unnumbered:
             return answers
         taken = {int(answer.config["client"]) for answer in answers.values() if UNNUMBERED not in answer.config}
-        taken |= {int(client) for client in self.identities}
+        taken |= {int(client) for client in (*self.identities, *self._earlier)}
         free = (number for number in range(expected) if number not in taken)
         numbers = dict(zip(unnumbered, free, strict=False))
         for node in set(unnumbered) - numbers.keys():

@@ -43,7 +43,7 @@ class Plan:
 
     def has_finished(self) -> bool:
         """Return whether the run has done all its rounds and written its results, so that there is nothing to train."""
-        if self.config.run.personalise != "none":
+        if self.config.run.after_the_end:
             return False
         history = self.folder.history()
         run = self.config.run

@@ -62,7 +62,7 @@ def run(
 
 def export(plan: Plan, shown: Display) -> None:
     """Write the personalised models of a run that has finished; what follows its end changes none of them."""
-    if plan.config.run.personalise != "none":
+    if plan.config.run.after_the_end:
         return
     shown.show_step("writing the personalised models")
     try:

@@ -105,7 +105,7 @@ class RunFolder:
         # A setting that is younger than the run counts as its default.
         stored = {**type(config).parse({"method": config.run.method}).flat(), **folder.config()}
         same = dict(config.flat())
-        joined = config.run.personalise != "none" and same["num-clients"] > stored["num-clients"]
+        joined = config.run.after_the_end and same["num-clients"] > stored["num-clients"]
         if joined or 0 in (stored["num-clients"], same["num-clients"]):  # as many as there are nodes: see require_task
             del same["num-clients"]
         for key, value in same.items():

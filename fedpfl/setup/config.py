@@ -160,6 +160,11 @@ class RunSettings:
         """Return how many of the expected clients have to take part."""
         return min(self.min_clients, expected) or expected // 2 + 1
 
+    @property
+    def after_the_end(self) -> bool:
+        """Whether the run is over, and clients get models of their own from its final arrays."""
+        return self.personalise != "none"
+
     def asked(self, clients: int) -> int:
         """Return how many of that many clients train in a round."""
         return max(1, round(self.fraction_train * clients))
@@ -173,7 +178,7 @@ class RunSettings:
         """Return whether clients that write their models do so after a round."""
         # With early-stop any round with tests may be the last.
         last = server_round == self.num_server_rounds or self.early_stop > 0
-        last = last or self.personalise != "none"
+        last = last or self.after_the_end
         return self.device_models != "never" and (last or self._between(server_round))
 
     def _between(self, server_round: int) -> bool:
@@ -202,7 +207,7 @@ class Config:
             raise ConfigError("run-name", run.run_name, "must be letters, digits, '.', '_' and '-', at most 100")
         if run.resume and not run.run_name:
             raise ConfigError("resume", True, "needs run-name, the run to resume")
-        if run.personalise != "none" and not run.resume:
+        if run.after_the_end and not run.resume:
             allowed = "needs resume and run-name, the run that is over: `fedpfl personalise RUN`"
             raise ConfigError("personalise", run.personalise, allowed)
         training, data = s.parse(TrainingSettings, values), s.parse(DataSettings, values)

@@ -16,6 +16,7 @@ from .common import (
     RunName,
     complete_runs,
     output_dir,
+    overrides,
     percent,
     print_json,
     require_one_of,
@@ -125,6 +126,10 @@ def personalise(
     mode: Mode = "local-train",
     run_config: RunConfig = None,
     workers: Workers = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Only write the settings with which `flwr run` asks devices to do it."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Give clients that were not in a run, or missed its end, models of their own, here on this machine.
@@ -135,6 +140,9 @@ def personalise(
 
     require_one_of("mode", mode, MODES)
     folder = run_folder(run)
+    if write is not None:
+        _write_settings(folder, mode, overrides(run_config), write)
+        return
     if mode == ENSEMBLE:
         tell_personalised(try_new_clients(folder, mode), as_json)
         return
@@ -154,6 +162,17 @@ def new_clients(run: RunName, mode: Mode = "local-train", as_json: AsJson = Fals
     """Do what `fedpfl personalise` does; this name goes with the next version."""
     typer.echo("note: `fedpfl new-clients` is called `fedpfl personalise` now", err=True)
     personalise(run, mode, as_json=as_json)
+
+
+def _write_settings(folder: RunFolder, mode: str, given: Mapping[str, Any], file: Path) -> None:
+    """Write a run's settings as they were given, because `~` is another folder on a device."""
+    from ..results.run import to_toml
+    from ..setup.config import Config
+
+    name = {"run-name": folder.path.name, "output-dir": str(folder.path.parent)}
+    values = {**folder.config(), **given, **name, "resume": True, "personalise": mode}
+    file.write_text(to_toml(Config.parse(values).flat()), encoding="utf-8")
+    typer.echo(f"flwr run . FEDERATION --run-config {file}")
 
 
 def personalised(folder: RunFolder) -> dict[str, Any]:

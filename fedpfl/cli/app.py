@@ -19,7 +19,7 @@ typer.core.HAS_RICH = False
 # Groups of commands in the help; commands without a group come last.
 GROUPS = {
     "Run": ("run", "compare", "sweep", "experiment"),
-    "Results": ("show", "report", "analyse", "export", "new-clients"),
+    "Results": ("show", "report", "analyse", "export", "personalise"),
     "Data, methods and settings": ("methods", "models", "datasets", "partition", "config", "new"),
     "Devices": ("up", "watch", "doctor", "keys", "register", "broker"),
 }

@@ -35,6 +35,10 @@ def stored_number(message: Payload, run_config: Mapping[str, Value], path: str) 
     file = _file(message, run_config, path)
     given = message.config.get("client")
     stored = _read(file) if file.is_file() else None
+    if stored is None and given is None and "earlier-key" in message.config:
+        # The run continues another one: a number stays with the personal arrays that belong to it.
+        earlier = _file(message, run_config, path, "earlier-key")
+        given = _read(earlier) if earlier.is_file() else None
     if given is None or given == stored:
         return stored
     if type(given) is not int or not 0 <= given < clients_of(run_config):
@@ -69,7 +73,7 @@ def _read(file: Path) -> int:
     return int(from_json_line(content, file, "client")["client"])
 
 
-def _file(message: Payload, run_config: Mapping[str, Value], path: str) -> Path:
-    folder = run_state(Path(str(run_config["state-dir"])), str(message.config.get("state-key", "")))
+def _file(message: Payload, run_config: Mapping[str, Value], path: str, key: str = "state-key") -> Path:
+    folder = run_state(Path(str(run_config["state-dir"])), str(message.config.get(key, "")))
     place = str(Path(path).expanduser().absolute())
     return folder / f"number-{hashlib.sha256(place.encode()).hexdigest()[:16]}"

@@ -50,7 +50,8 @@ class RoundLoop:
 
     Clients start from ``rule.shared`` and store their personal state under ``state_key``. ``listeners`` are called in
     this order. ``counted``: tests count correct predictions, otherwise they give a score. ``several``: a sample has
-    several values that tests count.
+    several values that tests count. ``continued``: for each client, key and round of the personal arrays that it has
+    from a run that this one continues.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class RoundLoop:
         listeners: Sequence[Listener] = (),
         counted: bool = True,
         several: bool = False,
+        continued: Sequence[tuple[str, int]] = (),
     ) -> None:
         self.rule = rule
         self.settings = settings
@@ -69,6 +71,7 @@ class RoundLoop:
         self.extras = extras or Extras()
         self.listeners = list(listeners)
         self.counted, self.several = counted, several
+        self.continued = continued
         self.round = Round(0)
         self._cause: Exception | None = None
 
@@ -209,6 +212,8 @@ class RoundLoop:
             "state-key": self.state_key,
             "layout": layout,
         }
+        if self.rule.personal_round[client.id] < 0:
+            config["personal-key"], config["personal-round"] = self.continued[client.id]
         payload = Payload(config, {}, packed[same][1])
         self.round.bytes_down += self._count(payload)
         return payload

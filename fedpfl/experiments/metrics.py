@@ -73,7 +73,7 @@ def find_curve(name: str) -> tuple[str, str]:
 
 
 def mode_of(name: str) -> str | None:
-    """Return the mode of ``fedpfl new-clients`` that a metric needs, if it needs one."""
+    """Return the mode of ``fedpfl personalise`` that a metric needs, if it needs one."""
     kind, _, argument = name.partition(":")
     return argument if kind == NEW_CLIENTS else None
 

@@ -91,7 +91,8 @@ def _sections(runs: Sequence[RunFolder]) -> tuple[list[Section], list[Section], 
 
 
 def _overview(runs: Sequence[RunFolder], groups: Sequence[RunGroup]) -> Section:
-    section = Section("Overview", [*_other_data(groups), *(note for run in runs for note in _state(run))])
+    warnings = [*_other_data(groups), *_other_threads(runs)]
+    section = Section("Overview", [*warnings, *(note for run in runs for note in _state(run))])
     rows = [_row(group) for group in groups if any(run.history().lines for run in group.runs)]
     if rows:
         columns = ["run", "seeds", "rounds", "personalised, last, %", "best, %", "worst tenth of clients, %",
@@ -123,6 +124,15 @@ def _other_data(groups: Sequence[RunGroup]) -> Iterator[str]:
             for group, values in zip(groups, settings, strict=True)
         )
         yield f"These runs are not of the same data, so that their accuracies cannot be compared directly. {of}."
+
+
+def _other_threads(runs: Sequence[RunFolder]) -> Iterator[str]:
+    """Yield a note if clients of some runs computed with other numbers of threads, on which the last bits depend."""
+    known = ((run, {*run.task().get("threads", [])} - {0}) for run in runs)
+    threads = {_name(run): ", ".join(map(str, sorted(of))) for run, of in known if of}
+    if len({*threads.values()}) > 1:
+        of = "; ".join(f"{name}: {numbers}" for name, numbers in threads.items())
+        yield f"Clients of these runs computed with different numbers of threads, so their bits may differ. {of}."
 
 
 def _row(group: RunGroup) -> list[Cell]:

@@ -28,6 +28,8 @@ from ..rules.server_step import ServerStepSettings
 from ..training.losses import CROSS_ENTROPY
 from ..training.settings import TrainingSettings
 
+# Of the settings of the run: see `Config.of_stored_arrays`.
+_OF_ARRAYS = ("method", "model", "personal-head", "initial-weights", "seed")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -54,7 +56,7 @@ class RunSettings:
     new_clients: float = setting(
         0.0,
         "Share of the clients that are held out as new ones: they neither train nor count in a run's accuracies; "
-        "`fedpfl new-clients` tests them afterwards.",
+        "`fedpfl personalise` makes models for them afterwards.",
         minimum=0,
         maximum=0.9,
     )
@@ -103,6 +105,18 @@ class RunSettings:
     device_models_kept: int = setting(2, "Written models that a client keeps: the latest.", minimum=1)
     run_name: str = setting("", "Name of the run's folder; empty makes one from method, data set and time.")
     resume: bool = setting(False, "Continue the run called run-name after its last finished round.")
+    continue_from: str = setting(
+        "",
+        "Run (name in output-dir, or folder) that this new one continues: it starts from the shared and the personal "
+        "arrays that that one ended with, and clients' data may be others than they were.",
+    )
+    personalise: str = setting(
+        "none",
+        "With resume, what is done instead of more rounds: clients that were not in the run make models of their own "
+        "from its final shared arrays, by training their personal part (local-train) or everything (fine-tune) for a "
+        "round; those that missed its last test are tested and get their model. `fedpfl personalise` sets it.",
+        choices=("none", "local-train", "fine-tune"),
+    )
     wire_dtype: str = setting("float32", "Type in which arrays of floats travel.", choices=DTYPES)
     node_timeout: float = setting(
         600.0, "Seconds to wait over Flower until all clients are connected; `fedpfl run` has them at once.", above=0
@@ -146,6 +160,11 @@ class RunSettings:
         """Return how many of the expected clients have to take part."""
         return min(self.min_clients, expected) or expected // 2 + 1
 
+    @property
+    def after_the_end(self) -> bool:
+        """Whether the run is over, and clients get models of their own from its final arrays."""
+        return self.personalise != "none"
+
     def asked(self, clients: int) -> int:
         """Return how many of that many clients train in a round."""
         return max(1, round(self.fraction_train * clients))
@@ -159,6 +178,7 @@ class RunSettings:
         """Return whether clients that write their models do so after a round."""
         # With early-stop any round with tests may be the last.
         last = server_round == self.num_server_rounds or self.early_stop > 0
+        last = last or self.after_the_end
         return self.device_models != "never" and (last or self._between(server_round))
 
     def _between(self, server_round: int) -> bool:
@@ -187,6 +207,9 @@ class Config:
             raise ConfigError("run-name", run.run_name, "must be letters, digits, '.', '_' and '-', at most 100")
         if run.resume and not run.run_name:
             raise ConfigError("resume", True, "needs run-name, the run to resume")
+        if run.after_the_end and not run.resume:
+            allowed = "needs resume and run-name, the run that is over: `fedpfl personalise RUN`"
+            raise ConfigError("personalise", run.personalise, allowed)
         training, data = s.parse(TrainingSettings, values), s.parse(DataSettings, values)
         if run.early_stop and not (data.validation_fraction and run.evaluate_every):
             raise ConfigError("early-stop", run.early_stop, "needs validation-fraction and evaluate-every above 0")
@@ -227,9 +250,15 @@ class Config:
     def flat(self) -> dict[str, s.Value]:
         """Return the settings that this run uses, by key: the common ones and the method's own."""
         parted = (self.run, self.trainable, self.data, self.training, self.server, self.robust, self.privacy)
-        common = [(part, "") for part in parted]
-        parts = [*common, (self.method.settings, self.method.name)]
-        return {key: value for part, prefix in parts for key, value in s.items(part, prefix)}
+        common = {key: value for part in parted for key, value in s.items(part)}
+        return {**common, **dict(s.items(self.method.settings, self.method.name))}
+
+    def of_stored_arrays(self) -> dict[str, s.Value]:
+        """Return the settings from which the form and the meaning of the arrays follow that a run stores."""
+        of_run = {key: value for key, value in s.items(self.run) if key in _OF_ARRAYS}
+        others = (self.trainable, self.server, self.privacy)
+        common = {key: value for part in others for key, value in s.items(part)}
+        return {**of_run, **common, **dict(s.items(self.method.settings, self.method.name))}
 
 
 def sections() -> list[tuple[str, type, str]]:

@@ -97,7 +97,7 @@ class TrainingSettings:
         choices=("float32", "bf16"),
     )
     threads: int = setting(
-        0, "Threads a client computes with; 0: one in `fedpfl run`, else OMP_NUM_THREADS or all cores.",
+        0, "Threads a client computes with; 0: one in `fedpfl run` and `up`, else OMP_NUM_THREADS or all cores.",
         minimum=0,
     )  # fmt: skip
 

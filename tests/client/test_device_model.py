@@ -10,6 +10,7 @@ from support import FEW_SAMPLES, LocalGrid, federation, quick, run_federation
 
 import fedpfl
 from fedpfl.client.device_model import load_model, traced, write_model
+from fedpfl.client.engine import Engine
 from fedpfl.client.state import ClientState
 from fedpfl.core.errors import DamagedFile, DataError, NoPlainModel, StateError
 from fedpfl.core.stored import from_json_line, json_line
@@ -21,8 +22,6 @@ from fedpfl.setup.config import Config
 CLIENTS = 2
 # The gate computes other weights for each batch, by PyTorch's call with other parameters, which cannot be traced.
 WITHOUT = {"pfedgate"}
-# The server keeps a head for each client; `fedpfl export` finds neither one model of all nor clients' models.
-NOT_EXPORTED = {"fedpac"}
 
 
 def kept(tmp_path, method, grid=LocalGrid, **settings):
@@ -64,7 +63,7 @@ def test_a_device_s_model_is_the_exported_one_and_has_the_accuracy_that_it_notes
         assert model.about["run"] == folder.task()["state_key"]
         assert correct(model, config, client) == model.about["tested"]["correct"]
         assert model.about["tested"]["samples"] == len(federated_data(config.data, CLIENTS, 3).test(client).y)
-        if model.about["kind"] == "weights" and method not in NOT_EXPORTED:
+        if model.about["kind"] == "weights":
             assert same_as_exported(tmp_path, folder, client, device, model.module)
         if model.about["kind"] == "torchscript":  # of what was tested, adapted or not
             tested = model.about["tested"]
@@ -138,6 +137,24 @@ def test_class_names_follow_the_client_s_own_numbering(tmp_path):
         mine, theirs = data.test(client).y.tolist(), data.arrays(client)["y_test"]
         assert [about["class-names"][label] for label in mine] == names[theirs].tolist()
         assert about["scaling"] == "none"
+
+
+def test_a_model_that_nothing_adapts_is_tested_once(tmp_path, monkeypatch):
+    tested, score = [], Engine.score
+
+    def counted(engine, forward, *rest):
+        tested.append(forward)
+        return score(engine, forward, *rest)
+
+    monkeypatch.setattr(Engine, "score", counted)
+    given = {"evaluate_every": 0, "num_server_rounds": 1}
+    for number, (settings, tests) in enumerate(((given, 1), ({**given, "tune_epochs": 1}, 2))):
+        tested.clear()
+        folder, devices = kept(tmp_path / str(number), "fedper", **settings)
+        assert len(tested) == tests * CLIENTS
+        if tests == 1:
+            about, each = load_model(devices[0]).about["tested"], folder.metrics()[-1]["personalised"]["each"]
+            assert about["correct"] / about["samples"] == each["0"]
 
 
 def test_a_failed_write_does_not_cost_the_round(tmp_path, monkeypatch, caplog):

@@ -251,11 +251,11 @@ def observe(stored: Simulation, client: int, place: int, learning_rate: float) -
     if privacy.on:  # as the client does before it sends; with a key that is no client's
         own = stored.engine.extras.copies
         state, key = model.state_dict(), f"attack {client} {place}".encode()
-        besides = {name: state[of].cpu().numpy() for name, of in own.items()}
-        shared, besides = stored.engine.private(local, sharing.get_shared(), besides, key)
+        extras = {name: state[of].cpu().numpy() for name, of in own.items()}
+        shared, extras = stored.engine.private(local, sharing.get_shared(), extras, key)
         sharing.set_shared(shared)
         for name, of in own.items():
-            state[of].copy_(torch.from_numpy(besides[name]))
+            state[of].copy_(torch.from_numpy(extras[name]))
     moved = {name: (before[name] - parameter.detach()) / learning_rate for name, parameter in model.named_parameters()}
     names = [name for name in moved if sent[name].any() and any(phase.train(name) for phase in phases)]
     if not names:

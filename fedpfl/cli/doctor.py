@@ -212,7 +212,7 @@ def _precision(training: TrainingSettings) -> Finding:
         require_device(replace(training, precision="bf16"))
     except ConfigError as error:
         return Finding(check, OK if error.key == "precision" else WARNING, str(error))
-    threads = training.threads or 1  # of a client beside others, one on every core
+    threads = training.threads or 1  # of a client among others, one on every core
     speed = compare_precisions(replace(training, threads=threads))
     where = "on the GPU" if training.device == "cuda" else f"with {threads} thread{'s' if threads > 1 else ''}"
     words = f"a training step of a small CNN {where} takes {speed.bf16 * 1000:.3g} ms with bf16 and "

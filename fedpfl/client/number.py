@@ -31,7 +31,7 @@ def own_data_path(node_config: Mapping[str, Value]) -> str:
 
 
 def stored_number(message: Payload, run_config: Mapping[str, Value], path: str) -> int | None:
-    """Return the client that this node is in the message's run; None if nobody has told it."""
+    """Return the client that this node is in the message's run; None if it has not been told."""
     file = _file(message, run_config, path)
     given = message.config.get("client")
     stored = _read(file) if file.is_file() else None

@@ -69,7 +69,7 @@ class DataSettings:
     )
     label_column: str = setting("label", "Column of a table that has the label.")
     client_column: str = setting(
-        "client", "Column of a table that says whom a row belongs to; a table need not have the default one."
+        "client", "Column of a table that says who owns a row; a table need not have the default one."
     )
     split_column: str = setting(
         "split", "Column of a table that says train or test; a table need not have the default one."
@@ -109,7 +109,7 @@ class DataSettings:
     )
     partitioner: str = setting(
         AUTO,
-        "How the data are divided among the clients; auto is natural where the data say whom a sample belongs to, else "
+        "How the data are divided among the clients; auto is natural where the data say who owns a sample, else "
         "dirichlet.",
         choices=lambda: (AUTO, *PARTITIONERS),
     )

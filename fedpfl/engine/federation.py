@@ -36,7 +36,7 @@ def run_federation(
 ) -> RunFolder:
     """Run a federation from the first message to the summary; ``listeners`` follow it after the package's own.
 
-    ``remarks`` are for users before round 1, besides what the settings and the clients tell.
+    ``remarks`` are for users before round 1, in addition to those on settings and clients.
     """
     folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
     with folder.exclusive():

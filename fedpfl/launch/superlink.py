@@ -272,15 +272,15 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def script(name: str) -> str:
-    """Return the path of one of Flower's commands, first looked for beside this Python."""
+    """Return the path of one of Flower's commands; that of this Python's environment comes first."""
     found = shutil.which(name, path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
     if found is None:
-        raise FedpflError(f"the command {name} is not installed; install flwr[simulation] beside fedpfl")
+        raise FedpflError(f"the command {name} is not installed; install flwr[simulation] in fedpfl's environment")
     return found
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 on which nobody listens now."""
+    """Return a port of 127.0.0.1 that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -182,7 +182,7 @@ class Testbed(SuperLink):
             ]  # fmt: skip
             self._spawn(f"bridge {name}", self._limited(name, device), self._environment)
         for name in ("server", *names):
-            # A SuperNode that finds nobody waits for up to 20 s before it looks again.
+            # A SuperNode that finds no server waits for up to 20 s before it tries again.
             self._wait_for(f"bridge {name}", partial(self._is_ready, f"bridge {name}"))
         return addresses
 

@@ -1,4 +1,4 @@
-"""Limits on what others may take of this process: bytes, places, lines of the log."""
+"""Limits on what peers may use of this process: bytes, places, lines of the log."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Claim:
     """What one account holds of a budget for one purpose."""
 
     def __init__(self, budget: Budget, account: str) -> None:
-        self._budget, self._account, self._amount = budget, account, 0
+        self._budget, self._account, self.amount = budget, account, 0
 
     @property
     def favoured(self) -> bool:
@@ -68,13 +68,13 @@ class Claim:
         with self._budget.changed:
             self._budget.free -= amount
             self._budget.accounts[self._account] += amount
-            self._amount += amount
+            self.amount += amount
 
     def release(self) -> None:
         """Give everything back."""
         budget = self._budget
         with budget.changed:
-            self.add(-self._amount)
+            self.add(-self.amount)
             if not budget.accounts[self._account]:
                 del budget.accounts[self._account]
             if self.favoured:

@@ -114,7 +114,7 @@ def _roles(path: Path, names: Sequence[str], settings: DataSettings, windows: bo
     words = {role: list(names).index(name) for role, name in wanted.items() if name in names}
     features = [at for at, name in enumerate(names) if at not in words.values() and name not in ignored]
     if not features:
-        raise DataError(f"{path}: no column of numbers beside {', '.join(names[:MAX_NAMED])}")
+        raise DataError(f"{path}: no column of numbers besides {', '.join(names[:MAX_NAMED])}")
     return _Roles(features, words)
 
 

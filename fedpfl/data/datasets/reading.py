@@ -1,4 +1,4 @@
-"""Data sets by name: read them, or only whom their samples belong to."""
+"""Data sets by name: read them, or only the owners of their samples."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_threads_share_a_budget_without_losing_count():
         thread.start()
     for thread in threads:
         thread.join(HANG_SECONDS)
-    assert (budget.held, budget._free, dict(budget._held)) == (0, 1000, {})
+    assert (budget.held, budget.free, dict(budget.accounts)) == (0, 1000, {})
 
 
 def test_the_page_has_the_limits():

@@ -30,7 +30,7 @@ FLOWER = (1, 41)
 LOCAL_SUPERLINK_PORT = 39091
 MIN_FREE_BYTES = 1_000_000_000
 CLOCK_SECONDS = 5.0
-# Less than a twentieth of the time saved is within what such a short measurement is wrong by.
+# Savings below a twentieth are within the error of such a short measurement.
 PAYS = 0.95
 
 

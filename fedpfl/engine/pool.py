@@ -82,7 +82,7 @@ class WorkerPool:
             self._workers.append(self._start(number))
 
     def free(self) -> int | None:
-        """Return the number of a worker that can take a request now, None if all have enough to do."""
+        """Return the number of a worker that can take a request now; None if all are busy."""
         idle = (number for number, worker in enumerate(self._workers) if not worker.asked)
         ahead = (number for number, worker in enumerate(self._workers) if worker.quick and len(worker.asked) == 1)
         return next(idle, next(ahead, None))
@@ -98,7 +98,7 @@ class WorkerPool:
             worker.fresh = True
 
     def ask(self, number: int, client: int, kind: str, message: Payload) -> bool:
-        """Hand a request to a worker; return False where that would have to wait until the worker is idle."""
+        """Send a request to a worker; return False if that would have to wait until the worker is idle."""
         worker = self._workers[number]
         # A cache keeps its arrays alive, so that no other array can get their identity.
         listed = [
@@ -122,7 +122,7 @@ class WorkerPool:
         return True
 
     def look(self) -> Iterator[tuple[int, Payload] | Failed | Died]:
-        """Wait until something happens; yield clients with their replies, without one, or with a worker that died."""
+        """Wait for the next event; yield clients with their replies, without one, or with a worker that died."""
         for ready, _ in self._selector.select():
             number: int = ready.data
             worker = self._workers[number]

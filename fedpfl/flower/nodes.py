@@ -1,4 +1,4 @@
-"""Which node is which client: asked before round 1, and again when a node has gone and another one is there."""
+"""Finds out which node is which client: before round 1, and again when a node was replaced."""
 
 from __future__ import annotations
 

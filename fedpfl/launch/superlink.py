@@ -81,7 +81,8 @@ class SuperLink:
 
     def __enter__(self) -> SuperLink:
         """Begin to start it; :meth:`submit` waits until it answers."""
-        # First of all, so that from here on nothing can be left behind. Its standard input is the sign that we live.
+        # First of all, so that from here on nothing can be left behind. Its standard input closes when this process
+        # ends.
         self._guard = subprocess.Popen(
             [sys.executable, "-I", guard.__file__, str(self.folder)], stdin=subprocess.PIPE, start_new_session=True
         )

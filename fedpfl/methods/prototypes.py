@@ -1,4 +1,4 @@
-"""What the methods have in common that compare a sample's features with the mean features of its class."""
+"""Bases of the methods that compare a sample's features with the mean features of its class."""
 
 from __future__ import annotations
 

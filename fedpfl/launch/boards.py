@@ -61,7 +61,7 @@ def make_groups(board: BoardLimits, name: str, mounts: Path = MOUNTS) -> list[Pa
     return made
 
 
-def joining(groups: list[Path]) -> list[str]:
+def join_command(groups: list[Path]) -> list[str]:
     """Return the prefix of a command that runs it in these groups; nothing without any."""
     return ["/bin/sh", "-c", _JOIN, "sh", *map(str, groups), "--"] if groups else []
 

@@ -149,7 +149,7 @@ def plain_module(about: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> nn.M
     with torch.random.fork_rng(devices=[]):  # builders draw initial weights
         plain = models.build(about["model"], tuple(about["input-shape"]), about["num-classes"], about["vocabulary"])
     plain.load_state_dict(arrays)
-    return models.as_given(plain).eval()
+    return models.original_module(plain).eval()
 
 
 def newest(path: Path) -> Path:

@@ -117,10 +117,10 @@ class Engine:
         if self.config.privacy.on:
             key = noise_key(self.config.privacy, state.folder, local.seed, local.client)
             # What the client keeps is as it was trained.
-            shared, besides = self.private(local, shared, extra.arrays, key)
+            shared, extras = self.private(local, shared, extra.arrays, key)
             # No noise is added to numbers and texts: of the method's, only those leave that the rule needs.
             needed = {name: extra.metrics[name] for name in method.aggregation.rule.reads if name in extra.metrics}
-            extra = Payload(metrics=needed, arrays=besides)
+            extra = Payload(metrics=needed, arrays=extras)
         sent = {**extra.arrays, **self._for_evaluation(local.round)}
         reply = Payload(
             metrics={
@@ -263,16 +263,16 @@ class Engine:
         return _metrics("trained", self.score(forward, local, self.test_samples(local.client)))
 
     def private(
-        self, local: LocalRound, shared: np.ndarray, besides: Mapping[str, np.ndarray], key: bytes
+        self, local: LocalRound, shared: np.ndarray, extras: Mapping[str, np.ndarray], key: bytes
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Clip and disturb the trained shared arrays and those that the method sends besides; see ``privacy.py``."""
+        """Clip and disturb the trained shared arrays and the method's extras; see ``privacy.py``."""
         layout = self.sharing.layout
         # All clients know the first arrays, from the seed; the client's last ones are its secret.
         starts = {name: array.reshape(-1) for name, array in self.extras.private_starts(local.extras).items()}
-        flat = {name: array.reshape(-1) for name, array in besides.items()}
+        flat = {name: array.reshape(-1) for name, array in extras.items()}
         received = layout.unpack(local.message.arrays)
         shared, sent = private_reply(received, shared, starts, flat, self.config.privacy, key, local.round, layout)
-        return shared, {name: array.reshape(besides[name].shape) for name, array in sent.items()}
+        return shared, {name: array.reshape(extras[name].shape) for name, array in sent.items()}
 
     def _for_evaluation(self, server_round: int) -> dict[str, np.ndarray]:
         if not self._mean_model.size or not self.config.run.evaluates_in(server_round):

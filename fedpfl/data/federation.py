@@ -1,4 +1,4 @@
-"""What each client of a federation gets to see."""
+"""The samples of each client of a federation."""
 
 from __future__ import annotations
 

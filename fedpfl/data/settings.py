@@ -9,7 +9,7 @@ from ..core import custom
 from ..core.settings import Value, items, setting
 from .registry import AUTO, PARTITIONERS, dataset_names
 
-# Settings that only some partitioners, or one kind of split, look at. "auto" may be any of the first two.
+# Settings that only some partitioners, or one kind of split, use. "auto" may be any of the first two.
 _OF_PARTITIONERS = {
     "dirichlet-alpha": (AUTO, "dirichlet", "dirichlet-client", "pfllib-dirichlet"),
     "classes-per-client": ("pathological", "pfllib-pathological"),
@@ -17,9 +17,9 @@ _OF_PARTITIONERS = {
     "test-samples": ("dirichlet-client",),
 }
 _OF_SPLITS = {"test-fraction": "mixed"}
-# What a file of a division takes the place of.
+# What a division file replaces.
 _OF_DIVIDING = ("partitioner", "split", "partition-seed", *_OF_PARTITIONERS, *_OF_SPLITS)
-# Settings that only some kinds of the user's own data look at.
+# Settings that only some kinds of a user's own data use.
 _TABLES = ("table", "series", "huggingface", "clients")
 _SERIES = ("series", "clients")
 _OF_DATASETS = {
@@ -69,7 +69,7 @@ class DataSettings:
     )
     label_column: str = setting("label", "Column of a table that has the label.")
     client_column: str = setting(
-        "client", "Column of a table that says whom a row belongs to; a table need not have the default one."
+        "client", "Column of a table that says who owns a row; a table need not have the default one."
     )
     split_column: str = setting(
         "split", "Column of a table that says train or test; a table need not have the default one."
@@ -109,7 +109,7 @@ class DataSettings:
     )
     partitioner: str = setting(
         AUTO,
-        "How the data are divided among the clients; auto is natural where the data say whom a sample belongs to, else "
+        "How the data are divided among the clients; auto is natural where the data say who owns a sample, else "
         "dirichlet.",
         choices=lambda: (AUTO, *PARTITIONERS),
     )

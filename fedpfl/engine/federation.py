@@ -43,7 +43,7 @@ def run_federation(
 
     ``listeners`` follow the run after the package's own.
 
-    ``remarks`` are for users before round 1, besides what the settings and the clients tell.
+    ``remarks`` are for users before round 1, in addition to those on settings and clients.
     """
     if config.run.after_the_end:
         return personalise(transport, config)

@@ -82,9 +82,9 @@ class WorkerPool:
             self._workers.append(self._start(number))
 
     def free(self) -> int | None:
-        """Return the number of a worker that can take a request now, None if all have enough to do."""
-        number, worker = min(enumerate(self._workers), key=lambda item: len(item[1].asked))
-        return number if len(worker.asked) <= (MOST_AHEAD if worker.quick else 0) else None
+        """Return the number of the worker that can take a request now and has the fewest; None if all are busy."""
+        free = [i for i, worker in enumerate(self._workers) if len(worker.asked) <= (MOST_AHEAD if worker.quick else 0)]
+        return min(free, key=lambda i: len(self._workers[i].asked), default=None)
 
     def busy(self) -> bool:
         """Return whether a client is running."""
@@ -97,7 +97,7 @@ class WorkerPool:
             worker.fresh = True
 
     def ask(self, number: int, client: int, kind: str, message: Payload) -> bool:
-        """Hand a request to a worker; return False where that would have to wait until the worker is idle."""
+        """Send a request to a worker; return False if that would have to wait until the worker is idle."""
         worker = self._workers[number]
         # A cache keeps its arrays alive, so that no other array can get their identity.
         listed = [
@@ -121,7 +121,7 @@ class WorkerPool:
         return True
 
     def look(self) -> Iterator[tuple[int, Payload] | Failed | Died]:
-        """Wait until something happens; yield clients with their replies, without one, or with a worker that died."""
+        """Wait for the next event; yield clients with their replies, without one, or with a worker that died."""
         for ready, _ in self._selector.select():
             number: int = ready.data
             worker = self._workers[number]

@@ -118,7 +118,7 @@ class RoundLoop:
         for client, reason in self.round.failed.items():
             logger.log(WARNING, "round %d: client %d: %s", number, client, reason)
         state = self.state() if self.listeners else {}
-        # Every listener sees the round, whichever of them ends the run.
+        # Every listener sees the round, even if an earlier one ends the run.
         ends = [listener.round_ended(self.rule, self.round, state) for listener in self.listeners]
         return any(ends)
 

@@ -194,7 +194,8 @@ class Store:
             (self.cell(run) / "outcome.json").unlink(missing_ok=True)
         else:
             (folder / "summary.md").unlink(missing_ok=True)  # or it would count as finished, and not be resumed
-            # So that it does not count as finished either if nobody is there to note how this try ends.
+            # So that it does not count as finished either if this process dies before it can note how this attempt
+            # ends.
             self.note(run, {"status": "interrupted", "error": "interrupted", "trained": False})
 
     def note(self, run: PlannedRun, outcome: Mapping[str, Any]) -> None:

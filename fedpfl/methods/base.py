@@ -82,7 +82,7 @@ class LocalRound:
     layout : Layout
         Layout of the shared vector.
     extras : dict of str to ndarray
-        The arrays that came beside the shared vector; see :meth:`received`.
+        The arrays that came alongside the shared vector; see :meth:`received`.
     validation_data : callable, () → Samples
         Prepares the client's samples for validation; there may be none.
     notes : dict
@@ -110,7 +110,7 @@ class LocalRound:
 
     @cached_property
     def validation(self) -> Samples:
-        """The client's samples for validation, which nobody trains on; there may be none."""
+        """The client's samples for validation, which do not train; there may be none."""
         assert self.validation_data is not None  # the engine gives it
         return self.validation_data()
 
@@ -237,7 +237,7 @@ class Method:
 
     @property
     def extras(self) -> Sequence[Extra]:
-        """The arrays that travel beside the shared vector with these settings, both ways. Default: none."""
+        """The arrays that travel alongside the shared vector with these settings, both ways. Default: none."""
         return ()
 
     # -- schedule ----------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class Method:
         return [Phase(train=everything, epochs=self.training.local_epochs)]
 
     def conclude(self, local: LocalRound) -> Payload:
-        """Update what the client remembers, after training; return what its reply carries besides. Default: nothing.
+        """Update what the client remembers, after training; return what its reply adds. Default: nothing.
 
         Returns
         -------

@@ -278,7 +278,7 @@ def known_keys() -> list[str]:
 
 
 def owners() -> dict[str, str]:
-    """Return of every setting that belongs to one method which method that is."""
+    """Return the method of every setting that belongs to one method, by key."""
     return {key: m.name for m in known().values() for key in s.keys(m.Settings, m.name)}
 
 

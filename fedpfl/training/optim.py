@@ -89,7 +89,7 @@ class AdamW(Adam):
         super().step(grads)
 
 
-class OfTorch:
+class TorchOptimizer:
     """An optimiser of ``torch.optim`` by its name; it gets momentum and weight decay if it has arguments for them."""
 
     def __init__(
@@ -112,7 +112,7 @@ class OfTorch:
             param.grad = None
 
 
-Optimizer = Union[SGD, Adam, OfTorch]
+Optimizer = Union[SGD, Adam, TorchOptimizer]
 
 
 @torch.no_grad()
@@ -130,7 +130,7 @@ OPTIMIZERS: dict[str, type[SGD] | type[Adam]] = {"sgd": SGD, "adam": Adam, "adam
 NOT_STEPPED = ("LBFGS", "SparseAdam", "Optimizer")
 
 
-def is_of_torch(name: str) -> bool:
+def is_torch_optimizer(name: str) -> bool:
     """Return whether ``torch.optim`` has an optimiser of this name that takes plain gradients."""
     found = getattr(torch.optim, name, None)
     return isinstance(found, type) and issubclass(found, torch.optim.Optimizer) and name not in NOT_STEPPED
@@ -142,4 +142,4 @@ def make_optimizer(
     """Return the optimiser that the setting ``optimizer`` names."""
     if name in OPTIMIZERS:
         return OPTIMIZERS[name](params, learning_rate, momentum, weight_decay)
-    return OfTorch(name, params, learning_rate, momentum, weight_decay)
+    return TorchOptimizer(name, params, learning_rate, momentum, weight_decay)

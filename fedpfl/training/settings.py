@@ -9,7 +9,7 @@ from ..core.settings import setting
 from .augment import AUGMENTATIONS
 from .batches import LAST_BATCH
 from .losses import CROSS_ENTROPY, KINDS, Criterion, LossKind
-from .optim import OPTIMIZERS, is_of_torch
+from .optim import OPTIMIZERS, is_torch_optimizer
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TrainingSettings:
         "sgd",
         "Local optimiser, fresh in every phase.",
         choices=tuple(OPTIMIZERS),
-        open_to={"the name of a class in torch.optim": is_of_torch},
+        open_to={"the name of a class in torch.optim": is_torch_optimizer},
     )
     learning_rate: float = setting(0.02, "Learning rate η.", above=0)
     learning_rate_schedule: str = setting(

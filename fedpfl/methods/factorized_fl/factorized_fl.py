@@ -32,7 +32,7 @@ class FactorizedFLSettings:
     """Settings of Factorized-FL; the defaults are those for permuted labels within one domain."""
 
     l1: float = setting(5e-4, "Weight λ of ‖µ‖₁ in the loss; outside training an entry below λ counts as 0.", minimum=0)
-    mu: bool = setting(True, "Whether weights have a µ beside u ⊗ v; false is the ablation without it.")
+    mu: bool = setting(True, "Whether weights have a µ in addition to u ⊗ v; false is the ablation without it.")
     threshold: float = setting(0.0, "Clients less similar than this τ (a cosine) drop out; above 1 all do.", minimum=-1)
     scaling: float = setting(1.0, "Scaling ε of the similarities; 0 weighs all matched clients alike.", minimum=0)
     min_aggregate: int = setting(10, "Nearest clients that stay below τ too, the client itself included.", minimum=1)
@@ -125,7 +125,7 @@ class FactorizedFL(Method):
         return Aggregation(Similarity, self.rule_options())
 
     def rule_options(self) -> dict[str, Any]:
-        """Return the options of the rule: whom a client is matched with."""
+        """Return the options of the rule: which clients a client is matched with."""
         names = ("threshold", "scaling", "min_aggregate", "matching")
         return {name: getattr(self.settings, name) for name in names}
 

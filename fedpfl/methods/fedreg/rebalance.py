@@ -75,14 +75,14 @@ def rebalance(
     )
     x = samples.x[copies]
     if x.dim() == 4 and len(x) and augmentation != "none":
-        x = _augmented(x, augmentation, int(rng.integers(2**63 - 1)), normalize)
+        x = augmented(x, augmentation, int(rng.integers(2**63 - 1)), normalize)
     x = torch.cat([samples.x[originals], x])
     if x.dim() == 4:
         x = x.contiguous(memory_format=torch.channels_last)
     return Samples(x, samples.y[torch.cat([originals, copies])])
 
 
-def _augmented(x: Tensor, augmentation: str, seed: int, normalize: str) -> Tensor:
+def augmented(x: Tensor, augmentation: str, seed: int, normalize: str) -> Tensor:
     """Change each image by itself; ``x`` is as :func:`scale` made it."""
     import torch
 

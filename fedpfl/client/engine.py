@@ -261,7 +261,7 @@ class Engine:
         found: Momentum = {}
         for key, array in _stored(state, local, MOMENTUM).items():
             place, _, name = key.partition("/")
-            found.setdefault(int(place), {})[name] = torch.from_numpy(array).to(self.config.training.device)
+            found.setdefault(int(place), {})[name] = torch.tensor(array, device=self.config.training.device)
         return found
 
     def _movement(self, first: Mapping[str, np.ndarray]) -> dict[str, float]:

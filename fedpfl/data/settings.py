@@ -152,7 +152,7 @@ class DataSettings:
     test_on: str = setting(
         "own",
         "What a client is tested on: its own test samples, or those of all clients that tell the same classes apart, "
-        "in its own numbering of them (all, as Factorized-FL does). A simulation alone can have the second.",
+        "in its own numbering of them (all, as Factorized-FL does). Devices with data of their own have the first.",
         choices=("own", "all"),
     )
     validation_fraction: float = setting(

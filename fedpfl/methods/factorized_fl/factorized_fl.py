@@ -64,7 +64,8 @@ class FactorizedFL(Method):
 
     S_i are the clients whose similarity reaches the threshold τ; at least ``min-aggregate`` nearest ones stay in it. So
     it is in the authors' program; the paper sets the similarity of the others to 0. Other differences from the program
-    are settings (``factorized-fl-penalty``, ``keep-momentum``, ``test-on``) or stand in configs/factorized-fl-cifar10.toml.
+    are settings (``factorized-fl-penalty``, ``keep-momentum``, ``test-on``) or stand in
+    configs/factorized-fl-cifar10.toml.
     """
 
     name = "factorized-fl"

@@ -118,7 +118,8 @@ class FederatedData:
         ``path`` is any of the user's own data, or news or plays; see :func:`fedpfl.data.datasets.read_own`. Its test
         set is used if it has one; otherwise ``test_fraction`` is cut off. ``client``, the number in the federation, is
         part of the seed of that cut and of the label permutation. ``num_classes`` is the federation's: a device may
-        lack the highest ones. ``ConfigError``: ``normalize`` does not fit the data, or ``test_on`` is not ``own``.
+        lack the highest ones. A ``normalize`` that does not fit the data, and another ``test_on`` than ``own``, raise
+        ``ConfigError``.
         """
         if settings.test_on != "own":
             raise ConfigError("test-on", settings.test_on, "must be own where clients hold their own data")
@@ -255,9 +256,9 @@ class FederatedData:
             return self._prepared(i, "test")
         import torch
 
-        # Kept once for all clients with the same task, whose numberings of the classes may differ.
-        first = self._with_task_of(i)[0]
-        return Samples(self._prepared(first, "test").x, torch.from_numpy(self._labels(self._part(i, "test"), i)))
+        # Kept once for all of these clients, whose numberings of the classes may differ.
+        x = self._prepared(self._first_alike[self._index(i)], "test").x
+        return Samples(x, torch.from_numpy(self._labels(self._part(i, "test"), i)))
 
     def arrays(self, i: int) -> dict[str, np.ndarray]:
         """Return the samples of client ``i`` as they were read, by the names of arrays in an npz file.
@@ -279,19 +280,22 @@ class FederatedData:
     def _part(self, i: int, part: str) -> np.ndarray:
         share, (train, validation) = self.share(i), self._cut[self._index(i)]
         if part == "test" and self._test_on_all:
-            return self._all_tests[self._with_task_of(i)[0]]
+            return self._all_tests[self._first_alike[self._index(i)]]
         return {"train": train, "validation": validation, "test": share.test}[part]
 
-    def _with_task_of(self, i: int) -> list[int]:
-        """Return the clients that tell the same classes apart as client ``i``, in order."""
-        task = _classes_of(self._tasks[self._index(i)])
-        return [other for other, its in enumerate(self._tasks) if _classes_of(its) == task]
+    @cached_property
+    def _first_alike(self) -> list[int]:
+        """For each client the first one that tells the same classes apart."""
+        found: dict[bytes | None, int] = {}
+        return [found.setdefault(None if task is None else task.tobytes(), i) for i, task in enumerate(self._tasks)]
 
     @cached_property
     def _all_tests(self) -> dict[int, np.ndarray]:
-        """Positions of the test samples of all clients with one task, by the first of these clients."""
-        groups = {tuple(self._with_task_of(i)) for i in range(len(self._shares))}
-        return {group[0]: np.unique(np.concatenate([self._shares[i].test for i in group])) for group in groups}
+        """Positions of the test samples of all clients that tell the same classes apart, by the first of them."""
+        tests: dict[int, list[np.ndarray]] = {}
+        for first, share in zip(self._first_alike, self._shares):
+            tests.setdefault(first, []).append(share.test)
+        return {first: np.unique(np.concatenate(of_all)) for first, of_all in tests.items()}
 
     def _prepared(self, i: int, part: str) -> Samples:
         positions = self._part(i, part)
@@ -355,10 +359,6 @@ def _shares_of_file(data: Dataset, settings: DataSettings, num_clients: int | No
         allowed = f"must be {len(shares)}, the number of clients in {settings.division_file}"
         raise ConfigError("num-clients", num_clients, allowed)
     return shares
-
-
-def _classes_of(task: np.ndarray | None) -> bytes | None:
-    return None if task is None else task.tobytes()
 
 
 def _samples(data: Dataset) -> int:

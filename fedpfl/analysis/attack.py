@@ -17,6 +17,7 @@ from ..core.payload import Payload
 from ..core.rng import generator, torch_seed
 from ..core.settings import setting
 from ..data.federation import Samples
+from ..data.pixels import HALF
 from ..methods.base import LocalRound
 from ..results.new_clients import Simulation
 from ..results.run import RunFolder
@@ -147,6 +148,8 @@ def attack_run(run: RunFolder, options: AttackOptions) -> list[Attempt]:
     stored = Simulation.of(run)
     if stored.engine.data.vocabulary or len(stored.engine.data.input_shape) != 3:
         raise ConfigError("dataset", stored.engine.config.data.dataset, "holds no images, so there are none to recover")
+    if (normalize := stored.engine.config.data.normalize) != HALF:
+        raise ConfigError("normalize", normalize, f"must be {HALF} in a run to attack: images are guessed from −1 to 1")
     clients = [client.id for client in stored.rule.participants]
     rng = generator(options.attack_seed, "attacked clients")
     chosen = sorted(rng.choice(clients, min(options.clients, len(clients)), replace=False).tolist())

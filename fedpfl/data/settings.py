@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..core import custom
 from ..core.settings import Value, items, setting
+from .pixels import HALF, NORMALIZATIONS
 from .registry import AUTO, PARTITIONERS, dataset_names
 
 # Settings that only some partitioners, or one kind of split, use. "auto" may be any of the first two.
@@ -36,8 +37,8 @@ _OF_DATASETS = {
 }
 # What decides how a data set is read, before it is divided.
 READING = ("dataset", "data", "data-dir", *_OF_DATASETS)
-# Where the data lie; and the number of clients, which may be left to the nodes.
-_NEVER = ("data-dir", "num-clients")
+# Where the data lie; the number of clients, which may be left to the nodes; what is made of the samples.
+_NEVER = ("data-dir", "num-clients", "normalize", "test-on")
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,13 @@ class DataSettings:
         "~/.fedpfl/data",
         "Folder in which data sets are looked for (as torchvision stores them, or as `<name>.npz`) "
         "and into which they are downloaded.",
+    )
+    normalize: str = setting(
+        HALF,
+        "How pixels of images are scaled: to −1 … 1 (half), or by mean and deviation of each of three channels "
+        "(cifar-100: 0.507, 0.487, 0.441 and 0.267, 0.256, 0.276, as FedDecomp's authors do for CIFAR-100 and Tiny "
+        "ImageNet).",
+        choices=tuple(NORMALIZATIONS),
     )
     text_step: int = setting(
         80,
@@ -140,6 +148,12 @@ class DataSettings:
     )
     test_fraction: float = setting(
         0.25, 'Share of a client\'s samples that are for testing (split = "mixed"); below 1.', above=0, maximum=0.99
+    )
+    test_on: str = setting(
+        "own",
+        "What a client is tested on: its own test samples, or those of all clients that tell the same classes apart, "
+        "in its own numbering of them (all, as Factorized-FL does). Devices with data of their own have the first.",
+        choices=("own", "all"),
     )
     validation_fraction: float = setting(
         0.0,

@@ -170,7 +170,7 @@ def _listeners(config: Config, folder: RunFolder, agreed: Agreement, rule: Rule,
     personal = mean_model_layout(config, agreed.model, agreed.sharing)
     if personal.size:
         _require_mean_model(config, rule, agreed.classes)
-        found.append(MeanModel(personal, config.run.evaluates_in))
+        found.append(MeanModel(personal, config.run.evaluates_after, config.run.test_at == "start"))
     if config.run.diagnostics:
         found.append(Diagnostics())
     return [*found, Recorder(folder, config.run.early_stop)]

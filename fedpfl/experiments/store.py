@@ -51,7 +51,8 @@ ADDED_LATER = frozenset({
     "robust-false-share", "krum-clients", "max-weight-share", "fedreg-max-growth",
     "device-model-every", "continue-from",
     "label-smoothing", "local-steps", "learning-rate-schedule", "learning-rate-decay", "learning-rate-decay-every",
-    "learning-rate-warm-up", "clip-norm", "augmentation",
+    "learning-rate-warm-up", "clip-norm", "augmentation", "normalize", "test-on", "test-at", "keep-momentum",
+    "factorized-fl-penalty", "factorized-fl-plus-penalty",
 })  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from ..core.payload import Payload
 from ..core.rng import generator
 from ..core.sharing import Sharing
 from ..data.federation import Samples
+from ..data.pixels import HALF
 from ..models.trainable import ALL
 from ..rules import Rule
 from ..rules.mean import Mean
@@ -85,6 +86,8 @@ class LocalRound:
         The arrays that came alongside the shared vector; see :meth:`received`.
     validation_data : callable, () → Samples
         Prepares the client's samples for validation; there may be none.
+    normalize : str
+        How the pixels of images were scaled, a name of ``data.pixels``.
     notes : dict
         What a method's steps leave for its later ones in the same round; empty at first.
     """
@@ -101,6 +104,7 @@ class LocalRound:
     layout: Layout
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)
     validation_data: Callable[[], Samples] | None = None
+    normalize: str = HALF
     notes: dict[str, Any] = field(default_factory=dict)
 
     @cached_property

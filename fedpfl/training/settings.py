@@ -82,6 +82,11 @@ class TrainingSettings:
         minimum=0,
     )
     momentum: float = setting(0.9, "Momentum of SGD (first β of Adam).", minimum=0, maximum=0.999999)
+    keep_momentum: bool = setting(
+        False,
+        "A client's momentum of SGD survives the round, in each phase by itself, among its personal arrays; otherwise "
+        "it starts from 0 in every phase.",
+    )
     weight_decay: float = setting(0.0, "L2 penalty added to the gradient.", minimum=0)
     tune_epochs: int = setting(
         0,

@@ -138,7 +138,7 @@ def execute(
 
 
 def _fetch_data(plan: Plan, quiet: bool) -> None:
-    # Here the progress is seen, and no client, for which the server waits only so long, has to do it.
+    # Here the progress is shown, and no client has to download within the server's time limit.
     from ..data import fetch
 
     with contextlib.redirect_stderr(io.StringIO()) if quiet else contextlib.nullcontext():

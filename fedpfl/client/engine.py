@@ -10,7 +10,7 @@ import os
 import time
 from collections import OrderedDict
 from logging import getLogger
-from typing import Any, Callable, Iterable, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Mapping, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -44,6 +44,10 @@ logger = getLogger("fedpfl.client")
 
 # In front of the names of arrays that ``diagnostics`` keeps as they were before the client's first round.
 FIRST = "first/"
+# In front of the place of a phase and the names of its parameters, of whose momentum ``keep-momentum`` keeps arrays.
+MOMENTUM = "momentum/"
+# Momentum of each phase, by parameter.
+Momentum = Dict[int, Dict[str, Tensor]]
 
 
 class Engine:
@@ -106,21 +110,23 @@ class Engine:
         method = self.config.method
         method.prepare(local)
         first = self._first_personal_part(state, local)
-        losses = self.run_phases(method.schedule(local), local, "batches")
+        momentum = self._momentum(state, local)
+        losses = self.run_phases(method.schedule(local), local, "batches", momentum=momentum)
         extra = method.conclude(local)
         personal, shared = self.sharing.get_personal(), self.sharing.get_shared()
         # Neither sent nor kept: the client's last good state is where its next round starts.
         _require_finite(local, [shared, *personal.values(), *extra.arrays.values()])
         seconds = time.perf_counter() - started
         movement = self._movement(first)
-        state.save({**personal, **first}, local.round, int(message.config["personal-round"]))
+        kept = {**personal, **first, **_flat(momentum)}
+        state.save(kept, local.round, int(message.config["personal-round"]))
         if self.config.privacy.on:
             key = noise_key(self.config.privacy, state.folder, local.seed, local.client)
             # What the client keeps is as it was trained.
-            shared, besides = self.private(local, shared, extra.arrays, key)
+            shared, extras = self.private(local, shared, extra.arrays, key)
             # No noise is added to numbers and texts: of the method's, only those leave that the rule needs.
             needed = {name: extra.metrics[name] for name in method.aggregation.rule.reads if name in extra.metrics}
-            extra = Payload(metrics=needed, arrays=besides)
+            extra = Payload(metrics=needed, arrays=extras)
         sent = {**extra.arrays, **self._for_evaluation(local.round)}
         reply = Payload(
             metrics={
@@ -252,7 +258,8 @@ class Engine:
             "fedpfl": __version__, "run": str(local.message.config["state-key"]), "round": local.round,
             "client": local.client, "method": run.method, "model": run.model, "input-shape": list(data.input_shape),
             "num-classes": data.num_classes, "class-names": list(data.class_names_of(self._place(local.client))),
-            "vocabulary": data.vocabulary, "scaling": scaling, "loss": self.config.training.loss, "why": "",
+            "vocabulary": data.vocabulary, "scaling": scaling, "normalize": self.config.data.normalize,
+            "loss": self.config.training.loss, "why": "",
         }  # fmt: skip
 
     def _test_trained(self, local: LocalRound) -> dict[str, int | float]:
@@ -263,19 +270,19 @@ class Engine:
         return _metrics("trained", self.score(forward, local, self.test_samples(local.client)))
 
     def private(
-        self, local: LocalRound, shared: np.ndarray, besides: Mapping[str, np.ndarray], key: bytes
+        self, local: LocalRound, shared: np.ndarray, extras: Mapping[str, np.ndarray], key: bytes
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Clip and disturb the trained shared arrays and those that the method sends besides; see ``privacy.py``."""
+        """Clip and disturb the trained shared arrays and the method's extras; see ``privacy.py``."""
         layout = self.sharing.layout
         # All clients know the first arrays, from the seed; the client's last ones are its secret.
         starts = {name: array.reshape(-1) for name, array in self.extras.private_starts(local.extras).items()}
-        flat = {name: array.reshape(-1) for name, array in besides.items()}
+        flat = {name: array.reshape(-1) for name, array in extras.items()}
         received = layout.unpack(local.message.arrays)
         shared, sent = private_reply(received, shared, starts, flat, self.config.privacy, key, local.round, layout)
-        return shared, {name: array.reshape(besides[name].shape) for name, array in sent.items()}
+        return shared, {name: array.reshape(extras[name].shape) for name, array in sent.items()}
 
     def _for_evaluation(self, server_round: int) -> dict[str, np.ndarray]:
-        if not self._mean_model.size or not self.config.run.evaluates_in(server_round):
+        if not self._mean_model.size or not self.config.run.evaluates_after(server_round):
             return {}
         whole = self.sharing.copies(self._mean_model.names)
         return {EVALUATION_ONLY: self._mean_model.flatten(whole)}
@@ -291,8 +298,24 @@ class Engine:
             return {}
         if local.never_trained:
             return self._personal_part()
+        return {f"{FIRST}{name}": array for name, array in self._stored(state, local, FIRST).items()}
+
+    def _momentum(self, state: ClientState, local: LocalRound) -> Momentum | None:
+        """Return the momentum with which the client's last round ended; none unless it is kept."""
+        if not self.config.training.keep_momentum:
+            return None
+        found: Momentum = {}
+        for key, array in self._stored(state, local, MOMENTUM).items():
+            place, _, name = key.partition("/")
+            found.setdefault(int(place), {})[name] = torch.tensor(array, device=self.config.training.device)
+        return found
+
+    def _stored(self, state: ClientState, local: LocalRound, prefix: str) -> dict[str, np.ndarray]:
+        """Return the arrays with a prefix that the client stored in its last round, by the rest of their names."""
+        if local.never_trained:
+            return {}
         stored = self._stored_personal(state, local.message, local.client)
-        return {name: array for name, array in stored.items() if name.startswith(FIRST)}
+        return {name[len(prefix) :]: array for name, array in stored.items() if name.startswith(prefix)}
 
     def _movement(self, first: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Return how far the personal part has moved since."""
@@ -311,9 +334,13 @@ class Engine:
         return score
 
     def run_phases(
-        self, phases: Sequence[Phase], local: LocalRound, purpose: str, factor: float | None = None
-    ) -> list[float]:
-        """Run phases; return the mean loss of each. Learning rates are the round's unless a ``factor`` is given."""
+        self, phases: Sequence[Phase], local: LocalRound, purpose: str, factor: float | None = None,
+        momentum: Momentum | None = None,
+    ) -> list[float]:  # fmt: skip
+        """Run phases, with the momentum of each if it is kept; return the mean loss of each.
+
+        Learning rates are the round's unless a ``factor`` is given.
+        """
         # A phase without epochs does not count: a schedule that is FedAvg's in effect draws FedAvg's batches.
         phases = [phase for phase in phases if phase.epochs]
         if phases:
@@ -325,6 +352,7 @@ class Engine:
             run_phase(
                 self.model, phase, local.samples, self.config.training,
                 generator(local.seed, purpose, local.client, local.round, place), factor,
+                None if momentum is None else momentum.setdefault(place, {}),
             )
             for place, phase in enumerate(phases)
         ]  # fmt: skip
@@ -352,6 +380,7 @@ class Engine:
             layout=self.sharing.layout,
             extras=extras,
             validation_data=lambda: self.validation_samples(client),
+            normalize=self.config.data.normalize,
         )  # fmt: skip
         # Methods may draw before a phase or a test: in `prepare`, or where they make the forward pass.
         self.seed(local, "prepare")
@@ -497,6 +526,14 @@ def _available_threads() -> int:
     if given.isdecimal() and int(given) > 0:
         return int(given)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _flat(momentum: Momentum | None) -> dict[str, np.ndarray]:
+    """Return the arrays to be stored of a round's momentum."""
+    return {
+        f"{MOMENTUM}{place}/{name}": array.cpu().numpy()
+        for place, arrays in (momentum or {}).items() for name, array in arrays.items()
+    }  # fmt: skip
 
 
 def _metrics(prefix: str, score: Score) -> dict[str, int | float]:

@@ -23,7 +23,7 @@ PATH_KEYS = ("data-path", "data")
 
 
 def own_data_path(node_config: Mapping[str, Value]) -> str:
-    """Return where a node's own data lie; nothing if it has none."""
+    """Return where a node's own data lie; an empty text if it has none."""
     given = {key: str(node_config[key]) for key in PATH_KEYS if node_config.get(key)}
     if len(set(given.values())) > 1:
         raise ConfigError("data-path", given["data-path"], f"data, its other name, says {given['data']!r}")
@@ -31,7 +31,7 @@ def own_data_path(node_config: Mapping[str, Value]) -> str:
 
 
 def stored_number(message: Payload, run_config: Mapping[str, Value], path: str) -> int | None:
-    """Return the client that this node is in the message's run; None if nobody has told it."""
+    """Return the client that this node is in the message's run; None if it has not been told."""
     file = _file(message, run_config, path)
     given = message.config.get("client")
     stored = _read(file) if file.is_file() else None

@@ -32,7 +32,7 @@ class Bounds(NamedTuple):
     kind: type  # int, or float for either
     lowest: float  # allowed, as is the highest
     highest: float
-    against: str  # what the value is compared with besides, where that is known
+    against: str  # what else the value is compared with, where that is known
 
 
 # The answer to a query, which a node gives before round 1.

@@ -43,7 +43,7 @@ def run_federation(
 
     ``listeners`` follow the run after the package's own.
 
-    ``remarks`` are for users before round 1, besides what the settings and the clients tell.
+    ``remarks`` are for users before round 1, in addition to those on settings and clients.
     """
     if config.run.after_the_end:
         return personalise(transport, config)
@@ -170,7 +170,7 @@ def _listeners(config: Config, folder: RunFolder, agreed: Agreement, rule: Rule,
     personal = mean_model_layout(config, agreed.model, agreed.sharing)
     if personal.size:
         _require_mean_model(config, rule, agreed.classes)
-        found.append(MeanModel(personal, config.run.evaluates_in))
+        found.append(MeanModel(personal, config.run.evaluates_after, config.run.test_at == "start"))
     if config.run.diagnostics:
         found.append(Diagnostics())
     return [*found, Recorder(folder, config.run.early_stop)]

@@ -51,7 +51,8 @@ ADDED_LATER = frozenset({
     "robust-false-share", "krum-clients", "max-weight-share", "fedreg-max-growth",
     "device-model-every", "continue-from",
     "label-smoothing", "local-steps", "learning-rate-schedule", "learning-rate-decay", "learning-rate-decay-every",
-    "learning-rate-warm-up", "clip-norm", "augmentation",
+    "learning-rate-warm-up", "clip-norm", "augmentation", "normalize", "test-on", "test-at", "keep-momentum",
+    "factorized-fl-penalty", "factorized-fl-plus-penalty",
 })  # fmt: skip
 
 
@@ -194,7 +195,8 @@ class Store:
             (self.cell(run) / "outcome.json").unlink(missing_ok=True)
         else:
             (folder / "summary.md").unlink(missing_ok=True)  # or it would count as finished, and not be resumed
-            # So that it does not count as finished either if nobody is there to note how this try ends.
+            # So that it does not count as finished either if this process dies before it can note how this attempt
+            # ends.
             self.note(run, {"status": "interrupted", "error": "interrupted", "trained": False})
 
     def note(self, run: PlannedRun, outcome: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Which node is which client: asked before round 1, and again when a node has gone and another one is there."""
+"""Finds out which node is which client: before round 1, and again when a node was replaced."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ class Nodes:
     def _require_enough(self, answers: Answers, expected: int) -> None:
         """Raise ``FedpflError`` if the clients that can take part are too few to begin."""
         count, least = len(answers), self._settings.enough_clients(expected)
-        # A node that is silent or not there may be on its way: only the user can say that nobody waits for it.
+        # A node that is silent or not there may be on its way: only the user can say that the run need not wait for it.
         missing = count + len(self._left_out) < expected and not self._settings.min_clients
         if count == expected or (count >= least and not missing):
             return

@@ -23,7 +23,7 @@ from ..client.protocol import SOCKET_VARIABLE
 from ..core.errors import FedpflError
 from ..flower_private import TASK_POLL_INTERVAL
 from . import credentials, guard
-from .boards import BoardLimits, joining, make_groups
+from .boards import BoardLimits, join_command, make_groups
 from .forkserver import command_folder
 from .inventory import Bench
 from .superlink import START_SECONDS, SUPERLINK, SuperLink, free_port, last_line, script, text
@@ -184,7 +184,7 @@ class Testbed(SuperLink):
             ]  # fmt: skip
             self._spawn(f"bridge {name}", self._limited(name, device), self._environment)
         for name in ("server", *names):
-            # A SuperNode that finds nobody waits for up to 20 s before it looks again.
+            # A SuperNode that finds no server waits for up to 20 s before it tries again.
             self._wait_for(f"bridge {name}", partial(self._is_ready, f"bridge {name}"))
         return addresses
 
@@ -218,7 +218,7 @@ class Testbed(SuperLink):
         return groups
 
     def _limited(self, device: str, command: Sequence[str]) -> list[str]:
-        return [*joining(self._limits.get(device, [])), *command]
+        return [*join_command(self._limits.get(device, [])), *command]
 
     def _bridge_state(self) -> Path:
         folder = self.folder / "bridge"

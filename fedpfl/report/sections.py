@@ -73,7 +73,7 @@ def comparison(runs: Sequence[RunFolder]) -> tuple[Table, list[Figure], list[str
     section = _overview(runs, groups)
     if not section.tables:
         raise StateError(f"{runs[0].path}: no round was finished")
-    own = _over("Personalised accuracy over rounds", groups, "personalised.accuracy")
+    own = _over_rounds("Personalised accuracy over rounds", groups, "personalised.accuracy")
     figures = [*own, *_over_bytes("Accuracy over traffic", groups)]
     return section.tables[0], figures, [group.label for group in groups], section.notes
 
@@ -169,11 +169,11 @@ def _state(run: RunFolder) -> Iterator[str]:
 
 
 def _curves(groups: Sequence[RunGroup]) -> Iterator[Section]:
-    own = _over("Personalised accuracy over rounds", groups, "personalised.accuracy")
-    shared = _over("Global accuracy over rounds", groups, "global.accuracy")
-    held = _over("Accuracy on samples for validation", groups, "validation.accuracy")
+    own = _over_rounds("Personalised accuracy over rounds", groups, "personalised.accuracy")
+    shared = _over_rounds("Global accuracy over rounds", groups, "global.accuracy")
+    held = _over_rounds("Accuracy on samples for validation", groups, "validation.accuracy")
     traffic = _over_bytes("Accuracy over traffic", groups)
-    loss = _over("Training loss", groups, "train_loss", "training loss", 1)
+    loss = _over_rounds("Training loss", groups, "train_loss", "training loss", 1)
     seeds = " Bands: one standard deviation over seeds." if any(len(group.runs) > 1 for group in groups) else ""
     if own or shared or traffic:
         words = "Traffic is the content of all messages so far, in both directions and of all clients." + seeds
@@ -183,11 +183,11 @@ def _curves(groups: Sequence[RunGroup]) -> Iterator[Section]:
         yield Section("Training", [words + seeds], figures=list(loss))
 
 
-def _over(
+def _over_rounds(
     title: str, groups: Sequence[RunGroup], number: str, y: str = "accuracy in percent", factor: float = 100
 ) -> list[Figure]:
     """Draw a number, times a factor, over the rounds."""
-    return _drawn(title, "round", y, {group: _mean(group, number, factor) for group in groups})
+    return _lines(title, "round", y, {group: _mean(group, number, factor) for group in groups})
 
 
 def _over_bytes(title: str, groups: Sequence[RunGroup]) -> list[Figure]:
@@ -200,14 +200,14 @@ def _over_bytes(title: str, groups: Sequence[RunGroup]) -> list[Figure]:
     ends = [(xs[0], xs[-1]) for xs, _, _ in curves.values() if xs]
     lasts = [last for _, last in ends]
     log = bool(ends) and min(ends)[0] > 0 and max(lasts) > WIDE * min(lasts)
-    return _drawn(title, "MB, up and down", "accuracy in percent", curves, log)
+    return _lines(title, "MB, up and down", "accuracy in percent", curves, log)
 
 
 # xs and means of a group and, for several runs, standard deviations.
 Curve = tuple[list[Any], list[float], list[float]]
 
 
-def _drawn(title: str, x: str, y: str, curves: Mapping[RunGroup, Curve], log: bool = False) -> list[Figure]:
+def _lines(title: str, x: str, y: str, curves: Mapping[RunGroup, Curve], log: bool = False) -> list[Figure]:
     series = {group.label: (xs, means) for group, (xs, means, _) in curves.items() if xs}
     bands = {group.label: stds for group, (_, _, stds) in curves.items() if stds}
     return [Lines(title, x, y, series, bands, log)] if series else []

@@ -85,7 +85,7 @@ def trained_model(folder: RunFolder, client: int | None = None) -> nn.Module:
     )
     plain = models.build(config.run.model, tuple(task["input_shape"]), count, task.get("vocabulary", 0))
     plain.load_state_dict(_shared_model(folder, config, plain) if arrays is None else arrays)
-    return models.as_given(plain).eval()
+    return models.original_module(plain).eval()
 
 
 def _shared_model(folder: RunFolder, config: Config, plain: nn.Module) -> dict[str, Tensor]:

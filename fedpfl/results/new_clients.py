@@ -1,4 +1,4 @@
-"""How a run's method serves clients that did not train: the held-out ones, tested on what a simulation stored.
+"""How well a run's method serves clients that did not train: held-out ones, tested on what a simulation stored.
 
 Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, Sections 3.2
 and 5.2 (table 3).

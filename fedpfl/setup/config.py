@@ -66,6 +66,13 @@ class RunSettings:
         "machine; the last layer starts afresh where its shape differs.",
     )
     evaluate_every: int = setting(1, "Rounds between evaluations of all clients; 0: only after the last.", minimum=0)
+    test_at: str = setting(
+        "end",
+        "Whether clients are tested after a round, with what the server has made of its replies (end), or before they "
+        "train in it, with the same of the round before, as on FedReG's testbed (start). What the last round made is "
+        "then not tested, and devices write no models.",
+        choices=("end", "start"),
+    )
     early_stop: int = setting(
         0,
         "Rounds without a better mean accuracy on the validation samples (validation-fraction) after which the run "
@@ -170,20 +177,30 @@ class RunSettings:
         return max(1, round(self.fraction_train * clients))
 
     def evaluates_in(self, server_round: int) -> bool:
-        """Return whether the clients are tested after a round."""
+        """Return whether the clients are tested in a round."""
         due = self.evaluate_every > 0 and server_round % self.evaluate_every == 0
         return due or server_round == self.num_server_rounds or self._between(server_round)
+
+    def evaluates_after(self, server_round: int) -> bool:
+        """Return whether what a round has made is tested, in it or at the start of the next."""
+        if self.test_at == "end":
+            return self.evaluates_in(server_round)
+        # After the last round, too: the run may be continued.
+        return server_round == self.num_server_rounds or self.evaluates_in(server_round + 1)
 
     def writes_models_after(self, server_round: int) -> bool:
         """Return whether clients that write their models do so after a round."""
         # With early-stop any round with tests may be the last.
         last = server_round == self.num_server_rounds or self.early_stop > 0
-        last = last or self.after_the_end
-        return self.device_models != "never" and (last or self._between(server_round))
+        return self._writes_models and (last or self.after_the_end or self._between(server_round))
 
     def _between(self, server_round: int) -> bool:
         every = self.device_model_every
-        return self.device_models != "never" and every > 0 and server_round % every == 0
+        return self._writes_models and every > 0 and server_round % every == 0
+
+    @property
+    def _writes_models(self) -> bool:
+        return self.device_models != "never" and self.test_at == "end"
 
 
 @dataclass(frozen=True)
@@ -213,6 +230,10 @@ class Config:
         training, data = s.parse(TrainingSettings, values), s.parse(DataSettings, values)
         if run.early_stop and not (data.validation_fraction and run.evaluate_every):
             raise ConfigError("early-stop", run.early_stop, "needs validation-fraction and evaluate-every above 0")
+        if run.test_at == "start" and run.device_models == "always":
+            raise ConfigError("device-models", "always", "must be auto or never with test-at = start")
+        if training.keep_momentum and not (training.optimizer == "sgd" and training.momentum):
+            raise ConfigError("keep-momentum", True, "needs optimizer = sgd and momentum above 0")
         method = find(run.method)
         own = method(s.parse(method.Settings, values, method.name), training, run.personal_head)
         needing = s.needing("validation-fraction", own.settings, method.name)
@@ -278,7 +299,7 @@ def known_keys() -> list[str]:
 
 
 def owners() -> dict[str, str]:
-    """Return of every setting that belongs to one method which method that is."""
+    """Return the method of every setting that belongs to one method, by key."""
     return {key: m.name for m in known().values() for key in s.keys(m.Settings, m.name)}
 
 

@@ -258,3 +258,18 @@ def test_loading_leaves_the_random_numbers_of_the_caller(tmp_path):
     folder, state = one(tmp_path), torch.random.get_rng_state()
     assert fedpfl.load_model(folder).about["round"] == 2
     assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_a_model_knows_how_its_pixels_were_normalised(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (300, 8, 8, 3), dtype=np.uint8), np.arange(300) % 3
+    np.savez(tmp_path / "colours.npz", x_train=x, y_train=y, x_test=x[:90], y_test=y[:90])
+    data = {"dataset": "npz", "data": str(tmp_path / "colours.npz"), "normalize": "cifar-100"}
+    folder, devices = kept(tmp_path, "fedper", **data)
+    config = Config.parse(folder.config())
+    model = load_model(devices[0])
+    assert model.about["normalize"] == "cifar-100"
+    plain = {**model.about, "normalize": "half"}
+    samples = federated_data(config.data, CLIENTS, config.run.seed).arrays(0)["x_test"]
+    assert not np.allclose(model.predict(samples), model._replace(about=plain).predict(samples))
+    assert correct(model, config, 0) == model.about["tested"]["correct"]

@@ -28,8 +28,8 @@ from ..rules.server_step import ServerStepSettings
 from ..training.losses import CROSS_ENTROPY
 from ..training.settings import TrainingSettings
 
-# Of the settings of the run: see `Config.of_stored_arrays`.
-_OF_ARRAYS = ("method", "model", "personal-head", "initial-weights", "seed")
+# Of the settings of run and training: see `Config.of_stored_arrays`.
+_OF_ARRAYS = ("method", "model", "personal-head", "initial-weights", "seed", "keep-momentum")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -70,7 +70,7 @@ class RunSettings:
         "end",
         "Whether clients are tested after a round, with what the server has made of its replies (end), or before they "
         "train in it, with the same of the round before, as on FedReG's testbed (start). What the last round made is "
-        "then not tested, and devices write no models.",
+        "then not tested, and devices write no models; `fedpfl personalise` makes up for both.",
         choices=("end", "start"),
     )
     early_stop: int = setting(
@@ -200,7 +200,7 @@ class RunSettings:
 
     @property
     def _writes_models(self) -> bool:
-        return self.device_models != "never" and self.test_at == "end"
+        return self.device_models != "never" and (self.test_at == "end" or self.after_the_end)
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ class Config:
 
     def of_stored_arrays(self) -> dict[str, s.Value]:
         """Return the settings from which the form and the meaning of the arrays follow that a run stores."""
-        of_run = {key: value for key, value in s.items(self.run) if key in _OF_ARRAYS}
+        of_run = {key: value for part in (self.run, self.training) for key, value in s.items(part) if key in _OF_ARRAYS}
         others = (self.trainable, self.server, self.privacy)
         common = {key: value for part in others for key, value in s.items(part)}
         return {**of_run, **common, **dict(s.items(self.method.settings, self.method.name))}

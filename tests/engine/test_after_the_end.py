@@ -105,6 +105,15 @@ def test_a_device_that_missed_the_end_gets_its_model_afterwards(tmp_path):
         afterwards(Devices, {**values, "node-timeout": 0.1}, there=(0, 2))
 
 
+def test_devices_that_are_tested_at_a_round_s_start_get_their_models_afterwards(tmp_path):
+    values = settings(tmp_path, new_clients=0.0, test_at="start")
+    folder = run_federation(Devices(CLIENTS, values), values)
+    assert not list((tmp_path / "state").glob("*/client-*/model"))
+    afterwards(Devices, values)
+    assert list(folder.personalised()["missed"]["each"]) == [str(client) for client in range(CLIENTS)]
+    assert {load_model(model_of(tmp_path, client)).about["round"] for client in range(CLIENTS)} == {2}
+
+
 def own(tmp_path, count):
     rng, paths = np.random.default_rng(0), {}
     for i in range(count):

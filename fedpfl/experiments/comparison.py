@@ -36,22 +36,11 @@ def comparison(
     on: Mapping[str, Mapping[str, Any]],
     store: Store,
 ) -> Measured:
-    """Plan a comparison.
+    """Plan a comparison, whose runs are in ``store``.
 
-    Parameters
-    ----------
-    methods : mapping of str to str
-        Each method's name, and the text that the setting ``method`` has for it.
-    base : mapping
-        Settings that all runs share.
-    tune : mapping of str to sequence
-        Values of settings: every value with every value of the other settings, for the methods that have them.
-    seeds : int
-        Each method is run with the seeds 1 … n.
-    on : mapping of str to mapping
-        The settings of each data set, by its name.
-    store : Store
-        Where the runs are.
+    ``methods`` has the text that the setting ``method`` has for each, by its name, and ``on`` the settings of each data
+    set, by its name. ``tune`` has the values that are tried, every one with every other one, for the methods that have
+    these settings. Each method is run with the seeds 1 … ``seeds``.
     """
     known = owners()
     for key, values in tune.items():

@@ -14,19 +14,9 @@ from .known import LIMITS, Settings, SweepSettings
 
 
 def check(given: Mapping[str, Any], app: Mapping[str, Any]) -> None:
-    """Refuse settings that there are not, or whose values are not allowed.
+    """Raise :class:`ConfigError` for settings ``given`` that there are not or that are not allowed.
 
-    Parameters
-    ----------
-    given : mapping
-        Settings by key, as the user gives them.
-    app : mapping
-        Those of the app, which has the settings of its own methods.
-
-    Raises
-    ------
-    ConfigError
-        A key or a value is wrong.
+    ``app`` has the settings of the app, among them those of its own methods.
     """
     method = given.get("method", app.get("method", ""))
     if isinstance(method, str) and custom.is_custom("method", method):

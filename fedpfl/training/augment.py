@@ -23,15 +23,7 @@ Augmentation = Callable[[Tensor, np.random.Generator], Tensor]
 
 
 def find(name: str, normalize: str = HALF) -> Augmentation | None:
-    """Return what the setting ``augmentation`` names, for images whose pixels are scaled by ``normalize``.
-
-    None if nothing is changed.
-
-    Raises
-    ------
-    ConfigError
-        torchvision is missing, or there is no such function of the user's.
-    """
+    """Return what the setting ``augmentation`` names, for pixels scaled by ``normalize``; None if nothing is changed."""
     if name == NO_AUGMENTATION:
         return None
     if name == FLIP_CROP:

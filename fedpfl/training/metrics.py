@@ -29,13 +29,7 @@ class _Cases(NamedTuple):
 
 
 def find(text: str) -> dict[str, Measure]:
-    """Return what computes each metric of the setting ``metrics``, by its short name.
-
-    Raises
-    ------
-    ConfigError
-        A function of the user's is not there, or is none.
-    """
+    """Return what computes each metric of the setting ``metrics``, by its short name; raise :class:`ConfigError`."""
     return {custom.short_name(word): _OURS.get(word) or _own(word) for word in metrics.words(text)}
 
 

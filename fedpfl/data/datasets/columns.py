@@ -320,22 +320,7 @@ def word(cell: Any) -> str:
 
 
 def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = False) -> Columns:
-    """Return the table that a pandas DataFrame is.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        A row for each sample, or for each step of time.
-    name : str
-        What errors call it.
-    settings, windows
-        As :func:`read_columns` takes them.
-
-    Raises
-    ------
-    DataError
-        The row, from 1, and the column that are wrong, and why.
-    """
+    """Return the table that a pandas DataFrame is; ``name`` is what a ``DataError`` calls it, rows count from 1."""
     where, names = Path(name), [str(column) for column in frame.columns]
     if not len(frame):
         raise DataError(f"{name}: no rows")

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.claims import LARGEST, MAX_CLASSES, Bounds, bounds_of, problem
 from ..core.federation import Client
-from ..core.metrics import COUNT, SUM, known, part_of
+from ..core.metrics import COUNT, OWN, SUM, known, part_of
 from .transport import EVALUATE, TRAIN
 
 # Numbers that a reply must have: what is computed with here.
@@ -66,7 +66,7 @@ def _problem(key: str, value: object, client: Client, counted: bool, several: bo
         highest = client.train_samples
     elif key in ("trained-samples", "personalised-samples", "global-samples"):
         highest = client.test_samples * (MAX_CLASSES if several else 1)
-    elif key.endswith(COUNT):
+    elif key.endswith(COUNT) and not key.startswith("validation-"):
         # Of labels, what is right counts twice, in truth and answers.
         highest = 2 * client.test_samples * (MAX_CLASSES if several else 1)
     return problem(key, value, bounds, highest)
@@ -78,6 +78,8 @@ def _out_of_bounds(key: str, metrics: Mapping[str, Any]) -> str:
     if part is None:
         return ""
     total, count, metric = metrics[key], metrics[f"{part.model}-{part.metric}{COUNT}"], known(part.metric)
+    if not metric.is_ratio and metric is not OWN and count not in (0, 1):
+        return f"{part.model}-{part.metric}{COUNT} = {count:g}: must be 0 or 1, as this metric is a mean over clients"
     # A mean of ones may round to more than one.
     if metric.lowest * count <= total <= metric.highest * count * (1 + 1e-9):
         return ""

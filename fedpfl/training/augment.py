@@ -23,7 +23,7 @@ Augmentation = Callable[[Tensor, np.random.Generator], Tensor]
 
 
 def find(name: str, normalize: str = HALF) -> Augmentation | None:
-    """Return what the setting ``augmentation`` names, for pixels scaled by ``normalize``; None if nothing is changed."""
+    """Return what the setting ``augmentation`` names, for pixels scaled by ``normalize``; None for no changes."""
     if name == NO_AUGMENTATION:
         return None
     if name == FLIP_CROP:

@@ -109,6 +109,7 @@ def reply(**claims):
     [
         ({"auroc_metric_sum": 1.5, "auroc_metric_count": 1}, "must be from 0 to 1 times its count"),
         ({"auroc_metric_sum": 0.5, "auroc_metric_count": 21}, "must be a number from 0 to 20"),
+        ({"auroc_metric_sum": 5.0, "auroc_metric_count": 10}, "must be 0 or 1, as this metric is a mean over clients"),
         ({"auroc_metric_sum": 0.5}, "must be a number from 0 to 20"),
         ({"auroc_metric_sum": float("nan"), "auroc_metric_count": 1}, "must be a number from"),
         ({"f1_macro_metric_sum": 0.5, "f1_macro_metric_count": 1}, "is no metric that this run asks for"),
@@ -125,6 +126,8 @@ def test_a_false_claim_is_left_out_with_its_other_half(claim, words):
 
 def test_an_honest_claim_is_believed():
     honest = reply(auroc_metric_sum=1.0, auroc_metric_count=1)
+    # Samples for validation may be more than those for testing.
+    honest.update({"validation-auroc-metric-sum": 1.0, "validation-auroc-metric-count": 1})
     assert problems(honest, ("personalised-correct",), Client(0, 10, 10), asked=["auroc"]) == {}
 
 

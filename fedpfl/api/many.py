@@ -72,10 +72,14 @@ class Comparison:
 
     @property
     def pairs(self) -> DataFrame:
-        """A row for each two methods, with the same clients: mean difference in points, Wilcoxon's p, Holm's p."""
-        if len(self._tables) < 2:
+        """A row for each two methods, with the same clients: mean difference in points, Wilcoxon's p, Holm's p.
+
+        With several data sets these stand in the first level of the index.
+        """
+        found = {table.title: frames.from_table(table) for table in self._tables[1:] if "p, Holm" in table.columns}
+        if not found:
             raise FedpflError("no two of these have the same clients, so no difference can be tested")
-        return frames.from_table(self._tables[1])
+        return next(iter(found.values())) if len(found) == 1 else frames.pandas("pairs").concat(found)
 
     @property
     def conclusion(self) -> str:
@@ -159,6 +163,7 @@ def compare(
     >>> found = fedpfl.compare(["local", "fedper"], tune={"learning_rate": [0.01, 0.03]}, seeds=5)  # doctest: +SKIP
     >>> found.conclusion  # doctest: +SKIP
     """
+    require_drawing("a comparison", "matplotlib", "jinja2")  # before anything is run
     if isinstance(methods, (str, type, Run)) or not methods:
         raise ConfigError("methods", methods, "must be a list of methods, or of runs")
     made = [run for run in methods if isinstance(run, Run)]

@@ -107,7 +107,7 @@ def _methods(measured: Measured, title: str) -> Table:
     heads = ["method", *(["data"] if several else []), *(["chosen"] if measured.trials else [])]
     first, *rest = [number.short_title for number in numbers]
     heads += [first, "95 % interval from", "to", *rest, "runs done"]
-    note = " ".join([*_remarks(measured), *(f"Failed: {failure}." for failure in failures)])
+    note = " ".join([*_remarks(measured), *(f"Failed: {failure.rstrip('.')}." for failure in failures)])
     return Table(title, heads, [cells for *_, cells in sorted(lines, key=lambda line: line[:2])], note=note)
 
 

@@ -58,7 +58,8 @@ def test_a_dict_of_arrays_names_the_clients(made):
 
 def test_a_loader_is_its_data_set_in_its_order(made):
     loader = torch.utils.data.DataLoader(Pairs(*arrays(1)), batch_size=3, shuffle=True)
-    data = made([loader, (Pairs(*arrays(2))), arrays(3)], 3)
+    tensors = tuple(map(torch.from_numpy, arrays(3)))
+    data = made([loader, Pairs(*arrays(2)), tensors], 3)
     for client in range(3):
         same(data, client, arrays(client + 1)[0])
     assert data.client_names == ()

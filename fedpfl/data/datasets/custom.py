@@ -87,8 +87,9 @@ def _is_frame(thing: object) -> bool:
 
 def _is_samples(thing: object) -> bool:
     """Return whether an object is a torch Dataset or DataLoader: it gives (x, y) one by one, or has one that does."""
-    own = hasattr(thing, "__getitem__") and hasattr(thing, "__len__") and not hasattr(thing, "keys")
-    return hasattr(thing, "dataset") or (own and not isinstance(thing, (list, tuple, str, bytes, np.ndarray)))
+    if isinstance(thing, (list, tuple, str, bytes)) or hasattr(thing, "keys") or hasattr(thing, "__array__"):
+        return False
+    return hasattr(thing, "dataset") or (hasattr(thing, "__getitem__") and hasattr(thing, "__len__"))
 
 
 def _of_frame(name: str, frame: Any, settings: DataSettings) -> Dataset:

@@ -175,6 +175,7 @@ QUICK_OF_METHOD = {
     "factorized-fl": {"learning_rate": 0.05},
     "factorized-fl-plus": {"learning_rate": 0.05},
     "fedbabu": {"fedbabu_tuning_epochs": 2},
+    "feddbe": {"feddbe_kappa": 1.0, "learning_rate": 0.05},  # round 1 is not averaged
     "feddecomp": {"feddecomp_lora_epochs": 1},
     "fedreg": {"fedreg_augmentation": "auto"},  # a third of the time of "simple"
     "fedrep": {"fedrep_p_epochs": 1},

@@ -103,6 +103,9 @@ class Engine:
         if not all(np.isfinite(array).all() for array in (shared, *personal.values(), *extra.arrays.values())):
             # Neither sent nor kept: the client's last good state is where its next round starts.
             raise TrainingDiverged(f"the training diverged in round {local.round}; a smaller learning-rate may help")
+        rule = method.aggregation.rule
+        if not rule.takes_shared:
+            shared = self.sharing.layout.unpack(message.arrays)
         seconds = time.perf_counter() - started
         movement = self._movement(first)
         state.save({**personal, **first}, local.round, int(message.config["personal-round"]))
@@ -111,9 +114,10 @@ class Engine:
             # What the client keeps is as it was trained.
             shared, besides = self.private(local, shared, extra.arrays, key)
             # No noise is added to numbers and texts: of the method's, only those leave that the rule needs.
-            needed = {name: extra.metrics[name] for name in method.aggregation.rule.reads if name in extra.metrics}
+            needed = {name: extra.metrics[name] for name in rule.reads if name in extra.metrics}
             extra = Payload(metrics=needed, arrays=besides)
         sent = {**extra.arrays, **self._for_evaluation(local.round)}
+        vector = self.sharing.layout.pack(shared, self.config.run.wire_dtype) if rule.takes_shared else {}
         reply = Payload(
             metrics={
                 **extra.metrics,
@@ -122,7 +126,7 @@ class Engine:
                 "train-loss": losses[-1] if losses else 0.0,
                 "train-seconds": seconds,
             },
-            arrays={**self.extras.pack(sent, SERVER), **self.sharing.layout.pack(shared, self.config.run.wire_dtype)},
+            arrays={**self.extras.pack(sent, SERVER), **vector},
             config={**extra.config, "layout": self.sharing.layout.to_text()},
         )
         if self.config.run.evaluate_trained:

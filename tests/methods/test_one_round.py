@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 from support import simulate
 from torch import nn
+from torch.nn import functional as F
 
 from fedpfl.data.federation import federated_data
 from fedpfl.models import BaseHeadModel, registry
@@ -32,7 +34,7 @@ def normalised(input_shape, num_classes):
 class Task:
     """A finished run, what it started from, and its data as float64."""
 
-    def __init__(self, run):
+    def __init__(self, run, first):
         config = Config.parse(run.config())
         data = federated_data(config.data, 3, config.run.seed)
         self.train, self.test = (
@@ -45,7 +47,7 @@ class Task:
         self.rounds = [line["clients"] for line in self.lines]
         common = run.path / "global.safetensors"  # none where each client gets a model of its own
         self.shared = load_file(common) if common.exists() else {}
-        assert [len(clients) for clients in self.rounds] == [2, 2, 2]
+        assert [len(clients) for clients in self.rounds] == [first, 2, 2]
 
     def mean(self, arrays, clients, names, weights=None):
         """Return the mean over ``clients`` of the arrays called ``names``, weighted by training samples."""
@@ -74,12 +76,13 @@ def play(tmp_path, monkeypatch):
     x = rng.normal(size=(40, 4)).astype(np.float32) + y[:, None]
     np.savez(tmp_path / "task.npz", x=x, y=y, client=client)
 
-    def run(method, model="two-layers", **settings):
-        return Task(simulate(
+    def run(method, model="two-layers", first=2, **settings):
+        finished = simulate(
             tmp_path, 3, method=method, model=model, dataset="npz", data=str(tmp_path / "task.npz"),
             partitioner="natural", min_samples=2, batch_size=100, momentum=0.0, learning_rate=RATE,
             local_epochs=EPOCHS, fraction_train=0.67, num_server_rounds=3, **settings,
-        ))  # fmt: skip
+        )  # fmt: skip
+        return Task(finished, first)
 
     return run
 
@@ -553,3 +556,54 @@ def test_fedbn(play):
         task.check_loss(at, "personalised", predict)
         assert "global" not in task.lines[at]
     task.check_shared(head)
+
+
+def autograd(loss, w, names):
+    """Return ``w`` after a step down the gradient of ``loss``, a function of tensors by name, in some of them."""
+    tensors = {k: torch.tensor(a, requires_grad=k in names) for k, a in w.items()}
+    loss(tensors).backward()
+    return {k: a - RATE * tensors[k].grad.numpy() if k in names else a for k, a in w.items()}
+
+
+def tensors(data):
+    x, y = data
+    return torch.tensor(x), torch.tensor(y)
+
+
+def base_of(w, x):
+    return x @ w[BASE[0]].T + w[BASE[1]]
+
+
+def head_of(w, z):
+    return z @ w[HEAD[0]].T + w[HEAD[1]]
+
+
+@pytest.mark.parametrize("momentum", [1.0, 0.3])
+def test_feddbe(play, momentum):
+    kappa = 7.0
+    task = play("feddbe", feddbe_kappa=kappa, feddbe_momentum=momentum, first=3)
+    w, own, consensus = task.start, np.zeros((3, 5)), 0
+    for at, clients in enumerate(task.rounds):
+        trained = {}
+        for i in clients:
+            x, y = tensors(task.train[i])
+            if at == 0:
+                local = descend(w, task.train[i], EPOCHS, w)
+                share = len(y) / sum(len(labels) for _, labels in task.train)
+                consensus = consensus + share * features(local, task.train[i][0]).mean(0)
+                continue
+            u, mean = {**w, "own": own[i]}, np.zeros(5)
+            for _ in range(EPOCHS):
+
+                def loss(u, mean=mean, x=x, y=y, consensus=consensus):
+                    z = base_of(u, x)
+                    apart = (1 - momentum) * torch.tensor(mean) + momentum * z.mean(0) - torch.tensor(consensus)
+                    return F.cross_entropy(head_of(u, z + u["own"]), y) + kappa * (0.5 * apart**2).mean()
+
+                mean = (1 - momentum) * mean + momentum * features(u, task.train[i][0]).mean(0)
+                u = autograd(loss, u, u)
+            own[i], trained[i] = u.pop("own"), u
+        w = task.mean(trained, clients, w) if trained else w
+        task.check_loss(at, "personalised", lambda i, x, w=w: (features(w, x) + own[i]) @ w[HEAD[0]].T + w[HEAD[1]])
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)

@@ -607,3 +607,49 @@ def test_feddbe(play, momentum):
         task.check_loss(at, "personalised", lambda i, x, w=w: (features(w, x) + own[i]) @ w[HEAD[0]].T + w[HEAD[1]])
         task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
+
+
+def test_fedcp(play):
+    task = play("fedcp", fedcp_alignment=2.0)
+    # The policy's first values are drawn by PyTorch after the model's.
+    model, _ = assemble(Config.parse({"method": "fedcp", "model": "two-layers", "seed": 3}), (4,), 3)
+    policy = {k: a.numpy().astype(np.float64) for k, a in model.state_dict().items() if k.startswith("policy.")}
+    shared, heads = {**{k: task.start[k] for k in BASE}, **policy}, [{k: task.start[k] for k in HEAD}] * 3
+    common = {f"global_{k}": task.start[k] for k in HEAD}
+
+    def divided(w, z, context):
+        gate = (z * (context / context.norm())) @ w["policy.layer.weight"].T + w["policy.layer.bias"]
+        gate = (gate - gate.mean(1, keepdim=True)) / (gate.var(1, keepdim=True, unbiased=False) + 1e-5).sqrt()
+        gate = (gate * w["policy.norm.weight"] + w["policy.norm.bias"]).clamp(min=0)
+        share = 1 / (1 + torch.exp(gate[:, 5:] - gate[:, :5]))
+        return head_of(w, share * z) + ((1 - share) * z) @ w["global_head.weight"].T + w["global_head.bias"]
+
+    def kernels(a, b):
+        squares = torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist") ** 2
+        return sum((-squares / 2 / width).exp().mean() for width in (10, 15, 20, 50))
+
+    for at, clients in enumerate(task.rounds):
+        trained = {}
+        for i in clients:
+            x, y = tensors(task.train[i])
+            w = {**shared, **heads[i], **common}
+            context, before = torch.tensor(w[HEAD[0]].sum(0)), torch.tensor(features(w, task.train[i][0]))
+
+            def loss(w, x=x, y=y, context=context, before=before):
+                z = base_of(w, x)
+                apart = kernels(z, z) + kernels(before, before) - 2 * kernels(z, before)
+                return F.cross_entropy(divided(w, z, context), y) + 2.0 * apart
+
+            for _ in range(EPOCHS):
+                w = autograd(loss, w, {*shared, *HEAD})
+            heads[i] = {k: w[k] for k in HEAD}
+            trained[i] = {**w, **{f"global_{k}": (w[f"global_{k}"] + w[k]) / 2 for k in HEAD}}
+        shared, common = task.mean(trained, clients, shared), task.mean(trained, clients, common)
+
+        def predict(i, x, shared=shared, common=common):
+            w = {k: torch.tensor(a) for k, a in {**shared, **common, **heads[i]}.items()}
+            return divided(w, base_of(w, torch.tensor(x)), w[HEAD[0]].sum(0)).numpy()
+
+        task.check_loss(at, "personalised", predict)
+        assert "global" not in task.lines[at]
+    task.check_shared({**shared, **common})

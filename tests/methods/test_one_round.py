@@ -653,3 +653,25 @@ def test_fedcp(play):
         task.check_loss(at, "personalised", predict)
         assert "global" not in task.lines[at]
     task.check_shared({**shared, **common})
+
+
+def test_fedas(play):
+    task = play("fedas", fedas_alignment_epochs=3, fedas_alignment_learning_rate=0.2)
+    base, last = {k: task.start[k] for k in BASE}, [None] * 3
+    for at, clients in enumerate(task.rounds):
+        weights = []
+        for i in clients:
+            x, y = task.train[i]
+            before = last[i] or {**task.start, **base}
+            means, own = class_means(before, x, y)
+            w = {**before, **base}
+            for _ in range(3):
+                # The mean over a class's samples and all features, summed over the classes.
+                dz = 2 * (features(w, x) - means[y]) / own[y][:, None] / 5
+                w = {**w, BASE[0]: w[BASE[0]] - 0.2 * dz.T @ x, BASE[1]: w[BASE[1]] - 0.2 * dz.sum(0)}
+            last[i] = descend(w, (x, y), EPOCHS, w)
+            weights.append(sum((g**2).sum() for g in gradient(last[i], x, y).values()))
+        base = task.mean(last, clients, BASE, weights)
+        task.check_loss(at, "personalised", lambda i, x, w={**task.start, **base}: logits(last[i] or w, x))
+        assert "global" not in task.lines[at]
+    task.check_shared(base)

@@ -8,7 +8,7 @@ back from the tensors until the phase ends.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import Callable, Iterator, NamedTuple, Sequence
+from typing import Callable, Iterator, NamedTuple, Sequence, cast
 
 import numpy as np
 import torch
@@ -106,6 +106,29 @@ def run_phase(
                     _set_mode(norms, True)
     trained_on = [size for of_epoch in epochs for size in of_epoch]
     return _sum(losses, trained_on) / sum(trained_on)
+
+
+def fit(module: nn.Module, phase: Phase, rng: np.random.Generator) -> float:
+    """Train a module of the server's in place through one phase on the phase's own data; return the mean loss.
+
+    For rules that train. Settings that the phase does not have are at their defaults, and all samples take part. One
+    thread computes, so that the bits are the same on any number of cores.
+
+    Parameters
+    ----------
+    module : nn.Module
+        On the CPU.
+    phase : Phase
+        With ``data``.
+    rng : Generator
+        Of the rule (``self.generator("what for")``): decides the order of the samples.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return run_phase(module, phase, cast(Samples, phase.data), TrainingSettings(last_batch="keep"), rng)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _epochs(sizes: list[int], phase: Phase, settings: TrainingSettings) -> list[list[int]]:

@@ -213,7 +213,8 @@ def test_every_method_runs_and_nothing_passes_by_the_noise(tmp_path, method):
         if kind != "train" or not reply.arrays:
             continue
         assert set(reply.arrays) - {"shared", "shared-kept"} == sent_besides(config), client
-        if "shared-kept" in reply.arrays:
+        assert ("shared" in reply.arrays) == config.method.aggregation.rule.takes_shared
+        if "shared-kept" in reply.arrays or "shared" not in reply.arrays:
             continue
         start = from_content(asked).arrays["shared"].astype(np.float64)
         noise = np.linalg.norm(reply.arrays["shared"] - start)

@@ -14,6 +14,7 @@ from support import simulate
 from torch import nn
 from torch.nn import functional as F
 
+from fedpfl.core.rng import generator
 from fedpfl.data.federation import federated_data
 from fedpfl.models import BaseHeadModel, registry
 from fedpfl.setup.assembly import assemble
@@ -558,11 +559,11 @@ def test_fedbn(play):
     task.check_shared(head)
 
 
-def autograd(loss, w, names):
+def autograd(loss, w, names, rate=RATE):
     """Return ``w`` after a step down the gradient of ``loss``, a function of tensors by name, in some of them."""
     tensors = {k: torch.tensor(a, requires_grad=k in names) for k, a in w.items()}
     loss(tensors).backward()
-    return {k: a - RATE * tensors[k].grad.numpy() if k in names else a for k, a in w.items()}
+    return {k: a - rate * tensors[k].grad.numpy() if k in names else a for k, a in w.items()}
 
 
 def tensors(data):
@@ -675,3 +676,68 @@ def test_fedas(play):
         task.check_loss(at, "personalised", lambda i, x, w={**task.start, **base}: logits(last[i] or w, x))
         assert "global" not in task.lines[at]
     task.check_shared(base)
+
+
+def test_fedgh(play):
+    server = {"fedgh_server_learning_rate": 0.3, "fedgh_server_epochs": 4, "fedgh_server_batch_size": 100}
+    task = play("fedgh", **server)
+    head, bases = {k: task.start[k] for k in HEAD}, [{k: task.start[k] for k in BASE}] * 3
+    for at, clients in enumerate(task.rounds):
+        pairs = []
+        for i in clients:
+            w = descend({**bases[i], **head}, task.train[i], EPOCHS, task.start)
+            bases[i] = {k: w[k] for k in BASE}
+            means, own = class_means(w, *task.train[i])
+            pairs += [(means[c], c) for c in np.flatnonzero(own)]
+        z, y = np.stack([mean for mean, _ in pairs]), np.array([c for _, c in pairs])
+        for _ in range(4):
+            d = (softmax(z @ head[HEAD[0]].T + head[HEAD[1]]) - np.eye(3)[y]) / len(y)
+            head = {HEAD[0]: head[HEAD[0]] - 0.3 * d.T @ z, HEAD[1]: head[HEAD[1]] - 0.3 * d.sum(0)}
+        task.check_loss(at, "personalised", lambda i, x, head=head: logits({**bases[i], **head}, x))
+        assert "global" not in task.lines[at]
+    task.check_shared(head)
+
+
+def test_fedtgp(play):
+    lam, tau = 0.5, 1.5
+    task = play("fedtgp", fedtgp_pull=lam, fedtgp_server_learning_rate=0.2, fedtgp_server_epochs=5, fedtgp_margin=tau)
+    # What PyTorch draws for the server's network, for embeddings and two layers of five features.
+    torch.manual_seed(int(generator(3, "rule network", 1).integers(2**63 - 1)))
+    first, second = nn.Linear(5, 5), nn.Linear(5, 5)
+    embedding = nn.Embedding(3, 5)
+    drawn = [embedding.weight, first.weight, first.bias, second.weight, second.bias]
+    server = {str(at): p.detach().double().numpy() for at, p in enumerate(drawn)}
+    models, prototypes, known = [task.start] * 3, np.zeros((3, 5)), np.zeros(3, bool)
+
+    def network(w):
+        return (w["0"] @ w["1"].T + w["2"]).clamp(min=0) @ w["3"].T + w["4"]
+
+    for at, clients in enumerate(task.rounds):
+        z, c = [], []
+        for i in clients:
+            (x, y), v = task.train[i], models[i]
+            for _ in range(EPOCHS):
+                dz = 2 * (features(v, x) - prototypes[y]) * known[y][:, None] / 5 / len(y)
+                g = gradient(v, x, y)
+                g[BASE[0]] += lam * dz.T @ x
+                g[BASE[1]] += lam * dz.sum(0)
+                v = {k: v[k] - RATE * g[k] for k in v}
+            models[i] = v
+            means, own = class_means(v, x, y)
+            z, c = [*z, *means[own > 0]], [*c, *np.flatnonzero(own)]
+        z, c = np.stack(z), np.array(c)
+        centres = np.stack([z[c == k].mean(0) for k in range(3)])
+        apart = np.linalg.norm(centres[:, None] - centres, axis=2) + np.diag([np.inf] * 3)
+        margin = min(apart.min(1).max(), tau)
+
+        def loss(w, z=z, c=c, margin=margin):
+            z, c = tensors((z, c))
+            logits = -(z[:, None] - network(w)).norm(dim=2) - margin * F.one_hot(c, 3)
+            return F.cross_entropy(logits, c)
+
+        for _ in range(5):
+            server = autograd(loss, server, server, rate=0.2)
+        prototypes = network({k: torch.tensor(a) for k, a in server.items()}).numpy()
+        known |= np.isin(range(3), c)
+        task.check_loss(at, "personalised", lambda i, x: logits(models[i], x))
+        np.testing.assert_allclose(task.lines[at]["details"]["margin"], margin, rtol=1e-5)

@@ -14,6 +14,7 @@ from support import simulate
 from torch import nn
 from torch.nn import functional as F
 
+from fedpfl.core.frozen import frozen
 from fedpfl.core.rng import generator
 from fedpfl.data.federation import federated_data
 from fedpfl.models import BaseHeadModel, registry
@@ -741,3 +742,69 @@ def test_fedtgp(play):
         known |= np.isin(range(3), c)
         task.check_loss(at, "personalised", lambda i, x: logits(models[i], x))
         np.testing.assert_allclose(task.lines[at]["details"]["margin"], margin, rtol=1e-5)
+
+
+A, B = "base.fc.lora_A.default.weight", "base.fc.lora_B.default.weight"
+LORA = {"trainable": "lora", "lora_rank": 3, "lora_alpha": 6.0}
+
+
+def adapted_start():
+    """Return what training starts from with adapters, the frozen weights too; B is 0."""
+    model, _ = assemble(Config.parse({"method": "fedavg", "model": "two-layers", "seed": 3, **flat(LORA)}), (4,), 3)
+    arrays = {**model.state_dict(), **dict(frozen(model))}
+    return {name: array.numpy().astype(np.float64) for name, array in arrays.items()}
+
+
+def flat(settings):
+    return {key.replace("_", "-"): value for key, value in settings.items()}
+
+
+def adapted(w):
+    """Return the weights of the plain model; α/r is 2."""
+    plain = {BASE[0]: w["base.fc.base_layer.weight"] + 2 * w[B] @ w[A], BASE[1]: w["base.fc.base_layer.bias"]}
+    return {**plain, **{k: w[k] for k in HEAD}}
+
+
+def descend_adapted(w, data):
+    """Return ``w`` after the local epochs on adapter and head."""
+    for _ in range(EPOCHS):
+        g = gradient(adapted(w), *data)
+        steps = {A: 2 * w[B].T @ g[BASE[0]], B: 2 * g[BASE[0]] @ w[A].T, **{k: g[k] for k in HEAD}}
+        w = {k: w[k] - RATE * steps[k] if k in steps else w[k] for k in w}
+    return w
+
+
+def test_fedsa_lora(play):
+    task = play("fedsa-lora", **LORA)
+    start = adapted_start()
+    shared, own = start[A], [{k: start[k] for k in (B, *HEAD)}] * 3
+    for at, clients in enumerate(task.rounds):
+        trained = {i: descend_adapted({**start, **own[i], A: shared}, task.train[i]) for i in clients}
+        for i in clients:
+            own[i] = {k: trained[i][k] for k in (B, *HEAD)}
+        shared = task.mean(trained, clients, [A])[A]
+        w = [adapted({**start, **own[i], A: shared}) for i in range(3)]
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(w[i], x))
+        assert "global" not in task.lines[at]
+    task.check_shared({A: shared})
+
+
+@pytest.mark.parametrize("ranks", ["", "3,1,2"])
+def test_flexlora(play, ranks):
+    task = play("flexlora", flexlora_ranks=ranks, **LORA)
+    own = [int(rank) for rank in ranks.split(",")] if ranks else [3, 3, 3]
+    w = adapted_start()
+
+    def cut(i, w):
+        return {**w, A: np.where(np.arange(3)[:, None] < own[i], w[A], 0), B: np.where(np.arange(3) < own[i], w[B], 0)}
+
+    for at, clients in enumerate(task.rounds):
+        trained = {i: descend_adapted(cut(i, w), task.train[i]) for i in clients}
+        products = {i: {"product": trained[i][B] @ trained[i][A]} for i in clients}
+        u, s, v = np.linalg.svd(task.mean(products, clients, ["product"])["product"], full_matrices=False)
+        w = {**w, **task.mean(trained, clients, HEAD), A: v[:3], B: (u * s)[:, :3]}
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(adapted(cut(i, w)), x))
+        assert ("global" in task.lines[at]) == (not ranks)
+    # The factors may have other signs.
+    np.testing.assert_allclose(task.shared[B] @ task.shared[A], w[B] @ w[A], atol=2e-6)
+    assert task.shared.keys() == {A, B, *HEAD}

@@ -33,6 +33,7 @@ KINDS = ["clip", "median", "trimmed-mean", "krum"]
 # What makes a mean for each client, or more than one.
 REFUSED = {
     "factorized-fl", "factorized-fl-plus", "fedamp", "fedcac", "fedfomo", "fedgh", "fedpac", "fedproto", "fedtgp",
+    "flexlora",
 }  # fmt: skip
 
 

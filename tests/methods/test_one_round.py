@@ -808,3 +808,41 @@ def test_flexlora(play, ranks):
     # The factors may have other signs.
     np.testing.assert_allclose(task.shared[B] @ task.shared[A], w[B] @ w[A], atol=2e-6)
     assert task.shared.keys() == {A, B, *HEAD}
+
+
+def gaussians(w, x, y, means):
+    z, counts = features(w, x), np.bincount(y, minlength=3)
+    own = np.stack([z[y == c].mean(0) if counts[c] > 2 else means[c] for c in range(3)])
+    return own, (z - own[y]).T @ (z - own[y]) / (len(y) - 1) + np.eye(5)
+
+
+def discriminant(means, covariance, y):
+    """Return the head of Gaussians and the class shares of some labels."""
+    shares = np.bincount(y, minlength=3) / len(y) + 1e-4
+    inverse = np.linalg.inv((1 - 1e-4) * covariance + 1e-4 * np.trace(covariance) / 5 * np.eye(5))
+    bias = np.log(shares / shares.sum()) - np.diag(means @ inverse @ means.T) / 2
+    return {HEAD[0]: means @ inverse, HEAD[1]: bias}
+
+
+def test_pfedfda(play):
+    task, beta = play("pfedfda", pfedfda_beta=0.3), 0.3
+    base, means, covariance = {k: task.start[k] for k in BASE}, task.start[HEAD[0]], np.eye(5)
+    for at, clients in enumerate(task.rounds):
+        trained = {}
+        for i in clients:
+            x, y = task.train[i]
+            w = descend({**base, **discriminant(means, covariance, y)}, (x, y), EPOCHS, BASE)
+            own = gaussians(w, x, y, means)
+            mixed = [beta * mine + (1 - beta) * all_ for mine, all_ in zip(own, (means, covariance), strict=True)]
+            trained[i] = {**w, "means": mixed[0], "covariance": mixed[1]}
+        mean = task.mean(trained, clients, ("means", "covariance", *BASE))
+        means, covariance, base = mean["means"], mean["covariance"], {k: mean[k] for k in BASE}
+
+        def predict(i, x, base=base, means=means, covariance=covariance):
+            own = gaussians(base, *task.train[i], means)
+            mixed = [beta * mine + (1 - beta) * all_ for mine, all_ in zip(own, (means, covariance), strict=True)]
+            return logits({**base, **discriminant(*mixed, task.train[i][1])}, x)
+
+        task.check_loss(at, "personalised", predict)
+        assert "global" not in task.lines[at]
+    task.check_shared(base)

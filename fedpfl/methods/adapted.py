@@ -9,20 +9,24 @@ from ..models.adapters import has_adapters
 from ..models.trainable import LORA
 from .base import Method
 
-# Of an adapter B·A: the names of both matrices within an array's name.
-A, B = "lora_A", "lora_B"
-
 
 class AdapterMethod(Method):
-    """Base of the methods for models with adapters (``trainable = "lora"``)."""
+    """Base of the methods for models with adapters (``trainable = "lora"``).
+
+    Examples
+    --------
+    Share the matrix A of each adapter, keep B and the head:
+
+    >>> import fedpfl
+    >>> class SharesA(fedpfl.AdapterMethod):
+    ...     name = "shares-a"
+    ...
+    ...     def is_shared(self, name, model):
+    ...         return fedpfl.matrix_of(name) == "A"
+    """
 
     def build(self, model: nn.Module) -> nn.Module:
         """Refuse a model without adapters."""
         if not has_adapters(model):
             raise ConfigError("method", self.name, f"needs trainable = {LORA}: this model has no adapters")
         return model
-
-
-def is_matrix(name: str, matrix: str) -> bool:
-    """Return whether an array is the matrix A or B of an adapter."""
-    return matrix in name.split(".")

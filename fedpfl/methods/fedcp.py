@@ -26,7 +26,6 @@ from ..models import cut
 from ..training.loop import predict
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, excluding
-from .gpfl import LayerNorm
 from .prototypes import class_by_width
 
 GLOBAL_HEAD = "global_head."
@@ -45,11 +44,13 @@ class Policy(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.layer, self.norm = nn.Linear(width, 2 * width), LayerNorm(2 * width)
+        self.layer, self.norm = nn.Linear(width, 2 * width), nn.LayerNorm(2 * width)
 
     def forward(self, features: Tensor, context: Tensor) -> Tensor:
         """Map features (n, d) in a context (d,) to the shares r of the client's own head, (n, d)."""
-        both = F.relu(self.norm(self.layer(features * F.normalize(context, dim=0))))
+        values = self.layer(features * F.normalize(context, dim=0))
+        # In the type of the weights: PyTorch 1.13 has no layer norm for bfloat16 beside float32.
+        both = F.relu(self.norm(values.to(self.norm.weight.dtype)))
         return both.unflatten(1, (2, -1)).softmax(1)[:, 0]
 
 

@@ -11,11 +11,12 @@ client is tested with its base and the received head.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Sequence
+from typing import Any, Sequence, cast
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from ..core.extras import SERVER, Extra
 from ..core.federation import Client, Federation
@@ -23,9 +24,9 @@ from ..core.payload import Payload
 from ..core.settings import setting
 from ..models import cut
 from ..training.loop import fit
-from ..training.phase import PLAIN_SGD, Phase, cross_entropy
+from ..training.phase import PLAIN_SGD, Phase
 from .base import Aggregation, everything
-from .prototypes import PairsRule, PrototypeMethod, class_by_width, classes
+from .prototypes import PairsRule, PrototypeMethod, class_by_width
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class TrainedHead(PairsRule):
         phase = Phase(
             train=everything, epochs=self.settings.server_epochs, batch_size=self.settings.server_batch_size,
             learning_rate=self.settings.server_learning_rate, data=self.pairs(), **PLAIN_SGD,
-            loss=lambda trained, batch: cross_entropy(trained.head, batch),
+            loss=lambda trained, batch: F.cross_entropy(cast(Any, trained).head(batch.x), batch.y),
         )  # fmt: skip
         self.note("server-loss", fit(model, phase, self.generator("pairs")))
         self.shared = self.layout.flatten({name: array.numpy() for name, array in model.state_dict().items()})
@@ -92,7 +93,7 @@ class FedGH(PrototypeMethod):
         """The means, and which of them there are."""
         return (
             Extra("prototypes", SERVER, "mean features of each class", class_by_width),
-            Extra("counts", SERVER, "training samples of each class", classes, checked=True),
+            Extra("counts", SERVER, "training samples of each class", lambda m: class_by_width(m)[:1], checked=True),
         )
 
     def is_shared(self, name: str, model: nn.Module) -> bool:

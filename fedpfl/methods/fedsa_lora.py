@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from .adapted import A, AdapterMethod, is_matrix
+from ..models.adapters import matrix_of
+from .adapted import AdapterMethod
 
 
 class FedSALoRA(AdapterMethod):
@@ -27,4 +28,4 @@ class FedSALoRA(AdapterMethod):
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share A."""
-        return is_matrix(name, A)
+        return matrix_of(name) == "A"

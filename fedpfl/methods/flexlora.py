@@ -21,10 +21,10 @@ from ..core.federation import Client, Federation
 from ..core.payload import Payload
 from ..core.settings import setting
 from ..core.sharing import Sharing
-from ..models.adapters import in_adapter
+from ..models.adapters import matrix_of
 from ..rules.mean import Mean
 from ..training.phase import Forward
-from .adapted import A, AdapterMethod, B, is_matrix
+from .adapted import AdapterMethod
 from .base import Aggregation
 
 
@@ -94,8 +94,8 @@ class MeanOfProducts(Mean):
     def _adapters(self, vector: np.ndarray) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         """Yield the name of each A, and views of A, shape (rank, inputs), and B, shape (outputs, rank)."""
         shapes, places = dict(self.layout.entries), self.layout.slices()
-        for name in (name for name in shapes if is_matrix(name, A)):
-            other = name.replace(A, B)
+        for name in (name for name in shapes if matrix_of(name) == "A"):
+            other = name.replace("lora_A", "lora_B")
             a, b = vector[places[name]], vector[places[other]]
             yield name, a.reshape(shapes[name][0], -1), b.reshape(shapes[other][0], -1)
 
@@ -126,14 +126,14 @@ class FlexLoRA(AdapterMethod):
 
     def build(self, model: nn.Module) -> nn.Module:
         """Refuse ranks that are larger than the adapters'."""
-        most = min(len(p) for name, p in super().build(model).named_parameters() if is_matrix(name, A))
+        most = min(len(p) for name, p in super().build(model).named_parameters() if matrix_of(name) == "A")
         if max(self.ranks, default=1) > most:
             raise ConfigError("flexlora-ranks", self.settings.ranks, f"must be at most lora-rank = {most} each")
         return model
 
     def sharing(self, model: nn.Module) -> Sharing:
         """Share everything; of adapters only what is not 0 travels."""
-        return Sharing(model, lambda name: self.travels(name, model), lambda name: 0.0 if in_adapter(name) else None)
+        return Sharing(model, lambda name: self.travels(name, model), lambda name: 0.0 if matrix_of(name) else None)
 
     @property
     def aggregation(self) -> Aggregation:

@@ -21,7 +21,15 @@ from .base import LocalRound, Method
 
 
 def class_by_width(model: nn.Module) -> tuple[int, ...]:
-    """Return the number of classes and that of features of a model."""
+    """Return the number of classes and that of features of a model, which an array of class means has as its shape.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> from torch import nn
+    >>> fedpfl.class_by_width(fedpfl.BaseHeadModel(nn.Flatten(), nn.Linear(64, 10)))
+    (10, 64)
+    """
     return tuple(cast(Any, cut(model).head).weight.shape)
 
 

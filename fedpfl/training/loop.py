@@ -122,6 +122,16 @@ def fit(module: nn.Module, phase: Phase, rng: np.random.Generator) -> float:
         With ``data``.
     rng : Generator
         Of the rule (``self.generator("what for")``): decides the order of the samples.
+
+    Examples
+    --------
+    >>> import fedpfl, numpy, torch
+    >>> data = fedpfl.Samples(torch.eye(3), torch.arange(3))
+    >>> phase = fedpfl.Phase(train=fedpfl.everything, epochs=200, data=data, learning_rate=0.5, **fedpfl.PLAIN_SGD)
+    >>> layer = torch.nn.Linear(3, 3)
+    >>> loss = fedpfl.fit(layer, phase, numpy.random.default_rng(0))
+    >>> layer(data.x).argmax(1)
+    tensor([0, 1, 2])
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -161,7 +171,15 @@ def evaluate(forward: Forward, samples: Samples, loss: str = CROSS_ENTROPY) -> S
 
 @torch.no_grad()
 def predict(forward: Forward, x: Tensor) -> Tensor:
-    """Return what ``forward`` maps all samples to, batch by batch; the caller sets the model to evaluation mode."""
+    """Return what ``forward`` maps all samples to, batch by batch; the caller sets the model to evaluation mode.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedpfl import predict
+    >>> predict(torch.nn.Linear(64, 10), torch.zeros(1000, 64)).shape
+    torch.Size([1000, 10])
+    """
     return torch.cat([forward(part) for part in torch.split(x, EVALUATION_BATCH)])
 
 

@@ -104,8 +104,8 @@ class FedAS(KeepsTrained):
         super().conclude(local)
         model, trace = twin(local.model).eval(), 0.0
         for x, y in zip(*(torch.split(part, self.training.batch_size) for part in local.samples)):
-            grads = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))
-            trace += sum(float(grad.double().square().sum()) for grad in grads)
+            grads = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()), allow_unused=True)
+            trace += sum(float(grad.double().square().sum()) for grad in grads if grad is not None)
         logarithm = math.log(max(trace, math.exp(LEAST)))
         return Payload(arrays={"fisher": np.array([min(logarithm, MOST)], np.float32)})
 

@@ -9,6 +9,7 @@ them. The authors' program predicts by the nearest prototype, and sends prototyp
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,7 +88,7 @@ class TrainedPrototypes(PairsRule):
         if len(means) < 2:
             return self.settings.margin
         apart = torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist")
-        nearest = (apart + torch.diag(torch.full((len(means),), torch.inf))).min(1).values
+        nearest = (apart + torch.diag(torch.full((len(means),), math.inf))).min(1).values
         return min(float(nearest.max()), self.settings.margin)
 
 

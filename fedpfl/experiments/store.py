@@ -50,7 +50,7 @@ ADDED_LATER = frozenset({
     "robust-false-share", "krum-clients", "max-weight-share", "fedreg-max-growth",
     "device-model-every",
     "label-smoothing", "local-steps", "learning-rate-schedule", "learning-rate-decay", "learning-rate-decay-every",
-    "learning-rate-warm-up", "clip-norm", "augmentation",
+    "learning-rate-warm-up", "clip-norm", "augmentation", "client-models",
 })  # fmt: skip
 
 

@@ -45,11 +45,14 @@ def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     _, stored = folder.checkpoint()
     personal_round = stored["personal_round"].tolist()
     vocabulary = task.get("vocabulary", 0)
-    blanks = {count: _blank(config, shape, count, vocabulary, stored) for count in set(classes)}
+    blanks: dict[tuple[int, str], _Blank] = {}
     for client in range(task["clients"]) if clients is None else clients:
         if not 0 <= client < len(classes):
             raise ConfigError("client", client, f"run {folder.path.name} has the clients 0 … {len(classes) - 1}")
-        model, sharing, initial, plain = blanks[classes[client]]
+        kind = classes[client], config.run.model_of(client)
+        if kind not in blanks:
+            blanks[kind] = _blank(config.of_client(client), shape, classes[client], vocabulary, stored)
+        model, sharing, initial, plain = blanks[kind]
         names = plain.state_dict().keys()
         if not (sharing.personal or sharing.layout.frozen or "for_clients" in stored) and set(sharing.shared) <= names:
             continue  # the one model of all is global.safetensors
@@ -77,7 +80,8 @@ def trained_model(folder: RunFolder, client: int | None = None) -> nn.Module:
     count = (
         task["num_classes"] if client is None else task.get("classes_of_clients", {client: task["num_classes"]})[client]
     )
-    plain = models.build(config.run.model, tuple(task["input_shape"]), count, task.get("vocabulary", 0))
+    model = config.run.model if client is None else config.run.model_of(client)
+    plain = models.build(model, tuple(task["input_shape"]), count, task.get("vocabulary", 0))
     plain.load_state_dict(_shared_model(folder, config, plain) if arrays is None else arrays)
     return models.as_given(plain).eval()
 

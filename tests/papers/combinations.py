@@ -37,7 +37,7 @@ YOUNGER = {
     "device-model-every": 0,
     "label-smoothing": 0.0, "local-steps": 0, "learning-rate-schedule": "constant", "learning-rate-decay": 0.99,
     "learning-rate-decay-every": 10, "learning-rate-warm-up": 0, "clip-norm": 0.0,
-    "augmentation": "none",
+    "augmentation": "none", "client-models": "",
 }  # fmt: skip
 
 # Numbers that a table goes through step by step: what trains with the least and the greatest of them trains with those

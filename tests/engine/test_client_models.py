@@ -32,7 +32,7 @@ def kinds(monkeypatch):
         return build
 
     for name, widths in KINDS.items():
-        monkeypatch.setitem(registry._MODELS, name, registry._Entry(builder(widths), None))
+        monkeypatch.setitem(registry.MODELS._entries, name, registry._Entry(builder(widths), None))
 
 
 @pytest.mark.parametrize("method", ["fedproto", "fedtgp", "fedgh", "lg-fedavg", "local"])

@@ -51,7 +51,7 @@ class Policy(nn.Module):
         values = self.layer(features * F.normalize(context, dim=0))
         # In the type of the weights: PyTorch 1.13 has no layer norm for bfloat16 beside float32.
         both = F.relu(self.norm(values.to(self.norm.weight.dtype)))
-        return both.view(len(both), 2, -1).softmax(1)[:, 0]
+        return both.view(-1, 2, features.shape[1]).softmax(1)[:, 0]
 
 
 class FedCP(Method):

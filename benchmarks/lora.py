@@ -24,8 +24,9 @@ from torch.nn import functional as F
 
 from fedpfl import models
 from fedpfl.data.datasets import load
-from fedpfl.data.federation import Samples, scale
+from fedpfl.data.federation import Samples
 from fedpfl.data.partitioners import DOMAINS
+from fedpfl.data.pixels import scale
 from fedpfl.data.settings import DataSettings
 from fedpfl.training.loop import run_phase
 from fedpfl.training.phase import Phase

@@ -1,4 +1,4 @@
-"""All that is used of Flower beside its documented interface: names that another version may change without a word.
+"""All that is used of Flower outside its documented interface: names that another version may change without a word.
 
 Nothing else in this package imports a private name of Flower's or Ray's, or knows one; ``tests/test_flower_private.py``
 sees to that and compares what stands here with the Flower that is installed.

@@ -14,6 +14,7 @@ single number. ``python docs/tools/run_records.py``, which ``make docs`` runs, w
     python docs/tools/run_records.py add RUN NAME --row FedAvg --column 'Dir(0.1)' --command 'fedpfl …' --commit HASH
     python docs/tools/run_records.py grid fedfac-figure-6 --scale paper --output-dir FOLDER --commit HASH
     python docs/tools/run_records.py attacks attacks.jsonl --commit HASH
+    python docs/tools/run_records.py figures factorized-fl numbers.json --command 'python …' --commit HASH
 """
 
 from __future__ import annotations
@@ -130,13 +131,12 @@ def attacks(path: Path, commit: str) -> dict[str, Record]:
 
 def _curves(measured: Measured, curve: str) -> dict[str, dict[str, list[list[float]]]]:
     """Return a curve of each seed's run, by row and column; rounds without a value are left out."""
-    _, value = metrics.find_curve(curve)
+    _, number = metrics.find_curve(curve)
     found: dict[str, dict[str, list[list[float]]]] = {}
     for row, column in measured.cells:
         runs = [folder for folder in measured.finished(column) if folder.row == row]
-        values = [[value(line, ()) for line in folder.metrics()] for folder in runs]
-        known = [[round(number, 4) for number in numbers if number is not None] for numbers in values]
-        found.setdefault(row, {})[column] = known
+        values = [folder.history().curve(number).values() for folder in runs]
+        found.setdefault(row, {})[column] = [[round(value, 4) for value in of_run] for of_run in values]
     return found
 
 
@@ -264,6 +264,14 @@ def curves(records: Path, words: Sequence[str]) -> str:
 
 
 @table
+def epochs(records: Path, words: Sequence[str]) -> str:
+    """Return a number of each epoch, a row for each kind of data: ``RECORD NUMBER``."""
+    found = json.loads((records / "figures" / f"{words[0]}.json").read_text(encoding="utf-8"))["values"]
+    rows = [[kind, *(f"{value:g}" for value in values[words[1]])] for kind, values in found.items()]
+    return markdown(["second client", *(str(at + 1) for at in range(len(rows[0]) - 1))], rows)
+
+
+@table
 def attacked(records: Path, words: Sequence[str]) -> str:
     """Return the honest clients' accuracy under attacks with each defence: ``METHOD``, or ``all`` for their mean."""
     paths = sorted((records / "attacks").glob("*.json" if words[0] == "all" else f"{words[0]}.json"))
@@ -288,6 +296,28 @@ def _spread(values: Sequence[float]) -> str:
     if not values:
         return "not run"
     return f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+
+
+# Columns of the table of claims, by how their verdicts begin.
+VERDICTS = {
+    "reproduced": "reproduced", "not at small scale": "not reproduced", "contradicted": "contradicted",
+    "not run": "not run",
+}  # fmt: skip
+
+
+@table
+def verdicts(records: Path, words: Sequence[str]) -> str:
+    """Return how many claims of each paper have which verdict, from the papers' pages: ``PAGE …``."""
+    rows = []
+    for name in words:
+        title, _, text = (DOCS / "results" / f"{name}.md").read_text(encoding="utf-8").partition("\n")
+        claims = re.findall(r"^\| .* \| (.*?) \| .* \|$", text.split("\n## ")[1], re.MULTILINE)[1:]
+        counts = [sum(verdict.startswith(start) for verdict in claims) for start in VERDICTS.values()]
+        if sum(counts) != len(claims):
+            raise ValueError(f"{name}: a verdict begins with none of {', '.join(VERDICTS.values())}")
+        link = f"[{title[2:].partition(':')[0]}](results/{name}.md)"
+        rows.append([link, str(len(claims)), *(str(count or "") for count in counts)])
+    return markdown(["paper", "claims", *VERDICTS], rows)
 
 
 @table
@@ -348,7 +378,17 @@ def main() -> None:
     attack = commands.add_parser("attacks", help="write the record of benchmarks/attacks.py")
     attack.add_argument("file", type=Path, help="its file of records")
     attack.add_argument("--commit", required=True)
+    figures = commands.add_parser("figures", help="write the record of a script's numbers")
+    figures.add_argument("name", help="name of the record")
+    figures.add_argument("file", type=Path, help="the script's JSON file: numbers by kind and name")
+    figures.add_argument("--command", required=True)
+    figures.add_argument("--commit", required=True)
     options = parser.parse_args()
+    if options.verb == "figures":
+        values = json.loads(options.file.read_text(encoding="utf-8"))
+        made = {"command": options.command, "commit": options.commit, "values": values, **machine()}
+        print(f"wrote {write(f'figures/{options.name}', made).relative_to(ROOT)}")
+        return
     if options.verb == "attacks":
         for method, found in attacks(options.file, options.commit).items():
             print(f"wrote {write(f'attacks/{method}', found).relative_to(ROOT)}")

@@ -17,6 +17,7 @@ from ..core.payload import Payload
 from ..core.rng import generator, torch_seed
 from ..core.settings import setting
 from ..data.federation import Samples
+from ..data.pixels import HALF
 from ..methods.base import LocalRound
 from ..results.new_clients import Simulation
 from ..results.run import RunFolder
@@ -147,6 +148,8 @@ def attack_run(run: RunFolder, options: AttackOptions) -> list[Attempt]:
     stored = Simulation.of(run)
     if stored.engine.data.vocabulary or len(stored.engine.data.input_shape) != 3:
         raise ConfigError("dataset", stored.engine.config.data.dataset, "holds no images, so there are none to recover")
+    if (normalize := stored.engine.config.data.normalize) != HALF:
+        raise ConfigError("normalize", normalize, f"must be {HALF} in a run to attack: images are guessed from −1 to 1")
     clients = [client.id for client in stored.rule.participants]
     rng = generator(options.attack_seed, "attacked clients")
     chosen = sorted(rng.choice(clients, min(options.clients, len(clients)), replace=False).tolist())
@@ -165,7 +168,7 @@ def _attack_image(stored: Simulation, client: int, place: int, options: AttackOp
         seed = options.attack_seed if options.personal == "drawn" else stored.engine.config.run.seed
         personal = {name: ~sent for name, sent in seen.sent.items()}
         overwrite(stored, fresh_arrays(stored, seed), personal)
-    seen = replace(seen, phases=_of_the_attacker(stored, local))
+    seen = replace(seen, phases=_attacker_phases(stored, local))
     label = seen.label
     if options.label == "inferred":
         if BIAS not in seen.names:
@@ -251,11 +254,11 @@ def observe(stored: Simulation, client: int, place: int, learning_rate: float) -
     if privacy.on:  # as the client does before it sends; with a key that is no client's
         own = stored.engine.extras.copies
         state, key = model.state_dict(), f"attack {client} {place}".encode()
-        besides = {name: state[of].cpu().numpy() for name, of in own.items()}
-        shared, besides = stored.engine.private(local, sharing.get_shared(), besides, key)
+        extras = {name: state[of].cpu().numpy() for name, of in own.items()}
+        shared, extras = stored.engine.private(local, sharing.get_shared(), extras, key)
         sharing.set_shared(shared)
         for name, of in own.items():
-            state[of].copy_(torch.from_numpy(besides[name]))
+            state[of].copy_(torch.from_numpy(extras[name]))
     moved = {name: (before[name] - parameter.detach()) / learning_rate for name, parameter in model.named_parameters()}
     names = [name for name in moved if sent[name].any() and any(phase.train(name) for phase in phases)]
     if not names:
@@ -266,7 +269,7 @@ def observe(stored: Simulation, client: int, place: int, learning_rate: float) -
     return Seen(image.x.contiguous(), image.y, names, gradients, sent, phases), local
 
 
-def _of_the_attacker(stored: Simulation, local: LocalRound) -> list[Phase]:
+def _attacker_phases(stored: Simulation, local: LocalRound) -> list[Phase]:
     """Return the phases as they are without the client's data: for one blank image of each class."""
     method, classes = stored.engine.config.method, local.num_classes
     y = torch.arange(classes, device=local.samples.y.device)

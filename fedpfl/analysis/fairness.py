@@ -24,7 +24,7 @@ def best_tenth(accuracies: Sequence[float]) -> float:
 
 COLUMNS: dict[str, Callable[[Sequence[float]], float]] = {
     "mean, %": statistics.fmean, "std over clients": std, "worst 10 %": worst_tenth, "best 10 %": best_tenth,
-    "worst client": min,
+    "worst client": min, "median client": statistics.median,
 }  # fmt: skip
 
 

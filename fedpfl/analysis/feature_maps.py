@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..core.errors import ConfigError
 from ..core.settings import setting
+from ..data.pixels import HALF, brightness
 from ..methods.fedfac.sharing import ChannelSharing
 from ..results.new_clients import Simulation
 from ..results.run import RunFolder
@@ -50,12 +51,13 @@ def feature_maps(runs: Sequence[RunFolder], options: FeatureMapOptions) -> Resul
         stored = Simulation.of(group.runs[0])
         stored.load(options.client)
         images = stored.engine.test_samples(options.client).x[: options.images]
+        normalize = stored.engine.config.data.normalize
         maps = _activations(stored, layer, len(shared), images, group.label)
         row: list[Cell] = [group.label]
         for kind, chosen in (("shared", shared), ("personal", ~shared)):
             of_kind = maps[:, np.flatnonzero(chosen)]
             row.append(contrast(of_kind))
-            shown = {f"image {i}": [picture(image), *(scaled(m) for m in of_kind[i, : options.filters])]
+            shown = {f"image {i}": [picture(image, normalize), *(scaled(m) for m in of_kind[i, : options.filters])]
                      for i, image in enumerate(images)}  # fmt: skip
             numbers = ["image", *(f"filter {n}" for n in np.flatnonzero(chosen)[: options.filters])]
             title = f"{group.label}: {kind} filters of {layer}, client {options.client}"
@@ -112,9 +114,9 @@ def contrast(maps: np.ndarray) -> float | None:
     return float((maps.std(axis=(2, 3)) / np.where(magnitude > 0, magnitude, 1)).mean())
 
 
-def picture(image: Tensor) -> np.ndarray:
-    """Return an image, (channels, height, width) from −1 to 1, as a figure has it."""
-    values = ((image + 1) / 2).clamp(0, 1).permute(1, 2, 0).cpu().numpy()
+def picture(image: Tensor, normalize: str = HALF) -> np.ndarray:
+    """Return an image, (channels, height, width) as models take it, as a figure has it."""
+    values = brightness(image, normalize).clamp(0, 1).permute(1, 2, 0).cpu().numpy()
     return values if values.shape[2] == 3 else values.mean(axis=2)
 
 

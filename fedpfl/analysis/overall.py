@@ -42,7 +42,7 @@ def overall(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     for group in grouped(runs, "clients"):
         g = group.percent(lambda history: history.best(GLOBAL))
         p = group.percent(lambda history: history.best(PERSONAL))
-        metric, other = (group.spread(partial(_of, metric=metric)) for metric in (ratio, product))
+        metric, other = (group.spread(partial(_metric_of_best, metric=metric)) for metric in (ratio, product))
         if g is None or p is None or metric is None:
             continue
         rows.append([group.label, group.clients, g, p, metric, other])
@@ -57,7 +57,7 @@ def overall(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     return Result([table], [Lines("Overall metric", "clients", "log10(g/p)", ordered)])
 
 
-def _of(history: History, metric: Callable[[float, float], float]) -> float | None:
+def _metric_of_best(history: History, metric: Callable[[float, float], float]) -> float | None:
     g, p = history.best(GLOBAL), history.best(PERSONAL)
     return metric(g, p) if g and p else None
 

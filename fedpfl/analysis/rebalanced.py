@@ -31,13 +31,13 @@ def rebalanced(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     require(with_sets, "rebalanced data", 'method = "fedreg" makes them')
     out = Result()
     for run, values in with_sets:
-        tables, figures = _one(run, values)
+        tables, figures = _row(run, values)
         out.tables.append(tables)
         out.figures.extend(figures)
     return out
 
 
-def _one(run: RunFolder, values: dict[str, Any]) -> tuple[Table, list[Figure]]:
+def _row(run: RunFolder, values: dict[str, Any]) -> tuple[Table, list[Figure]]:
     config, clients = Config.parse(values), int(run.described()["clients"])
     counts = partition_counts(federated_data(config.data, clients, config.run.seed))
     absent = set(new_clients(config.run.seed, config.run.new_clients, clients))

@@ -1,4 +1,4 @@
-"""Which clients are alike, and who is matched with whom."""
+"""Which clients are alike, and which ones are matched."""
 
 from __future__ import annotations
 

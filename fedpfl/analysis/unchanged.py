@@ -25,7 +25,7 @@ def unchanged_channels(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         if not rounds:
             continue
         series[group.label] = rounds, values
-        at_rest = group.spread(_at_rest)
+        at_rest = group.spread(_unchanged)
         unchanged = group.spread(lambda history: history.last(UNCHANGED))
         shared = group.spread(lambda history: history.last("details.shared-channels"))
         rows.append([group.label, unchanged, shared, at_rest])
@@ -40,7 +40,7 @@ def unchanged_channels(runs: Sequence[RunFolder], options: NoOptions) -> Result:
                   [Lines("Unchanged channels", "round", "share of the channels", series)])  # fmt: skip
 
 
-def _at_rest(history: History) -> float | None:
+def _unchanged(history: History) -> float | None:
     """Return the first round from which on the share is at least ``AT_REST``; None if it is not at the end."""
     found = None
     for number, value in history.curve(UNCHANGED).items():

@@ -43,7 +43,7 @@ def clients(lines: Sequence[dict[str, Any]]) -> DataFrame:
     )
 
 
-def of_table(table: Table) -> DataFrame:
+def from_table(table: Table) -> DataFrame:
     """Return a table; a spread has a column for its mean, its standard deviation and its number of runs each."""
     return pandas("this table").read_csv(io.StringIO(table.csv()))
 

@@ -53,7 +53,7 @@ class Comparison:
     @property
     def table(self) -> DataFrame:
         """A row for each kind of run: rounds, accuracies in percent, traffic, seconds; means and std over seeds."""
-        return frames.of_table(self._table)
+        return frames.from_table(self._table)
 
     def plot(self) -> Plot:
         """Draw the personalised accuracies over the rounds."""
@@ -123,12 +123,12 @@ class Sweep:
     @property
     def table(self) -> DataFrame:
         """A row for each point, the best first."""
-        return frames.of_table(self._tables[-1])
+        return frames.from_table(self._tables[-1])
 
     @property
     def each(self) -> DataFrame:
         """A row for each run, the best first."""
-        return frames.of_table(self._tables[0])
+        return frames.from_table(self._tables[0])
 
     def compare(self) -> Comparison:
         """Put the runs that have finished side by side."""

@@ -142,6 +142,7 @@ def run(
     workers: int | None = None,
     clients_per_gpu: int = 4,
     resume: str | PathLike[str] | Run | None = None,
+    continue_from: str | PathLike[str] | Run | None = None,
     callbacks: Sequence[Listener] = (),
     quiet: bool = False,
     **settings: Any,
@@ -168,6 +169,8 @@ def run(
         Clients that share a GPU at the same time (``device="cuda"``).
     resume : str, path or Run, optional
         Resume this run, with its settings.
+    continue_from : str, path or Run, optional
+        Begin a new run, with this one's settings, from its shared and personal arrays; clients' data may have changed.
     callbacks : sequence of Listener
         Follow the run on the server, in this order, after fedpfl's own.
     quiet : bool
@@ -195,18 +198,15 @@ def run(
     objects = _objects(method, model, dataset, data)
     with ExitStack() as stack:
         values = {key.replace("_", "-"): _plain(value) for key, value in settings.items() if value is not None}
-        before = _stored_texts(resume, values)
+        before = _stored_texts(resume or continue_from, values)
+        if continue_from is not None:
+            before.pop("dataset", None)  # its data may be others
         for kind, thing in objects.items():
             values[kind] = stack.enter_context(custom.as_setting(kind, thing, before.get(kind, "")))
         texts = {"method": method, "model": model, "dataset": dataset, "data": data}
         values.update({key: _plain(text) for key, text in texts.items() if isinstance(text, (str, PathLike))})
-        if isinstance(resume, Run):
-            again: str | None = str(resume.path)
-            resumed = resume.objects()
-            stack.enter_context(resumed)
-        else:
-            again = None if resume is None else str(resume)
-        plan = prepare(None, {}, values, num_clients, again)
+        again, earlier = (_place(stack, run) for run in (resume, continue_from))
+        plan = prepare(None, {}, values, num_clients, again, continued=earlier)
         shown = display(plan.config.run.num_server_rounds, quiet)
         try:
             with redirect_stderr(StringIO()) if quiet else ExitStack():
@@ -284,6 +284,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, PathLike):
         return str(value)
     return value.item() if hasattr(value, "item") and not isinstance(value, (bool, int, float, str)) else value
+
+
+def _place(stack: ExitStack, run: str | PathLike[str] | Run | None) -> str | None:
+    """Return where a run is, and have its Python objects at hand."""
+    if not isinstance(run, Run):
+        return None if run is None else str(run)
+    objects = run.objects()
+    stack.enter_context(objects)
+    return str(run.path)
 
 
 def _stored_texts(resume: str | PathLike[str] | Run | None, values: Mapping[str, Any]) -> dict[str, str]:

@@ -19,7 +19,7 @@ typer.core.HAS_RICH = False
 # Groups of commands in the help; commands without a group come last.
 GROUPS = {
     "Run": ("run", "compare", "sweep", "experiment"),
-    "Results": ("show", "report", "analyse", "export", "new-clients"),
+    "Results": ("show", "report", "analyse", "export", "personalise"),
     "Data, methods and settings": ("methods", "models", "datasets", "partition", "config", "new"),
     "Devices": ("up", "watch", "doctor", "keys", "register", "broker"),
 }
@@ -81,7 +81,7 @@ class OneLineErrors(typer.core.TyperGroup):
             code = 130
         except FedpflError as error:
             code = _complain(str(error), 2 if isinstance(error, ConfigError) else 1)
-        except OSError as error:  # the disk is full, or a file belongs to somebody else
+        except OSError as error:  # the disk is full, or a file belongs to another user
             code = _complain(in_words(error), 1)
         sys.exit(code if isinstance(code, int) else 0)
 

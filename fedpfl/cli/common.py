@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import ConfigError, did_you_mean
+from ..experiments.shipped import read_toml, settings_file
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,7 +63,7 @@ def app_settings(app: Path) -> dict[str, Any] | None:
     path = app / "pyproject.toml"
     if not path.is_file():
         return None
-    tool = read_toml(path).get("tool", {})
+    tool = read_toml(path, "run-config").get("tool", {})
     flower = tool.get("flwr", {}).get("app")
     return None if flower is None else dict(flower.get("config", {}))
 
@@ -120,8 +121,6 @@ def _either(names: Collection[str]) -> str:
 def _given(text: str) -> tuple[bool, dict[str, Any]]:
     """Return whether a text of ``--run-config`` names a file, and its settings."""
     if names_file(text):
-        from ..experiments.shipped import settings_file
-
         return True, read_settings(settings_file(Path(text).expanduser()))
     rest = _PAIR.sub("", text).strip()
     if rest:
@@ -196,16 +195,6 @@ def read_settings(path: Path, option: str = "run-config") -> dict[str, Any]:
     from .yaml_settings import read_yaml  # takes longer to import than most commands last
 
     return read_yaml(path, option)
-
-
-def read_toml(path: Path, option: str = "run-config") -> dict[str, Any]:
-    """Read a TOML file that an option names."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(option, str(path), f"cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(option, str(path), f"is not valid TOML ({error})") from error
 
 
 def stdout() -> Console:

@@ -30,7 +30,7 @@ FLOWER = (1, 41)
 LOCAL_SUPERLINK_PORT = 39091
 MIN_FREE_BYTES = 1_000_000_000
 CLOCK_SECONDS = 5.0
-# Less than a twentieth of the time saved is within what such a short measurement is wrong by.
+# Savings below a twentieth are within the error of such a short measurement.
 PAYS = 0.95
 
 
@@ -212,7 +212,7 @@ def _precision(training: TrainingSettings) -> Finding:
         require_device(replace(training, precision="bf16"))
     except ConfigError as error:
         return Finding(check, OK if error.key == "precision" else WARNING, str(error))
-    threads = training.threads or 1  # of a client beside others, one on every core
+    threads = training.threads or 1  # of a client among others, one on every core
     speed = compare_precisions(replace(training, threads=threads))
     where = "on the GPU" if training.device == "cuda" else f"with {threads} thread{'s' if threads > 1 else ''}"
     words = f"a training step of a small CNN {where} takes {speed.bf16 * 1000:.3g} ms with bf16 and "

@@ -130,7 +130,7 @@ def _watch(
 def _version(path: Path) -> tuple[int, int] | None:
     """Return what differs between a file and the one that replaces it; None if there is none.
 
-    No clock is asked: the one of the folder's file server may be another.
+    No clock is read: the folder's file server may have another one.
     """
     try:
         found = path.stat()
@@ -144,7 +144,7 @@ def _keep(log: str, plan: Plan) -> Path | None:
     path = folder / "flower.log" if folder.is_dir() else folder.with_name(folder.name + ".flower.log")
     try:
         path.write_text(log, encoding="utf-8")
-    except OSError as error:  # why the run failed is still to be said, and may well be the same: a full disk
+    except OSError as error:  # why the run failed is reported below, and may be the same: a full disk
         typer.echo(f"note: {path}: {error.strerror}", err=True)
         return None
     return path

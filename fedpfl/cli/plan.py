@@ -18,6 +18,7 @@ def prepare(
     resume: str | None,
     default_clients: int = DEFAULT_CLIENTS,
     own_data: bool = False,
+    continued: str | None = None,
 ) -> Plan:
     """Check everything that can be checked before a run."""
     folder = app or Path()
@@ -26,6 +27,6 @@ def prepare(
         raise ConfigError("app", str(app), "is not the folder of a Flower app (pyproject.toml with [tool.flwr.app])")
     given = overrides(texts)
     here = None if defaults is None else folder
-    made = plan.prepare(here, defaults or {}, given, num_supernodes, resume, default_clients, own_data)
+    made = plan.prepare(here, defaults or {}, given, num_supernodes, resume, default_clients, own_data, continued)
     require_used(texts, [made.config.method.name])
     return made

@@ -33,6 +33,14 @@ AppDir = Annotated[
     Path | None, typer.Argument(metavar="[APP_DIR]", help="Folder of the app; the working directory by default.")
 ]
 Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Resume this run (name or folder) with its settings.")]
+Continue = Annotated[
+    str | None,
+    typer.Option(
+        "--continue",
+        metavar="RUN",
+        help="Begin a new run from this one's shared and personal arrays, with its settings; data may have changed.",
+    ),
+]
 Outcome = Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
@@ -56,6 +64,7 @@ def run_command(
         ),
     ] = None,
     resume: Resume = None,
+    continue_from: Continue = None,
     as_json: Outcome = False,
     quiet: Quiet = False,
     clients_per_gpu: Annotated[
@@ -67,7 +76,7 @@ def run_command(
     def make() -> Plan:
         from .plan import prepare
 
-        return prepare(app_dir, run_config, num_clients, resume)
+        return prepare(app_dir, run_config, num_clients, resume, continued=continue_from)
 
     def run(plan: Plan) -> None:
         from ..launch import simulation
@@ -116,6 +125,10 @@ def execute(
         raise typer.Exit(130) from None
     if as_json:
         _report(plan, COMPLETED, None)
+    elif plan.config.run.after_the_end:
+        from .runs import personalised, tell_personalised
+
+        tell_personalised(personalised(plan.folder))
     else:
         from ..results.summary import outcome
         from .runs import outcome_table
@@ -125,7 +138,7 @@ def execute(
 
 
 def _fetch_data(plan: Plan, quiet: bool) -> None:
-    # Here the progress is seen, and no client, for which the server waits only so long, has to do it.
+    # Here the progress is shown, and no client has to download within the server's time limit.
     from ..data import fetch
 
     with contextlib.redirect_stderr(io.StringIO()) if quiet else contextlib.nullcontext():

@@ -1,15 +1,28 @@
-"""``fedpfl show``, ``fedpfl export`` and ``fedpfl new-clients``: what the folders of runs hold."""
+"""``fedpfl show``, ``export`` and ``personalise``: what the folders of runs hold."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.errors import ConfigError, StateError
+from ..core.errors import StateError
 from .app import app
-from .common import AsJson, RunName, complete_runs, output_dir, percent, print_json, run_folder, stdout
+from .common import (
+    AsJson,
+    RunConfig,
+    RunName,
+    complete_runs,
+    output_dir,
+    overrides,
+    percent,
+    print_json,
+    require_one_of,
+    run_folder,
+    stdout,
+)
 from .many import store
 
 if TYPE_CHECKING:
@@ -97,25 +110,94 @@ def export(
     typer.echo(f"{len(written)} models in {folder.path / 'personal'}")
 
 
-@app.command("new-clients")
-def new_clients(
+Mode = Annotated[
+    str,
+    typer.Option(
+        help="What new clients do: local-train, their personal part; fine-tune, everything; or ensemble, a test of the "
+        "mean of all clients' models, on their state on this machine."
+    ),
+]
+Workers = Annotated[int | None, typer.Option(min=0, help="As in `fedpfl run`.")]
+
+
+@app.command("personalise")
+def personalise(
     run: RunName,
-    mode: Annotated[str, typer.Option(help="local-train, ensemble or fine-tune.")] = "local-train",
+    mode: Mode = "local-train",
+    run_config: RunConfig = None,
+    workers: Workers = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Only write the settings with which `flwr run` asks devices to do it."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate the clients that a simulation held out (setting new-clients), on its final state on this machine."""
-    from ..results.new_clients import MODES, try_new_clients
+    """Give clients that were not in a run, or missed its end, models of their own, here on this machine.
 
-    if mode not in MODES:
-        raise ConfigError("mode", mode, "must be one of " + ", ".join(MODES))
-    result = try_new_clients(run_folder(run), mode)
+    A simulation holds clients out with the setting new-clients. The run's own arrays stay as they are.
+    """
+    from ..results.new_clients import ENSEMBLE, MODES, try_new_clients
+
+    require_one_of("mode", mode, MODES)
+    folder = run_folder(run)
+    if write is not None:
+        _write_settings(folder, mode, overrides(run_config), write)
+        return
+    if mode == ENSEMBLE:
+        tell_personalised(try_new_clients(folder, mode), as_json)
+        return
+    from ..launch import simulation
+    from ..launch.progress import display
+    from ..launch.superlink import ending_signals
+    from .plan import prepare
+
+    plan = prepare(None, [*(run_config or ()), f'personalise="{mode}"'], None, str(folder.path))
+    with ending_signals():
+        simulation.run(plan, display(plan.config.run.num_server_rounds, quiet=True), workers)
+    tell_personalised(personalised(folder), as_json)
+
+
+@app.command("new-clients", hidden=True)
+def new_clients(run: RunName, mode: Mode = "local-train", as_json: AsJson = False) -> None:
+    """Do what `fedpfl personalise` does; this name goes with the next version."""
+    typer.echo("note: `fedpfl new-clients` is called `fedpfl personalise` now", err=True)
+    personalise(run, mode, as_json=as_json)
+
+
+def _write_settings(folder: RunFolder, mode: str, given: Mapping[str, Any], file: Path) -> None:
+    """Write a run's settings as they were given, because `~` is another folder on a device."""
+    from ..results.run import to_toml
+    from ..setup.config import Config
+
+    name = {"run-name": folder.path.name, "output-dir": str(folder.path.parent)}
+    values = {**folder.config(), **given, **name, "resume": True, "personalise": mode}
+    file.write_text(to_toml(Config.parse(values).flat()), encoding="utf-8")
+    typer.echo(f"flwr run . FEDERATION --run-config {file}")
+
+
+def personalised(folder: RunFolder) -> dict[str, Any]:
+    """Return what ``fedpfl personalise --json`` prints of its last time."""
+    line = folder.personalised()
+    new = line.get("new", {})
+    found: dict[str, Any] = {"mode": line["mode"], **{key: new.get(key) for key in ("accuracy", "weighted")}}
+    missed = line.get("missed", {}).get("each", {})
+    return {**found, "each": new.get("each", {}), "missed": missed, "failed": line["failed"]}
+
+
+def tell_personalised(result: Mapping[str, Any], as_json: bool = False) -> None:
+    """Print :func:`personalised`."""
     if as_json:
         print_json(result)
         return
     for client, accuracy in result["each"].items():
         typer.echo(f"client {client}: {percent(accuracy)}")
-    typer.echo(f"{mode}, {len(result['each'])} new clients: mean {percent(result['accuracy'])}, "
-               f"of all their test samples {percent(result['weighted'])}")  # fmt: skip
+    for client, accuracy in result.get("missed", {}).items():
+        typer.echo(f"client {client}, which missed the end: {percent(accuracy)}")
+    for client, reason in result.get("failed", {}).items():
+        typer.echo(f"client {client} failed: {reason}", err=True)
+    if result["each"]:
+        typer.echo(f"{result['mode']}, {len(result['each'])} new clients: mean {percent(result['accuracy'])}, "
+                   f"of all their test samples {percent(result['weighted'])}")  # fmt: skip
 
 
 def _list_runs(root: Path) -> None:

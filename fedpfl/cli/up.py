@@ -12,7 +12,7 @@ import typer
 from ..core.errors import ConfigError
 from .app import app
 from .common import RunConfig
-from .run import AppDir, Outcome, Quiet, Resume, execute
+from .run import AppDir, Continue, Outcome, Quiet, Resume, execute
 
 if TYPE_CHECKING:
     from ..launch.plan import Plan
@@ -39,6 +39,7 @@ def up_command(
         int | None, typer.Option(min=1, help="Devices that the SuperNodes are spread over; by default three on each.")
     ] = None,
     resume: Resume = None,
+    continue_from: Continue = None,
     as_json: Outcome = False,
     quiet: Quiet = False,
     keep_log: Annotated[bool, typer.Option("--keep-log", help="Keep Flower's log also when all went well.")] = False,
@@ -90,7 +91,7 @@ def up_command(
 
         own_data = bench is not None and len(bench.data) == bench.clients
         clients = bench.clients if bench else num_supernodes
-        plan = prepare(app_dir, run_config, clients, resume, DEFAULT_NODES, own_data)
+        plan = prepare(app_dir, run_config, clients, resume, DEFAULT_NODES, own_data, continue_from)
         if bench and (devices is not None or num_supernodes not in (None, bench.clients)):
             raise ConfigError("inventory", str(inventory), "says itself how many devices and clients there are")
         if bench and plan.config.data.num_clients != bench.clients:

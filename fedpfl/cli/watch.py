@@ -55,7 +55,7 @@ def watch_command(
 def _keep(arrived: queue.Queue[Message], message: Message) -> None:
     from ..mqtt.watch import MAX_PAYLOAD
 
-    # Whoever publishes so much is not worth waiting for, and no event of ours is so long.
+    # No event of ours is this long, and a sender of so many is not waited for.
     if not arrived.full() and len(message.payload) <= MAX_PAYLOAD:
         arrived.put_nowait(message)
 

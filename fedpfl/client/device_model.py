@@ -25,7 +25,7 @@ from ..core.errors import DamagedFile, DataError, NoPlainModel, StateError
 from ..core.files import private_folder, write_atomically
 from ..core.stored import Stored, from_json_line, json_line, packed_arrays, read_arrays
 from ..data.datasets.npz import MAX_CLASSES, MAX_TOKENS
-from ..data.federation import scale
+from ..data.pixels import HALF, NORMALIZATIONS, fits_channels, scale
 from ..training.loop import predict
 from ..training.losses import CROSS_ENTROPY, KINDS, MULTI_LABEL
 from ..training.phase import Forward
@@ -97,7 +97,8 @@ class LoadedModel(NamedTuple):
                 raise DataError(f"tokens must be 0 … {self.about['vocabulary'] - 1}")
             return torch.from_numpy(x.astype(np.int64))
         if scaling == PIXELS:
-            return scale(torch.from_numpy(np.array(x, order="C")).permute(0, 3, 1, 2))
+            pixels = torch.from_numpy(np.array(x, order="C")).permute(0, 3, 1, 2)
+            return scale(pixels, self.about.get("normalize", HALF))
         return torch.from_numpy(x.astype(np.float32))
 
 
@@ -149,7 +150,7 @@ def plain_module(about: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> nn.M
     with torch.random.fork_rng(devices=[]):  # builders draw initial weights
         plain = models.build(about["model"], tuple(about["input-shape"]), about["num-classes"], about["vocabulary"])
     plain.load_state_dict(arrays)
-    return models.as_given(plain).eval()
+    return models.original_module(plain).eval()
 
 
 def newest(path: Path) -> Path:
@@ -289,6 +290,10 @@ def _read_about(file: Path) -> Stored:
     shape, scaling = about["input-shape"], about["scaling"]
     if (scaling == PIXELS and len(shape) != 3) or (scaling == TOKENS) != (about["vocabulary"] > 0):
         raise DamagedFile(file, f"scaling is {scaling!r}")
+    # Files of versions that knew one normalisation do not name it.
+    normalize = about.get("normalize", HALF)
+    if not isinstance(normalize, str) or normalize not in NORMALIZATIONS or not fits_channels(normalize, shape[0]):
+        raise DamagedFile(file, f"normalize is {str(normalize)[:60]!r}")
     if len(about["class-names"]) != about["num-classes"]:
         raise DamagedFile(file, f"class-names has {len(about['class-names'])} names")
     return about

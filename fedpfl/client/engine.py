@@ -10,7 +10,7 @@ import os
 import time
 from collections import OrderedDict
 from logging import getLogger
-from typing import Any, Callable, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Mapping, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -37,12 +37,17 @@ from ..version import __version__
 from . import policy
 from .device_model import AS_IT_IS, MAX_TEXT, PIXELS, TOKENS, plain_module, traced, write_model
 from .number import clients_of, own_data_path, stored_number, unnumbered
+from .personalise import LOCAL_TRAIN, of_personal_part
 from .state import ClientState
 
 logger = getLogger("fedpfl.client")
 
 # In front of the names of arrays that ``diagnostics`` keeps as they were before the client's first round.
 FIRST = "first/"
+# In front of the place of a phase and the names of its parameters, of whose momentum ``keep-momentum`` keeps arrays.
+MOMENTUM = "momentum/"
+# Momentum of each phase, by parameter.
+Momentum = Dict[int, Dict[str, Tensor]]
 
 
 class Engine:
@@ -55,7 +60,8 @@ class Engine:
     def __init__(
         self, config: Config, data: FederatedData, num_clients: int, own: bool = False, client: int = 0
     ) -> None:
-        torch.set_num_threads(config.training.threads or _available_threads())
+        self.threads = config.training.threads or _available_threads()
+        torch.set_num_threads(self.threads)
         require_device(config.training)
         _require_fitting(config, data)
         self.data = data
@@ -87,6 +93,10 @@ class Engine:
         if message.config.get("in-turn") is True:  # a device, not one of a simulation's many clients
             key = str(message.config.get("state-key", ""))
             described["identity"] = ClientState(self.config.run.state_dir, key, client).secret()
+            earlier = message.config.get("earlier-key")
+            before = None if earlier is None else ClientState(self.config.run.state_dir, str(earlier), client)
+            if before is not None and before.of_a_device:
+                described["earlier-identity"] = before.secret()
         if self.data.remarks:
             described["remarks"] = "\n".join(self.data.remarks)
         return Payload(
@@ -97,6 +107,7 @@ class Engine:
                 "input-shape": "x".join(map(str, self.data.input_shape)),
                 "num-classes": self.data.num_classes,
                 "vocabulary": self.data.vocabulary,
+                "threads": self.threads,
                 "layout": self.sharing.layout.to_text(),
             },
             metrics={"train-samples": train_samples, "test-samples": test_samples},
@@ -104,30 +115,33 @@ class Engine:
 
     def train(self, client: int, message: Payload) -> Payload:
         """Run the method's schedule from the received shared and the stored personal arrays."""
+        if self.config.run.after_the_end:
+            return self.personalise(client, message, self.config.run.personalise)
         started = time.perf_counter()
         state, local = self.load(client, message)
         method = self.config.method
         method.prepare(local)
         first = self._first_personal_part(state, local)
-        losses = self._run(method.schedule(local), local, "batches")
+        momentum = self._momentum(state, local)
+        losses = self.run_phases(method.schedule(local), local, "batches", momentum=momentum)
         extra = method.conclude(local)
         personal, shared = self.sharing.get_personal(), self.sharing.get_shared()
-        if not all(np.isfinite(array).all() for array in (shared, *personal.values(), *extra.arrays.values())):
-            # Neither sent nor kept: the client's last good state is where its next round starts.
-            raise TrainingDiverged(f"the training diverged in round {local.round}; a smaller learning-rate may help")
+        # Neither sent nor kept: the client's last good state is where its next round starts.
+        _require_finite(local, [shared, *personal.values(), *extra.arrays.values()])
         rule = method.aggregation.rule
         if not rule.takes_shared:
             shared = self.sharing.layout.unpack(message.arrays)
         seconds = time.perf_counter() - started
         movement = self._movement(first)
-        state.save({**personal, **first}, local.round, int(message.config["personal-round"]))
+        kept = {**personal, **first, **_flat(momentum)}
+        state.save(kept, local.round, int(message.config["personal-round"]))
         if self.config.privacy.on:
             key = noise_key(self.config.privacy, state.folder, local.seed, local.client)
             # What the client keeps is as it was trained.
-            shared, besides = self.private(local, shared, extra.arrays, key)
+            shared, extras = self.private(local, shared, extra.arrays, key)
             # No noise is added to numbers and texts: of the method's, only those leave that the rule needs.
             needed = {name: extra.metrics[name] for name in rule.reads if name in extra.metrics}
-            extra = Payload(metrics=needed, arrays=besides)
+            extra = Payload(metrics=needed, arrays=extras)
         sent = {**extra.arrays, **self._for_evaluation(local.round)}
         vector = self.sharing.layout.pack(shared, self.config.run.wire_dtype) if rule.takes_shared else {}
         reply = Payload(
@@ -163,7 +177,7 @@ class Engine:
         if local.has_received(EVALUATION_ONLY):
             metrics.update(_metrics("global", self._test_mean_model(local, samples)))
         if adaptation:
-            self._run(adaptation, local, "adaptation")
+            self.run_phases(adaptation, local, "adaptation")
             self.model.eval()
         score = self.score(personalised, local, samples)
         metrics.update(_metrics("personalised", score))
@@ -175,6 +189,38 @@ class Engine:
         if kept is not None:
             self._keep_model(kept, personalised, score, state, local)
         return Payload(metrics=metrics)
+
+    def personalise(self, client: int, message: Payload, mode: str) -> Payload:
+        """Make a model for a client that was not in the run from the shared arrays of its end; test and keep it.
+
+        With ``local-train`` its personal part alone is trained, with ``fine-tune`` all of it, each for a round at the
+        full learning rate. Neither array nor state of the run changes.
+        """
+        started = time.perf_counter()
+        state, local = self.load(client, message)
+        method = self.config.method
+        method.prepare(local)
+        phases: Sequence[Phase] = method.schedule(local)
+        if mode == LOCAL_TRAIN:
+            phases = of_personal_part(phases, self.sharing, self.model, self.config.training.weight_decay)
+        losses = self.run_phases(phases, local, "batches", factor=1.0)
+        if mode == LOCAL_TRAIN:
+            trained = self.sharing.get_personal()
+            self.sharing.set_shared(self.sharing.layout.unpack(message.arrays))  # running statistics have moved
+            self.sharing.set_personal(trained)  # what is shared may hold the others' personal channels, too
+        else:
+            method.conclude(local)
+        _require_finite(local, [self.sharing.get_shared(), *self.sharing.get_personal().values()])
+        seconds = time.perf_counter() - started
+        kept = self._exported(local) if self._is_written(state, local) else None
+        self.run_phases(method.adaptation(local), local, "adaptation", factor=1.0)
+        self.model.eval()
+        personalised = method.personalised(self.model)
+        score = self.score(personalised, local, self.test_samples(client))
+        if kept is not None:
+            self._keep_model(kept, personalised, score, state, local)
+        trained_on = {"train-samples": len(local.samples.y), "train-loss": losses[-1] if losses else 0.0}
+        return Payload(metrics={**_metrics("personalised", score), **trained_on, "train-seconds": seconds})
 
     def _is_written(self, state: ClientState, local: LocalRound) -> bool:
         run = self.config.run
@@ -203,9 +249,9 @@ class Engine:
             except (StateError, RuntimeError) as error:  # a custom method that changes the model
                 why = f"{about['method']} exports no plain model: {in_one_line(error)}"
             else:
-                # The tested model may have been adapted, which the written one is not.
-                on_device = module.to(self.config.training.device)
-                score = self.score(on_device, local, self.test_samples(local.client))
+                if not self._holds(content, personalised):
+                    on_device = module.to(self.config.training.device)
+                    score = self.score(on_device, local, self.test_samples(local.client))
         if why:
             content, reason = traced(personalised, self.model, local.samples.x)
             about["why"] = "; ".join(filter(None, (why, reason)))[:MAX_TEXT]
@@ -215,6 +261,12 @@ class Engine:
         except (OSError, policy.PolicyError) as error:  # the round still counts
             logger.warning("client %d: its model was not written: %s", local.client, error)
 
+    def _holds(self, arrays: Mapping[str, Tensor], personalised: Forward) -> bool:
+        """Return whether the tested model is a plain one with these arrays: it may have been adapted to the test."""
+        tested = self.model.state_dict()
+        same = personalised is self.model and tested.keys() == arrays.keys()
+        return same and all(torch.equal(array.cpu(), arrays[name]) for name, array in tested.items())
+
     def _about_model(self, local: LocalRound) -> dict[str, Any]:
         data, run = self.data, self.config.run
         scaling = TOKENS if data.vocabulary else PIXELS if data.is_image else AS_IT_IS
@@ -222,30 +274,31 @@ class Engine:
             "fedpfl": __version__, "run": str(local.message.config["state-key"]), "round": local.round,
             "client": local.client, "method": run.method, "model": run.model, "input-shape": list(data.input_shape),
             "num-classes": data.num_classes, "class-names": list(data.class_names_of(self._place(local.client))),
-            "vocabulary": data.vocabulary, "scaling": scaling, "loss": self.config.training.loss, "why": "",
+            "vocabulary": data.vocabulary, "scaling": scaling, "normalize": self.config.data.normalize,
+            "loss": self.config.training.loss, "why": "",
         }  # fmt: skip
 
     def _test_trained(self, local: LocalRound) -> dict[str, int | float]:
         # The model may adapt: all that is sent or kept of it has been copied.
-        self._run(self.config.method.adaptation(local), local, "adaptation")
+        self.run_phases(self.config.method.adaptation(local), local, "adaptation")
         self.model.eval()
         forward = self.config.method.personalised(self.model)
         return _metrics("trained", self.score(forward, local, self.test_samples(local.client)))
 
     def private(
-        self, local: LocalRound, shared: np.ndarray, besides: Mapping[str, np.ndarray], key: bytes
+        self, local: LocalRound, shared: np.ndarray, extras: Mapping[str, np.ndarray], key: bytes
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Clip and disturb the trained shared arrays and those that the method sends besides; see ``privacy.py``."""
+        """Clip and disturb the trained shared arrays and the method's extras; see ``privacy.py``."""
         layout = self.sharing.layout
         # All clients know the first arrays, from the seed; the client's last ones are its secret.
         starts = {name: array.reshape(-1) for name, array in self.extras.private_starts(local.extras).items()}
-        flat = {name: array.reshape(-1) for name, array in besides.items()}
+        flat = {name: array.reshape(-1) for name, array in extras.items()}
         received = layout.unpack(local.message.arrays)
         shared, sent = private_reply(received, shared, starts, flat, self.config.privacy, key, local.round, layout)
-        return shared, {name: array.reshape(besides[name].shape) for name, array in sent.items()}
+        return shared, {name: array.reshape(extras[name].shape) for name, array in sent.items()}
 
     def _for_evaluation(self, server_round: int) -> dict[str, np.ndarray]:
-        if not self._mean_model.size or not self.config.run.evaluates_in(server_round):
+        if not self._mean_model.size or not self.config.run.evaluates_after(server_round):
             return {}
         whole = self.sharing.copies(self._mean_model.names)
         return {EVALUATION_ONLY: self._mean_model.flatten(whole)}
@@ -261,8 +314,24 @@ class Engine:
             return {}
         if local.never_trained:
             return self._personal_part()
-        stored = state.load(int(local.message.config["personal-round"]))
-        return {name: array for name, array in stored.items() if name.startswith(FIRST)}
+        return {f"{FIRST}{name}": array for name, array in self._stored(state, local, FIRST).items()}
+
+    def _momentum(self, state: ClientState, local: LocalRound) -> Momentum | None:
+        """Return the momentum with which the client's last round ended; none unless it is kept."""
+        if not self.config.training.keep_momentum:
+            return None
+        found: Momentum = {}
+        for key, array in self._stored(state, local, MOMENTUM).items():
+            place, _, name = key.partition("/")
+            found.setdefault(int(place), {})[name] = torch.tensor(array, device=self.config.training.device)
+        return found
+
+    def _stored(self, state: ClientState, local: LocalRound, prefix: str) -> dict[str, np.ndarray]:
+        """Return the arrays with a prefix that the client stored in its last round, by the rest of their names."""
+        if local.never_trained:
+            return {}
+        stored = self._stored_personal(state, local.message, local.client)
+        return {name[len(prefix) :]: array for name, array in stored.items() if name.startswith(prefix)}
 
     def _movement(self, first: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Return how far the personal part has moved since."""
@@ -280,19 +349,26 @@ class Engine:
         self.sharing.set_personal(own)
         return score
 
-    def _run(self, phases: Sequence[Phase], local: LocalRound, purpose: str) -> list[float]:
-        """Run phases; return the mean loss of each."""
+    def run_phases(
+        self, phases: Sequence[Phase], local: LocalRound, purpose: str, factor: float | None = None,
+        momentum: Momentum | None = None,
+    ) -> list[float]:  # fmt: skip
+        """Run phases, with the momentum of each if it is kept; return the mean loss of each.
+
+        Learning rates are the round's unless a ``factor`` is given.
+        """
         # A phase without epochs does not count: a schedule that is FedAvg's in effect draws FedAvg's batches.
         phases = [phase for phase in phases if phase.epochs]
         if phases:
             # Dropout draws from torch's own generator; the batches have theirs.
             self.seed(local, purpose)
-        # A model is tested as it was before round 1, too.
-        factor = rate_factor(self.config.training, max(1, local.round), self.config.run.num_server_rounds)
+        if factor is None:  # a model is tested as it was before round 1, too
+            factor = rate_factor(self.config.training, max(1, local.round), self.config.run.num_server_rounds)
         return [
             run_phase(
                 self.model, phase, local.samples, self.config.training,
                 generator(local.seed, purpose, local.client, local.round, place), factor,
+                None if momentum is None else momentum.setdefault(place, {}),
             )
             for place, phase in enumerate(phases)
         ]  # fmt: skip
@@ -309,8 +385,9 @@ class Engine:
         self.sharing.set_shared(vector)
         state = ClientState(self.config.run.state_dir, str(message.config["state-key"]), client)
         if self.sharing.personal:
-            stored = int(message.config["personal-round"])
-            self.sharing.set_personal(state.load(stored) if stored else self._first_personal)
+            trained = int(message.config["personal-round"]) > 0
+            personal = self._stored_personal(state, message, client) if trained else self._first_personal
+            self.sharing.set_personal(personal)
         place = self._place(client)
         local = LocalRound(
             client, int(message.config["round"]), self.config.run.seed, self.data.num_classes, self.model,
@@ -320,10 +397,17 @@ class Engine:
             layout=self.sharing.layout,
             extras=extras,
             validation_data=lambda: self.validation_samples(client),
+            normalize=self.config.data.normalize,
         )  # fmt: skip
         # Methods may draw before a phase or a test: in `prepare`, or where they make the forward pass.
         self.seed(local, "prepare")
         return state, local
+
+    def _stored_personal(self, state: ClientState, message: Payload, client: int) -> dict[str, np.ndarray]:
+        """Return the arrays that a message names: of this run, or of the one that it continues."""
+        key = message.config.get("personal-key")
+        of = state if key is None else ClientState(self.config.run.state_dir, str(key), client)
+        return of.load(int(message.config["personal-round"]))
 
     def test_samples(self, client: int) -> Samples:
         """Return a client's test samples where the model computes."""
@@ -365,9 +449,11 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
 
     The message's config has ``state-key``, under which the client keeps its arrays, and with ``train`` and ``evaluate``
     ``round``, ``personal-round`` (the round after which the client's arrays are wanted; 0 for the initial ones) and
-    ``layout``. ``run_config`` and ``node_config`` are as Flower hands them to the ClientApp; the node has
-    ``partition-id`` and ``num-partitions``, or, on a device that holds its own data, ``data-path`` (also called
-    ``data``), with or without these. Whatever is wrong, or refused by the device's policy, raises a ``FedpflError``.
+    ``layout``. In a run that continues another one it may have ``personal-key``, under which those arrays are, and with
+    ``query`` ``earlier-key``, the other run's. ``run_config`` and ``node_config`` are as Flower hands them to the
+    ClientApp; the node has ``partition-id`` and ``num-partitions``, or, on a device that holds its own data,
+    ``data-path`` (also called ``data``), with or without these. Whatever is wrong, or refused by the device's policy,
+    raises a ``FedpflError``.
     """
     path = own_data_path(node_config)
     policy.check(run_config, path)
@@ -447,11 +533,24 @@ def _require_fitting(config: Config, data: FederatedData) -> None:
         raise ConfigError("loss", loss, allowed)
 
 
+def _require_finite(local: LocalRound, arrays: Iterable[np.ndarray]) -> None:
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise TrainingDiverged(f"the training diverged in round {local.round}; a smaller learning-rate may help")
+
+
 def _available_threads() -> int:
     given = os.environ.get("OMP_NUM_THREADS", "")
     if given.isdecimal() and int(given) > 0:
         return int(given)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _flat(momentum: Momentum | None) -> dict[str, np.ndarray]:
+    """Return the arrays to be stored of a round's momentum."""
+    return {
+        f"{MOMENTUM}{place}/{name}": array.cpu().numpy()
+        for place, arrays in (momentum or {}).items() for name, array in arrays.items()
+    }  # fmt: skip
 
 
 def _metrics(prefix: str, score: Score) -> dict[str, int | float]:

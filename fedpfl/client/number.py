@@ -23,7 +23,7 @@ PATH_KEYS = ("data-path", "data")
 
 
 def own_data_path(node_config: Mapping[str, Value]) -> str:
-    """Return where a node's own data lie; nothing if it has none."""
+    """Return where a node's own data lie; an empty text if it has none."""
     given = {key: str(node_config[key]) for key in PATH_KEYS if node_config.get(key)}
     if len(set(given.values())) > 1:
         raise ConfigError("data-path", given["data-path"], f"data, its other name, says {given['data']!r}")
@@ -31,10 +31,14 @@ def own_data_path(node_config: Mapping[str, Value]) -> str:
 
 
 def stored_number(message: Payload, run_config: Mapping[str, Value], path: str) -> int | None:
-    """Return the client that this node is in the message's run; None if nobody has told it."""
+    """Return the client that this node is in the message's run; None if it has not been told."""
     file = _file(message, run_config, path)
     given = message.config.get("client")
     stored = _read(file) if file.is_file() else None
+    if stored is None and given is None and "earlier-key" in message.config:
+        # The run continues another one: a number stays with the personal arrays that belong to it.
+        earlier = _file(message, run_config, path, "earlier-key")
+        given = _read(earlier) if earlier.is_file() else None
     if given is None or given == stored:
         return stored
     if type(given) is not int or not 0 <= given < clients_of(run_config):
@@ -69,7 +73,7 @@ def _read(file: Path) -> int:
     return int(from_json_line(content, file, "client")["client"])
 
 
-def _file(message: Payload, run_config: Mapping[str, Value], path: str) -> Path:
-    folder = run_state(Path(str(run_config["state-dir"])), str(message.config.get("state-key", "")))
+def _file(message: Payload, run_config: Mapping[str, Value], path: str, key: str = "state-key") -> Path:
+    folder = run_state(Path(str(run_config["state-dir"])), str(message.config.get(key, "")))
     place = str(Path(path).expanduser().absolute())
     return folder / f"number-{hashlib.sha256(place.encode()).hexdigest()[:16]}"

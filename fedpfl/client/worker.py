@@ -90,7 +90,7 @@ def _serve_one(handle: Handler, stream: BufferedIOBase) -> None:
 
 
 def _require_same_code(header: protocol.Header) -> None:
-    """Refuse an app of other code: this process would train with its own, which nobody would notice."""
+    """Refuse an app of other code: this process would train with its own, unnoticed."""
     mine, theirs = protocol.code_hash(), header.get("code")
     if mine != theirs:
         raise FedpflError(

@@ -32,7 +32,7 @@ class Bounds(NamedTuple):
     kind: type  # int, or float for either
     lowest: float  # allowed, as is the highest
     highest: float
-    against: str  # what the value is compared with besides, where that is known
+    against: str  # what else the value is compared with, where that is known
 
 
 # The answer to a query, which a node gives before round 1.
@@ -44,6 +44,7 @@ DESCRIPTION: Mapping[str, Bounds] = {
     ),
     "vocabulary": Bounds(int, 0, 1_000_000, "that of most clients"),
     "division": Bounds(int, 0, 2**32 - 1, "that of most clients"),
+    "threads": Bounds(int, 0, 100_000, ""),
     "train-samples": Bounds(int, 0, 2**53, "max-client-samples"),
     "test-samples": Bounds(int, 0, 2**53, "max-client-samples"),
 }
@@ -53,8 +54,11 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "layout": (rf"(?s).{{1,{MAX_LAYOUT_BYTES}}}", "the server's model"),
     "remarks": (r"(?s).{0,2000}", "printable"),
     "identity": (r"[0-9a-f]{64}", "what the same client said before"),
+    "earlier-identity": (r"[0-9a-f]{64}", "what the same client said in the run that this one continues"),
 }
-OPTIONAL = {"vocabulary": 0, "division": 0, "remarks": "", "identity": "0" * 64}
+OPTIONAL = {
+    "vocabulary": 0, "division": 0, "threads": 0, "remarks": "", "identity": "0" * 64, "earlier-identity": "0" * 64,
+}  # fmt: skip
 # A model for larger inputs than this would not fit on a device.
 MAX_INPUT_VALUES = 2**24
 

@@ -348,7 +348,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _importable(thing: object) -> str | None:
-    """Return MODULE:NAME by which other processes get the very object; None if there is no such name."""
+    """Return MODULE:NAME by which other processes get the same object; None if there is no such name."""
     name, of = getattr(thing, "__qualname__", ""), getattr(thing, "__module__", None)
     reference = f"{of}:{name}"
     if of in (None, "__main__") or not is_reference(reference):

@@ -1,4 +1,4 @@
-"""The arrays that travel beside the shared vector, each declared once.
+"""The arrays that travel alongside the shared vector, each declared once.
 
 A method lists them as :class:`Extra`. All that has to know of them reads that list: :class:`Extras` checks and packs
 them at both ends, differential privacy bounds those that clients send, and the documentation names them.
@@ -29,7 +29,7 @@ OWN = frozenset({"shared", "shared-kept"})
 
 @dataclass(frozen=True)
 class Extra:
-    """An array that travels beside the shared vector.
+    """An array that travels alongside the shared vector.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class Extra:
             raise ValueError(f"array {self.name!r}: what does not come from the server cannot be bounded from that")
 
     def goes(self, to: str) -> bool:
-        """Return whether the array travels to an end, ``server`` or ``client``."""
+        """Return whether the array travels to ``server`` or ``client``."""
         return self.to in (to, BOTH)
 
 
@@ -120,7 +120,7 @@ class Extras:
         return dict(self._shapes)
 
     def names(self, to: str) -> list[str]:
-        """Return the names of the arrays that travel to an end, ``server`` or ``client``."""
+        """Return the names of the arrays that travel to ``server`` or ``client``."""
         return [name for name, extra in self._declared.items() if extra.goes(to)]
 
     def unchecked(self) -> list[str]:
@@ -143,7 +143,7 @@ class Extras:
         return packed
 
     def read(self, arrays: Mapping[str, np.ndarray], to: str) -> dict[str, np.ndarray]:
-        """Return what came to an end beside the shared vector, shaped, floats as float32.
+        """Return what arrived alongside the shared vector, shaped, floats as float32.
 
         It comes from the network: an array that is not as declared, or not finite, or missing though required, raises
         ``LayoutError``.

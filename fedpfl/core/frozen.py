@@ -1,4 +1,4 @@
-"""Frozen arrays: a third kind beside shared and personal ones, for a backbone that does not train.
+"""Frozen arrays: a third kind next to shared and personal ones, for a backbone that does not train.
 
 A frozen array is no parameter and is not in the model's state dict: it becomes a buffer that is not persistent. So
 nothing that goes over the arrays of a model (what travels, what a client keeps, a twin, a memory, a penalty, the

@@ -1,7 +1,7 @@
 """How arrays travel: one flat vector with a layout that says what is where.
 
 Flower pays per tensor (measured: 3 to 40 times more for 122 tensors than for one of the same size), so all shared
-arrays of a model travel as a single 1-D array. The layout travels beside it as text, so that a receiver with another
+arrays of a model travel as a single 1-D array. The layout travels with it as text, so that a receiver with another
 model or another version notices before it loads a number into the wrong place.
 
 Of arrays that are sparse only the entries that are not 0 travel, in their places in the vector, and one bit for each

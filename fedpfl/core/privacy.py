@@ -88,23 +88,23 @@ def private_reply(
     received: np.ndarray,
     trained: np.ndarray,
     starts: Mapping[str, np.ndarray],
-    besides: Mapping[str, np.ndarray],
+    extras: Mapping[str, np.ndarray],
     settings: PrivacySettings,
     key: bytes,
     server_round: int,
     layout: Layout,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return what a client sends in place of ``trained`` and of ``besides``, the arrays that its method adds.
+    """Return what a client sends in place of ``trained`` and of ``extras``, the arrays that its method adds.
 
     All of them are one vector to :func:`private_update`: one clip norm bounds them together. ``starts`` has what arrays
-    of ``besides`` are bounded from, of the same sizes, without anything of a client's data; the others are bounded from
+    of ``extras`` are bounded from, of the same sizes, without anything of a client's data; the others are bounded from
     0.
     """
-    origin = [starts[name] if name in starts else np.zeros_like(array) for name, array in besides.items()]
-    start, end = np.concatenate([received, *origin]), np.concatenate([trained, *besides.values()])
+    origin = [starts[name] if name in starts else np.zeros_like(array) for name, array in extras.items()]
+    start, end = np.concatenate([received, *origin]), np.concatenate([trained, *extras.values()])
     sent = private_update(start, end, settings, key, server_round, layout)
-    shared, *others = np.split(sent, np.cumsum([len(trained), *map(len, besides.values())])[:-1])
-    return shared, dict(zip(besides, others))
+    shared, *others = np.split(sent, np.cumsum([len(trained), *map(len, extras.values())])[:-1])
+    return shared, dict(zip(extras, others))
 
 
 def gaussian(key: bytes, context: bytes, size: int) -> np.ndarray:

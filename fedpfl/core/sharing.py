@@ -17,7 +17,7 @@ UNUSED_BUFFER = "num_batches_tracked"
 # BatchNorm's other buffers: averages over samples, which no gradient moves.
 RUNNING_STATISTICS = ("running_mean", "running_var")
 
-# The array beside the shared vector that says which channels are shared.
+# The array alongside the shared vector that says which channels are shared.
 SPLIT = "split"
 # Behind the name of an array of which only the shared channels travel.
 PART = "[shared]"
@@ -63,7 +63,7 @@ class Sharing:
         return {}
 
     def accept(self, attached: Mapping[str, np.ndarray]) -> None:
-        """Take what came beside a shared vector, in a message or a checkpoint, before that vector is loaded.
+        """Take what came with a shared vector, in a message or a checkpoint, before that vector is loaded.
 
         A split finer than whole arrays may change with it, and then the layout does. ``LayoutError`` if it does not
         fit.
@@ -82,7 +82,7 @@ class Sharing:
     def received(self, flat: np.ndarray | None = None) -> Mapping[str, Tensor]:
         """Return copies of the shared arrays as tensors, by name.
 
-        Given the vector from which they were loaded, each copy is made from it when somebody asks for it: most methods
+        Given the vector from which they were loaded, each copy is made from it when it is first used: most methods
         never do.
         """
         if flat is None:

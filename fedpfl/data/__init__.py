@@ -1,4 +1,4 @@
-"""Data sets, their division among clients, and what one client gets to see."""
+"""Data sets, their division among clients, and the samples of one client."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Dataset:
 
     @property
     def missing(self) -> list[int]:
-        """The classes of which there is no sample; none of targets."""
+        """The classes without a sample; empty for targets."""
         if self.has_targets:
             return []
         counts = sum(np.bincount(y, minlength=self.num_classes) for y in (self.y_train, self.y_test) if y is not None)

@@ -1,4 +1,4 @@
-"""What each client of a federation gets to see."""
+"""The samples of each client of a federation."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from .partitioners import (
     partition,
     task_of,
 )
+from .pixels import HALF, fits_channels, scale
 from .registry import AUTO
 from .settings import DataSettings
 
@@ -46,8 +47,8 @@ class Samples(NamedTuple):
     ----------
     x : Tensor of float32; of int64 for texts
         Images: n × channels × height × width in channels_last memory order (convolutions on the CPU are about 1.3
-        times faster), (v/255 − 0.5)/0.5, that is −1 … 1. Other data as they are: n × features or
-        n × channels × length, texts n × length.
+        times faster), (v/255 − 0.5)/0.5, that is −1 … 1, unless ``normalize`` is set. Other data as they
+        are: n × features or n × channels × length, texts n × length.
     y : Tensor of int64, shape (n,); of float32, shape (n, k), for targets
         Class numbers, in the client's own numbering with ``permute-labels``.
     """
@@ -117,8 +118,11 @@ class FederatedData:
         ``path`` is any of the user's own data, or news or plays; see :func:`fedpfl.data.datasets.read_own`. Its test
         set is used if it has one; otherwise ``test_fraction`` is cut off. ``client``, the number in the federation, is
         part of the seed of that cut and of the label permutation. ``num_classes`` is the federation's: a device may
-        lack the highest ones.
+        lack the highest ones. A ``normalize`` that does not fit the data, and another ``test_on`` than ``own``, raise
+        ``ConfigError``.
         """
+        if settings.test_on != "own":
+            raise ConfigError("test-on", settings.test_on, "must be own where clients hold their own data")
         place = Path(path).expanduser()
         data = _own_dataset(place, settings, num_classes)
         if num_classes is not None and data.num_classes != num_classes:
@@ -147,7 +151,13 @@ class FederatedData:
             raise ConfigError(
                 "permute-labels", True, f"must be false for {data.name}, which has targets and no classes"
             )
+        if settings.normalize != HALF and not (
+            data.is_image and fits_channels(settings.normalize, data.input_shape[0])
+        ):
+            allowed = f"must be {HALF} for {data.name}, which holds no images of three channels"
+            raise ConfigError("normalize", settings.normalize, allowed)
         self._data, self._shares, self._numbers, self.remarks = data, shares, numbers, []
+        self._normalize, self._test_on_all = settings.normalize, settings.test_on == "all"
         self._permute = settings.permute_labels
         self._cut = [
             cut_validation(share.train, settings, seed, number) for number, share in zip(numbers, shares)
@@ -226,7 +236,7 @@ class FederatedData:
 
     def sizes(self, i: int) -> tuple[int, int]:
         """Return (training samples, test samples) of client ``i`` without preparing its data."""
-        return len(self._part(i, "train")), len(self.share(i).test)
+        return len(self._part(i, "train")), len(self._part(i, "test"))
 
     def labels(self, i: int) -> np.ndarray:
         """Return the training labels of client ``i`` (int64), or its targets, without preparing its data."""
@@ -241,8 +251,14 @@ class FederatedData:
         return self._prepared(i, "validation")
 
     def test(self, i: int) -> Samples:
-        """Return the test samples of client ``i``, as :meth:`train` does."""
-        return self._prepared(i, "test")
+        """Return the samples that client ``i`` is tested on, as :meth:`train` does; see ``test-on``."""
+        if not self._test_on_all:
+            return self._prepared(i, "test")
+        import torch
+
+        # Kept once for all of these clients, whose numberings of the classes may differ.
+        x = self._prepared(self._first_alike[self._index(i)], "test").x
+        return Samples(x, torch.from_numpy(self._labels(self._part(i, "test"), i)))
 
     def arrays(self, i: int) -> dict[str, np.ndarray]:
         """Return the samples of client ``i`` as they were read, by the names of arrays in an npz file.
@@ -263,7 +279,23 @@ class FederatedData:
 
     def _part(self, i: int, part: str) -> np.ndarray:
         share, (train, validation) = self.share(i), self._cut[self._index(i)]
+        if part == "test" and self._test_on_all:
+            return self._all_tests[self._first_alike[self._index(i)]]
         return {"train": train, "validation": validation, "test": share.test}[part]
+
+    @cached_property
+    def _first_alike(self) -> list[int]:
+        """For each client the first one that tells the same classes apart."""
+        found: dict[bytes | None, int] = {}
+        return [found.setdefault(None if task is None else task.tobytes(), i) for i, task in enumerate(self._tasks)]
+
+    @cached_property
+    def _all_tests(self) -> dict[int, np.ndarray]:
+        """Positions of the test samples of all clients that tell the same classes apart, by the first of them."""
+        tests: dict[int, list[np.ndarray]] = {}
+        for first, share in zip(self._first_alike, self._shares):
+            tests.setdefault(first, []).append(share.test)
+        return {first: np.unique(np.concatenate(of_all)) for first, of_all in tests.items()}
 
     def _prepared(self, i: int, part: str) -> Samples:
         positions = self._part(i, part)
@@ -303,15 +335,7 @@ class FederatedData:
         if not self.is_image:
             return raw
         # n × H × W × C in memory is exactly what channels_last means, so this only renames the axes.
-        return scale(raw.permute(0, 3, 1, 2))
-
-
-def scale(pixels: torch.Tensor) -> torch.Tensor:
-    """Return images n × channels × height × width of uint8 as models take them, see :class:`Samples`."""
-    import torch
-
-    x = pixels.to(torch.float32)
-    return x.div_(255).sub_(0.5).div_(0.5).contiguous(memory_format=torch.channels_last)
+        return scale(raw.permute(0, 3, 1, 2), self._normalize)
 
 
 def default_clients(settings: DataSettings) -> int | None:

@@ -77,9 +77,7 @@ class Share(NamedTuple):
     test: np.ndarray
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Partitioners
-# ---------------------------------------------------------------------------------------------------------------------
+# -- partitioners ------------------------------------------------------------------------------------------------------
 
 
 @partitioner("iid")
@@ -161,7 +159,7 @@ def _top_up(counts: np.ndarray, least: int, liking: np.ndarray) -> np.ndarray:
 
 
 def _deal(classes: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
-    """Hand out each class's positions, ``counts[c, i]`` of class c to client i; what is left belongs to nobody."""
+    """Hand out each class's positions, ``counts[c, i]`` of class c to client i; the rest is not used."""
     pieces = [np.split(members[: row.sum()], np.cumsum(row)[:-1]) for members, row in zip(classes, counts)]
     return [np.concatenate(mine) for mine in zip(*pieces)]
 
@@ -241,7 +239,7 @@ def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> 
     """
     if pool.owners is None:
         raise ConfigError(
-            "partitioner", "natural", "needs data that say whom each sample belongs to (an array client in an npz file)"
+            "partitioner", "natural", "needs data that say who owns each sample (an array client in an npz file)"
         )
     enough = [mine for mine in _by_owner(pool.owners) if len(mine) >= settings.min_samples]
     if num_clients > len(enough):
@@ -255,7 +253,7 @@ def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> 
 
 
 def _by_owner(owners: np.ndarray) -> list[np.ndarray]:
-    """Return the positions of each owner's samples, in the order of the owners' numbers, without those of nobody."""
+    """Return the positions of each owner's samples, by the owner's number; samples without an owner are left out."""
     order = np.argsort(owners, kind="stable")
     order = order[owners[order] >= 0]
     return np.split(order, np.flatnonzero(np.diff(owners[order])) + 1) if len(order) else []
@@ -294,9 +292,7 @@ def domains(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> 
     return shares
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# From a data set to shares
-# ---------------------------------------------------------------------------------------------------------------------
+# -- from a data set to shares -----------------------------------------------------------------------------------------
 
 
 def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -> list[Share]:
@@ -348,7 +344,7 @@ def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int
 
 
 def chosen_partitioner(settings: DataSettings, owned: bool) -> DataSettings:
-    """Return the settings with ``auto`` replaced by a partitioner; ``owned``: the data say whom a sample belongs to."""
+    """Return the settings with ``auto`` replaced by a partitioner; ``owned``: the data say who owns a sample."""
     if settings.partitioner != AUTO:
         return settings
     return replace(settings, partitioner="natural" if owned else "dirichlet")
@@ -407,7 +403,7 @@ def _matching(y_test: np.ndarray, labels: list[np.ndarray], data: Dataset, seed:
     counts = np.stack([np.bincount(mine, minlength=data.num_classes) for mine in labels], axis=1)
     total = counts.sum(axis=1, keepdims=True)
     test_sizes = np.bincount(y_test, minlength=data.num_classes)
-    # Test samples of a class that nobody trains on stay with nobody.
+    # Test samples of a class that no client trains on are not used.
     known = test_sizes * (total[:, 0] > 0)
     if known.sum() < len(labels):
         raise DataError(

@@ -1,4 +1,4 @@
-"""Pictures of who has which classes."""
+"""Charts of which client has which classes."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def dataset(
     download : bool
         Whether files have to be fetched before it can be used.
     owned : bool
-        Whether it may say whom a sample belongs to.
+        Whether it may say who owns a sample.
     own : bool
         Whether it is read from where the setting ``data`` says.
     """

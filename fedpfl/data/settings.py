@@ -7,9 +7,10 @@ from pathlib import Path
 
 from ..core import custom
 from ..core.settings import Value, items, setting
+from .pixels import HALF, NORMALIZATIONS
 from .registry import AUTO, PARTITIONERS, dataset_names
 
-# Settings that only some partitioners, or one kind of split, look at. "auto" may be any of the first two.
+# Settings that only some partitioners, or one kind of split, use. "auto" may be any of the first two.
 _OF_PARTITIONERS = {
     "dirichlet-alpha": (AUTO, "dirichlet", "dirichlet-client", "pfllib-dirichlet"),
     "classes-per-client": ("pathological", "pfllib-pathological"),
@@ -17,9 +18,9 @@ _OF_PARTITIONERS = {
     "test-samples": ("dirichlet-client",),
 }
 _OF_SPLITS = {"test-fraction": "mixed"}
-# What a file of a division takes the place of.
+# What a division file replaces.
 _OF_DIVIDING = ("partitioner", "split", "partition-seed", *_OF_PARTITIONERS, *_OF_SPLITS)
-# Settings that only some kinds of the user's own data look at.
+# Settings that only some kinds of a user's own data use.
 _TABLES = ("table", "series", "huggingface", "clients")
 _SERIES = ("series", "clients")
 _OF_DATASETS = {
@@ -36,8 +37,8 @@ _OF_DATASETS = {
 }
 # What decides how a data set is read, before it is divided.
 READING = ("dataset", "data", "data-dir", *_OF_DATASETS)
-# Where the data lie; and the number of clients, which may be left to the nodes.
-_NEVER = ("data-dir", "num-clients")
+# Where the data lie; the number of clients, which may be left to the nodes; what is made of the samples.
+_NEVER = ("data-dir", "num-clients", "normalize", "test-on")
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,13 @@ class DataSettings:
         "Folder in which data sets are looked for (as torchvision stores them, or as `<name>.npz`) "
         "and into which they are downloaded.",
     )
+    normalize: str = setting(
+        HALF,
+        "How pixels of images are scaled: to −1 … 1 (half), or by mean and deviation of each of three channels "
+        "(cifar-100: 0.507, 0.487, 0.441 and 0.267, 0.256, 0.276, as FedDecomp's authors do for CIFAR-100 and Tiny "
+        "ImageNet).",
+        choices=tuple(NORMALIZATIONS),
+    )
     text_step: int = setting(
         80,
         "Characters between the starts of two samples, if running text is cut into samples of 80 characters "
@@ -69,7 +77,7 @@ class DataSettings:
     )
     label_column: str = setting("label", "Column of a table that has the label.")
     client_column: str = setting(
-        "client", "Column of a table that says whom a row belongs to; a table need not have the default one."
+        "client", "Column of a table that says who owns a row; a table need not have the default one."
     )
     split_column: str = setting(
         "split", "Column of a table that says train or test; a table need not have the default one."
@@ -109,7 +117,7 @@ class DataSettings:
     )
     partitioner: str = setting(
         AUTO,
-        "How the data are divided among the clients; auto is natural where the data say whom a sample belongs to, else "
+        "How the data are divided among the clients; auto is natural where the data say who owns a sample, else "
         "dirichlet.",
         choices=lambda: (AUTO, *PARTITIONERS),
     )
@@ -140,6 +148,12 @@ class DataSettings:
     )
     test_fraction: float = setting(
         0.25, 'Share of a client\'s samples that are for testing (split = "mixed"); below 1.', above=0, maximum=0.99
+    )
+    test_on: str = setting(
+        "own",
+        "What a client is tested on: its own test samples, or those of all clients that tell the same classes apart, "
+        "in its own numbering of them (all, as Factorized-FL does). Devices with data of their own have the first.",
+        choices=("own", "all"),
     )
     validation_fraction: float = setting(
         0.0,

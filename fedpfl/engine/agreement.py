@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from logging import WARNING, getLogger
+from typing import Any
 
 from torch import nn
 
@@ -51,6 +52,12 @@ class Agreement:
         return [Client(i, *sizes.get(i, (0, 0)), absent=i not in sizes) for i in range(len(self.classes))]
 
     @property
+    def threads(self) -> list[int]:
+        """The number of threads with which each client computes; 0 of one that is absent."""
+        threads = {client: int(found.config.get("threads", 0)) for client, found in self.descriptions.items()}
+        return [threads.get(client, 0) for client in range(len(self.classes))]
+
+    @property
     def remarks(self) -> list[str]:
         """What clients remark on common data, each remark once, and which clients are absent."""
         texts = (str(description.config.get("remarks", "")).splitlines() for description in self.descriptions.values())
@@ -77,6 +84,29 @@ def agree(config: Config, descriptions: Mapping[int, Payload]) -> Agreement:
             model, sharing = assemble(config, shape, max(classes), vocabulary=vocabulary)
     found = leave_out_other_models(found, sharing.layout, least)
     return Agreement(model, sharing, found, shape, classes, vocabulary)
+
+
+def agree_with(config: Config, descriptions: Mapping[int, Payload], task: Mapping[str, Any]) -> Agreement:
+    """Build the model of a run that is over; leave out the clients that have another task, data or model."""
+    config = config.of_client(0)
+    shape, vocabulary, division = tuple(task["input_shape"]), task.get("vocabulary", 0), task.get("division")
+    total = max(task["clients"], int(next(iter(descriptions.values())).config["num-clients"]))
+    run = _words(shape, vocabulary)
+    other = {
+        client: f"{OTHER_DATA}: {_inputs(description)}, the run had {run}"
+        for client, description in descriptions.items()
+        if _inputs(description) != run
+    }
+    found = _without(dict(sorted(descriptions.items())), other, 1)
+    divided = {
+        client: f"divides the data differently than the run did: {_division(description)}, not {division}"
+        for client, description in found.items()
+        if None not in (division, _division(description)) and _division(description) != division
+    }
+    found = _without(found, divided, 1)
+    model, sharing = assemble(config, shape, task["num_classes"], vocabulary=vocabulary)
+    found = leave_out_other_models(found, sharing.layout, 1)
+    return Agreement(model, sharing, found, shape, [task["num_classes"]] * total, vocabulary)
 
 
 def _require_same_sharing(config: Config, descriptions: Descriptions, total: int) -> None:
@@ -176,8 +206,12 @@ def _task(descriptions: Descriptions, total: int) -> tuple[tuple[int, ...], list
 
 
 def _inputs(description: Payload) -> str:
-    tokens = int(description.config.get("vocabulary", 0))
-    return f"{description.config['input-shape']}{f' of {tokens} tokens' * bool(tokens)}"
+    shape = tuple(int(n) for n in str(description.config["input-shape"]).split("x"))
+    return _words(shape, int(description.config.get("vocabulary", 0)))
+
+
+def _words(shape: tuple[int, ...], tokens: int) -> str:
+    return f"{'x'.join(map(str, shape))}{f' of {tokens} tokens' * bool(tokens)}"
 
 
 def _classes(description: Payload) -> str:

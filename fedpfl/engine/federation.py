@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from ..rules import Rule
 from ..setup.assembly import extras_of, make_rule, mean_model_layout
 from ..setup.config import Config, scored, untuned
 from ..training.losses import MSE
+from .after_the_end import personalise
 from .agreement import Agreement, agree
 from .listener import Listener
 from .listeners.diagnostics import Diagnostics
@@ -30,20 +32,28 @@ from .transport import Transport
 
 logger = getLogger("flwr")
 
+# Clients whose numbers of samples a remark tells.
+MOST_NAMED = 5
+
 
 def run_federation(
     transport: Transport, config: Config, listeners: Sequence[Listener] = (), remarks: Sequence[str] = ()
 ) -> RunFolder:
-    """Run a federation from the first message to the summary; ``listeners`` follow it after the package's own.
+    """Run a federation from the first message to the summary; with ``personalise``, do what follows a run's end.
 
-    ``remarks`` are for users before round 1, besides what the settings and the clients tell.
+    ``listeners`` follow the run after the package's own.
+
+    ``remarks`` are for users before round 1, in addition to those on settings and clients.
     """
+    if config.run.after_the_end:
+        return personalise(transport, config)
+    earlier = None if config.run.resume else RunFolder.continued(config)
     folder = RunFolder.reopen(config) if config.run.resume else RunFolder.create(config)
     with folder.exclusive():
         reason, following = "the run was interrupted", list[Listener]()
         try:
             following += [*trackers(config, folder), *listeners]
-            _run(transport, config, folder, following, remarks)
+            _run(transport, config, folder, following, remarks, earlier)
             reason = ""
         except Exception as error:  # of any kind: the folder records that the run failed, and the error is raised again
             reason = str(error) if isinstance(error, (FedpflError, OSError)) else f"{type(error).__name__}: {error}"
@@ -56,32 +66,47 @@ def run_federation(
 
 
 def _run(
-    transport: Transport, config: Config, folder: RunFolder, following: Sequence[Listener], remarks: Sequence[str]
+    transport: Transport,
+    config: Config,
+    folder: RunFolder,
+    following: Sequence[Listener],
+    remarks: Sequence[str],
+    earlier: RunFolder | None,
 ) -> None:
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
-    finished, state = _resumed(folder, config) if config.run.resume else (0, None)
-    task = folder.task()
-    agreed = agree(config, transport.find_clients(config, task["state_key"], task.get("identities")))
+    finished, state, about = _start(folder, config, earlier)
+    task, before = folder.task(), None if earlier is None else earlier.task()
+    agreed = agree(config, transport.find_clients(config, task["state_key"], task.get("identities"), before))
     if config.run.resume:
         folder.require_task(agreed.input_shape, agreed.classes, agreed.division)
         folder.add_identities(transport.identities())
     else:
+        samples = [(client.train_samples, client.test_samples) for client in agreed.clients]
         remarks = [*_remarks(config, agreed), *remarks, *agreed.remarks]
+        more: dict[str, Any] = {"samples": samples, "threads": agreed.threads}
+        if earlier is not None:
+            earlier.require_task(agreed.input_shape, agreed.classes, run="the run to continue")
+            remarks.append(_grown(earlier.path.name, about, samples))
+            more["continued"] = about
         identities = transport.identities()
-        folder.describe(agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division, identities)
+        folder.describe(
+            agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division, identities, **more
+        )
+    task = folder.task()
     rule = make_rule(config, agreed.clients, agreed.sharing)
     extras = extras_of(config, agreed.model, agreed.sharing)
     listeners = [*_listeners(config, folder, agreed, rule, extras), *following]
-    remarks = folder.task().get("remarks", [])
+    remarks, continued = task.get("remarks", []), task.get("continued", {})
     for listener in listeners:
         listener.run_started(folder, remarks)
     kind = config.training.kind
     loop = RoundLoop(
         rule, config.run, task["state_key"], extras, listeners,
-        counted=config.training.loss != MSE, several=not kind.classes,
+        counted=config.training.loss != MSE, several=not kind.classes, continued=continued.get("personal", ()),
     )  # fmt: skip
     if state is not None:
         loop.load_state(state)
+    if config.run.resume:
         folder.drop_after(finished)
         folder.mark_resumed(config)
     # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
@@ -90,14 +115,38 @@ def _run(
     folder.finish(rule, summary(folder))
 
 
-def _resumed(folder: RunFolder, config: Config) -> tuple[int, Mapping[str, np.ndarray]]:
-    """Return the round after which a run resumes, and the state after it."""
-    if not folder.has_checksums:
-        logger.log(WARNING, "fedpfl: %s was begun without checksums: its files are not checked", folder.path)
-    finished, state, remarks = folder.last_intact(config.run.state_dir)
+def _start(
+    folder: RunFolder, config: Config, earlier: RunFolder | None
+) -> tuple[int, Mapping[str, np.ndarray] | None, dict[str, Any]]:
+    """Return the round after which a run goes on, the state after it, and what there is to say of an earlier run."""
+    source = folder if config.run.resume else earlier
+    if source is None:
+        return 0, None, {}
+    if not source.has_checksums:
+        logger.log(WARNING, "fedpfl: %s was begun without checksums: its files are not checked", source.path)
+    finished, about = 0, dict[str, Any]()
+    state: Mapping[str, np.ndarray]
+    if source is earlier:
+        with source.exclusive():
+            state, about, remarks = source.to_continue(config.run.state_dir)
+    else:
+        finished, state, remarks = source.last_intact(config.run.state_dir)
     for remark in remarks:
         logger.log(WARNING, "fedpfl: %s", remark)
-    return finished, state
+    return finished, state, about
+
+
+def _grown(name: str, continued: Mapping[str, Any], samples: Sequence[tuple[int, int]]) -> str:
+    """Tell which run is continued, and whose numbers of training samples are others than in that run."""
+    what = f"continues {name} after its round {continued['round']}"
+    before = [train for train, _ in continued["samples"]]
+    if not before:
+        return f"{what}; how many samples its clients had was not stored"
+    now = [train for train, _ in samples]
+    others = [f"client {i} {a} → {b}" for i, (a, b) in enumerate(zip(before, now, strict=True)) if a != b]
+    more = f" and {len(others) - MOST_NAMED} more clients" if len(others) > MOST_NAMED else ""
+    which = f" ({', '.join(others[:MOST_NAMED])}{more})" if others else ""
+    return f"{what}; training samples: {sum(before)} before, {sum(now)} now{which}"
 
 
 def _remarks(config: Config, agreed: Agreement) -> list[str]:
@@ -121,7 +170,7 @@ def _listeners(config: Config, folder: RunFolder, agreed: Agreement, rule: Rule,
     personal = mean_model_layout(config, agreed.model, agreed.sharing)
     if personal.size:
         _require_mean_model(config, rule, agreed.classes)
-        found.append(MeanModel(personal, config.run.evaluates_in))
+        found.append(MeanModel(personal, config.run.evaluates_after, config.run.test_at == "start"))
     if config.run.diagnostics:
         found.append(Diagnostics())
     return [*found, Recorder(folder, config.run.early_stop)]

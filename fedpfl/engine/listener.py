@@ -75,7 +75,7 @@ class Listener:
         """Use a reply that the rule has just taken."""
 
     def combined(self, rule: Rule, done: Round) -> None:
-        """Use what the rule has made of all replies."""
+        """Use the rule's result of all replies."""
 
     def round_ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
         """Use the finished round and all that the next one depends on; return True to end the run."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ..client.engine import Engine, engine_for
 from ..core import custom
@@ -81,7 +81,11 @@ class LocalTransport(Transport):
             pool.close()
 
     def find_clients(
-        self, config: Config, state_key: str = "", identities: Mapping[str, str] | None = None
+        self,
+        config: Config,
+        state_key: str = "",
+        identities: Mapping[str, str] | None = None,
+        earlier: Mapping[str, Any] | None = None,
     ) -> dict[int, Payload]:
         """Describe the clients; none has to be asked."""
         return {client: self._engine.query(client, Payload()) for client in range(self._engine.num_clients)}

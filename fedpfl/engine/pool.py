@@ -28,10 +28,10 @@ from .worker import Answered, ArrayCache, Asked, Failed, Printed, receive_array,
 
 # Linux gives a pipe 64 KiB unless asked for more: a reply then leaves a worker in one go, and it works on at once.
 PIPE_BYTES = 1 << 20
-# A header of this size fits into any pipe, so that sending it never waits for the other end.
-SMALL_HEADER = 32 * 1024
-# A worker gets its next request while it works on the one before where these follow each other so quickly.
-QUICK_SECONDS = 0.05
+# A worker gets its next requests while it works on the one before if a client takes no longer than this.
+QUICK_SECONDS, MOST_AHEAD = 0.05, 4
+# So many headers of this size fit into any pipe, so that sending them never waits for the other end.
+SMALL_HEADER = 12 * 1024
 END_SECONDS = 2.0
 
 
@@ -82,10 +82,9 @@ class WorkerPool:
             self._workers.append(self._start(number))
 
     def free(self) -> int | None:
-        """Return the number of a worker that can take a request now, None if all have enough to do."""
-        idle = (number for number, worker in enumerate(self._workers) if not worker.asked)
-        ahead = (number for number, worker in enumerate(self._workers) if worker.quick and len(worker.asked) == 1)
-        return next(idle, next(ahead, None))
+        """Return the number of the worker that can take a request now and has the fewest; None if all are busy."""
+        free = [i for i, worker in enumerate(self._workers) if len(worker.asked) <= (MOST_AHEAD if worker.quick else 0)]
+        return min(free, key=lambda i: len(self._workers[i].asked), default=None)
 
     def busy(self) -> bool:
         """Return whether a client is running."""
@@ -98,7 +97,7 @@ class WorkerPool:
             worker.fresh = True
 
     def ask(self, number: int, client: int, kind: str, message: Payload) -> bool:
-        """Hand a request to a worker; return False where that would have to wait until the worker is idle."""
+        """Send a request to a worker; return False if that would have to wait until the worker is idle."""
         worker = self._workers[number]
         # A cache keeps its arrays alive, so that no other array can get their identity.
         listed = [
@@ -122,30 +121,31 @@ class WorkerPool:
         return True
 
     def look(self) -> Iterator[tuple[int, Payload] | Failed | Died]:
-        """Wait until something happens; yield clients with their replies, without one, or with a worker that died."""
+        """Wait for the next event; yield clients with their replies, without one, or with a worker that died."""
         for ready, _ in self._selector.select():
             number: int = ready.data
             worker = self._workers[number]
             try:
-                found = worker.replies.recv()
-                if isinstance(found, Printed):
-                    self._printed(found.client, found.text)
+                received: Printed | list[Answered | Failed] = worker.replies.recv()
+                if isinstance(received, Printed):
+                    self._printed(received.client, received.text)
                     continue
-                arrays = self._arrays(worker, found) if isinstance(found, Answered) else {}
+                arrays = [self._arrays(worker, place, found) for place, found in enumerate(received)]
             except (EOFError, OSError):
                 yield from self._replace(number)
                 continue
-            _, slot = worker.asked.popleft()
-            if not (isinstance(found, Answered) and found.in_slot):
-                worker.slots.give_back(slot)
-                if isinstance(found, Answered):
-                    worker.slots.fit(found.arrays)
             now = time.perf_counter()
-            worker.quick, worker.since = now - worker.since < QUICK_SECONDS, now
-            if isinstance(found, Answered):
-                yield found.client, Payload(dict(found.config), dict(found.metrics), arrays)
-            else:
-                yield found
+            worker.quick, worker.since = (now - worker.since) / len(received) < QUICK_SECONDS, now
+            for found, of_reply in zip(received, arrays, strict=True):
+                _, slot = worker.asked.popleft()
+                if isinstance(found, Failed):
+                    worker.slots.give_back(slot)
+                    yield found
+                    continue
+                if not found.in_slot:
+                    worker.slots.give_back(slot)
+                    worker.slots.fit(found.arrays)
+                yield found.client, Payload(dict(found.config), dict(found.metrics), of_reply)
 
     def close(self) -> None:
         """End all workers, whatever they do."""
@@ -162,8 +162,10 @@ class WorkerPool:
         self._workers = []
         self._ends.close()
 
-    def _arrays(self, worker: _Worker, found: Answered) -> dict[str, np.ndarray]:
-        slot = worker.asked[0][1]
+    def _arrays(self, worker: _Worker, place: int, found: Answered | Failed) -> dict[str, np.ndarray]:
+        if isinstance(found, Failed):
+            return {}
+        slot = worker.asked[place][1]
         if found.in_slot and slot is not None:
             return worker.slots.arrays(slot, found.arrays)
         return {item.name: receive_array(worker.replies, item) for item in found.arrays}

@@ -50,7 +50,8 @@ class RoundLoop:
 
     Clients start from ``rule.shared`` and store their personal state under ``state_key``. ``listeners`` are called in
     this order. ``counted``: tests count correct predictions, otherwise they give a score. ``several``: a sample has
-    several values that tests count.
+    several values that tests count. ``continued``: for each client, key and round of the personal arrays that it has
+    from a run that this one continues.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class RoundLoop:
         listeners: Sequence[Listener] = (),
         counted: bool = True,
         several: bool = False,
+        continued: Sequence[tuple[str, int]] = (),
     ) -> None:
         self.rule = rule
         self.settings = settings
@@ -69,6 +71,7 @@ class RoundLoop:
         self.extras = extras or Extras()
         self.listeners = list(listeners)
         self.counted, self.several = counted, several
+        self.continued = continued
         self.round = Round(0)
         self._cause: Exception | None = None
 
@@ -99,25 +102,30 @@ class RoundLoop:
 
     def run_round(self, transport: Transport, number: int) -> bool:
         """Train and test in one round; return whether a listener ends the run."""
-        timeout = self.settings.round_timeout
+        timeout, tests_first = self.settings.round_timeout, self.settings.test_at == "start"
         self.round, self._cause = Round(number), None
-        begun = time.perf_counter()
         transport.begin_round()
+        if tests_first:
+            self._test(transport, number, timeout * MIN_FOR_TESTS)
+        begun = time.perf_counter()
         requests = self.train_requests(number)
         limit = timeout * (1 - MIN_FOR_TESTS) if self.settings.evaluates_in(number) else timeout
         self.combine(number, transport.replies(requests, limit, self._fail))
-        trained = time.perf_counter()
-        # The time that sending took is not taken from the tests.
-        rest = max(timeout - (trained - begun), timeout * MIN_FOR_TESTS)
-        self.collect_scores(transport.replies(self.test_requests(number), rest, self._fail))
-        self.round.seconds_train = trained - begun
-        self.round.seconds_evaluate = time.perf_counter() - trained
+        self.round.seconds_train = time.perf_counter() - begun
+        if not tests_first:
+            # The time that sending took is not taken from the tests.
+            self._test(transport, number, max(timeout - self.round.seconds_train, timeout * MIN_FOR_TESTS))
         for client, reason in self.round.failed.items():
             logger.log(WARNING, "round %d: client %d: %s", number, client, reason)
         state = self.state() if self.listeners else {}
-        # Every listener sees the round, whichever of them ends the run.
+        # Every listener sees the round, even if an earlier one ends the run.
         ends = [listener.round_ended(self.rule, self.round, state) for listener in self.listeners]
         return any(ends)
+
+    def _test(self, transport: Transport, number: int, timeout: float) -> None:
+        begun = time.perf_counter()
+        self.collect_scores(transport.replies(self.test_requests(number), timeout, self._fail))
+        self.round.seconds_evaluate = time.perf_counter() - begun
 
     def choose(self, number: int) -> list[Client]:
         """Draw the clients that train in a round: ``fraction-train`` of the participants, at least one.
@@ -220,6 +228,8 @@ class RoundLoop:
             "state-key": self.state_key,
             "layout": layout,
         }
+        if self.rule.personal_round[client.id] < 0:
+            config["personal-key"], config["personal-round"] = self.continued[client.id]
         payload = Payload(config, {}, packed[same][1])
         self.round.bytes_down += self._count(payload)
         return payload

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from ..core.errors import ConfigError
 from . import metrics
+from .shipped import read_toml
 
 SCALES = ("smoke", "small", "paper")
 DASH = "–"
@@ -172,7 +172,7 @@ class Experiment(_Part):
         """Note where the file is, and read the files that it is based on."""
         self._path = context
         self._bases = {
-            name: _read(context.parent / base, "base")
+            name: read_toml(context.parent / base, "base")
             for name, column in self.columns.items()
             if (base := column.base or self.base)
         }
@@ -391,7 +391,7 @@ P = TypeVar("P", bound=_Part)
 def _validated(part: type[P], path: Path, where: str, key: str) -> P:
     """Read a file; what pydantic finds first is the error."""
     try:
-        return part.model_validate(_read(path, key), context=path)
+        return part.model_validate(read_toml(path, key), context=path)
     except ValidationError as error:
         raise _translated(error.errors()[0], where) from None
 
@@ -409,12 +409,3 @@ def _translated(error: ErrorDetails, where: str) -> ConfigError:
     if (of := _TYPES.get(kind.removesuffix("_type"))) is not None:
         words = f"must be of type {of}"
     return ConfigError(str(name + 1 if isinstance(name, int) else name), value, f"{where}: {words}")
-
-
-def _read(path: Path, key: str) -> Settings:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(key, str(path), f"cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(key, str(path), f"is not valid TOML ({error})") from error

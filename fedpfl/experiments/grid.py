@@ -201,7 +201,7 @@ class Process:
             store.note(run, {"status": "interrupted", "error": "interrupted", "trained": True})
         for mode in run.modes:
             if not (place := store.measured(run, mode)).is_file():
-                yield self._fedpfl("new-clients", str(folder.path), "--mode", mode, "--json")
+                yield self._fedpfl("personalise", str(folder.path), "--mode", mode, "--json")
                 self._answer.replace(place)
 
     @property

@@ -73,7 +73,7 @@ def find_curve(name: str) -> tuple[str, str]:
 
 
 def mode_of(name: str) -> str | None:
-    """Return the mode of ``fedpfl new-clients`` that a metric needs, if it needs one."""
+    """Return the mode of ``fedpfl personalise`` that a metric needs, if it needs one."""
     kind, _, argument = name.partition(":")
     return argument if kind == NEW_CLIENTS else None
 
@@ -148,6 +148,7 @@ METRICS: dict[str, Metric] = {
         "accuracy of the models that the clients trained last, of all test samples, best round", _best_trained,
         share=True,
     ),
+    "trained-last": _accuracy(f"{_MEAN}, as they were trained, last round", History.last, "trained.accuracy"),
     "global-best": _accuracy("global accuracy, best round", History.best, GLOBAL),
     "global-last": _accuracy("global accuracy, last round", History.last, GLOBAL),
     "global-chosen": _accuracy(f"global accuracy, {_CHOSEN}", History.chosen, GLOBAL, "global model"),

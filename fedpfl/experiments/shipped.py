@@ -1,4 +1,4 @@
-"""Where the files of settings and of experiments are that come with fedpfl: ``configs/`` and ``experiments/``.
+"""Files of settings and of experiments, and where those are that come with fedpfl: ``configs/`` and ``experiments/``.
 
 A checkout has both folders next to the package; a wheel has copies of them in ``fedpfl/shipped/``, side by side again,
 so that ``../configs/…`` in an experiment's file is right in both.
@@ -6,7 +6,11 @@ so that ``../configs/…`` in an experiment's file is right in both.
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
+from typing import Any
+
+from ..core.errors import ConfigError
 
 CONFIGS, EXPERIMENTS = "configs", "experiments"
 
@@ -27,3 +31,13 @@ def settings_file(path: Path) -> Path:
     if own is None or path.exists() or path.parent != Path(CONFIGS) or not (own / path.name).is_file():
         return path
     return own / path.name
+
+
+def read_toml(path: Path, option: str) -> dict[str, Any]:
+    """Read a TOML file that an option or a key names."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(option, str(path), f"cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(option, str(path), f"is not valid TOML ({error})") from error

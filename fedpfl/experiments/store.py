@@ -41,6 +41,7 @@ DEFAULT_ROOT = "~/.fedpfl/experiments"
 NOT_IDENTIFYING = frozenset({
     "output-dir", "state-dir", "data-dir", "run-name", "resume", "node-timeout", "round-timeout", "check-after",
     "min-clients", "max-client-samples", "tracker", "tracker-project", "device-models", "device-models-kept",
+    "personalise",
 })  # fmt: skip
 
 # Settings that were added after runs were stored: at their defaults they do not count, so that names do not change.
@@ -48,9 +49,10 @@ ADDED_LATER = frozenset({
     "label-column", "client-column", "split-column", "ignore-columns", "class-names", "window-column", "window-length",
     "window-step", "partition-seed", "division-file", "update-norm-limit", "robust-aggregation", "robust-clip",
     "robust-false-share", "krum-clients", "max-weight-share", "fedreg-max-growth",
-    "device-model-every",
+    "device-model-every", "continue-from",
     "label-smoothing", "local-steps", "learning-rate-schedule", "learning-rate-decay", "learning-rate-decay-every",
-    "learning-rate-warm-up", "clip-norm", "augmentation", "client-models",
+    "learning-rate-warm-up", "clip-norm", "augmentation", "normalize", "test-on", "test-at", "keep-momentum",
+    "factorized-fl-penalty", "factorized-fl-plus-penalty", "client-models",
 })  # fmt: skip
 
 
@@ -155,7 +157,7 @@ class Store:
         return metrics.measure(metric, self.folder(run), self.cell(run), clients)
 
     def measured(self, run: PlannedRun, mode: str) -> Path:
-        """Return the file with the result of ``fedpfl new-clients`` in a mode."""
+        """Return the file with the result of ``fedpfl personalise`` in a mode."""
         return self.cell(run) / f"{metrics.NEW_CLIENTS}-{mode}.json"
 
     def reason(self, run: PlannedRun) -> str:
@@ -193,7 +195,8 @@ class Store:
             (self.cell(run) / "outcome.json").unlink(missing_ok=True)
         else:
             (folder / "summary.md").unlink(missing_ok=True)  # or it would count as finished, and not be resumed
-            # So that it does not count as finished either if nobody is there to note how this try ends.
+            # So that it does not count as finished either if this process dies before it can note how this attempt
+            # ends.
             self.note(run, {"status": "interrupted", "error": "interrupted", "trained": False})
 
     def note(self, run: PlannedRun, outcome: Mapping[str, Any]) -> None:

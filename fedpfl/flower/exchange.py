@@ -28,8 +28,8 @@ logger = getLogger("flwr")
 MESSAGE_UNAVAILABLE, REPLY_UNAVAILABLE, NODE_UNAVAILABLE, CLIENT_APP_CRASHED = 3, 4, 5, 8
 LOST = frozenset({MESSAGE_UNAVAILABLE, REPLY_UNAVAILABLE, NODE_UNAVAILABLE, CLIENT_APP_CRASHED})
 MAX_RESENDS = 2
-# A look takes milliseconds. One that takes so long met no SuperLink: Flower waits until it is back, which it may be
-# without what was on its way.
+# A pull takes milliseconds. If it takes this long, the SuperLink was away: Flower waits until it is back, perhaps
+# without the messages on their way.
 AWAY_SECONDS = 5.0
 
 

@@ -1,4 +1,4 @@
-"""Which node is which client: asked before round 1, and again when a node has gone and another one is there."""
+"""Finds out which node is which client: before round 1, and again when a node was replaced."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import WARNING, getLogger
+from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -16,6 +17,7 @@ from ..core.claims import DESCRIPTION, problem, require_description
 from ..core.errors import FedpflError, LayoutError, printable, reasons
 from ..core.federation import Client
 from ..core.payload import UNNUMBERED, Payload
+from ..core.settings import Value
 from ..setup.config import RunSettings
 from .messages import from_content, to_content
 from .pace import Pace
@@ -26,7 +28,8 @@ logger = getLogger("flwr")
 SETTLED_SECONDS = 0.3
 # How long the start waits for another node where one was left out: a repaired one, or one that connects late.
 GRACE_SECONDS = 5.0
-# How long a round waits for nodes that appeared during the run to tell which clients they are, and how often.
+# How long nodes have to take their numbers, and a round waits for nodes that appeared during the run to tell which
+# clients they are; and how often these are asked.
 ASK_SECONDS, MAX_ASKS = 60.0, 3
 
 Answers = dict[int, Payload]
@@ -46,11 +49,23 @@ class Nodes:
 
     A node whose answer cannot be right is left out by name; the others go on if they are enough (``min-clients``).
     Nodes store their numbers and secrets under ``state_key``. ``identities`` are known hashes of the nodes' secrets, by
-    client: a client's number belongs to its node for the whole run.
+    client: a client's number belongs to its node for the whole run. So does a number in ``earlier``, the task of a run
+    that this one continues (empty if there is none).
     """
 
-    def __init__(self, grid: Grid, settings: RunSettings, state_key: str, identities: Mapping[str, str]) -> None:
-        self._grid, self._settings, self._key = grid, settings, state_key
+    def __init__(
+        self,
+        grid: Grid,
+        settings: RunSettings,
+        state_key: str,
+        identities: Mapping[str, str],
+        earlier: Mapping[str, Any],
+    ) -> None:
+        self._grid, self._settings = grid, settings
+        self._question: dict[str, Value] = {"state-key": state_key}
+        if earlier:
+            self._question["earlier-key"] = earlier["state_key"]
+        self._earlier: Mapping[str, str] = earlier.get("identities", {})
         self.identities = dict(identities)
         self._left_out: dict[int, str] = {}
         self._asks: Counter[int] = Counter()
@@ -81,9 +96,12 @@ class Nodes:
             if not answers:
                 over = over or settled
             elif len(answers) == expected or settled or over:
-                answers = self._number(answers, expected, deadline)
+                answers = self._number(answers, expected)
                 numbered = not any(UNNUMBERED in answer.config for answer in answers.values())
                 over = over or (numbered and (settled or len(answers) == expected))
+        for node in [node for node, answer in answers.items() if UNNUMBERED in answer.config]:
+            del answers[node]
+            self._leave_out(node, f"no answer within {ASK_SECONDS:g} s to which client it is")
         self._require_enough(answers, expected or len(seen))
         for answer in answers.values():
             self.identities.update(_identity(answer))
@@ -130,7 +148,7 @@ class Nodes:
         if not nodes:
             return {}
         given = {node: {"client": number} for node, number in (numbers or {}).items()}
-        contents = {node: to_content(Payload({"state-key": self._key, **given.get(node, {})})) for node in nodes}
+        contents = {node: to_content(Payload({**self._question, **given.get(node, {})})) for node in nodes}
         questions = [Message(content, node, "query") for node, content in contents.items()]
         pending = {i for i in self._grid.push_messages(questions) if i}
         found: Answers = {}
@@ -162,15 +180,20 @@ class Nodes:
             raise LayoutError(wrong)
         return answer
 
-    def _number(self, answers: Answers, expected: int, deadline: float) -> Answers:
+    def _number(self, answers: Answers, expected: int) -> Answers:
         """Give the nodes that do not know which client they are the free numbers, in the order of their ids."""
         unnumbered = sorted(node for node, answer in answers.items() if UNNUMBERED in answer.config)
         if not unnumbered:
             return answers
         taken = {int(answer.config["client"]) for answer in answers.values() if UNNUMBERED not in answer.config}
+        taken |= {int(client) for client in (*self.identities, *self._earlier)}
         free = (number for number in range(expected) if number not in taken)
         numbers = dict(zip(unnumbered, free, strict=False))
-        answers = {**answers, **self._query(sorted(numbers), deadline, numbers)}
+        for node in set(unnumbered) - numbers.keys():
+            del answers[node]
+            self._leave_out(node, f"num-clients = {expected}: all numbers of clients are taken")
+        # Where node-timeout is over, too: the nodes are there, and wait for their numbers alone.
+        answers = {**answers, **self._query(sorted(numbers), time.monotonic() + ASK_SECONDS, numbers)}
         answers = {node: answer for node, answer in answers.items() if node not in self._left_out}
         self._leave_out_mismatches(answers, expected)
         return answers
@@ -213,14 +236,17 @@ class Nodes:
     def _wrong_identity(self, answer: Payload) -> str:
         """Return why the node of an answer is not the one that had its client's number before; empty if it may be."""
         client = str(answer.config["client"])
-        if self.identities.get(client) in (None, _identity(answer).get(client)):
-            return ""
-        return f"client = {client}: another node has had this number in this run, with another secret in its state-dir"
+        known = (("identity", self.identities, "this run"), ("earlier-identity", self._earlier, "the run to continue"))
+        for name, identities, run in known:
+            if identities.get(client) not in (None, _identity(answer, name).get(client)):
+                what = f"another node has had this number in {run}, with another secret in its state-dir"
+                return f"client = {client}: {what}"
+        return ""
 
     def _require_enough(self, answers: Answers, expected: int) -> None:
         """Raise ``FedpflError`` if the clients that can take part are too few to begin."""
         count, least = len(answers), self._settings.enough_clients(expected)
-        # A node that is silent or not there may be on its way: only the user can say that nobody waits for it.
+        # A node that is silent or not there may be on its way: only the user can say that the run need not wait for it.
         missing = count + len(self._left_out) < expected and not self._settings.min_clients
         if count == expected or (count >= least and not missing):
             return
@@ -232,9 +258,9 @@ class Nodes:
         raise FedpflError(f"{what}: {clients}{refused}")
 
 
-def _identity(answer: Payload) -> dict[str, str]:
+def _identity(answer: Payload, name: str = "identity") -> dict[str, str]:
     """Return a hash of the secret in an answer, by client; the secret itself is not stored at the server."""
-    secret = answer.config.get("identity")
+    secret = answer.config.get(name)
     if not secret:
         return {}
     return {str(answer.config["client"]): hashlib.sha256(str(secret).encode()).hexdigest()}

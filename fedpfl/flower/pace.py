@@ -1,4 +1,4 @@
-"""How often to look for something at the SuperLink."""
+"""How often to poll the SuperLink."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAUSE_PER_LOOK, MAX_PAUSE_PER_LOOK = 5.0, 0.3
 
 
 class Pace:
-    """Pauses between looks for something at the SuperLink; it begins with the first look.
+    """Pauses between polls of the SuperLink; it begins with the first poll.
 
     The pause is a small share of the time since something was found: 2 ms in a simulated round of a tenth of a second,
     1 s when devices train for minutes. A look at a simulation is a call, one at a SuperLink keeps that busy for 10 ms:
@@ -22,7 +22,7 @@ class Pace:
         self._found_at = self._looked_at = time.monotonic()
 
     def pause(self, found: bool) -> None:
-        """Sleep after a look that found something, or nothing."""
+        """Sleep after a poll that found something, or nothing."""
         now = time.monotonic()
         look = 0.0 if found else now - self._looked_at
         self._found_at = now if found else self._found_at

@@ -1,7 +1,7 @@
 """Limits a simulated device to what a board has, by control groups: a share of this machine's cores, and memory.
 
 It needs the right to make control groups (root). What is limited is processor time: how fast a core of the board is
-beside one of this machine is an assumption, and a board's GPU is not there.
+compared with one of this machine is an assumption, and a board's GPU is not there.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def make_groups(board: BoardLimits, name: str, mounts: Path = MOUNTS) -> list[Pa
     return made
 
 
-def joining(groups: list[Path]) -> list[str]:
+def join_command(groups: list[Path]) -> list[str]:
     """Return the prefix of a command that runs it in these groups; nothing without any."""
     return ["/bin/sh", "-c", _JOIN, "sh", *map(str, groups), "--"] if groups else []
 

@@ -80,7 +80,7 @@ def _prepare(folder: Path, nodes: int, hosts: Sequence[str]) -> Credentials:
         folder, folder / "ca.pem", folder / "server.pem", folder / "server.key", folder / "superexec.secret", node_keys
     )
     names = [_alternative(host) for host in hosts]
-    # Certificates go before what they belong to is replaced: whenever this ends, what is there fits together.
+    # A certificate is removed before its key is replaced, so that the files fit together whatever interrupts this.
     if not (_lasts(made.authority) and (folder / "ca.key").is_file()):
         made.certificate.unlink(missing_ok=True)
         made.authority.unlink(missing_ok=True)

@@ -4,7 +4,7 @@ Flower starts the command ``flwr-clientapp`` for every message; importing its mo
 several times that on a small board. This process imports them once and forks for every message. It puts a small command
 of the same name into ``bin`` next to its socket, to stand first in the ``PATH`` of the SuperNode. The small command
 hands its arguments, its environment and its outputs over the socket, which is its own user's, or becomes Flower's
-command where nobody listens. Of Flower, only the command itself is used.
+command if there is no server. Of Flower, only the command itself is used.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def serve(path: Path) -> NoReturn:
                         connection.send(b"\1")
                     except OSError as error:
                         logger.warning("%s was started, but who asked for it is gone: %s", COMMAND, error)
-                except (FedpflError, OSError) as error:  # also: no process to be had, or nobody waits any more
+                except (FedpflError, OSError) as error:  # also: no process to be had, or the client has gone
                     logger.warning("a request was dropped: %s", error)
                 finally:
                     for file in files:
@@ -127,7 +127,7 @@ def command_folder(path: Path) -> Path:
 
 
 def write_command(path: Path, real: str) -> None:
-    """Write what hands the command over to the socket ``path``; ``real`` is executed where nobody listens."""
+    """Write what hands the command over to the socket ``path``; ``real`` is executed if there is no server."""
     folder = command_folder(path)
     folder.mkdir(exist_ok=True, mode=0o700)
     hand_over = folder / f"{COMMAND}.py"

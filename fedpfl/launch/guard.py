@@ -62,7 +62,7 @@ def _groups(mark: str) -> set[int]:
             try:
                 if any(word.startswith(mark.encode()) for word in entry.read_bytes().split(b"\0")):
                     marked.append(int(entry.parent.name))
-            except OSError:  # somebody else's, or gone
+            except OSError:  # another user's, or gone
                 continue
     else:
         listing = subprocess.run(["ps", "axeww", "-o", "pid=,command="], capture_output=True, text=True, check=False)

@@ -43,6 +43,8 @@ class Plan:
 
     def has_finished(self) -> bool:
         """Return whether the run has done all its rounds and written its results, so that there is nothing to train."""
+        if self.config.run.after_the_end:
+            return False
         history = self.folder.history()
         run = self.config.run
         done = history.last_round >= run.num_server_rounds or history.stalled(run.early_stop)
@@ -66,23 +68,27 @@ def prepare(
     resume: str | None = None,
     default_clients: int = DEFAULT_CLIENTS,
     own_data: bool = False,
+    continued: str | None = None,
 ) -> Plan:
     """Check everything that can be checked before a run.
 
     ``app`` is the app's folder; None means the installed package. ``defaults`` are its settings by key, and ``given``
     those that replace them; the rest takes the package's defaults. ``num_clients`` counts where the setting is 0, and
-    ``default_clients`` where nothing says it. ``resume`` is the name or folder of a run to resume. ``own_data``: each
-    client has data of its own, so there are none in common to check.
+    ``default_clients`` where nothing says it. ``resume`` is the name or folder of a run to resume, and ``continued``
+    that of one that a new run continues, with its settings. ``own_data``: each client has data of its own, so there are
+    none in common to check.
     """
+    if resume is not None and continued is not None:
+        raise ConfigError("continue", continued, "begins a new run, and --resume goes on with one; use one of them")
     custom.set_folder(app or Path())
     if app is not None:
         discover()
     know_method(defaults)  # the app's settings have those of its method, also where another one is run
     values = {**defaults, **given}
-    if resume is None:
+    if resume is None and continued is None:
         check_keys(values)
     else:
-        stored = _resumed(resume, values, given)
+        stored = _continued(continued, values, given) if resume is None else _resumed(resume, values, given)
         check_keys({**values, "method": stored["method"]})
         values = stored
     config = Config.parse(values)
@@ -94,6 +100,8 @@ def prepare(
         decided["partitioner"] = chosen.partitioner
     given_number = _clients(config.data.num_clients, num_clients)
     decided["num-clients"] = given_number or natural_clients(config.data) or default_clients
+    if not config.run.resume and (earlier := RunFolder.continued(config)):
+        decided["continue-from"] = str(earlier.path)
     decided["run-name"] = config.run.run_name or _new_name(config)
     # The server and the clients run in another working directory.
     config = Config.parse({**absolute_places(config.flat()), **decided})
@@ -108,11 +116,23 @@ def prepare(
 
 
 def _resumed(resume: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    stored = find_run(resume, Path(str(values.get("output-dir", RunSettings.output_dir))))
+    stored = _find(resume, values)
     where = {"run-name": stored.path.name, "output-dir": str(stored.path.parent), "resume": True}
     # What auto meant was decided when the run began.
     given = {key: value for key, value in given.items() if (key, value) != ("partitioner", AUTO)}
-    values = {**stored.config(), **given, **where}
+    return _with_clients({**stored.config(), **given, **where}, stored)
+
+
+def _continued(continued: str | None, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    stored = _find(str(continued), values)
+    return _with_clients({**stored.config(), **given, "continue-from": str(stored.path)}, stored)
+
+
+def _find(run: str, values: Mapping[str, Any]) -> RunFolder:
+    return find_run(run, Path(str(values.get("output-dir", RunSettings.output_dir))))
+
+
+def _with_clients(values: Mapping[str, Any], stored: RunFolder) -> dict[str, Any]:
     # Without a number `flwr run` took one client for each node that there was.
     return {**values, "num-clients": values.get("num-clients") or stored.task().get("clients", 0)}
 

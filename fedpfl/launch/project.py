@@ -46,7 +46,7 @@ clientapp = "client_app:app"
 """
 
 _APP = '''\
-"""What Flower loads on {side}; all of it is fedpfl's, which finds this app's parts beside this file."""
+"""What Flower loads on {side}; all of it is fedpfl's, which finds this app's parts next to this file."""
 
 from fedpfl.flower.{name}_app import app
 

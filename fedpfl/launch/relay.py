@@ -84,7 +84,7 @@ async def serve(listen: tuple[str, int], to: tuple[str, int], network: Network) 
     there, back = Direction(network), Direction(network)
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Whoever connects sees what it would see of a server that is not there: its connection ends.
+        # As with a server that is down: the connection ends.
         with suppress(OSError):
             onward_reader, onward = await asyncio.open_connection(*to)
             both = [_carry(reader, onward, there), _carry(onward_reader, writer, back)]

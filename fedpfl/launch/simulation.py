@@ -61,7 +61,9 @@ def run(
 
 
 def export(plan: Plan, shown: Display) -> None:
-    """Write the personalised models of a run that has finished."""
+    """Write the personalised models of a run that has finished; what follows its end changes none of them."""
+    if plan.config.run.after_the_end:
+        return
     shown.show_step("writing the personalised models")
     try:
         export_personal(plan.folder)

@@ -81,7 +81,8 @@ class SuperLink:
 
     def __enter__(self) -> SuperLink:
         """Begin to start it; :meth:`submit` waits until it answers."""
-        # First of all, so that from here on nothing can be left behind. Its standard input is the sign that we live.
+        # First of all, so that from here on nothing can be left behind. Its standard input closes when this process
+        # ends.
         self._guard = subprocess.Popen(
             [sys.executable, "-I", guard.__file__, str(self.folder)], stdin=subprocess.PIPE, start_new_session=True
         )
@@ -272,15 +273,15 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def script(name: str) -> str:
-    """Return the path of one of Flower's commands, first looked for beside this Python."""
+    """Return the path of one of Flower's commands; that of this Python's environment comes first."""
     found = shutil.which(name, path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
     if found is None:
-        raise FedpflError(f"the command {name} is not installed; install flwr[simulation] beside fedpfl")
+        raise FedpflError(f"the command {name} is not installed; install flwr[simulation] in fedpfl's environment")
     return found
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 on which nobody listens now."""
+    """Return a port of 127.0.0.1 that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -23,7 +23,7 @@ from ..client.protocol import SOCKET_VARIABLE
 from ..core.errors import FedpflError
 from ..flower_private import TASK_POLL_INTERVAL
 from . import credentials, guard
-from .boards import BoardLimits, joining, make_groups
+from .boards import BoardLimits, join_command, make_groups
 from .forkserver import command_folder
 from .inventory import Bench
 from .superlink import START_SECONDS, SUPERLINK, SuperLink, free_port, last_line, script, text
@@ -36,6 +36,8 @@ MAX_RESTART_SECONDS = 10.0
 BRIDGE = (sys.executable, "-P", "-c", "from fedpfl.cli.bridge import main; main()")
 # Flower's default is 1 s; it looks for a new message with a request to the SuperNode on the same machine.
 TASK_POLL_SECONDS = 0.2
+# As many as a client of `fedpfl run` has unless the setting `threads` says otherwise: the bits depend on it.
+THREADS = {"OMP_NUM_THREADS": "1"}
 
 
 class Testbed(SuperLink):
@@ -83,7 +85,7 @@ class Testbed(SuperLink):
         self._limits = {name: self._make_groups(board, number) for number, name in enumerate(names)} if board else {}
         if worker:
             for device in names:
-                self._start_worker(device, len(names), app)
+                self._start_worker(device, app)
                 self._start_forkserver(device)
         self._wait_until_ready()
         self._spawn("the server's SuperExec", self._superexec(), self._environment)
@@ -182,7 +184,7 @@ class Testbed(SuperLink):
             ]  # fmt: skip
             self._spawn(f"bridge {name}", self._limited(name, device), self._environment)
         for name in ("server", *names):
-            # A SuperNode that finds nobody waits for up to 20 s before it looks again.
+            # A SuperNode that finds no server waits for up to 20 s before it tries again.
             self._wait_for(f"bridge {name}", partial(self._is_ready, f"bridge {name}"))
         return addresses
 
@@ -216,7 +218,7 @@ class Testbed(SuperLink):
         return groups
 
     def _limited(self, device: str, command: Sequence[str]) -> list[str]:
-        return [*joining(self._limits.get(device, [])), *command]
+        return [*join_command(self._limits.get(device, [])), *command]
 
     def _bridge_state(self) -> Path:
         folder = self.folder / "bridge"
@@ -237,6 +239,7 @@ class Testbed(SuperLink):
         ]  # fmt: skip
         environment = {
             **self._environment,
+            **THREADS,
             "PATH": f"{command_folder(self._forkserver(place))}:{self._environment['PATH']}",
             # Each its own: ClientApps of several SuperNodes that unpack the app at the same time read half of it.
             "FLWR_HOME": f"{self._environment['FLWR_HOME']}-node-{client}",
@@ -245,9 +248,8 @@ class Testbed(SuperLink):
         }
         self._spawn(f"SuperNode {client}", self._limited(device, command), environment)
 
-    def _start_worker(self, device: str, devices: int, app: Path | None) -> None:
-        threads = max(1, (os.cpu_count() or 1) // devices)
-        environment = {"OMP_NUM_THREADS": str(threads), **self._environment, SOCKET_VARIABLE: str(self._socket(device))}
+    def _start_worker(self, device: str, app: Path | None) -> None:
+        environment = {**self._environment, **THREADS, SOCKET_VARIABLE: str(self._socket(device))}
         if app is not None and (app / "fedpfl").is_dir():
             paths = (str(app.absolute()), environment.get("PYTHONPATH", ""))
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -256,7 +258,8 @@ class Testbed(SuperLink):
 
     def _start_forkserver(self, device: str) -> None:
         command = [sys.executable, "-P", "-m", "fedpfl.launch.forkserver", "--socket", str(self._forkserver(device))]
-        self._spawn(f"fork server {_label(device)}", self._limited(device, command), self._environment)
+        environment = {**self._environment, **THREADS}
+        self._spawn(f"fork server {_label(device)}", self._limited(device, command), environment)
 
     def _wait_for(self, name: str, there: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_SECONDS

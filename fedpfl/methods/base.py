@@ -25,6 +25,7 @@ from ..core.payload import Payload
 from ..core.rng import generator
 from ..core.sharing import Sharing
 from ..data.federation import Samples
+from ..data.pixels import HALF
 from ..models.trainable import ALL
 from ..rules import Rule
 from ..rules.mean import Mean
@@ -82,9 +83,11 @@ class LocalRound:
     layout : Layout
         Layout of the shared vector.
     extras : dict of str to ndarray
-        The arrays that came beside the shared vector; see :meth:`received`.
+        The arrays that came alongside the shared vector; see :meth:`received`.
     validation_data : callable, () → Samples
         Prepares the client's samples for validation; there may be none.
+    normalize : str
+        How the pixels of images were scaled, a name of ``data.pixels``.
     notes : dict
         What a method's steps leave for its later ones in the same round; empty at first.
     """
@@ -101,6 +104,7 @@ class LocalRound:
     layout: Layout
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)
     validation_data: Callable[[], Samples] | None = None
+    normalize: str = HALF
     notes: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -110,7 +114,7 @@ class LocalRound:
 
     @cached_property
     def validation(self) -> Samples:
-        """The client's samples for validation, which nobody trains on; there may be none."""
+        """The client's samples for validation, which do not train; there may be none."""
         assert self.validation_data is not None  # the engine gives it
         return self.validation_data()
 
@@ -237,7 +241,7 @@ class Method:
 
     @property
     def extras(self) -> Sequence[Extra]:
-        """The arrays that travel beside the shared vector with these settings, both ways. Default: none."""
+        """The arrays that travel alongside the shared vector with these settings, both ways. Default: none."""
         return ()
 
     # -- schedule ----------------------------------------------------------------------------------------------------
@@ -250,7 +254,7 @@ class Method:
         return [Phase(train=everything, epochs=self.training.local_epochs)]
 
     def conclude(self, local: LocalRound) -> Payload:
-        """Update what the client remembers, after training; return what its reply carries besides. Default: nothing.
+        """Update what the client remembers, after training; return what its reply adds. Default: nothing.
 
         Returns
         -------

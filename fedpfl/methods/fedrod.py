@@ -6,7 +6,8 @@ NeurIPS 2020. A head is one layer here, because the sum of two linear layers is 
 a plain model.
 
 The personal head starts as a copy of the generic one, as in other implementations. With a start at zero a client
-predicts as the global model does until it has trained, but it ended lower in all comparisons (docs/results.md).
+predicts as the global model does until it has trained, but it ended lower in all comparisons
+(docs/results/comparisons.md).
 """
 
 from __future__ import annotations

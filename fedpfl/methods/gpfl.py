@@ -124,7 +124,7 @@ class Decay:
 
 
 class LayerNorm(nn.LayerNorm):
-    """A layer norm that computes in the type of its weights; PyTorch 1.13 has none for bfloat16 beside float32."""
+    """A layer norm that computes in the type of its weights; PyTorch 1.13 cannot mix bfloat16 and float32."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise (…, d)."""

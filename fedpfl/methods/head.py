@@ -1,4 +1,4 @@
-"""What the methods have in common that treat the last layers of a model differently from the others."""
+"""Base of the methods that treat the last layers of a model differently from the others."""
 
 from __future__ import annotations
 

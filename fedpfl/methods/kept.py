@@ -1,4 +1,4 @@
-"""What the methods have in common whose clients keep an array for each parameter, to correct their training with."""
+"""Base of the methods whose clients keep an array for each parameter, to correct their training."""
 
 from __future__ import annotations
 

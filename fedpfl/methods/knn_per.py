@@ -113,4 +113,4 @@ class KNNPer(Method):
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Refuse: no plain model remembers samples."""
-        raise NoPlainModel("knn-per predicts with the client's samples beside the shared model")
+        raise NoPlainModel("knn-per predicts with the client's samples as well as the shared model")

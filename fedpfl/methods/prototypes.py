@@ -1,4 +1,4 @@
-"""What the methods have in common that compare a sample's features with the mean features of its class."""
+"""Bases of the methods that compare a sample's features with the mean features of its class."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def classes(model: nn.Module) -> tuple[int, ...]:
 class PrototypeRule(Rule):
     """Base of the rules that average prototypes: c_j ← Σ_i n_ij·c_ij / Σ_i n_ij over the clients that answered.
 
-    A class of which nobody in the round has samples keeps its prototype, if it has one.
+    A class without samples in this round keeps its prototype, if it has one.
     """
 
     no_robust_mean = "averages class by class"

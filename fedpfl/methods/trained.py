@@ -1,4 +1,4 @@
-"""What the methods have in common whose clients keep the model that they trained last, before aggregation."""
+"""Base of the methods whose clients keep the model that they trained last, before aggregation."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from . import (  # noqa: F401
 )
 from .about import ModelInfo, describe
 from .adapters import merged
-from .build import as_given, build, require_known
+from .build import build, original_module, require_known
 from .external import with_head
 from .parts import Parts, cut
 from .registry import BaseHeadModel, names, register, source, sources
@@ -26,7 +26,7 @@ from .trainable import TrainableSettings, adapt, is_adapted
 from .weight_files import load_weights
 
 __all__ = [
-    "BaseHeadModel", "ModelInfo", "Parts", "TrainableSettings", "adapt", "as_given", "build", "cut", "describe",
-    "from_torchvision", "is_adapted", "load_weights", "merged", "names", "register", "require_known", "source",
+    "BaseHeadModel", "ModelInfo", "Parts", "TrainableSettings", "adapt", "build", "cut", "describe", "from_torchvision",
+    "is_adapted", "load_weights", "merged", "names", "original_module", "register", "require_known", "source",
     "sources", "with_head",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What there is to say of a model before it is built."""
+"""Descriptions of models that are not built yet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from .build import build
 from .registry import MODELS, BaseHeadModel, Shape
 
-# Inputs by which sizes are told: shape of a sample, classes, tokens, in words.
+# Inputs for which sizes are given: shape of a sample, classes, tokens, in words.
 _Example = Tuple[Shape, int, int, str]
 _IMAGE: _Example = ((3, 32, 32), 10, 0, "3×32×32, 10 classes")
 _SERIES: _Example = ((9, 128), 6, 0, "9×128, 6 classes")

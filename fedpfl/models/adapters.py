@@ -21,7 +21,7 @@ from fedpfl.core.frozen import frozen
 
 from .external import extra
 
-# The adapter that every method has, and the one that a method adds to be a client's own.
+# Names of the adapter that every method has, and of a client's personal one.
 ADAPTER, PERSONAL = "default", "personal"
 # What stands before the name of an adapter in the name of one of its arrays.
 _KINDS = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B")
@@ -104,7 +104,7 @@ def names_of(model: nn.Module) -> list[str]:
 
 
 def use(model: nn.Module, names: Sequence[str]) -> None:
-    """Have all layers add the adapters of these names, and no others."""
+    """Make all layers add the adapters of these names, and no others."""
     for layer in _adapted(model):
         layer.set_adapter(list(names))
 

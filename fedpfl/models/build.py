@@ -65,7 +65,7 @@ def _custom(name: str, input_shape: Shape, num_classes: int, vocabulary: int) ->
     return with_head(built, input_shape, num_classes, vocabulary, name=name)
 
 
-def as_given(model: BaseHeadModel) -> nn.Module:
+def original_module(model: BaseHeadModel) -> nn.Module:
     """Return the module that a user's function has built, its head put back; another model as it is."""
     if not model.head_path:
         return model

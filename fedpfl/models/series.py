@@ -1,4 +1,4 @@
-"""Networks for series of measurements, channels × time, such as the signals of a phone that somebody carries."""
+"""Networks for series of measurements, channels × time, such as the signals of a phone that a person carries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A byte tunnel over MQTT between Flower's SuperNodes and its SuperLink, and what can be watched of it.
+"""A byte tunnel over MQTT between Flower's SuperNodes and its SuperLink, and events for watchers.
 
 ::
 

@@ -64,7 +64,7 @@ def require_tls(option: str, value: str, host: str, tls: object, missing: str) -
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address is one of this machine that nobody else can reach."""
+    """Return whether an address can be reached from this machine alone."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -82,7 +82,7 @@ class DeviceBridge:
     # -- what arrives, in the network thread -------------------------------------------------------------------------
 
     def arrived(self, message: Message) -> None:
-        """Take a message of this device's response topic or the presence of the server's side."""
+        """Handle a message of this device's response topic, or the server side's presence."""
         if message.topic == topics.BRIDGE_PRESENCE:
             self._server_presence(message.payload)
             return
@@ -116,7 +116,7 @@ class DeviceBridge:
             waiting.changed.notify_all()
 
     def online(self, _session_present: bool) -> None:
-        """Ask about everything that waits: there is a new connection, and something may be lost."""
+        """Ask about all waiting requests: there is a new connection, and messages may be lost."""
         with self._lock:
             everything = list(self._waiting.values())
         for waiting in everything:
@@ -210,7 +210,7 @@ class DeviceBridge:
                 waiting.sent = True
                 to_send = not self._send(message_id, request, begun, ready)
                 waiting.heard = self._clock()
-            ready(len(request.body))  # what is left of it would be taken for the SuperNode's goodbye
+            ready(len(request.body))  # unread bytes would look like the SuperNode closing the connection
             with waiting.changed:
                 waiting.changed.wait_for(lambda: waiting.response or waiting.again or waiting.probe, POLL_SECONDS)
                 if waiting.response is not None:

@@ -1,6 +1,6 @@
-"""What people may want to know of a testbed, published as JSON for `fedpfl watch` and other subscribers.
+"""The state of a testbed, published as JSON for `fedpfl watch` and other subscribers.
 
-None of it is needed for a run, so it never waits and is lost where there is no connection.
+No run needs it, so publishing never waits, and events are lost without a connection.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class RunFollower:
         self._last: tuple[dict[str, str], int] | None = None
 
     def follow(self, stopping: threading.Event) -> None:
-        """Publish what is new, once a second, until ``stopping``."""
+        """Publish what is new, once a second, until ``stopping`` is set."""
         while not stopping.wait(FOLLOW_SECONDS):
             try:
                 self.look()

@@ -1,4 +1,4 @@
-"""HTTP requests and responses as bytes, and what of them is carried.
+"""HTTP requests and responses as bytes, and which of their headers are carried.
 
 The bytes are the length of the head (4 bytes, network byte order), the head as JSON, and the body as it is.
 """
@@ -36,7 +36,7 @@ _NOT_CARRIED = frozenset({
 })  # fmt: skip
 
 Headers = tuple[tuple[str, str], ...]
-# A view where a copy of megabytes would be the other choice.
+# A view avoids copying megabytes.
 Body = bytes | memoryview
 
 
@@ -52,7 +52,7 @@ class HttpRequest:
 
     @property
     def held(self) -> bool:
-        """Whether the answer is awaited when there is none yet."""
+        """Whether the request is held until there is an answer."""
         return is_held(self.path)
 
     @property
@@ -62,12 +62,12 @@ class HttpRequest:
 
     @property
     def key(self) -> bytes:
-        """What a repetition of this request by the same SuperNode has in common with it, under a new signature."""
+        """A key that is the same when the SuperNode repeats this request under a new signature."""
         return hashlib.sha256(self.path.encode() + b"\0" + self.body).digest()
 
     @property
     def head(self) -> bytes:
-        """What stands before the body."""
+        """The bytes before the body."""
         return _head({"path": self.path, "headers": self.headers, "sent": self.sent, "delivered": self.delivered})
 
     def encode(self) -> bytes:
@@ -105,7 +105,7 @@ class Response:
 
     @property
     def head(self) -> bytes:
-        """What stands before the body."""
+        """The bytes before the body."""
         return _head({"status": self.status, "headers": self.headers, "receipt": self.receipt})
 
     def encode(self) -> bytes:
@@ -136,7 +136,7 @@ def carried(headers: Iterable[tuple[str, str]]) -> Headers:
 
 
 def is_held(path: str) -> bool:
-    """Return whether the answer to a request to this path is awaited when there is none yet."""
+    """Return whether requests to this path are held until there is an answer."""
     return path.endswith(PULL_MESSAGES)
 
 

@@ -1,4 +1,4 @@
-"""Limits on what others may take of this process: bytes, places, lines of the log."""
+"""Limits on what peers may use of this process: bytes, places, lines of the log."""
 
 from __future__ import annotations
 
@@ -21,91 +21,73 @@ class Budget:
     """
 
     def __init__(self, total: int, each: int | None = None, overdraft: bool = False) -> None:
-        self._free = total
-        self._each = total if each is None else each
-        self._overdraft = overdraft
-        self._held: Counter[str] = Counter()
-        self._waiting: dict[Claim, None] = {}
-        self._favoured: Claim | None = None
-        self._changed = threading.Condition()
+        self.free, self.each, self.overdraft = total, total if each is None else each, overdraft
+        self.accounts: Counter[str] = Counter()
+        self.waiting: dict[Claim, None] = {}
+        self.favoured: Claim | None = None
+        self.changed = threading.Condition()
 
     @property
     def held(self) -> int:
         """What all accounts hold together."""
-        with self._changed:
-            return self._held.total()
+        with self.changed:
+            return self.accounts.total()
 
     def claim(self, account: str) -> Claim:
         """Return a claim of an account that holds nothing yet."""
         return Claim(self, account)
-
-    def take(self, claim: Claim, amount: int, until: float | None) -> bool:
-        """Serve :meth:`Claim.take`."""
-        with self._changed:
-            fits = self._fits(claim, amount)
-            if not fits and until is not None:
-                self._waiting[claim] = None
-                seconds = max(0.0, until - time.monotonic())
-                fits = self._changed.wait_for(lambda: self._fits(claim, amount), seconds)
-                del self._waiting[claim]
-                self._changed.notify_all()  # another claim is the first that waits now
-            if fits:
-                self.add(claim, amount)
-            return fits
-
-    def add(self, claim: Claim, amount: int) -> None:
-        """Serve :meth:`Claim.add`."""
-        with self._changed:
-            self._free -= amount
-            self._held[claim.account] += amount
-            claim.amount += amount
-
-    def release(self, claim: Claim) -> None:
-        """Serve :meth:`Claim.release`."""
-        with self._changed:
-            self.add(claim, -claim.amount)
-            if not self._held[claim.account]:
-                del self._held[claim.account]
-            if self._favoured is claim:
-                self._favoured = None
-            self._changed.notify_all()
-
-    def favours(self, claim: Claim) -> bool:
-        """Serve :attr:`Claim.favoured`."""
-        return self._favoured is claim
-
-    def _fits(self, claim: Claim, amount: int) -> bool:
-        if self._held[claim.account] + amount <= min(self._each, self._free):
-            return True
-        if self._overdraft and self._favoured is None and next(iter(self._waiting), None) is claim:
-            self._favoured = claim
-        return claim is self._favoured
 
 
 class Claim:
     """What one account holds of a budget for one purpose."""
 
     def __init__(self, budget: Budget, account: str) -> None:
-        self._budget = budget
-        self.account = account
-        self.amount = 0
+        self._budget, self._account, self.amount = budget, account, 0
 
     @property
     def favoured(self) -> bool:
         """Whether this claim gets what it needs beyond the total."""
-        return self._budget.favours(self)
+        return self._budget.favoured is self
 
     def take(self, amount: int, until: float | None = None) -> bool:
         """Hold more if there is room; wait for it up to a time of ``time.monotonic``. Return whether there was room."""
-        return self._budget.take(self, amount, until)
+        budget = self._budget
+        with budget.changed:
+            fits = self._fits(amount)
+            if not fits and until is not None:
+                budget.waiting[self] = None
+                fits = budget.changed.wait_for(lambda: self._fits(amount), max(0.0, until - time.monotonic()))
+                del budget.waiting[self]
+                budget.changed.notify_all()  # another claim is the first that waits now
+            if fits:
+                self.add(amount)
+            return fits
 
     def add(self, amount: int) -> None:
         """Hold more, whether there is room or not."""
-        self._budget.add(self, amount)
+        with self._budget.changed:
+            self._budget.free -= amount
+            self._budget.accounts[self._account] += amount
+            self.amount += amount
 
     def release(self) -> None:
         """Give everything back."""
-        self._budget.release(self)
+        budget = self._budget
+        with budget.changed:
+            self.add(-self.amount)
+            if not budget.accounts[self._account]:
+                del budget.accounts[self._account]
+            if self.favoured:
+                budget.favoured = None
+            budget.changed.notify_all()
+
+    def _fits(self, amount: int) -> bool:
+        budget = self._budget
+        if budget.accounts[self._account] + amount <= min(budget.each, budget.free):
+            return True
+        if budget.overdraft and budget.favoured is None and next(iter(budget.waiting), None) is self:
+            budget.favoured = self
+        return self.favoured
 
 
 class Complaints:

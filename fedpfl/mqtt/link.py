@@ -42,7 +42,7 @@ MANY_BRIEF = 3
 GOODBYE_SECONDS = 2.0
 RETRY_SECONDS = 1
 RETRY_SECONDS_MAX = 8
-# Beside its payload a packet has a topic, properties and a header; all of ours have less than this.
+# In addition to its payload a packet has a topic, properties and a header; all of ours have less than this.
 PACKET_OVERHEAD = 1024
 # Payloads that were published and are not acknowledged: enough to hide a network's latency, few enough for memory.
 WINDOW = 8
@@ -295,7 +295,7 @@ class Link:
             words = "broker %s closes one connection after the other: another process may be logged in as %s as well"
             words += ", or the access list forbids this account something, or it takes no messages of this length"
             logger.error(words, self.where, self._account.username)
-        # mosquitto 2.0.11 tells nobody of its message_size_limit, and hangs up without a reason on what is longer.
+        # mosquitto 2.0.11 does not announce its message_size_limit, and hangs up without a reason on longer messages.
         self._too_large |= flags.is_disconnect_packet_from_server and reason.value == _PACKET_TOO_LARGE
         self._too_large |= self._brief == MANY_BRIEF
 

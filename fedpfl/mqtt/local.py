@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 MAX_CONNECTIONS = 128
 # Bytes of bodies at a time. One body may exceed this, so that twice as much is the limit.
 MAX_BODIES_BYTES = MAX_MESSAGE_BYTES
-# A body's first bytes take no room of the others: the number of connections bounds them.
+# A body's first bytes do not count: the number of connections bounds them.
 STEP_BYTES = 65_536
 # A piece of an array has 5 MiB: a SuperNode may be sending one when this process starts and knows nobody.
 MAX_UNKNOWN_BODY_BYTES = 6 * 2**20
@@ -218,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _client_waits(self) -> bool:
-        # It has sent its whole request and gets no answer before this one: whatever comes now is its goodbye.
+        # It has sent its whole request and gets no answer before this one: whatever comes now means that it closes.
         looked = select.poll()
         looked.register(self.connection, select.POLLIN)
         return not looked.poll(0) and not self.server.stopping.is_set()

@@ -1,4 +1,4 @@
-"""Answers to ``pull-messages`` that have not been seen to reach their SuperNode.
+"""Answers to ``pull-messages`` that are not known to have reached their SuperNode.
 
 The SuperLink takes a message out when it hands it over, so that a lost answer is a lost message, for which the round
 would wait until its time limit. Hence an answer is stored before it is sent, and stays until the device side confirms
@@ -62,7 +62,7 @@ class Parked:
         return stored
 
     def get(self, device: str, key: bytes) -> Response | None:
-        """Return the answer that is still to be handed over, if there is one."""
+        """Return the answer that is still to be delivered, if there is one."""
         with self._lock:
             found = self._answers.get((device, key.hex()))
             if found is None:
@@ -89,7 +89,7 @@ class Parked:
             logger.error("%s: an answer that is over cannot be removed (%s)", self._folder, error)
 
     def _sweep(self, device: str) -> None:
-        """Remove what nobody has fetched in time, and the oldest answers of a device that has too many, or of all."""
+        """Remove answers that were not fetched in time, and the oldest of a device that has too many, or of all."""
         now, own, everything = time.time(), 0, 0
         for (owner, key), (since, response) in reversed(list(self._answers.items())):
             everything += len(response.body)

@@ -90,7 +90,7 @@ class _Hold:
 
 @dataclass
 class _Device:
-    """What is known of one device."""
+    """The state of one device."""
 
     name: str
     assembler: Assembler
@@ -103,7 +103,7 @@ class _Device:
     holds: dict[bytes, _Hold] = field(default_factory=dict)
 
     def rest(self, exchange: _Exchange, now: float) -> None:
-        """Note that an exchange neither runs nor sends any more."""
+        """Note that an exchange is no longer running or sending."""
         exchange.finished = now
         self.resting[exchange.id] = exchange
         if exchange.response is None:
@@ -167,7 +167,7 @@ class ServerBridge:
         self._threads: set[threading.Thread] = set()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """End what is held, and wait for what the SuperLink is just answering."""
+        """End held requests, and wait for those that the SuperLink is answering."""
         self._stopping.set()
         self._announce()
         until = time.monotonic() + timeout
@@ -177,7 +177,7 @@ class ServerBridge:
     # -- what arrives, in the network thread -------------------------------------------------------------------------
 
     def arrived(self, message: Message) -> None:
-        """Take a message of a request topic; whatever is wrong with it is logged and changes nothing."""
+        """Handle a message of a request topic; a wrong one is logged and changes nothing."""
         name = topics.requesting_device(message.topic)
         exchange = None
         with self._lock:
@@ -362,7 +362,7 @@ class ServerBridge:
                     self._holds -= 1
 
     def _poll(self, hold: _Hold, exchange: _Exchange, request: HttpRequest, connection: Connection) -> Response | None:
-        """Ask the SuperLink until it has a message, the time is over or nobody waits."""
+        """Ask the SuperLink until it has a message, the time is up or the device waits no more."""
         until = self._clock() + HOLD_SECONDS - max(0.0, self._wall() - request.sent)
         pause = POLL_SECONDS
         while True:
@@ -399,7 +399,7 @@ class ServerBridge:
             if answer.status == 200 and answer.body:
                 answer = self._parked.put(exchange.device, request.key, answer)
                 self._announce()
-        # The SuperLink has given it away, so it is not refused for want of room.
+        # The SuperLink has handed it out, so it is not refused for lack of room.
         exchange.claim.add(len(answer.body))
         return answer
 
@@ -439,7 +439,7 @@ class ServerBridge:
     def _announce(self) -> None:
         with self._news:
             self._news_count += 1
-            self._next_turn = 0.0  # all look now, and nobody uses the turn that it has
+            self._next_turn = 0.0  # all poll now, whatever turn they had
             self._news.notify_all()
 
     def _wake_held(self) -> None:

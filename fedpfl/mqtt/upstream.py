@@ -1,4 +1,4 @@
-"""Requests to the SuperLink, byte for byte what the SuperNode sent."""
+"""Requests to the SuperLink, byte for byte as the SuperNode sent them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Upstream:
         with self._lock:
             while self._idle:
                 since, connection = self._idle.pop()  # the latest
-                # There is nothing to read but the SuperLink's goodbye.
+                # All that could be read is that the SuperLink has closed it.
                 if time.monotonic() - since < IDLE_SECONDS and not select.select([connection.sock], [], [], 0)[0]:
                     return Connection(connection, self._keep)
                 connection.close()
@@ -67,7 +67,7 @@ class Connection:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Leave it to the next one; close it after an error."""
+        """Return the connection to the pool; close it after an error."""
         if kind is None:
             self._keep(self._connection)
         else:

@@ -1,4 +1,4 @@
-"""What `fedpfl watch` knows and shows: devices, the run, its last rounds, the latest warnings."""
+"""What `fedpfl watch` shows: devices, the run, its last rounds, the latest warnings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MAX_TEXT = 200
 MAX_PAYLOAD = 65_536
 MAX_DEPTH = 16
-# A watcher's memory does not depend on what others publish.
+# So that a watcher's memory is bounded, whatever is published.
 MAX_ROWS = 1000
 LAST_ROUNDS = 8
 LAST_LINES = 6

@@ -32,7 +32,7 @@ FORMATS = ("svg", "png")
 # Cells of a heat map up to which each is drawn as a shape of its own, and each has its number written into it.
 MAX_SHAPES, MAX_NUMBERS = 4000, 144
 MAX_MARKERS = 25
-# More series than these have their names beside the axes: those of lines at the lines' ends.
+# More series than these have their names next to the axes: those of lines at the lines' ends.
 MAX_IN_LEGEND = 8
 NEAR_MARGIN = 0.85
 MAX_NAME = 44
@@ -159,7 +159,7 @@ class Pen:
         canvas, axes = _axes(figure, height=max(1.6, 0.42 * len(names) + 0.9))
         for row, (name, look) in enumerate(zip(names, self._looks(names), strict=True)):
             values = np.asarray(figure.groups[name], np.float64)
-            # Points of a row are spread in a fixed pattern: beside each other in order of size, so that few overlap.
+            # Points of a row are spread in a fixed pattern: next to each other in order of size, so that few overlap.
             across = row + 0.22 * np.array([(0, 1, -1, 0.5, -0.5)[i % 5] for i in range(len(values))])
             axes.scatter(np.sort(values), across, s=14, color=look["color"], marker=look["marker"], alpha=0.6,
                          linewidths=0)  # fmt: skip
@@ -247,7 +247,7 @@ def _legend(canvas: Canvas, axes: Axes) -> list[Any]:
 
 
 def _size(series: int) -> tuple[float, float]:
-    """Return width and height of axes with so many names beside them."""
+    """Return width and height of axes with that many names next to them."""
     return INCHES if series <= MAX_IN_LEGEND else (INCHES[0] + 1.8, max(INCHES[1], 0.155 * series + 0.7))
 
 

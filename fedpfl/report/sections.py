@@ -73,7 +73,7 @@ def comparison(runs: Sequence[RunFolder]) -> tuple[Table, list[Figure], list[str
     section = _overview(runs, groups)
     if not section.tables:
         raise StateError(f"{runs[0].path}: no round was finished")
-    own = _over("Personalised accuracy over rounds", groups, "personalised.accuracy")
+    own = _over_rounds("Personalised accuracy over rounds", groups, "personalised.accuracy")
     figures = [*own, *_over_bytes("Accuracy over traffic", groups)]
     return section.tables[0], figures, [group.label for group in groups], section.notes
 
@@ -91,7 +91,8 @@ def _sections(runs: Sequence[RunFolder]) -> tuple[list[Section], list[Section], 
 
 
 def _overview(runs: Sequence[RunFolder], groups: Sequence[RunGroup]) -> Section:
-    section = Section("Overview", [*_other_data(groups), *(note for run in runs for note in _state(run))])
+    warnings = [*_other_data(groups), *_other_threads(runs)]
+    section = Section("Overview", [*warnings, *(note for run in runs for note in _state(run))])
     rows = [_row(group) for group in groups if any(run.history().lines for run in group.runs)]
     if rows:
         columns = ["run", "seeds", "rounds", "personalised, last, %", "best, %", "worst tenth of clients, %",
@@ -123,6 +124,15 @@ def _other_data(groups: Sequence[RunGroup]) -> Iterator[str]:
             for group, values in zip(groups, settings, strict=True)
         )
         yield f"These runs are not of the same data, so that their accuracies cannot be compared directly. {of}."
+
+
+def _other_threads(runs: Sequence[RunFolder]) -> Iterator[str]:
+    """Yield a note if clients of some runs computed with other numbers of threads, on which the last bits depend."""
+    known = ((run, {*run.task().get("threads", [])} - {0}) for run in runs)
+    threads = {_name(run): ", ".join(map(str, sorted(of))) for run, of in known if of}
+    if len({*threads.values()}) > 1:
+        of = "; ".join(f"{name}: {numbers}" for name, numbers in threads.items())
+        yield f"Clients of these runs computed with different numbers of threads, so their bits may differ. {of}."
 
 
 def _row(group: RunGroup) -> list[Cell]:
@@ -159,11 +169,11 @@ def _state(run: RunFolder) -> Iterator[str]:
 
 
 def _curves(groups: Sequence[RunGroup]) -> Iterator[Section]:
-    own = _over("Personalised accuracy over rounds", groups, "personalised.accuracy")
-    shared = _over("Global accuracy over rounds", groups, "global.accuracy")
-    held = _over("Accuracy on samples for validation", groups, "validation.accuracy")
+    own = _over_rounds("Personalised accuracy over rounds", groups, "personalised.accuracy")
+    shared = _over_rounds("Global accuracy over rounds", groups, "global.accuracy")
+    held = _over_rounds("Accuracy on samples for validation", groups, "validation.accuracy")
     traffic = _over_bytes("Accuracy over traffic", groups)
-    loss = _over("Training loss", groups, "train_loss", "training loss", 1)
+    loss = _over_rounds("Training loss", groups, "train_loss", "training loss", 1)
     seeds = " Bands: one standard deviation over seeds." if any(len(group.runs) > 1 for group in groups) else ""
     if own or shared or traffic:
         words = "Traffic is the content of all messages so far, in both directions and of all clients." + seeds
@@ -173,11 +183,11 @@ def _curves(groups: Sequence[RunGroup]) -> Iterator[Section]:
         yield Section("Training", [words + seeds], figures=list(loss))
 
 
-def _over(
+def _over_rounds(
     title: str, groups: Sequence[RunGroup], number: str, y: str = "accuracy in percent", factor: float = 100
 ) -> list[Figure]:
     """Draw a number, times a factor, over the rounds."""
-    return _drawn(title, "round", y, {group: _mean(group, number, factor) for group in groups})
+    return _lines(title, "round", y, {group: _mean(group, number, factor) for group in groups})
 
 
 def _over_bytes(title: str, groups: Sequence[RunGroup]) -> list[Figure]:
@@ -190,14 +200,14 @@ def _over_bytes(title: str, groups: Sequence[RunGroup]) -> list[Figure]:
     ends = [(xs[0], xs[-1]) for xs, _, _ in curves.values() if xs]
     lasts = [last for _, last in ends]
     log = bool(ends) and min(ends)[0] > 0 and max(lasts) > WIDE * min(lasts)
-    return _drawn(title, "MB, up and down", "accuracy in percent", curves, log)
+    return _lines(title, "MB, up and down", "accuracy in percent", curves, log)
 
 
 # xs and means of a group and, for several runs, standard deviations.
 Curve = tuple[list[Any], list[float], list[float]]
 
 
-def _drawn(title: str, x: str, y: str, curves: Mapping[RunGroup, Curve], log: bool = False) -> list[Figure]:
+def _lines(title: str, x: str, y: str, curves: Mapping[RunGroup, Curve], log: bool = False) -> list[Figure]:
     series = {group.label: (xs, means) for group, (xs, means, _) in curves.items() if xs}
     bands = {group.label: stds for group, (_, _, stds) in curves.items() if stds}
     return [Lines(title, x, y, series, bands, log)] if series else []

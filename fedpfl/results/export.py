@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from .. import models
 from ..client.state import ClientState
 from ..core.errors import ConfigError, NoPlainModel
+from ..core.federation import Client
 from ..core.files import private_folder
 from ..core.sharing import UNUSED_BUFFER, Sharing, tied
 from ..core.stored import read_arrays, write_arrays
-from ..setup.assembly import assemble, complete_arrays, plain_model
+from ..setup.assembly import assemble, complete_arrays, make_rule, plain_model
 from ..setup.config import Config
-from .run import GLOBAL, RunFolder
+from .run import GLOBAL, RunFolder, personal_place
 
 
 def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> list[Path]:
@@ -45,6 +46,11 @@ def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     _, stored = folder.checkpoint()
     personal_round = stored["personal_round"].tolist()
     vocabulary = task.get("vocabulary", 0)
+    listed = [Client(i, 0, 0) for i in range(task["clients"])]
+    rule = None
+    if not config.method.aggregation.rule.one_model:  # it has what each client gets
+        rule = make_rule(config, listed, assemble(config, shape, max(classes), vocabulary=vocabulary)[1])
+        rule.load_state(stored)
     blanks: dict[tuple[int, str], _Blank] = {}
     for client in range(task["clients"]) if clients is None else clients:
         if not 0 <= client < len(classes):
@@ -54,16 +60,16 @@ def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> 
             blanks[kind] = _blank(config.of_client(client), shape, classes[client], vocabulary, stored)
         model, sharing, initial, plain = blanks[kind]
         names = plain.state_dict().keys()
-        if not (sharing.personal or sharing.layout.frozen or "for_clients" in stored) and set(sharing.shared) <= names:
+        if not (sharing.personal or sharing.layout.frozen or rule) and set(sharing.shared) <= names:
             continue  # the one model of all is global.safetensors
-        state = ClientState(Path(config.run.state_dir), task["state_key"], client)
+        key, number = personal_place(task, client, personal_round[client])
+        state = ClientState(Path(config.run.state_dir), key, client)
         if sharing.personal and not state.folder.is_dir():
             if clients is not None:
                 allowed = f"has no stored state of run {folder.path.name} in {config.run.state_dir}"
                 raise ConfigError("client", client, allowed)
             continue
-        number = personal_round[client]
-        sharing.set_shared(stored["for_clients"][client] if "for_clients" in stored else stored["shared"])
+        sharing.set_shared(stored["shared"] if rule is None else rule.outgoing(listed[client]))
         if sharing.personal:
             sharing.set_personal(state.load(number) if number else initial)
         exported = config.method.export(model)
@@ -83,7 +89,7 @@ def trained_model(folder: RunFolder, client: int | None = None) -> nn.Module:
     model = config.run.model if client is None else config.run.model_of(client)
     plain = models.build(model, tuple(task["input_shape"]), count, task.get("vocabulary", 0))
     plain.load_state_dict(_shared_model(folder, config, plain) if arrays is None else arrays)
-    return models.as_given(plain).eval()
+    return models.original_module(plain).eval()
 
 
 def _shared_model(folder: RunFolder, config: Config, plain: nn.Module) -> dict[str, Tensor]:

@@ -39,7 +39,7 @@ def summarise(done: Round) -> dict[str, Any]:
     }
     parts = (("trained", done.trained), ("personalised", done.evaluated), ("validation", done.evaluated))
     for name, replies in parts:
-        if scores := _scores(name, replies):
+        if scores := scores_of(name, replies):
             line[name] = scores
     if "personalised" in line:
         shared = [m for _, m in sorted(done.evaluated.items()) if m.get("global-samples")]
@@ -74,7 +74,7 @@ def in_words(line: Mapping[str, Any], moved: int | None = None) -> str:
     return ", ".join(parts)
 
 
-def _scores(name: str, replies: Mapping[int, Mapping[str, float]]) -> dict[str, Any]:
+def scores_of(name: str, replies: Mapping[int, Mapping[str, float]]) -> dict[str, Any]:
     """Return the scores of the models that replies call ``name``, in client order; nothing where there are none."""
     tested = {i: m for i, m in sorted(replies.items()) if m.get(f"{name}-samples")}
     if not tested:

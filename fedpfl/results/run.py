@@ -10,6 +10,7 @@
     RUN/global.safetensors   shared arrays at the end, by name; not with rules that keep a model for each client
     RUN/personal/            personalised models, written by `fedpfl export` where the clients' state is at hand
     RUN/summary.md           the outcome in words and numbers
+    RUN/personalised.jsonl   what `fedpfl personalise` found, one line each time
     RUN/failed.txt           why the run failed, if it did; what was stopped or killed has neither this nor a summary
     RUN/.lock                locked by the server of the run for as long as it runs
     RUN/events.out.tfevents… the curves, for TensorBoard
@@ -46,7 +47,7 @@ from .record import Round
 
 # A crash while the newest checkpoint is read or judged damaged leaves one more.
 KEPT_CHECKPOINTS = 2
-GLOBAL = "global.safetensors"
+GLOBAL, PERSONALISED = "global.safetensors", "personalised.jsonl"
 _CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
 
 
@@ -55,7 +56,7 @@ FREE_ON_RESUME = frozenset({
     "resume", "run-name", "num-server-rounds", "node-timeout", "round-timeout", "check-after",
     "min-replies", "min-clients", "max-client-samples",
     "output-dir", "state-dir", "data-dir", "data", "division-file", "threads", "early-stop",
-    "tracker", "tracker-project", "update-norm-limit", "device-models", "device-models-kept",
+    "tracker", "tracker-project", "update-norm-limit", "device-models", "device-models-kept", "personalise",
 })  # fmt: skip
 
 
@@ -104,15 +105,33 @@ class RunFolder:
         # A setting that is younger than the run counts as its default.
         stored = {**type(config).parse({"method": config.run.method}).flat(), **folder.config()}
         same = dict(config.flat())
-        if 0 in (stored["num-clients"], same["num-clients"]):  # as many as there are nodes: see require_task
+        joined = config.run.after_the_end and same["num-clients"] > stored["num-clients"]
+        if joined or 0 in (stored["num-clients"], same["num-clients"]):  # as many as there are nodes: see require_task
             del same["num-clients"]
         for key, value in same.items():
             if key not in FREE_ON_RESUME and stored[key] != value:
                 raise ConfigError(key, value, f"the run to resume used {stored[key]!r}")
-        if not folder._checkpoints():
+        if not folder.resumable:
             rounds = len(folder.metrics())
             what = f"it recorded {rounds} rounds, but checkpoint/ is empty" if rounds else "no round was finished"
             raise StateError(f"{folder.path}: {what}, so there is nothing to resume")
+        return folder
+
+    @classmethod
+    def continued(cls, config: Config) -> RunFolder | None:
+        """Return the folder of the run that a new run continues, None if it continues none.
+
+        A run with other settings of its arrays, or without a finished round, is refused.
+        """
+        if not config.run.continue_from:
+            return None
+        folder = find_run(config.run.continue_from, Path(config.run.output_dir))
+        stored = {**type(config).parse({"method": config.run.method}).flat(), **folder.config()}
+        for key, value in config.of_stored_arrays().items():
+            if stored[key] != value:
+                raise ConfigError(key, value, f"{folder.path.name}, which the run continues, used {stored[key]!r}")
+        if not folder.resumable:
+            raise StateError(f"{folder.path}: no round was finished, so there is nothing to continue")
         return folder
 
     @contextmanager
@@ -138,14 +157,18 @@ class RunFolder:
         vocabulary: int = 0,
         division: int | None = None,
         identities: Mapping[str, str] | None = None,
+        **more: Any,
     ) -> None:
         """Write what the model was built for, so that it can be built again without the data; and the remarks on it.
 
         ``division`` is the checksum of how common data are divided, None where a client has data of its own.
-        ``identities`` has a hash of the secret of each client's node, by client.
+        ``identities`` has a hash of the secret of each client's node, by client. ``more`` is ``samples``, each client's
+        numbers of training and test samples; ``threads``, with how many each computes; and ``continued``, what
+        :meth:`to_continue` of an earlier run has said.
         """
         described = {
             "vocabulary": vocabulary, "division": division, "remarks": list(remarks), "identities": identities or {},
+            **more,
         }  # fmt: skip
         self._write_task({**self.task(), **_task(input_shape, classes), **described})
 
@@ -156,17 +179,36 @@ class RunFolder:
         if known != task.get("identities", {}):
             self._write_task({**task, "identities": known})
 
-    def require_task(self, input_shape: tuple[int, ...], classes: Sequence[int], division: int | None = None) -> None:
+    def require_task(
+        self,
+        input_shape: tuple[int, ...],
+        classes: Sequence[int],
+        division: int | None = None,
+        run: str = "the run to resume",
+    ) -> None:
         """Raise :class:`ConfigError` if a resumed run has another task, or other common data, than before."""
         before = self.task()
         for key, value in {"classes_of_clients": None, **_task(input_shape, classes)}.items():
             if before.get(key) != value:
-                raise ConfigError(key, value, f"the run to resume had {before.get(key)}")
+                raise ConfigError(key, value, f"{run} had {before.get(key)}")
         # Unknown of runs that are older than it, and where a device has data of its own.
         known = before.get("division")
         if None not in (division, known) and division != known:
-            allowed = f"the run to resume had {known}: clients would get other samples (are the data others, or NumPy?)"
+            allowed = f"{run} had {known}: clients would get other samples (are the data others, or NumPy?)"
             raise ConfigError("division", division, allowed)
+
+    def to_continue(self, state_dir: str) -> tuple[dict[str, np.ndarray], dict[str, Any], list[str]]:
+        """Return the state from which a run that continues this one starts, what it records of this one, and remarks.
+
+        ``personal_round`` is negative for clients with personal arrays: they are of a round before the new run's first.
+        Recorded are this run, its round, each client's ``samples`` (none if they were not stored) and, as ``personal``,
+        key and round of its personal arrays.
+        """
+        last, stored, remarks = self.last_intact(state_dir)
+        task, rounds = self.task(), stored["personal_round"]
+        personal = [personal_place(task, client, number) for client, number in enumerate(rounds.tolist())]
+        about = {"run": str(self.path), "round": last, "samples": task.get("samples", []), "personal": personal}
+        return {**stored, "personal_round": -np.abs(rounds)}, about, remarks
 
     def mark_resumed(self, config: Config) -> None:
         """Record that the run is resumed with these settings; its earlier outcome no longer holds."""
@@ -194,6 +236,12 @@ class RunFolder:
             old[1].unlink()
         self._write_events(line)
         return line
+
+    def note_personalised(self, about: Mapping[str, Any]) -> None:
+        """Append to ``personalised.jsonl`` what became of clients after the run's end."""
+        path = self.path / PERSONALISED
+        before = path.read_bytes() if path.is_file() else b""
+        write_atomically(path, before + json_line({"round": self.history().last_round, **about}).encode())
 
     def finish(self, rule: Rule, text: str) -> None:
         """Write the final weights, and the summary's text."""
@@ -233,8 +281,8 @@ class RunFolder:
         """Return ``state_key`` and, once the clients are found, what they have to learn.
 
         That is ``input_shape``, ``num_classes``, ``vocabulary`` (0 unless the inputs are texts), ``clients``,
-        ``division`` (see :meth:`describe`) and, if the clients have different numbers of classes (the largest is
-        ``num_classes`` then), ``classes_of_clients``.
+        ``division``, ``samples``, ``threads`` and ``continued`` (see :meth:`describe`) and, if the clients have
+        different numbers of classes (the largest is ``num_classes`` then), ``classes_of_clients``.
         """
         path = self.path / "task.json"
         try:
@@ -253,6 +301,14 @@ class RunFolder:
     def stalled(self, patience: int) -> bool:
         """Return :meth:`History.stalled`, without reading the rounds if there is no patience (0: never)."""
         return patience > 0 and self.history().stalled(patience)
+
+    def personalised(self) -> Stored:
+        """Return the last line that :meth:`note_personalised` wrote."""
+        path = self.path / PERSONALISED
+        try:
+            return from_json_line(path.read_bytes().splitlines(keepends=True)[-1], path, "round")
+        except (OSError, IndexError) as error:
+            raise StateError(f"{path}: cannot be read ({error})") from error
 
     @property
     def finished(self) -> bool:
@@ -277,10 +333,10 @@ class RunFolder:
         It is intact, as are the lines of all rounds up to it, and of the clients' arrays that belong to it those in
         ``state_dir`` on this machine. The clients keep the arrays of two checkpoints, so no older ones are tried.
         """
-        key, found = self.task()["state_key"], dict[str, int]()
+        task, found = self.task(), dict[str, int]()
         for number, path in reversed(self._checkpoints()[-KEPT_CHECKPOINTS:]):
             try:
-                state = self._intact_state(number, path, state_dir, key)
+                state = self._intact_state(number, path, state_dir, task)
             except DamagedFile as error:
                 found[str(error)] = number
             else:
@@ -292,18 +348,19 @@ class RunFolder:
         """Return whether all that belongs to the newest checkpoint is as it was written; see :meth:`last_intact`."""
         try:
             for number, path in self._checkpoints()[-1:]:
-                self._intact_state(number, path, state_dir, self.task()["state_key"])
+                self._intact_state(number, path, state_dir, self.task())
             if (self.path / GLOBAL).is_file():
                 read_arrays(self.path / GLOBAL)
         except DamagedFile:
             return False
         return True
 
-    def _intact_state(self, number: int, path: Path, state_dir: str, key: str) -> Stored:
+    def _intact_state(self, number: int, path: Path, state_dir: str, task: Mapping[str, Any]) -> Stored:
         state = read_arrays(path)
         self._rounds(number)
         for client, trained in enumerate(state["personal_round"].tolist()):
-            ClientState(state_dir, key, client).require_intact(trained)
+            key, stored = personal_place(task, client, trained)
+            ClientState(state_dir, key, client).require_intact(stored)
         return state
 
     def drop_after(self, last: int) -> None:
@@ -372,6 +429,17 @@ def find_run(run: str, root: Path) -> RunFolder:
         if (path / "config.toml").is_file():
             return RunFolder(path.resolve())
     raise ConfigError("run", run, f"there is no such run in {root}, nor a run's folder of this path")
+
+
+def personal_place(task: Mapping[str, Any], client: int, number: int) -> tuple[str, int]:
+    """Return the key and the round under which a client has its personal arrays, as the run's ``personal_round`` is.
+
+    Below 0 they are still those that it brought from the run that this one continues.
+    """
+    if number >= 0:
+        return task["state_key"], number
+    key, earlier = task["continued"]["personal"][client]
+    return key, earlier
 
 
 def to_toml(values: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What came out of a run: in numbers, and as a page."""
+"""The outcome of a run: in numbers, and as a page."""
 
 from __future__ import annotations
 

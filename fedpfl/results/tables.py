@@ -1,4 +1,4 @@
-"""Tables of numbers, as experiments and analyses make them: for people, spreadsheets and papers.
+"""Tables of numbers, which experiments and analyses make, for people, spreadsheets and papers.
 
 A cell is a text, a whole number, a float (written with the column's digits), a :class:`Spread`, or None, which means
 that there can be no value and is written as a dash.
@@ -45,7 +45,7 @@ Cell = str | int | float | Spread | None
 
 @dataclass(frozen=True)
 class Table:
-    """A table: a title, headings with units, rows with as many cells, and a note below.
+    """A table: a title, headings with units, rows with as many cells, and a note.
 
     ``digits`` are the decimal places of floats and spreads.
     """
@@ -62,7 +62,7 @@ class Table:
                 raise ValueError(f"{self.title}: a row has {len(row)} cells for {len(self.columns)} columns: {row}")
 
     def text(self, cell: Cell) -> str:
-        """Return a cell as it is read by people."""
+        """Return a cell as text for people."""
         if cell is None:
             return "–"
         if isinstance(cell, Spread):

@@ -24,7 +24,7 @@ BLOCK = 1 << 15
 # Values of all clients' vectors that are compared at a time.
 ROWS_BLOCK = 1 << 12
 
-# The settings that an estimate reads besides its own name.
+# The settings that an estimate reads.
 READS = {
     "none": (),
     "clip": ("robust-clip",),

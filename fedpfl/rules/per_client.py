@@ -1,4 +1,4 @@
-"""What the rules have in common that send each client another model."""
+"""Base of the rules that send each client another model."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ class Rule(ABC):
         return self.shared
 
     def attachments(self, client: Client, kind: str) -> Payload:
-        """Return settings and arrays to send to ``client`` beside its shared vector.
+        """Return settings and arrays to send to ``client`` along with its shared vector.
 
         Called when the message is made. That may be before or after the replies of others: it must not depend on what
         :meth:`add` has taken in this round from anyone but ``client``, and a message that is made again must be the
@@ -194,7 +194,7 @@ class Rule(ABC):
         shared : ndarray of float32, shape (layout.size,)
             Its shared arrays after training.
         reply : Payload
-            Its numbers, and its arrays beside the shared ones as the method's ``extras`` declare them.
+            Its numbers, and its further arrays as the method's ``extras`` declare them.
         """
 
     @abstractmethod

@@ -16,7 +16,7 @@ from ..core.layout import Layout
 from ..core.settings import items, setting
 from ..core.sharing import is_parameter
 
-# The settings that an optimiser reads besides its own name.
+# The settings that an optimiser reads.
 READS = {
     "none": (),
     "momentum": ("server-learning-rate", "server-momentum"),

@@ -119,7 +119,7 @@ def mean_model_layout(config: Config, model: nn.Module, sharing: Sharing) -> Lay
 
 
 def extras_of(config: Config, model: nn.Module, sharing: Sharing) -> Extras:
-    """Return what travels beside the shared vector in a run: the method's extras, and ``evaluate-global``'s."""
+    """Return what travels alongside the shared vector in a run: the method's extras, and ``evaluate-global``'s."""
     declared, mean = [*config.method.extras], mean_model_layout(config, model, sharing)
     if mean.size:
         about = "a client's personal arrays, and their mean, for `evaluate-global` alone"

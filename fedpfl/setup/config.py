@@ -30,6 +30,8 @@ from ..training.settings import TrainingSettings
 
 # At most six digits: what comes from the network must not make a range of billions.
 _CLIENTS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?:(\S+)")
+# Of the settings of run and training: see `Config.of_stored_arrays`.
+_OF_ARRAYS = ("method", "model", "personal-head", "initial-weights", "seed", "keep-momentum")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -61,7 +63,7 @@ class RunSettings:
     new_clients: float = setting(
         0.0,
         "Share of the clients that are held out as new ones: they neither train nor count in a run's accuracies; "
-        "`fedpfl new-clients` tests them afterwards.",
+        "`fedpfl personalise` makes models for them afterwards.",
         minimum=0,
         maximum=0.9,
     )
@@ -71,6 +73,13 @@ class RunSettings:
         "machine; the last layer starts afresh where its shape differs.",
     )
     evaluate_every: int = setting(1, "Rounds between evaluations of all clients; 0: only after the last.", minimum=0)
+    test_at: str = setting(
+        "end",
+        "Whether clients are tested after a round, with what the server has made of its replies (end), or before they "
+        "train in it, with the same of the round before, as on FedReG's testbed (start). What the last round made is "
+        "then not tested, and devices write no models; `fedpfl personalise` makes up for both.",
+        choices=("end", "start"),
+    )
     early_stop: int = setting(
         0,
         "Rounds without a better mean accuracy on the validation samples (validation-fraction) after which the run "
@@ -110,6 +119,18 @@ class RunSettings:
     device_models_kept: int = setting(2, "Written models that a client keeps: the latest.", minimum=1)
     run_name: str = setting("", "Name of the run's folder; empty makes one from method, data set and time.")
     resume: bool = setting(False, "Continue the run called run-name after its last finished round.")
+    continue_from: str = setting(
+        "",
+        "Run (name in output-dir, or folder) that this new one continues: it starts from the shared and the personal "
+        "arrays that that one ended with, and clients' data may be others than they were.",
+    )
+    personalise: str = setting(
+        "none",
+        "With resume, what is done instead of more rounds: clients that were not in the run make models of their own "
+        "from its final shared arrays, by training their personal part (local-train) or everything (fine-tune) for a "
+        "round; those that missed its last test are tested and get their model. `fedpfl personalise` sets it.",
+        choices=("none", "local-train", "fine-tune"),
+    )
     wire_dtype: str = setting("float32", "Type in which arrays of floats travel.", choices=DTYPES)
     node_timeout: float = setting(
         600.0, "Seconds to wait over Flower until all clients are connected; `fedpfl run` has them at once.", above=0
@@ -157,24 +178,40 @@ class RunSettings:
         """Return how many of the expected clients have to take part."""
         return min(self.min_clients, expected) or expected // 2 + 1
 
+    @property
+    def after_the_end(self) -> bool:
+        """Whether the run is over, and clients get models of their own from its final arrays."""
+        return self.personalise != "none"
+
     def asked(self, clients: int) -> int:
         """Return how many of that many clients train in a round."""
         return max(1, round(self.fraction_train * clients))
 
     def evaluates_in(self, server_round: int) -> bool:
-        """Return whether the clients are tested after a round."""
+        """Return whether the clients are tested in a round."""
         due = self.evaluate_every > 0 and server_round % self.evaluate_every == 0
         return due or server_round == self.num_server_rounds or self._between(server_round)
+
+    def evaluates_after(self, server_round: int) -> bool:
+        """Return whether what a round has made is tested, in it or at the start of the next."""
+        if self.test_at == "end":
+            return self.evaluates_in(server_round)
+        # After the last round, too: the run may be continued.
+        return server_round == self.num_server_rounds or self.evaluates_in(server_round + 1)
 
     def writes_models_after(self, server_round: int) -> bool:
         """Return whether clients that write their models do so after a round."""
         # With early-stop any round with tests may be the last.
         last = server_round == self.num_server_rounds or self.early_stop > 0
-        return self.device_models != "never" and (last or self._between(server_round))
+        return self._writes_models and (last or self.after_the_end or self._between(server_round))
 
     def _between(self, server_round: int) -> bool:
         every = self.device_model_every
-        return self.device_models != "never" and every > 0 and server_round % every == 0
+        return self._writes_models and every > 0 and server_round % every == 0
+
+    @property
+    def _writes_models(self) -> bool:
+        return self.device_models != "never" and (self.test_at == "end" or self.after_the_end)
 
 
 @dataclass(frozen=True)
@@ -204,9 +241,16 @@ class Config:
                 raise ConfigError(key.replace("_", "-"), getattr(run, key), allowed)
         if run.resume and not run.run_name:
             raise ConfigError("resume", True, "needs run-name, the run to resume")
+        if run.after_the_end and not run.resume:
+            allowed = "needs resume and run-name, the run that is over: `fedpfl personalise RUN`"
+            raise ConfigError("personalise", run.personalise, allowed)
         training, data = s.parse(TrainingSettings, values), s.parse(DataSettings, values)
         if run.early_stop and not (data.validation_fraction and run.evaluate_every):
             raise ConfigError("early-stop", run.early_stop, "needs validation-fraction and evaluate-every above 0")
+        if run.test_at == "start" and run.device_models == "always":
+            raise ConfigError("device-models", "always", "must be auto or never with test-at = start")
+        if training.keep_momentum and not (training.optimizer == "sgd" and training.momentum):
+            raise ConfigError("keep-momentum", True, "needs optimizer = sgd and momentum above 0")
         method = find(run.method)
         own = method(s.parse(method.Settings, values, method.name), training, run.personal_head)
         needing = s.needing("validation-fraction", own.settings, method.name)
@@ -249,9 +293,15 @@ class Config:
     def flat(self) -> dict[str, s.Value]:
         """Return the settings that this run uses, by key: the common ones and the method's own."""
         parted = (self.run, self.trainable, self.data, self.training, self.server, self.robust, self.privacy)
-        common = [(part, "") for part in parted]
-        parts = [*common, (self.method.settings, self.method.name)]
-        return {key: value for part, prefix in parts for key, value in s.items(part, prefix)}
+        common = {key: value for part in parted for key, value in s.items(part)}
+        return {**common, **dict(s.items(self.method.settings, self.method.name))}
+
+    def of_stored_arrays(self) -> dict[str, s.Value]:
+        """Return the settings from which the form and the meaning of the arrays follow that a run stores."""
+        of_run = {key: value for part in (self.run, self.training) for key, value in s.items(part) if key in _OF_ARRAYS}
+        others = (self.trainable, self.server, self.privacy)
+        common = {key: value for part in others for key, value in s.items(part)}
+        return {**of_run, **common, **dict(s.items(self.method.settings, self.method.name))}
 
 
 def client_models(run: RunSettings) -> Iterator[tuple[range, str]]:
@@ -288,7 +338,7 @@ def known_keys() -> list[str]:
 
 
 def owners() -> dict[str, str]:
-    """Return of every setting that belongs to one method which method that is."""
+    """Return the method of every setting that belongs to one method, by key."""
     return {key: m.name for m in known().values() for key in s.keys(m.Settings, m.name)}
 
 

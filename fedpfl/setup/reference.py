@@ -185,7 +185,7 @@ def _description(method: type[Method]) -> list[str]:
     title, _, about = (inspect.getdoc(inspect.getmodule(method)) or "").partition("\n")
     names = ", ".join(f"`{name}`" for name in (method.name, *method.aliases))
     facts = [f"- `method`: {names}", f"- paper: {method.paper}", f"- what travels: {method.shares}"]
-    facts += [f"- beside that: {describe(extra)}" for extra in method(method.Settings(), TrainingSettings()).extras]
+    facts += [f"- in addition: {describe(extra)}" for extra in method(method.Settings(), TrainingSettings()).extras]
     lines = [f"## {method.name}", "", title, "", *facts]
     for text in (about.strip(), inspect.getdoc(method)):
         lines += ["", text] if text else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# How the samples that fill no whole batch are dealt with.
+# What happens to the samples that do not fill a batch.
 LAST_BATCH = ("drop", "keep", "even")
 
 

@@ -1,4 +1,4 @@
-"""Where and in which number type a client computes: what the machine must have for it, and how a step is told."""
+"""Where and in which number type a client computes: what the machine must have for it, and how a step runs in it."""
 
 from __future__ import annotations
 

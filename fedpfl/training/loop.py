@@ -21,7 +21,7 @@ from .augment import NO_AUGMENTATION, flip_crop
 from .batches import batch_sizes
 from .device import step_precision
 from .losses import CROSS_ENTROPY, KINDS
-from .optim import Optimizer, clip, make_optimizer
+from .optim import SGD, Optimizer, clip, make_optimizer
 from .phase import Batch, Forward, Group, Phase
 from .settings import TrainingSettings
 from .steps import gradients
@@ -48,12 +48,14 @@ def run_phase(
     settings: TrainingSettings,
     rng: np.random.Generator,
     factor: float = 1.0,
+    velocity: dict[str, Tensor] | None = None,
 ) -> float:
     """Train a model in place through one phase; return the mean loss over the samples that took part, or 0.
 
     The loss is without the penalty, and a mean whatever ``batch-loss`` is. ``rng`` decides the order of the samples,
     which are those of ``phase.data`` if it has any, and how they are augmented. Learning rates are multiplied by
-    ``factor``. A model with convolutions should be in the format channels_last.
+    ``factor``. A model with convolutions should be in the format channels_last. The momentum of SGD starts from
+    ``velocity``, by parameter, and ends there; without it, or of a parameter that it lacks, from 0.
     """
     settings = phase.adjusted(settings)
     x, y = phase.data if phase.data is not None else samples
@@ -63,7 +65,7 @@ def run_phase(
         return 0.0
     names = [name for name, _ in trained]
     params = [p for _, p in trained]
-    step = _stepper(phase, settings, names, params, factor)
+    step = _stepper(phase, settings, names, params, factor, velocity)
     if not all(module.training for module in modules):
         model.train()
     for module in modules:
@@ -184,25 +186,31 @@ def predict(forward: Forward, x: Tensor) -> Tensor:
 
 
 def _stepper(
-    phase: Phase, settings: TrainingSettings, names: Sequence[str], params: Sequence[Tensor], factor: float
+    phase: Phase,
+    settings: TrainingSettings,
+    names: Sequence[str],
+    params: Sequence[Tensor],
+    factor: float,
+    velocity: dict[str, Tensor] | None,
 ) -> Callable[[list[Tensor]], None]:
     """Return what moves the parameters by their gradients, which it may overwrite."""
 
-    def optimizer(of: Sequence[Tensor], rate: float | None) -> Optimizer:
+    def optimizer(members: Sequence[int], rate: float | None) -> Optimizer:
         chosen = next((r for r in (rate, phase.learning_rate) if r is not None), settings.learning_rate)
-        return make_optimizer(settings.optimizer, of, chosen * factor, settings.momentum, settings.weight_decay)
+        of = [params[at] for at in members]
+        made = make_optimizer(settings.optimizer, of, chosen * factor, settings.momentum, settings.weight_decay)
+        # A phase that moves nothing gathers nothing for the next round either.
+        if velocity is not None and isinstance(made, SGD) and made.momentum and phase.learning_rate != 0:
+            made.velocity = [velocity.setdefault(names[at], torch.zeros_like(params[at])) for at in members]
+        return made
 
     if not phase.groups:
-        return optimizer(params, None).step
+        return optimizer(range(len(params)), None).step
     groups = (*phase.groups, Group(lambda name: True))
     members: list[list[int]] = [[] for _ in groups]
     for at, name in enumerate(names):
         members[next(i for i, group in enumerate(groups) if group.selected(name))].append(at)
-    parts = [
-        (group.clip_norm, own, optimizer([params[at] for at in own], group.learning_rate))
-        for group, own in zip(groups, members)
-        if own
-    ]
+    parts = [(group.clip_norm, own, optimizer(own, group.learning_rate)) for group, own in zip(groups, members) if own]
 
     def step(grads: list[Tensor]) -> None:
         for limit, own, part in parts:

@@ -15,14 +15,17 @@ from torch import Tensor
 
 
 class SGD:
-    """Stochastic gradient descent with heavy-ball momentum, as ``torch.optim.SGD``; updates in place."""
+    """Stochastic gradient descent with heavy-ball momentum, as ``torch.optim.SGD``; updates in place.
+
+    ``velocity`` holds what the steps have gathered; given before the first step, they continue from it.
+    """
 
     def __init__(self, params: Sequence[Tensor], learning_rate: float, momentum: float, weight_decay: float) -> None:
         self.params = list(params)
         self.learning_rate = learning_rate
         self.momentum = momentum
         self.weight_decay = weight_decay
-        self._velocity: list[Tensor] = []
+        self.velocity: list[Tensor] = []
 
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor]) -> None:
@@ -31,12 +34,12 @@ class SGD:
         if self.weight_decay:
             torch._foreach_add_(grads, self.params, alpha=self.weight_decay)
         if self.momentum:
-            if self._velocity:
-                torch._foreach_mul_(self._velocity, self.momentum)
-                torch._foreach_add_(self._velocity, grads)
+            if self.velocity:
+                torch._foreach_mul_(self.velocity, self.momentum)
+                torch._foreach_add_(self.velocity, grads)
             else:
-                self._velocity = [g.clone() for g in grads]
-            grads = self._velocity
+                self.velocity = [g.clone() for g in grads]
+            grads = self.velocity
         torch._foreach_add_(self.params, grads, alpha=-self.learning_rate)
 
 
@@ -89,7 +92,7 @@ class AdamW(Adam):
         super().step(grads)
 
 
-class OfTorch:
+class TorchOptimizer:
     """An optimiser of ``torch.optim`` by its name; it gets momentum and weight decay if it has arguments for them."""
 
     def __init__(
@@ -112,7 +115,7 @@ class OfTorch:
             param.grad = None
 
 
-Optimizer = Union[SGD, Adam, OfTorch]
+Optimizer = Union[SGD, Adam, TorchOptimizer]
 
 
 @torch.no_grad()
@@ -130,7 +133,7 @@ OPTIMIZERS: dict[str, type[SGD] | type[Adam]] = {"sgd": SGD, "adam": Adam, "adam
 NOT_STEPPED = ("LBFGS", "SparseAdam", "Optimizer")
 
 
-def is_of_torch(name: str) -> bool:
+def is_torch_optimizer(name: str) -> bool:
     """Return whether ``torch.optim`` has an optimiser of this name that takes plain gradients."""
     found = getattr(torch.optim, name, None)
     return isinstance(found, type) and issubclass(found, torch.optim.Optimizer) and name not in NOT_STEPPED
@@ -142,4 +145,4 @@ def make_optimizer(
     """Return the optimiser that the setting ``optimizer`` names."""
     if name in OPTIMIZERS:
         return OPTIMIZERS[name](params, learning_rate, momentum, weight_decay)
-    return OfTorch(name, params, learning_rate, momentum, weight_decay)
+    return TorchOptimizer(name, params, learning_rate, momentum, weight_decay)

@@ -9,7 +9,7 @@ from ..core.settings import setting
 from .augment import AUGMENTATIONS
 from .batches import LAST_BATCH
 from .losses import CROSS_ENTROPY, KINDS, Criterion, LossKind
-from .optim import OPTIMIZERS, is_of_torch
+from .optim import OPTIMIZERS, is_torch_optimizer
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TrainingSettings:
         "sgd",
         "Local optimiser, fresh in every phase.",
         choices=tuple(OPTIMIZERS),
-        open_to={"the name of a class in torch.optim": is_of_torch},
+        open_to={"the name of a class in torch.optim": is_torch_optimizer},
     )
     learning_rate: float = setting(0.02, "Learning rate η.", above=0)
     learning_rate_schedule: str = setting(
@@ -82,6 +82,11 @@ class TrainingSettings:
         minimum=0,
     )
     momentum: float = setting(0.9, "Momentum of SGD (first β of Adam).", minimum=0, maximum=0.999999)
+    keep_momentum: bool = setting(
+        False,
+        "A client's momentum of SGD survives the round, in each phase by itself, among its personal arrays; otherwise "
+        "it starts from 0 in every phase.",
+    )
     weight_decay: float = setting(0.0, "L2 penalty added to the gradient.", minimum=0)
     tune_epochs: int = setting(
         0,
@@ -97,7 +102,7 @@ class TrainingSettings:
         choices=("float32", "bf16"),
     )
     threads: int = setting(
-        0, "Threads a client computes with; 0: one in `fedpfl run`, else OMP_NUM_THREADS or all cores.",
+        0, "Threads a client computes with; 0: one in `fedpfl run` and `up`, else OMP_NUM_THREADS or all cores.",
         minimum=0,
     )  # fmt: skip
 

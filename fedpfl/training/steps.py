@@ -1,4 +1,4 @@
-"""Steps within a step, for a phase's ``gradient``: methods that look at gradients elsewhere than where they stand."""
+"""Steps within a step, for a phase's ``gradient``: gradients at other points than the current parameters."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from support import simulate
 from torch import nn
 
 from fedpfl.analysis import ANALYSES, NotRecorded
-from fedpfl.analysis.attack import AttackOptions, _of_the_attacker, attack_run, observe, psnr, psnr_of_grey
+from fedpfl.analysis.attack import AttackOptions, _attacker_phases, attack_run, observe, psnr, psnr_of_grey
 from fedpfl.analysis.inversion import ATTACKS, cosine_distance, label_from_bias, squared_distance, total_variation
 from fedpfl.core.errors import ConfigError
 from fedpfl.results.new_clients import Simulation
@@ -102,7 +102,7 @@ def test_the_attacker_does_not_have_the_client_s_data(tmp_path):
     left = Simulation.of(run)
     seen, local = observe(left, 0, 0, 0.01)
     image = torch.zeros_like(seen.image)
-    own = replace(seen, phases=_of_the_attacker(left, local)).of(left.engine.model, image, seen.label)
+    own = replace(seen, phases=_attacker_phases(left, local)).of(left.engine.model, image, seen.label)
     of_client = seen.of(left.engine.model, image, seen.label)  # whose loss is balanced by its numbers of samples
     assert not all(torch.equal(a, b) for a, b in zip(own, of_client, strict=True))
     uniform = nn.functional.cross_entropy(left.engine.config.method.global_model(left.engine.model)(image), seen.label)

@@ -274,7 +274,7 @@ def test_doctor_says_whether_bf16_pays(monkeypatch, measured):
     assert doctor._precision(TrainingSettings()).words.endswith('precision = "bf16" does not pay here')
 
 
-@pytest.mark.parametrize("command", ["export", "new-clients"])
+@pytest.mark.parametrize("command", ["export", "personalise"])
 def test_a_run_without_a_round_has_no_models(stored_run, command):
     done = fedpfl(command, "first")
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)

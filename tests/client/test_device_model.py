@@ -10,6 +10,7 @@ from support import FEW_SAMPLES, LocalGrid, federation, quick, run_federation
 
 import fedpfl
 from fedpfl.client.device_model import load_model, traced, write_model
+from fedpfl.client.engine import Engine
 from fedpfl.client.state import ClientState
 from fedpfl.core.errors import DamagedFile, DataError, NoPlainModel, StateError
 from fedpfl.core.stored import from_json_line, json_line
@@ -21,9 +22,8 @@ from fedpfl.setup.config import Config
 CLIENTS = 2
 # The gate computes other weights for each batch, by PyTorch's call with other parameters, which cannot be traced.
 WITHOUT = {"pfedgate"}
-# The server keeps a head for each client; `fedpfl export` finds neither one model of all nor clients' models.
 # What clients have in common has the largest rank of flexlora's adapters, and a client's own model its own rank.
-NOT_EXPORTED = {"fedpac", "flexlora"}
+NOT_EXPORTED = {"flexlora"}
 
 
 def kept(tmp_path, method, grid=LocalGrid, **settings):
@@ -141,6 +141,24 @@ def test_class_names_follow_the_client_s_own_numbering(tmp_path):
         assert about["scaling"] == "none"
 
 
+def test_a_model_that_nothing_adapts_is_tested_once(tmp_path, monkeypatch):
+    tested, score = [], Engine.score
+
+    def counted(engine, forward, *rest):
+        tested.append(forward)
+        return score(engine, forward, *rest)
+
+    monkeypatch.setattr(Engine, "score", counted)
+    given = {"evaluate_every": 0, "num_server_rounds": 1}
+    for number, (settings, tests) in enumerate(((given, 1), ({**given, "tune_epochs": 1}, 2))):
+        tested.clear()
+        folder, devices = kept(tmp_path / str(number), "fedper", **settings)
+        assert len(tested) == tests * CLIENTS
+        if tests == 1:
+            about, each = load_model(devices[0]).about["tested"], folder.metrics()[-1]["personalised"]["each"]
+            assert about["correct"] / about["samples"] == each["0"]
+
+
 def test_a_failed_write_does_not_cost_the_round(tmp_path, monkeypatch, caplog):
     def full(*arguments):
         raise OSError(28, "No space left on device", "round-000002.json")
@@ -242,3 +260,18 @@ def test_loading_leaves_the_random_numbers_of_the_caller(tmp_path):
     folder, state = one(tmp_path), torch.random.get_rng_state()
     assert fedpfl.load_model(folder).about["round"] == 2
     assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_a_model_knows_how_its_pixels_were_normalised(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (300, 8, 8, 3), dtype=np.uint8), np.arange(300) % 3
+    np.savez(tmp_path / "colours.npz", x_train=x, y_train=y, x_test=x[:90], y_test=y[:90])
+    data = {"dataset": "npz", "data": str(tmp_path / "colours.npz"), "normalize": "cifar-100"}
+    folder, devices = kept(tmp_path, "fedper", **data)
+    config = Config.parse(folder.config())
+    model = load_model(devices[0])
+    assert model.about["normalize"] == "cifar-100"
+    plain = {**model.about, "normalize": "half"}
+    samples = federated_data(config.data, CLIENTS, config.run.seed).arrays(0)["x_test"]
+    assert not np.allclose(model.predict(samples), model._replace(about=plain).predict(samples))
+    assert correct(model, config, 0) == model.about["tested"]["correct"]

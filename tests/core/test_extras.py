@@ -1,4 +1,4 @@
-"""What travels beside the shared vector: as declared, or refused in one line."""
+"""What travels alongside the shared vector: as declared, or refused in one line."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from fedpfl.data import (
     with_partitioner,
 )
 from fedpfl.data.partitioners import Share
+from fedpfl.data.pixels import pixels_of
 from fedpfl.data.settings import in_words
 
 
@@ -284,3 +285,56 @@ def test_table_for_terminals() -> None:
     wide = np.zeros((2, 30), int)
     wide[0, [4, 7, 9, 20]] = [1, 9, 5, 5]
     assert as_text(wide).splitlines()[1].split() == ["0", "20", "4", "7:", "9,", "9:", "5,", "20:", "5"]
+
+
+def test_pixels_are_normalised_as_the_setting_says_and_found_again(colours: DataSettings, tmp_path: Path) -> None:
+    transforms = pytest.importorskip("torchvision.transforms")
+    usual = transforms.Normalize((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))
+    settings = dataclasses.replace(colours, normalize="cifar-100")
+    data, raw = FederatedData(settings, 5, 0), load(settings)
+    share = data.share(2)
+    pixels = np.concatenate([raw.x_train, raw.x_test])[share.train]
+    wanted = torch.stack([usual(transforms.ToTensor()(image)) for image in pixels])
+    x = data.train(2).x
+    torch.testing.assert_close(x, wanted)
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    assert np.array_equal(pixels_of(x, "cifar-100").permute(0, 2, 3, 1).numpy(), pixels)
+    assert np.array_equal(pixels_of(FederatedData(colours, 5, 0).train(2).x).permute(0, 2, 3, 1).numpy(), pixels)
+    assert settings.division() == colours.division()
+    with pytest.raises(
+        ConfigError, match=r"normalize = .cifar-100.: must be half for digits, which holds no images of"
+    ):
+        FederatedData(DataSettings(normalize="cifar-100"), 4, 0)
+
+
+@pytest.mark.parametrize("permute", [False, True])
+def test_clients_are_tested_on_the_test_samples_of_all(permute: bool) -> None:
+    own, both = (FederatedData(DataSettings(test_on=on, permute_labels=permute), 5, 0) for on in ("own", "all"))
+    everyone = np.unique(np.concatenate([own.share(i).test for i in range(5)]))
+    labels = load(DataSettings()).y_train[everyone]
+    for i in range(5):
+        assert both.sizes(i) == (own.sizes(i)[0], len(everyone))
+        x, y = both.test(i)
+        assert torch.equal(x, both.test(0).x) and len(y) == len(everyone)
+        assert np.array_equal(y.numpy(), label_permutation(i, 10)[labels] if permute else labels)
+        assert torch.equal(both.train(i).x, own.train(i).x)
+    assert own.checksum == both.checksum and all(map(np.array_equal, own.division().values(), both.division().values()))
+
+
+def test_clients_with_another_task_are_not_tested_on_its_samples(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (3000, 4, 4, 3), dtype=np.uint8), np.arange(3000) % 100
+    np.savez(tmp_path / "cifar100.npz", x_train=x, y_train=y, x_test=x[:300], y_test=y[:300])
+    settings = DataSettings(dataset="npz", data=str(tmp_path / "cifar100.npz"), partitioner="domains", min_samples=2)
+    own, both = (FederatedData(dataclasses.replace(settings, test_on=on), 10, 0) for on in ("own", "all"))
+    for first in range(0, 10, 2):  # two clients have a domain
+        positions = np.unique(np.concatenate([own.share(first + i).test for i in range(2)]))
+        assert {both.sizes(first + i)[1] for i in range(2)} == {len(positions)}
+        assert both.test(first).y.max() < 10
+    assert sum(both.sizes(i)[1] for i in range(10)) == 2 * sum(own.sizes(i)[1] for i in range(10))
+
+
+def test_a_device_s_own_data_are_all_that_it_can_be_tested_on(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((40, 4), np.float32), y=np.arange(40) % 2)
+    with pytest.raises(ConfigError, match=r"test-on = .all.: must be own where clients hold their own data"):
+        FederatedData.own(DataSettings(test_on="all"), str(tmp_path / "a.npz"), 0, 0)

@@ -77,7 +77,7 @@ def test_a_folder_of_two_tables_is_a_training_and_a_test_set(tmp_path: Path) -> 
         ("a,a,label\n1,2,3\n", "a.csv: two columns are called 'a'"),
         ("a,,label\n1,2,3\n", "a.csv: column 2 has no name"),
         ("a,b\n1,2\n", "a.csv: no column 'label' (label-column); it has a, b"),
-        ("label,client\n0,1\n", "a.csv: no column of numbers beside label, client"),
+        ("label,client\n0,1\n", "a.csv: no column of numbers besides label, client"),
         ("a,label\n1,0\n2\n", "a.csv, line 3: has 1 cells, but 2 columns have names"),
         ("a,label\n1,0\ntall,1\n", "a.csv, line 3, column 'a': 'tall' is not a number; leave text out by ignore-colu"),
         ("a,label\n1,0\n\n,1\n", "a.csv, line 4, column 'a': is empty"),
@@ -390,7 +390,7 @@ def test_a_mistake_in_a_hugging_face_folder_is_one_line(tmp_path: Path, hugging_
         ({"v": [[1.0, 2.0], [1.0]], "label": [0, 1]}, "row 2, column 'v': has 1 numbers, row 1 2"),
         ({"v": [1.0, float("nan")], "label": [0, 1]}, "row 2, column 'v': is empty or not a finite number"),
         ({"v": [1, 2], "label": [0, None]}, "row 2, column 'label': is empty"),
-        ({"label": [0, 1]}, "no column of images or numbers beside the labels; it has label"),
+        ({"label": [0, 1]}, "no column of images or numbers but the labels; it has label"),
         ({"v": [[[1.0, 2.0]], [[1.0, 2.0]]], "w": [1, 2], "label": [0, 1]}, "column 'v' holds arrays; leave out all"),
     ]
     for number, (rows, words) in enumerate(cases):

@@ -58,6 +58,7 @@ def test_passwords_are_kept_and_two_testbeds_share_nothing_else(commands, tmp_pa
 
 @pytest.mark.parametrize("mqtt", [False, True])
 def test_a_bench_s_devices_have_their_clients_data_and_network(tmp_path, monkeypatch, mqtt):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
     bed, started = testbed.Testbed(tmp_path / "keys", mqtt), {}
     monkeypatch.setattr(
         bed, "_spawn", lambda name, command, environment: started.update({name: (command, environment)})
@@ -72,6 +73,9 @@ def test_a_bench_s_devices_have_their_clients_data_and_network(tmp_path, monkeyp
         configs = {client: option(started[f"SuperNode {client}"][0], "--node-config") for client in range(3)}
         assert configs[0] == "partition-id=0 num-partitions=3"
         assert configs[2] == "partition-id=2 num-partitions=3 data='/srv/my data.npz'"
+        computing = ("worker", "fork server", "SuperNode")
+        threads = {env["OMP_NUM_THREADS"] for name, (_, env) in started.items() if name.startswith(computing)}
+        assert threads == {"1"}  # as in `fedpfl run`
         sockets = [started[f"SuperNode {client}"][1]["FEDPFL_WORKER_SOCKET"] for client in range(3)]
         assert sockets[0] == sockets[2] != sockets[1]
         assert started["worker west"][1]["FEDPFL_WORKER_SOCKET"] == sockets[0]

@@ -139,3 +139,20 @@ def test_an_ended_testbed_leaves_no_process(home, number):
     _, err = process.communicate(timeout=SECONDS)
     assert process.returncode == (130 if number == signal.SIGTERM else -signal.SIGKILL), err
     home.wait_until_empty()
+
+
+def test_after_the_end_a_new_device_makes_its_model_and_another_run_goes_on(home):
+    both = 'method="fedper" new-clients=0.34 num-clients=3'
+    home.carry_out("up", "-c", f'{FIRST} {both} run-name="first"')
+    home.carry_out("up", "--resume", "first", "-c", 'personalise="local-train"')
+    found = json.loads((home.runs / "first" / "personalised.jsonl").read_text())
+    (new,) = found["new"]["each"]
+    model = next((home.path / ".fedpfl" / "state").glob(f"first-*/client-{int(new):05d}/model"))
+    about = load_model(model).about
+    assert about["tested"]["correct"] / about["tested"]["samples"] == found["new"]["each"][new]
+    process = home.start("personalise", "first", "--json")  # here, on the same arrays
+    assert json.loads(process.communicate(timeout=SECONDS)[0])["each"] == found["new"]["each"]
+    for name, command in (("here", "run"), ("there", "up")):
+        home.carry_out(command, "--continue", "first", "-c", f'run-name="{name}" num-server-rounds=1')
+    weights = [(home.runs / name / "global.safetensors").read_bytes() for name in ("here", "there")]
+    assert weights[0] == weights[1]

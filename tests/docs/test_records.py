@@ -20,7 +20,8 @@ import run_records as records  # noqa: E402
 
 GRIDS = sorted(records.RECORDS.glob("grids/*.json"))
 ATTACKS = sorted(records.RECORDS.glob("attacks/*.json"))
-FILES = sorted(set(records.RECORDS.rglob("*.json")) - {*GRIDS, *ATTACKS})
+FIGURES = sorted(records.RECORDS.glob("figures/*.json"))
+FILES = sorted(set(records.RECORDS.rglob("*.json")) - {*GRIDS, *ATTACKS, *FIGURES})
 PAGES = records.pages()
 
 
@@ -87,6 +88,28 @@ def test_the_record_of_an_experiment_has_its_rows_and_columns(path):
     cells = {(cell.row, cell.column) for cell in load(ROOT / "experiments" / f"{name}.toml").cells(scale)}
     for rows in [*record["values"].values(), *record["curves"].values()]:
         assert {(row, column) for row, columns in rows.items() for column in columns} == cells
+
+
+@pytest.mark.parametrize("path", FIGURES, ids=lambda path: path.stem)
+def test_the_record_of_a_script_names_its_command(path):
+    record = json.loads(text_of(path))
+    assert {"command", "commit", "processor", "versions", "values"} == set(record)
+    assert (ROOT / shlex.split(record["command"])[1]).is_file()
+
+
+def test_verdicts_are_counted_from_the_papers_pages(tmp_path, monkeypatch):
+    (tmp_path / "results").mkdir()
+    page = tmp_path / "results" / "p.md"
+    lines = ["# P: results", "", "## Claims", "", "| claim | verdict | tried |", "|---|---|---|"]
+    verdicts = ["reproduced exactly", "not run", "not run", "contradicted at small scale"]
+    page.write_text(
+        "\n".join([*lines, *(f"| c | {verdict} | t |" for verdict in verdicts), "", "## Next", "| a | b | c |"])
+    )
+    monkeypatch.setattr(records, "DOCS", tmp_path)
+    assert records.verdicts(tmp_path, ["p"]).splitlines()[-1] == "| [P](results/p.md) | 4 | 1 |  | 1 | 2 |"
+    page.write_text("\n".join([*lines, "| c | perhaps | t |"]))
+    with pytest.raises(ValueError, match="p: a verdict begins with none of"):
+        records.verdicts(tmp_path, ["p"])
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from waiting import HANG_SECONDS, wait_until
 
 from fedpfl.core.errors import FedpflError
 from fedpfl.launch import guard
-from fedpfl.launch.boards import BOARDS, MOUNTS, BoardLimits, joining, make_groups
+from fedpfl.launch.boards import BOARDS, MOUNTS, BoardLimits, join_command, make_groups
 
 BOARD = BoardLimits(0.5, 2**20)
 
@@ -47,11 +47,13 @@ def test_a_command_joins_its_groups_and_is_itself(tmp_path):
     for name in ("a b", "c"):
         (tmp_path / name).mkdir()
     groups = [tmp_path / "a b", tmp_path / "c"]
-    done = subprocess.run([*joining(groups), "sh", "-c", 'echo $$ "$1"', "sh", "x  y"], capture_output=True, text=True)
+    done = subprocess.run(
+        [*join_command(groups), "sh", "-c", 'echo $$ "$1"', "sh", "x  y"], capture_output=True, text=True
+    )
     number, _, words = done.stdout.strip().partition(" ")
     assert words == "x  y"
     assert [(group / "cgroup.procs").read_text().strip() for group in groups] == [number] * 2
-    assert joining([]) == []
+    assert join_command([]) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not MOUNTS.exists(), reason="needs the right to make control groups")
@@ -63,10 +65,10 @@ def test_real_groups_are_made_and_removed_by_the_guard(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / guard.GROUPS).write_text("".join(f"{group}\n" for group in groups))
-    done = subprocess.run([*joining(groups), "cat", "/proc/self/cgroup"], capture_output=True, text=True)
+    done = subprocess.run([*join_command(groups), "cat", "/proc/self/cgroup"], capture_output=True, text=True)
     assert all(group.name in done.stdout for group in groups)
     mark = {**os.environ, "FLWR_HOME": str(guard.home(folder))}
-    busy = subprocess.Popen([*joining(groups), "sleep", "1000"], env=mark, start_new_session=True)
+    busy = subprocess.Popen([*join_command(groups), "sleep", "1000"], env=mark, start_new_session=True)
     wait_until(lambda: all((group / "cgroup.procs").read_text() for group in groups))
     guard.end_all(folder, set())
     assert busy.wait(HANG_SECONDS) < 0

@@ -101,6 +101,8 @@ MISTAKES = [
     (("vars", "fedpfl_superlink_port"), 80000, "fedpfl_superlink_port: must be a port, 1 to 65535, not 80000"),
     (("vars", "fedpfl_broker_port"), "mqtts", "fedpfl_broker_port: must be a port, 1 to 65535, not 'mqtts'"),
     (("vars", "fedpfl_supernode_port"), True, "fedpfl_supernode_port: must be a port, 1 to 65535, not True"),
+    (("vars", "fedpfl_served_port"), 0, "fedpfl_served_port: must be a port, 1 to 65535, not 0"),
+    (("vars", "fedpfl_served_run"), "a/b", "fedpfl_served_run: must be the name of a run's folder in state-dir, or ''"),
     (("vars", "fedpfl_watchers"), "watch", "fedpfl_watchers: must be a list of names"),
     (("vars", "fedpfl_watchers"), ["watch", "a/b"], "fedpfl_watchers: must be a list of names"),
     (("vars", "fedpfl_server_python"), 3.11, "fedpfl_server_python: must be a text, not 3.11"),

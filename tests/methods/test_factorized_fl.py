@@ -359,3 +359,22 @@ def test_a_model_without_a_head_is_refused():
     method = FactorizedFL(FactorizedFL.Settings(), None)
     with pytest.raises(ConfigError, match="has no head"):
         method.build(torch.nn.Sequential(torch.nn.Linear(2, 2)))
+
+
+@pytest.mark.parametrize(("method", "prefix"), [(ALPHA, "factorized_fl"), (BETA, "factorized_fl_plus")])
+def test_lambda_as_a_threshold_does_not_move_mu(tmp_path, method, prefix):
+    def trained(penalty, l1):
+        given = {f"{prefix}_penalty": penalty, f"{prefix}_l1": l1, "num_server_rounds": 1, "local_epochs": 1}
+        place = tmp_path / f"{penalty}-{l1}"
+        folder, sharing, log = run(place, method=method, **given, **{f"{prefix}_threshold": 1.5})
+        return personal(folder, 0) if method == ALPHA else sharing.layout.unpack(replies(log, 1)[0])
+
+    free, threshold, gradient = trained("gradient", 0.0), trained("threshold", 1e-3), trained("gradient", 1e-3)
+    if method == ALPHA:
+        mus = [name for name in free if is_mu(name)]
+        assert mus and all(np.array_equal(free[name], threshold[name]) for name in free)
+        assert all(not np.array_equal(gradient[name], free[name]) for name in mus)
+    else:  # what is sent lacks the small entries of µ, and nothing else
+        assert np.array_equal(threshold[threshold != 0], free[threshold != 0])
+        assert 0 < np.count_nonzero(threshold) < np.count_nonzero(free)
+        assert not np.array_equal(gradient, threshold)

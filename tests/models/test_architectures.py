@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedpfl import models
 from fedpfl.models import BaseHeadModel
 
-IMAGE_MODELS = ["convnet", "fedavg-cnn", "resnet10", "resnet18", "resnet8", "resnet9", "small-cnn"]
+IMAGE_MODELS = ["convnet", "fedavg-cnn", "resnet10", "resnet18", "resnet8", "resnet9", "resnet9-narrow", "small-cnn"]
 
 
 @functools.lru_cache(maxsize=1)

@@ -7,7 +7,7 @@ from fedpfl import models
 from fedpfl.core.errors import ConfigError
 from fedpfl.models import registry
 
-SMALLEST_SIDES = {"fedavg-cnn": 16, "convnet": 16, "small-cnn": 4, "resnet9": 11}
+SMALLEST_SIDES = {"fedavg-cnn": 16, "convnet": 16, "small-cnn": 4, "resnet9": 11, "resnet9-narrow": 11}
 NO_IMAGES = {"mlp", "mlp-200", "char-lstm", "transformer", "cnn-1d", "gru"}
 
 
@@ -24,6 +24,7 @@ def test_names_are_the_documented_ones() -> None:
         "resnet18",
         "resnet8",
         "resnet9",
+        "resnet9-narrow",
         "small-cnn",
         "small-vit",
         "transformer",

@@ -17,7 +17,7 @@ from fedpfl.mqtt.account import LinkError
 from fedpfl.mqtt.device import DeviceBridge
 from fedpfl.mqtt.exchange import HttpRequest, Response
 from fedpfl.mqtt.frames import Kind
-from fedpfl.mqtt.limits import Budget
+from fedpfl.mqtt.limits import Budget, Claim
 from fedpfl.mqtt.parked import Parked
 from fedpfl.mqtt.publisher import Message
 from fedpfl.mqtt.server import ServerBridge
@@ -212,9 +212,9 @@ def test_a_request_and_its_response_in_many_frames(make):
 
 def test_everything_that_was_taken_is_given_back(make, monkeypatch):
     """After lost frames, repeated requests, broken connections and messages that were refused."""
-    bridge, rng, take = make(misfortune(7)), random.Random(7), Budget.take
+    bridge, rng, take = make(misfortune(7)), random.Random(7), Claim.take
     with monkeypatch.context() as patch:
-        patch.setattr(Budget, "take", lambda budget, *claimed: rng.random() > 0.1 and take(budget, *claimed))
+        patch.setattr(Claim, "take", lambda claim, *wanted: rng.random() > 0.1 and take(claim, *wanted))
         for number in range(8):
             bridge.superlink.messages.append(b"message")
             bridge.pull(fails=rng.random() < 0.5)

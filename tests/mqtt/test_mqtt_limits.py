@@ -51,7 +51,7 @@ def test_a_claim_waits_for_room_up_to_its_time():
     assert first.take(50)
     assert not second.take(50, until=time.monotonic() + 0.05)
     waits = InThread(second.take, 50, time.monotonic() + HANG_SECONDS)
-    wait_until(lambda: budget._waiting)
+    wait_until(lambda: budget.waiting)
     first.release()
     assert waits.result()
     assert (second.amount, budget.held) == (50, 50)
@@ -120,7 +120,7 @@ def test_threads_share_a_budget_without_losing_count():
         thread.start()
     for thread in threads:
         thread.join(HANG_SECONDS)
-    assert (budget.held, budget._free, dict(budget._held)) == (0, 1000, {})
+    assert (budget.held, budget.free, dict(budget.accounts)) == (0, 1000, {})
 
 
 def test_the_page_has_the_limits():

@@ -34,10 +34,11 @@ YOUNGER = {
     "partition-seed": 0, "division-file": "", "min-clients": 0, "max-client-samples": 1_000_000,
     "update-norm-limit": 4.0, "robust-aggregation": "none", "robust-clip": 0.0, "robust-false-share": 0.2,
     "krum-clients": 0, "max-weight-share": 1.0, "fedreg-max-growth": 20.0,
-    "device-model-every": 0,
+    "device-model-every": 0, "continue-from": "",
     "label-smoothing": 0.0, "local-steps": 0, "learning-rate-schedule": "constant", "learning-rate-decay": 0.99,
     "learning-rate-decay-every": 10, "learning-rate-warm-up": 0, "clip-norm": 0.0,
-    "augmentation": "none", "client-models": "",
+    "augmentation": "none", "normalize": "half", "test-on": "own", "test-at": "end", "keep-momentum": False,
+    "factorized-fl-penalty": "gradient", "factorized-fl-plus-penalty": "gradient", "client-models": "",
 }  # fmt: skip
 
 # Numbers that a table goes through step by step: what trains with the least and the greatest of them trains with those

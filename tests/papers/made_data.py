@@ -30,6 +30,8 @@ VERSION = 1  # of what is made: a higher number makes it anew
 CHUNK = 4096  # samples that are made at a time
 # LEAF's FEMNIST as FedFac uses it: writers and classes are the paper's, 227 samples a writer the mean of LEAF's.
 WRITERS, WRITER_SAMPLES, CHARACTERS = 1079, 227, 62
+# FedDecomp's subset of ImageNet, as experiments/imagenet_subset.py makes it: training and test samples, classes, side.
+SUBSET, SUBSET_CLASSES, SUBSET_SIDE = (80_000, 16_000), 400, 64
 # LEAF's Shakespeare: speakers and letters.
 ROLES, LETTERS = 1129, 4_226_158
 # Places that experiments name.
@@ -44,7 +46,7 @@ def data_dir(dataset: str) -> tuple[Path, bool]:
     Parameters
     ----------
     dataset : str
-        The value of the setting ``dataset``, or ``femnist``.
+        The value of the setting ``dataset``, or ``femnist`` or ``imagenet-subset``.
     """
     real, folder = real_folder(), made_folder()
     if dataset == "digits":  # part of scikit-learn, and not in any folder
@@ -62,8 +64,9 @@ def data_dir(dataset: str) -> tuple[Path, bool]:
 def place(path: str) -> tuple[Path, bool]:
     """Return a file that an experiment names below ``~/.fedpfl/data``, and whether it is the real one."""
     name = path.removeprefix(HOME)
-    if name == "femnist.npz":
-        folder, is_real = data_dir("femnist")
+    if name in ("femnist.npz", "imagenet-subset.npz"):
+        folder, is_real = data_dir(name[: -len(".npz")])
+        name = name.replace("-", "_")
         return folder / name, is_real
     real = real_folder()
     if real is not None and (real / name).is_file():
@@ -92,6 +95,8 @@ def sizes(dataset: str) -> tuple[int, int]:
     """Return the numbers of training and test samples that a data set has; 0 test samples where it has no test set."""
     if dataset == "femnist":
         return WRITERS * WRITER_SAMPLES, 0
+    if dataset == "imagenet-subset":
+        return SUBSET
     info = next(info for info in table() if info.name == dataset)
     train, *test = (int(n.replace(",", "")) for n in info.size.split(" + "))
     return train, test[0] if test else 0
@@ -103,7 +108,7 @@ def make(dataset: str, share: float = 1.0) -> dict[str, np.ndarray]:
     Parameters
     ----------
     dataset : str
-        A published data set of images, ``ag-news`` or ``femnist``.
+        A published data set of images, ``ag-news``, ``femnist`` or ``imagenet-subset``.
     share : float
         How much of it: tests of this module need little.
     """
@@ -115,11 +120,15 @@ def make(dataset: str, share: float = 1.0) -> dict[str, np.ndarray]:
         owner = np.sort(np.arange(train) % WRITERS)
         x, y = _images(rng, train, 0, (28, 28, 1), CHARACTERS)[:2]
         return {"x": x[..., 0], "y": y, "client": owner}
-    info = next(info for info in table() if info.name == dataset)
-    height, width, channels = map(int, info.shape.split("×"))
-    x, y, x_test, y_test = _images(rng, train, test, (height, width, channels), int(info.classes))
+    if dataset == "imagenet-subset":
+        shape, classes = (SUBSET_SIDE, SUBSET_SIDE, 3), SUBSET_CLASSES
+    else:
+        info = next(info for info in table() if info.name == dataset)
+        height, width, channels = map(int, info.shape.split("×"))
+        shape, classes = (height, width, channels), int(info.classes)
+    x, y, x_test, y_test = _images(rng, train, test, shape, classes)
     # The partitioner `domains` goes by CIFAR-100's own numbers of classes, which names do not change.
-    return {"x_train": x, "y_train": y, "x_test": x_test, "y_test": y_test, "classes": np.arange(int(info.classes))}
+    return {"x_train": x, "y_train": y, "x_test": x_test, "y_test": y_test, "classes": np.arange(classes)}
 
 
 def weights(name: str) -> dict[str, torch.Tensor]:

@@ -9,6 +9,7 @@ import pytest
 from fedpfl.analysis.figure import Distributions, Division, Heatmap, Lines
 from fedpfl.core.errors import DataError, StateError
 from fedpfl.core.payload import Payload
+from fedpfl.core.stored import json_line
 from fedpfl.data import DataSettings, federated_data, load, no_downloads
 from fedpfl.engine.agreement import Agreement
 from fedpfl.report import sections
@@ -82,6 +83,17 @@ def test_runs_of_other_data_are_said_on_top(changed, folders):
     found, _ = by_title([folders["fedavg-1"], folders["fedavg-2"], folders["factorized-1"]])
     assert not any("same data" in note for note in found["Overview"].notes), "another seed is no other task"
     assert "α 0.5" in found["Data"].figures[0].title
+
+
+def test_runs_with_other_numbers_of_threads_are_named(changed, folders):
+    runs = [folders["fedavg-1"], changed("fedavg-1", "board", {"method": "local"})]
+    assert not any("threads" in note for note in by_title(runs)[0]["Overview"].notes)
+    task = runs[1].task()
+    (runs[1].path / "task.json").write_text(json_line({**task, "threads": [4, 0, 1]}))
+    assert by_title(runs)[0]["Overview"].notes[0] == (
+        "Clients of these runs computed with different numbers of threads, so their bits may differ. "
+        f"{runs[0].path.name}: 1; board: 1, 4."
+    )
 
 
 def test_a_run_that_is_not_over_is_shown_as_such(changed, folders):

@@ -14,13 +14,14 @@ from typer.testing import CliRunner
 from fedpfl import models
 from fedpfl.cli import app
 from fedpfl.client.engine import Engine
+from fedpfl.client.personalise import of_personal_part
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.core.federation import new_clients
 from fedpfl.data.federation import federated_data
 from fedpfl.layers.memory import in_twin
 from fedpfl.methods import methods
 from fedpfl.results.export import export_personal
-from fedpfl.results.new_clients import MODES, Simulation, _of_personal, try_new_clients
+from fedpfl.results.new_clients import MODES, Simulation, try_new_clients
 from fedpfl.setup.config import Config
 from fedpfl.training.phase import Phase
 
@@ -89,13 +90,15 @@ def test_local_training_leaves_what_is_shared_alone(tmp_path, variant, setting, 
     config, task = Config.parse(run.config()), run.task()
     engine = Engine(config, federated_data(config.data, 4, config.run.seed), 4)
     last, stored = run.checkpoint()
-    left = Simulation(engine, task["state_key"], last, stored)
+    left = Simulation(engine, task, last, stored)
     local = left.load(held_out(config.run)[0])
     before = {name: array.detach().clone() for name, array in engine.model.state_dict().items()}
     own = engine.sharing.personal_elements()
     assert set(own) == {"base.conv2.weight", "base.conv2.bias"}
-    phase = Phase(train=lambda name: True, epochs=1, **given)
-    left.train([_of_personal(phase, own, setting)], local, "batches", 0.0)
+    phases = of_personal_part(
+        [Phase(train=lambda name: True, epochs=1, **given)], engine.sharing, engine.model, setting
+    )
+    engine.run_phases(phases, local, "batches")
     for name, array in engine.model.state_dict().items():
         shared = ~own[name] if name in own else torch.ones_like(array, dtype=torch.bool)
         assert torch.equal(array[shared], before[name][shared])
@@ -109,8 +112,8 @@ def test_statistics_that_are_personal_become_those_of_the_new_client(tmp_path, m
     run = simulate(tmp_path, 4, method="fedavg", **settings)
     tested = models_tested(monkeypatch)
     try_new_clients(run, "local-train")
-    ((left, after),) = tested
-    common = left.engine.sharing.layout.unflatten(left.rule.shared)
+    ((engine, after),) = tested
+    common = engine.sharing.layout.unflatten(run.checkpoint()[1]["shared"])
     assert all(np.array_equal(after[name].numpy(), array) for name, array in common.items())
     statistics = {name: array for name, array in after.items() if name not in common}
     assert {name.rpartition(".")[2] for name in statistics} >= {"running_mean", "running_var"}
@@ -118,15 +121,15 @@ def test_statistics_that_are_personal_become_those_of_the_new_client(tmp_path, m
 
 
 def models_tested(monkeypatch):
-    """Collect (simulation, state dict) of every model that is tested."""
+    """Collect (engine, state dict) of every model that is tested."""
     found = []
-    correct = Simulation.correct
+    score = Engine.score
 
-    def recorded(left, local):
-        found.append((left, {name: array.clone() for name, array in local.model.state_dict().items()}))
-        return correct(left, local)
+    def recorded(engine, forward, local, samples):
+        found.append((engine, {name: array.clone() for name, array in local.model.state_dict().items()}))
+        return score(engine, forward, local, samples)
 
-    monkeypatch.setattr(Simulation, "correct", recorded)
+    monkeypatch.setattr(Engine, "score", recorded)
     return found
 
 
@@ -134,10 +137,10 @@ def test_what_was_trained_locally_is_what_is_tested(tmp_path, monkeypatch):
     run = simulate(tmp_path, 4, method="fedfac", **QUICK)  # dynamic: the server has the mean of personal channels, too
     found = models_tested(monkeypatch)
     try_new_clients(run, "local-train")
-    (left, tested), = found  # fmt: skip
-    own = left.engine.sharing.personal_elements()
-    left.engine.sharing.set_shared(left.rule.shared)
-    received = left.engine.model.state_dict()
+    (engine, tested), = found  # fmt: skip
+    own = engine.sharing.personal_elements()
+    engine.sharing.set_shared(run.checkpoint()[1]["shared"])
+    received = engine.model.state_dict()
     for name, array in tested.items():
         where = own.get(name, torch.zeros_like(array, dtype=torch.bool))
         assert torch.equal(array[~where], received[name][~where])
@@ -167,12 +170,20 @@ def test_fedavg_has_nothing_to_train_but_can_be_fine_tuned(tmp_path, monkeypatch
 
 
 def test_the_command(tmp_path):
-    run = simulate(tmp_path, 4, method="fedsplit", **QUICK)
-    done = CliRunner().invoke(app, ["new-clients", str(run.path), "--mode", "ensemble", "--json"], prog_name="fedpfl")
-    assert json.loads(done.stdout)["mode"] == "ensemble"
-    words = CliRunner().invoke(app, ["new-clients", str(run.path)], prog_name="fedpfl").stdout
+    run = simulate(tmp_path, 4, method="fedsplit", num_clients=4, **QUICK)
+
+    def command(*arguments):
+        return CliRunner().invoke(app, [*arguments[:1], str(run.path), *arguments[1:]], prog_name="fedpfl")
+
+    assert json.loads(command("personalise", "--mode", "ensemble", "--json").stdout)["mode"] == "ensemble"
+    found = json.loads(command("personalise", "--workers", "0", "--json").stdout)
+    assert found.items() >= try_new_clients(run, "local-train").items()
+    words = command("personalise", "--workers", "0").stdout
     assert "local-train, 1 new clients: mean " in words
-    wrong = CliRunner().invoke(app, ["new-clients", str(run.path), "--mode", "vote"], prog_name="fedpfl")
+    before = command("new-clients", "--mode", "ensemble")  # as it was called
+    assert "ensemble, 1 new clients: mean " in before.stdout
+    assert before.stderr == "note: `fedpfl new-clients` is called `fedpfl personalise` now\n"
+    wrong = command("personalise", "--mode", "vote")
     assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
     assert "must be one of local-train, ensemble, fine-tune" in wrong.stderr
 

@@ -59,6 +59,10 @@ STATED: dict[str, dict[str, Any]] = {
         "method": "feddecomp", "dataset": "ag-news", "model": "transformer", "partitioner": "dirichlet-client",
         "dirichlet-alpha": 1.0, "train-samples": 3000,
     },
+    "feddecomp-imagenet-subset": {  # appendix B
+        "method": "feddecomp", "model": "resnet10", "partitioner": "dirichlet-client", "dirichlet-alpha": 0.1,
+        "train-samples": 2000,
+    },
     "fedreg-fashion-mnist": {**FEDREG, "dataset": "fashion-mnist", "num-clients": 50},
     "fedreg-cifar10": {**FEDREG, "dataset": "cifar10", "num-clients": 50},
     "fedreg-cifar100": {**FEDREG, "dataset": "cifar100", "num-clients": 50},
@@ -71,6 +75,10 @@ STATED: dict[str, dict[str, Any]] = {
     "fedfac-cifar100": {
         **FEDFAC, "dataset": "cifar100", "model": "vgg16", "partitioner": "pathological", "classes-per-client": 5,
         "fedfac-layers": "15", "fedfac-kappa": "0.9", "fedfac-tau": "0.95",
+    },
+    "fedfac-femnist": {
+        **FEDFAC, "model": "fedavg-cnn", "num-clients": 1079, "partitioner": "natural", "num-server-rounds": 500,
+        "local-epochs": 20, "batch-size": 16, "fedfac-layers": "2", "fedfac-tau": "0.9", "fedfac-kappa": "0.75",
     },
     "fedfac-shakespeare": {
         **FEDFAC, "dataset": "shakespeare", "model": "char-lstm", "num-clients": 778, "partitioner": "natural",
@@ -88,6 +96,12 @@ STATED: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
+# Samples, classes and shape of the files that scripts of experiments/ make.
+MADE = {
+    "femnist": ("245,114", "62", "28×28×1"),
+    "imagenet-subset": ("80,000 + 16,000", "400", "64×64×3"),
+}
+
 VOCABULARIES = {"shakespeare": len(text.CHARACTERS), "ag-news": text.VOCABULARY}
 
 
@@ -95,14 +109,22 @@ def read(path: Path) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
+def described(config: Config) -> tuple[str, str, str]:
+    """Return the numbers of samples and of classes, and the shape of a sample."""
+    if config.data.dataset == "npz":
+        return MADE[Path(config.data.data).stem]
+    info = next(info for info in table() if info.name == config.data.dataset)
+    return info.size, info.classes, info.shape
+
+
 def shares_of(config: Config) -> list[Any]:
     """Divide a stand-in that has the data set's numbers of samples and classes, and owners with the same number."""
-    info = next(info for info in table() if info.name == config.data.dataset)
-    sizes = [int(n.replace(",", "")) for n in info.size.split(" + ")]
-    labels = [np.arange(n, dtype=np.int64) % int(info.classes) for n in sizes]
+    size, classes, _ = described(config)
+    sizes = [int(n.replace(",", "")) for n in size.split(" + ")]
+    labels = [np.arange(n, dtype=np.int64) % int(classes) for n in sizes]
     pixels = [np.zeros((n, 1, 1, 1), np.uint8) for n in sizes]
     owners = np.arange(sizes[0]) % config.data.num_clients
-    data = Dataset(info.name, pixels[0], labels[0], *(pixels[1:] + labels[1:] or [None, None]), owners)
+    data = Dataset(config.data.dataset, pixels[0], labels[0], *(pixels[1:] + labels[1:] or [None, None]), owners)
     return partition(data, config.data, config.data.num_clients, config.run.seed)
 
 
@@ -122,8 +144,10 @@ class TestEveryFile:
         assert not [key for key, value in read(path).items() if isinstance(value, (dict, list))]
 
     def test_leaves_places_names_and_machines_to_the_user(self, path: Path) -> None:
-        own = {"output-dir", "state-dir", "data-dir", "data", "run-name", "resume", "device", "threads"}
+        own = {"output-dir", "state-dir", "data-dir", "run-name", "resume", "device", "threads"}
         assert not own & set(read(path))
+        # A file that a script of experiments/ makes is named as experiments name it.
+        assert read(path).get("data", "~/.fedpfl/data/").startswith("~/.fedpfl/data/")
 
     def test_states_what_the_paper_states(self, path: Path) -> None:
         values = read(path)
@@ -144,17 +168,17 @@ class TestEveryFile:
 
     def test_the_model_takes_the_data(self, path: Path) -> None:
         config = Config.parse(read(path))
-        info = next(info for info in table() if info.name == config.data.dataset)
-        vocabulary = VOCABULARIES.get(info.name, 0)
+        _, classes, words = described(config)
+        vocabulary = VOCABULARIES.get(config.data.dataset, 0)
         if vocabulary:
-            shape: tuple[int, ...] = (int(info.shape.split()[0]),)
+            shape: tuple[int, ...] = (int(words.split()[0]),)
         else:
-            height, width, channels = map(int, info.shape.split("×"))
+            height, width, channels = map(int, words.split("×"))
             shape = (channels, height, width)
         with torch.device("meta"):  # no memory, no numbers: only shapes
-            model = models.build(config.run.model, shape, int(info.classes), vocabulary)
+            model = models.build(config.run.model, shape, int(classes), vocabulary)
             inputs = torch.empty(2, *shape, dtype=torch.int64 if vocabulary else None)
-            assert model(inputs).shape == (2, int(info.classes))
+            assert model(inputs).shape == (2, int(classes))
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0])  # the columns of table 1

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 from support import FEW_SAMPLES, arrays, federation, run_federation, simulate
 from torch import nn
 from torch.nn import functional as F
@@ -172,3 +173,44 @@ def test_what_does_not_fit_is_one_line():
         config = Config.parse({"augmentation": "flip-crop"})
         _require_fitting(config, SimpleNamespace(input_shape=(6,), name="a table", has_targets=False))
     assert AdamW([torch.zeros(2)], 0.1, 0.9, 0.0).weight_decay == 0.0
+
+
+def test_momentum_that_is_kept_makes_rounds_one_training():
+    ours, velocity, rng = model(), {}, np.random.default_rng(7)
+    given = TrainingSettings(batch_size=8, local_epochs=1, momentum=0.9, learning_rate=0.1)
+    for _ in range(3):
+        run_phase(ours, Phase(lambda name: True, 1), data(), given, rng, velocity=velocity)
+    same(ours, reference(sgd(0.1), epochs=3))
+    assert set(velocity) == {"weight", "bias"} and all(array.any() for array in velocity.values())
+    untouched = {name: array.clone() for name, array in velocity.items()}
+    run_phase(ours, Phase(lambda name: True, 1, learning_rate=0.0), data(), given, rng, velocity=velocity)
+    assert all(torch.equal(velocity[name], array) for name, array in untouched.items())
+
+
+@pytest.mark.parametrize("method", ["fedavg", "feddecomp", "fedper"])
+def test_kept_momentum_is_personal_and_survives_a_resume(tmp_path, method):
+    given = {**FEW_SAMPLES, "method": method, "local_epochs": 2, "fraction_train": 0.67}
+    fresh = simulate(tmp_path / "fresh", 3, **given)
+    whole = simulate(tmp_path / "a", 3, keep_momentum=True, **given)
+    simulate(tmp_path / "b", 3, keep_momentum=True, **{**given, "num_server_rounds": 2})
+    resumed = simulate(tmp_path / "b", 3, keep_momentum=True, resume=True, **given)
+    one, other, without = (
+        arrays(whole, tmp_path / "a"),
+        arrays(resumed, tmp_path / "b"),
+        arrays(fresh, tmp_path / "fresh"),
+    )
+    assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+    shared = [name for name in without if name in one]
+    assert any(not np.array_equal(one[name], without[name]) for name in shared)
+    assert whole.metrics()[-1]["bytes_up"] == fresh.metrics()[-1]["bytes_up"]
+    folders = list((tmp_path / "a" / "state").glob("*/client-*"))
+    kept = load_file(max(folders[0].iterdir()))
+    momentum = {name for name in kept if name.startswith("momentum/")}
+    places = {"feddecomp": {"0", "1"}}.get(method, {"0"})
+    assert {name.split("/")[1] for name in momentum} == places and all(kept[name].any() for name in momentum)
+
+
+@pytest.mark.parametrize("settings", [{"optimizer": "adam"}, {"momentum": 0.0}])
+def test_momentum_that_is_not_there_cannot_be_kept(settings):
+    with pytest.raises(ConfigError, match="keep-momentum = True: needs optimizer = sgd and momentum above 0"):
+        Config.parse({"keep-momentum": True, **settings})

@@ -114,7 +114,7 @@ def _roles(path: Path, names: Sequence[str], settings: DataSettings, windows: bo
     words = {role: list(names).index(name) for role, name in wanted.items() if name in names}
     features = [at for at, name in enumerate(names) if at not in words.values() and name not in ignored]
     if not features:
-        raise DataError(f"{path}: no column of numbers beside {', '.join(names[:MAX_NAMED])}")
+        raise DataError(f"{path}: no column of numbers besides {', '.join(names[:MAX_NAMED])}")
     return _Roles(features, words)
 
 
@@ -152,7 +152,7 @@ def _lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             start = file.readline(MAX_CHARACTERS)
             file.seek(0)
-            # What stands between cells; a comma where only one column has a name.
+            # The separator between cells; a comma if only one column has a name.
             delimiter = max(",;\t", key=start.count)
             reader = csv.reader(_bounded(file, path), delimiter=delimiter)
             for cells in reader:
@@ -288,7 +288,7 @@ def _refuse_empty(path: Path, before: int, name: str, cells: Any) -> None:
 
 
 def word(cell: Any) -> str:
-    """Write a cell of a typed table as it would stand in a CSV file."""
+    """Return a cell of a typed table as it would be in a CSV file."""
     if isinstance(cell, bytes):
         return cell.decode("utf-8", "replace")
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()

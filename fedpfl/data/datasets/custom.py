@@ -31,7 +31,7 @@ def entry(name: str) -> tuple[DatasetInfo, Loader]:
 
 
 class CustomLoader:
-    """Makes a data set of a user's object; equal only to a loader of the very same object.
+    """Makes a data set of a user's object; equal only to a loader of the same object.
 
     The ``source`` is a function that returns a :class:`Dataset`, a data set, or a list of each client's arrays.
     """

@@ -128,7 +128,7 @@ def _images(path: Path, table: Any, name: str, module: Any) -> np.ndarray:
 
 def _numbers(path: Path, table: Any, inputs: dict[str, Any]) -> np.ndarray:
     if not inputs:
-        raise DataError(f"{path}: no column of images or numbers beside the labels; it has {', '.join(table.features)}")
+        raise DataError(f"{path}: no column of images or numbers but the labels; it has {', '.join(table.features)}")
     made: list[np.ndarray] = []
     for start, columns in _batches(table, list(inputs), "numpy"):
         pieces = [_checked(path, start, name, columns[name]) for name in inputs]

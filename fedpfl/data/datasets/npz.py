@@ -25,12 +25,12 @@ def read_npz(path: Path, name: str = "", num_classes: int | None = None) -> Data
     """Read a data set from an ``.npz`` file; raise ``DataError`` if it is missing, damaged or in another layout.
 
     The file has ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``; optionally ``client`` (or
-    ``client_train``, ``client_test``), which says to whom each sample belongs, and ``classes``, the names of the
-    classes. Images are uint8 of shape n×H×W or n×H×W×C; texts are whole numbers of shape n×length, and ``vocabulary``
-    is then the number of different tokens; other data are floats of shape n×features or n×channels×length. ``y`` are
-    whole numbers, the classes, or floats of shape n or n×k, targets for ``loss = "mse"`` or ``"multi-label"``. Other
-    arrays are ignored. Nothing in the file is ever unpickled. ``num_classes`` counts where the file does not name the
-    classes: a device may lack the highest ones.
+    ``client_train``, ``client_test``), the owner of each sample, and ``classes``, the names of the classes. Images are
+    uint8 of shape n×H×W or n×H×W×C; texts are whole numbers of shape n×length, and ``vocabulary`` is then the number of
+    different tokens; other data are floats of shape n×features or n×channels×length. ``y`` are whole numbers, the
+    classes, or floats of shape n or n×k, targets for ``loss = "mse"`` or ``"multi-label"``. Other arrays are ignored.
+    Nothing in the file is ever unpickled. ``num_classes`` counts where the file does not name the classes: a device may
+    lack the highest ones.
     """
     arrays = read_arrays(path)
     if "x" in arrays and "x_train" in arrays:

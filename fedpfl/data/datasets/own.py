@@ -1,4 +1,4 @@
-"""Whatever somebody holds: a device's own data, or one entry of a folder with an entry for each client."""
+"""A user's own data of any kind: those of a device, or an entry of a folder with an entry for each client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets by name: read them, or only whom their samples belong to."""
+"""Data sets by name: read them, or only the owners of their samples."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def owners(settings: DataSettings) -> tuple[np.ndarray, np.ndarray | None] | Non
         arrays = read_arrays(path, ("y", "client"))
         parts = ("",) if "y" in arrays else ("_train", "_test")
         if any(f"y{part}" not in arrays for part in parts):
-            return None  # what is wrong with the file is said where it is read
+            return None  # errors of the file are raised where it is read
         train, *test = owners_of(arrays, parts, [arrays[f"y{part}"] for part in parts], path)
     elif info.owned:
         data = load_once(settings)

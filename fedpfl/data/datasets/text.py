@@ -123,7 +123,7 @@ def _find(settings: DataSettings, folder: str, file: str, layout: str) -> Path:
         return at / folder
     if (at / file).is_file():
         return at / file
-    raise DataError(f"{at / folder}: not found; put {layout} in {file} beside it")
+    raise DataError(f"{at / folder}: not found; put {layout} in {file} next to it")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

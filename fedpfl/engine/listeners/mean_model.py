@@ -18,19 +18,25 @@ from ...results.record import Round
 from ...rules import Rule
 from ..listener import Listener
 
+STATE = "mean-model"
+
 
 class MeanModel(Listener):
-    """Averages personal arrays, weighted by training samples, and sends the mean with the tests."""
+    """Averages personal arrays, weighted by training samples, and sends the mean with the tests that follow.
 
-    def __init__(self, layout: Layout, tested_in: Callable[[int], bool]) -> None:
+    With ``remembered`` those tests are in the next round, which a resumed run may begin with.
+    """
+
+    def __init__(self, layout: Layout, wanted_after: Callable[[int], bool], remembered: bool = False) -> None:
         self.layout = layout
-        self.tested_in = tested_in
+        self.wanted_after = wanted_after
+        self.remembered = remembered
         self._due = False
         self._sent: dict[str, np.ndarray] = {}
 
     def round_started(self, rule: Rule, done: Round, clients: Sequence[Client]) -> None:
         """Start the sums at zero."""
-        self._due = self.tested_in(done.number)
+        self._due = self.wanted_after(done.number)
         self._sum = np.zeros(self.layout.size, np.float64)
         self._samples = 0.0
 
@@ -55,3 +61,11 @@ class MeanModel(Listener):
     def attach(self, rule: Rule, client: Client, kind: str) -> Mapping[str, np.ndarray]:
         """Send the mean to clients that are tested."""
         return self._sent if kind == "evaluate" else {}
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the mean, if tests of the next round need it."""
+        return {STATE: self._sent[EVALUATION_ONLY]} if self.remembered and self._sent else {}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take it back."""
+        self._sent = {EVALUATION_ONLY: state[STATE]} if STATE in state else {}

@@ -20,7 +20,7 @@ from ..listener import Listener
 class ServerPrivacy(Listener):
     """Counts what each client has released; at the server it also bounds replies and has the rule add noise.
 
-    The server's secret is kept in ``folder``. Arrays that clients send beside the shared vector are a release even
+    The server's secret is kept in ``folder``. Arrays that clients send alongside the shared vector are a release even
     where that is empty (``sends_besides``).
     """
 

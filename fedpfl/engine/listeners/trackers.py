@@ -1,4 +1,4 @@
-"""Trackers: runs also appear in Weights & Biases or MLflow, beside the run's folder, which stays the record.
+"""Trackers: runs also appear in Weights & Biases or MLflow; the run's folder stays the record.
 
 To add one, write one class with ``@tracker("name", module)``. A tracker that cannot start ends the run before round 1;
 one that fails later is left alone with a warning, because no run should be lost for a curve.
@@ -134,7 +134,7 @@ class WeightsAndBiases(Tracker):
 
 @tracker("mlflow", "mlflow")
 class MLflow(Tracker):
-    """MLflow, at ``MLFLOW_TRACKING_URI`` or in a file ``mlflow.db`` beside the run's folder."""
+    """MLflow, at ``MLFLOW_TRACKING_URI`` or in a file ``mlflow.db`` next to the run's folder."""
 
     # Parameters in one request; MLflow takes 100.
     BATCH = 100

@@ -32,7 +32,13 @@ class FactorizedFLSettings:
     """Settings of Factorized-FL; the defaults are those for permuted labels within one domain."""
 
     l1: float = setting(5e-4, "Weight λ of ‖µ‖₁ in the loss; outside training an entry below λ counts as 0.", minimum=0)
-    mu: bool = setting(True, "Whether weights have a µ beside u ⊗ v; false is the ablation without it.")
+    penalty: str = setting(
+        "gradient",
+        "Whether λ‖µ‖₁ moves µ in training (gradient), or λ is only the size below which an entry counts as 0 "
+        "(threshold), as in the authors' program, whose penalty has no gradient.",
+        choices=("gradient", "threshold"),
+    )
+    mu: bool = setting(True, "Whether weights have a µ in addition to u ⊗ v; false is the ablation without it.")
     threshold: float = setting(0.0, "Clients less similar than this τ (a cosine) drop out; above 1 all do.", minimum=-1)
     scaling: float = setting(1.0, "Scaling ε of the similarities; 0 weighs all matched clients alike.", minimum=0)
     min_aggregate: int = setting(10, "Nearest clients that stay below τ too, the client itself included.", minimum=1)
@@ -56,7 +62,10 @@ class FactorizedFLSettings:
 class FactorizedFL(Method):
     """W = u ⊗ v + µ: u is averaged over clients with a similar v; v and µ stay.
 
-    S_i are the clients whose similarity reaches the threshold τ; at least ``min-aggregate`` nearest ones stay in it.
+    S_i are the clients whose similarity reaches the threshold τ; at least ``min-aggregate`` nearest ones stay in it. So
+    it is in the authors' program; the paper sets the similarity of the others to 0. Other differences from the program
+    are settings (``factorized-fl-penalty``, ``keep-momentum``, ``test-on``) or stand in
+    configs/factorized-fl-cifar10.toml.
     """
 
     name = "factorized-fl"
@@ -97,7 +106,8 @@ class FactorizedFL(Method):
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train u, v and µ together on cross-entropy + λ·‖µ‖₁ (Equation 6)."""
-        return [Phase(train=everything, epochs=self.training.local_epochs, penalty=L1(self.settings.l1, is_mu))]
+        penalty = L1(self.settings.l1, is_mu) if self.settings.penalty == "gradient" else None
+        return [Phase(train=everything, epochs=self.training.local_epochs, penalty=penalty)]
 
     def conclude(self, local: LocalRound) -> Payload:
         """Send v of the layer before the classifier, by which clients are compared (Section 4.2)."""
@@ -125,7 +135,7 @@ class FactorizedFL(Method):
         return Aggregation(Similarity, self.rule_options())
 
     def rule_options(self) -> dict[str, Any]:
-        """Return the options of the rule: whom a client is matched with."""
+        """Return the options of the rule: which clients a client is matched with."""
         names = ("threshold", "scaling", "min_aggregate", "matching")
         return {name: getattr(self.settings, name) for name in names}
 

@@ -50,7 +50,7 @@ class FactorizedFLPlus(FactorizedFL):
         return Sharing(model, lambda n: self.travels(n, model), lambda n: self.settings.l1 if is_mu(n) else None)
 
     def conclude(self, local: LocalRound) -> Payload:
-        """Send nothing besides: v is among the shared arrays."""
+        """Send nothing more: v is among the shared arrays."""
         return Payload(metrics=self.finish(local.model))
 
     def rule_options(self) -> dict[str, Any]:

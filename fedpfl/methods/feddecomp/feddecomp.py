@@ -6,9 +6,14 @@ Low-Rank Decomposition, ACM Multimedia 2024, Section 3 and Algorithm 1 (its earl
 Convolutions and linear layers have a τ; in a model with self-attention only its projections and the classifier
 (Appendix B). Embeddings and recurrent layers are σ alone. ``initial-weights`` gives a pre-trained σ; τ starts as
 always. With ``trainable = "lora"`` a weight is W + ΔW_σ + ΔW_τ: W is frozen, ΔW_σ the adapter that is shared, ΔW_τ a
-second, personal one beside it; the head has σ and τ as always. ``diagnostics`` records the distances of Sections 4.4
+second, personal one next to it; the head has σ and τ as always. ``diagnostics`` records the distances of Sections 4.4
 and 4.5: ``drift`` is (1/N)·Σ‖σ_i − σ̄‖, ``shared-change`` ‖σ̄ − σ̄¹‖, ``personal-change`` the mean of ‖τ_i − τ_i¹‖,
 where σ̄¹ and τ_i¹ are what training starts from.
+
+``feddecomp-init = "code"``, the default, is τ as the authors' program has it and not as Equations 3 and 4: a larger
+inner size, A Kaiming uniform, τ divided by the rank. BatchNorm's running statistics stand still while τ trains, unless
+``feddecomp-lora-moves-statistics`` is set. The variants ``reverse`` and ``all-shared`` average B and A apart, so the
+clients get mean(B)·mean(A), not the mean of the products.
 """
 
 from __future__ import annotations
@@ -109,7 +114,7 @@ class FedDecomp(Method):
         """Add τ = B·A to every convolution and linear layer (Equations 2 to 5).
 
         In a model with self-attention only to its projections and to the classifier (Appendix B); where a model has
-        adapters, a personal one beside each.
+        adapters, a personal one next to each.
         """
         ranks = self.settings.rank_conv, self.settings.rank_linear
         if has_adapters(model):

@@ -1,7 +1,7 @@
 """Layers with a full-rank and a low-rank weight, theta = sigma + tau (FedDecomp, sections 3.3 and 3.4).
 
 sigma is the layer's ordinary ``weight``, so the arrays that clients share carry the plain model's names and load into
-it. tau = B A lives beside it, in ``tau_b`` and ``tau_a``.
+it. tau = B A lives next to it, in ``tau_b`` and ``tau_a``.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ class Channels:
 class ChannelSharing(Sharing):
     """A sharing that is finer than whole arrays: some layers are split into their output channels.
 
-    Which channels are shared is the server's decision; it comes beside the shared vector as the array ``split``. Until
-    one has come all channels are shared. ``is_shared`` tells by name which arrays can travel, wholly or in part.
+    Which channels are shared is the server's decision; it comes alongside the shared vector as the array ``split``.
+    Until one has come all channels are shared. ``is_shared`` tells by name which arrays can travel, wholly or in part.
 
     With ``only_shared`` only the shared channels travel, both ways, once there is a split. Otherwise all channels
     travel, since the server wants to see them, and a client replaces what comes for its personal ones by its own.

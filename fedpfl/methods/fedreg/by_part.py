@@ -49,7 +49,7 @@ class MeanByPart(Rule):
             self._means[metric].add(part, reply.metrics[metric] * self.damping(client))
 
     def finish(self) -> None:
-        """Divide by the sums of the weights; a part that nobody has samples for stays as it is."""
+        """Divide by the sums of the weights; a part for which no client has samples stays as it is."""
         new = self.shared.copy()
         for metric, mean in self._means.items():
             if mean.weights:

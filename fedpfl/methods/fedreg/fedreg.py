@@ -185,7 +185,7 @@ class FedReG(Method):
 
         def draw(number: int) -> Samples:
             rng = generator(local.seed, "rebalanced set", local.client, number)
-            return rebalance(local.samples, size, self.settings.augmentation, rng)
+            return rebalance(local.samples, size, self.settings.augmentation, rng, local.normalize)
 
         if self.settings.redraw:
             return draw(local.round)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 import numpy as np
 
 from ...core.errors import ConfigError
-from ...data.federation import Samples, scale
+from ...data.federation import Samples
+from ...data.pixels import HALF, pixels_of, scale
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,7 +51,9 @@ def effective_samples(class_counts: np.ndarray, quota: int) -> int:
     return int(np.minimum(class_counts, quota).sum())
 
 
-def rebalance(samples: Samples, quota: int, augmentation: str, rng: np.random.Generator) -> Samples:
+def rebalance(
+    samples: Samples, quota: int, augmentation: str, rng: np.random.Generator, normalize: str = HALF
+) -> Samples:
     """Return ``quota`` samples of each class that ``samples`` has, the kept ones in their order, then copies.
 
     Of a class with more samples as many are drawn; one with fewer is kept whole, and copies of samples drawn from it
@@ -72,24 +75,24 @@ def rebalance(samples: Samples, quota: int, augmentation: str, rng: np.random.Ge
     )
     x = samples.x[copies]
     if x.dim() == 4 and len(x) and augmentation != "none":
-        x = _augmented(x, augmentation, int(rng.integers(2**63 - 1)))
+        x = augmented(x, augmentation, int(rng.integers(2**63 - 1)), normalize)
     x = torch.cat([samples.x[originals], x])
     if x.dim() == 4:
         x = x.contiguous(memory_format=torch.channels_last)
     return Samples(x, samples.y[torch.cat([originals, copies])])
 
 
-def _augmented(x: Tensor, augmentation: str, seed: int) -> Tensor:
-    """Change each image by itself; ``x`` is as :class:`Samples` describes it."""
+def augmented(x: Tensor, augmentation: str, seed: int, normalize: str) -> Tensor:
+    """Change each image by itself; ``x`` is as :func:`scale` made it."""
     import torch
 
     transform = _transform(augmentation, *x.shape[1:])
     # The pixels that the data were made from: AutoAugment takes no others.
-    pixels = x.mul(127.5).add_(127.5).round_().to(torch.uint8)
+    pixels = pixels_of(x, normalize)
     # torchvision draws from torch's global generator, and once for all images of a batch.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return scale(torch.stack([transform(image) for image in pixels]))
+        return scale(torch.stack([transform(image) for image in pixels]), normalize)
 
 
 def _transform(augmentation: str, channels: int, height: int, width: int) -> Any:

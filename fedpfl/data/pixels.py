@@ -1,0 +1,48 @@
+"""How the pixels of images become the numbers that models take, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Mapping
+
+if TYPE_CHECKING:
+    import torch
+
+HALF = "half"
+# Mean and deviation of each channel, as shares of the brightest value; a single one is that of all channels.
+NORMALIZATIONS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    HALF: ((0.5,), (0.5,)),
+    "cifar-100": ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
+}
+
+
+def fits_channels(normalize: str, channels: int) -> bool:
+    """Return whether a normalisation is for images with this number of channels."""
+    return len(NORMALIZATIONS[normalize][0]) in (1, channels)
+
+
+def scale(pixels: torch.Tensor, normalize: str = HALF) -> torch.Tensor:
+    """Return images n × channels × height × width of uint8 as models take them: (v/255 − mean) / deviation."""
+    import torch
+
+    mean, deviation = _of_channels(normalize)
+    x = pixels.to(torch.float32).div_(255).sub_(mean).div_(deviation)
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def pixels_of(x: torch.Tensor, normalize: str = HALF) -> torch.Tensor:
+    """Return the uint8 images that :func:`scale` made ``x`` of."""
+    import torch
+
+    return brightness(x, normalize).mul_(255).round_().to(torch.uint8)
+
+
+def brightness(x: torch.Tensor, normalize: str = HALF) -> torch.Tensor:
+    """Return the shares of the brightest value, from 0 to 1, that :func:`scale` made ``x`` of; x is not changed."""
+    mean, deviation = (tensor.to(x.device) for tensor in _of_channels(normalize))
+    return x.mul(deviation).add_(mean)
+
+
+def _of_channels(normalize: str) -> tuple[torch.Tensor, ...]:
+    import torch
+
+    return tuple(torch.tensor(values)[:, None, None] for values in NORMALIZATIONS[normalize])

@@ -1,0 +1,34 @@
+"""The page that sets the papers beside the code: what it names exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split(" | ")]
+    for line in (ROOT / "docs" / "papers.md").read_text(encoding="utf-8").splitlines()
+    if line.startswith("| ") and not line.startswith("| paper ")
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}, {row[1][:30]}")
+def test_files_and_tests_of_a_row_are_there(row: list[str]) -> None:
+    _, says, file, test, differs = row
+    assert says and differs
+    assert (ROOT / "fedpfl" / file.strip("`")).is_file()
+    path, _, name = test.strip("`").partition("::")
+    text = (ROOT / "tests" / path).read_text(encoding="utf-8")
+    assert re.search(rf"^ *def {name}\(" if name else r"^ *def test_", text, re.MULTILINE)
+
+
+def test_every_equation_of_the_four_papers_has_a_row() -> None:
+    page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    for section, equations in zip(page.split("\n## ")[1:], (7, 6, 7, 7), strict=True):
+        named: set[int] = set()
+        for first, last in re.findall(r"^\| eq\. (\d+)(?:(?:, | to )(\d+))? \|", section, re.MULTILINE):
+            named |= set(range(int(first), int(last or first) + 1))
+        assert named == set(range(1, equations + 1)), section.splitlines()[0]

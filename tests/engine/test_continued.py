@@ -1,0 +1,170 @@
+"""A run that continues another one: from its arrays, with data that have changed, by the same nodes."""
+
+import numpy as np
+import pytest
+from support import FEW_SAMPLES, LocalGrid, engine, federation, quick, run_federation
+from typer.testing import CliRunner
+
+import fedpfl
+from fedpfl.cli import app
+from fedpfl.client.engine import Engine
+from fedpfl.client.state import ClientState
+from fedpfl.core.errors import ConfigError, StateError
+from fedpfl.results.export import personal_models
+from fedpfl.results.new_clients import Simulation
+
+CLIENTS = 3
+FIRST = {"num_server_rounds": 2, "threads": 1, **FEW_SAMPLES}
+
+
+class Devices(LocalGrid):
+    """Nodes that say who they are, as devices do, with a number or only with data of their own."""
+
+    def __init__(self, *arguments, data=(), **options):
+        super().__init__(*arguments, **options)
+        self.data = data
+
+    def answer(self, kind, payload, node_config):
+        payload.config.update({"in-turn": True} if kind == "query" else {})
+        if self.data:
+            node_config = {"data-path": str(self.data[node_config["partition-id"]])}
+        return super().answer(kind, payload, node_config)
+
+
+def run(tmp_path, name, grid=None, **settings):
+    values = federation(tmp_path, CLIENTS, run_name=name, **{**FIRST, **settings})
+    return run_federation(engine(CLIENTS, values) if grid is None else grid(CLIENTS, values), values)
+
+
+def personal(folder, tmp_path, client):
+    """Return a client's personal arrays after the round that it trained last."""
+    state = ClientState(tmp_path / "state", folder.task()["state_key"], client)
+    return state.load(state.rounds()[-1])
+
+
+@pytest.mark.parametrize("method", ["fedper", "fedpac", "fedamp", "scaffold", "fedfac", "feddyn", "clustered-fl"])
+def test_every_client_starts_from_the_arrays_that_it_had(tmp_path, monkeypatch, method):
+    first = run(tmp_path, "first", method=method, **quick(method))
+    rule, loaded = Simulation.of(first).rule, {}
+    load = Engine.load
+
+    def recorded(self, client, message):
+        found = load(self, client, message)
+        where = {name: part.numpy() for name, part in self.sharing.personal_elements().items()}
+        shared = self.sharing.layout.unpack(message.arrays).copy()
+        loaded.setdefault(client, (shared, self.sharing.get_personal(), where))
+        return found
+
+    monkeypatch.setattr(Engine, "load", recorded)
+    given = {**quick(method), "local_epochs": 3}
+    second = run(tmp_path, "second", method=method, continue_from="first", **given)
+    assert len(loaded) == CLIENTS
+    for client, (shared, own, where) in loaded.items():
+        assert np.array_equal(shared, rule.outgoing(rule.clients[client]))
+        before = personal(first, tmp_path, client) if own else {}
+        assert own.keys() == before.keys()
+        assert all(np.array_equal(own[name][part], before[name][part]) for name, part in where.items())
+    assert second.metrics()[-1]["round"] == 2
+    total = sum(train for train, _ in first.task()["samples"])
+    told = f"continues first after its round 2; training samples: {total} before, {total} now"
+    assert told in second.task()["remarks"]
+
+
+def test_samples_before_and_now_are_recorded_and_a_chain_of_runs_keeps_absent_clients_arrays(tmp_path):
+    first = run(tmp_path, "first", method="fedper")
+    one = {"method": "fedper", "num_server_rounds": 1, "fraction_train": 0.34, "train_samples": 80}
+    second = run(tmp_path, "second", continue_from="first", **one)
+    third = run(tmp_path, "third", continue_from=str(second.path), **one)
+    before, now = ([train for train, _ in folder.task()["samples"]] for folder in (first, second))
+    assert second.task()["continued"]["samples"] == first.task()["samples"]
+    assert min(now) > max(before)
+    each = ", ".join(f"client {i} {before[i]} → {now[i]}" for i in range(CLIENTS))
+    words = f"training samples: {sum(before)} before, {sum(now)} now ({each})"
+    assert any(words in remark for remark in second.task()["remarks"])
+    (trained,) = second.metrics()[0]["clients"]
+    keys = [first.task()["state_key"]] * CLIENTS
+    keys[trained] = second.task()["state_key"]
+    assert [key for key, _ in third.task()["continued"]["personal"]] == keys
+    exported = dict(personal_models(third))
+    for client in {0, 1, 2} - {trained} - {*third.metrics()[0]["clients"]}:
+        own, name = personal(first, tmp_path, client), "head.weight"
+        assert np.array_equal(exported[client][name].numpy(), own[name])
+
+
+def test_it_has_the_same_bits_over_flower_resumed_and_with_workers(tmp_path):
+    found = []
+    for place, way in (("local", None), ("devices", Devices)):
+        run(tmp_path / place, "first", method="fedamp")
+        grown = {"method": "fedamp", "continue_from": "first", "train_samples": 80, "fraction_train": 0.67}
+        folder = run(tmp_path / place, "second", way, num_server_rounds=2, **grown)
+        if way is None:
+            folder = run(tmp_path / place, "third", num_server_rounds=1, **grown)
+            values = federation(tmp_path / place, CLIENTS, run_name="third", resume=True, **{**FIRST, **grown})
+            values["continue-from"] = folder.config()["continue-from"]
+            folder = run_federation(engine(CLIENTS, values), values)
+            assert folder.task()["continued"]["run"].endswith("first")
+        found.append({name: array.tobytes() for name, array in folder.checkpoint()[1].items()})
+    assert found[0] == found[1]
+
+
+def test_nodes_keep_their_numbers_and_another_one_does_not_get_a_client_s(tmp_path, caplog):
+    rng, paths = np.random.default_rng(0), []
+    for client in range(CLIENTS):
+        x = rng.integers(0, 255, (60, 8, 8), dtype=np.uint8)
+        paths.append(tmp_path / f"own-{client}.npz")
+        np.savez(paths[-1], x=x, y=np.arange(60) % 3)
+    own = {"method": "fedper", "dataset": "npz", "num_classes": 3, "num_clients": CLIENTS, "partitioner": "auto"}
+
+    def grid(order):
+        return lambda clients, values: Devices(clients, values, data=[paths[i] for i in order])
+
+    first = run(tmp_path, "first", grid((0, 1, 2)), **own)
+    second = run(tmp_path, "second", grid((2, 0, 1)), continue_from="first", **own)
+    stored = [
+        {file.name: file.read_bytes() for file in (tmp_path / "state" / folder.task()["state_key"]).glob("number-*")}
+        for folder in (first, second)
+    ]
+    assert len(stored[0]) == CLIENTS and stored[0] == stored[1]
+    # Client 1's node is another machine now, with another secret: it gets nothing, and the others go on.
+    (ClientState(tmp_path / "state", first.task()["state_key"], 1).folder / "secret").write_text("0" * 64)
+    third = run(tmp_path, "third", grid((0, 1, 2)), continue_from="first", **own)
+    assert "clients 1 of 3 do not take part in this run" in third.task()["remarks"]
+    assert "client = 1: another node has had this number in the run to continue" in caplog.text
+
+
+def test_what_does_not_fit_is_refused_before_it_starts(tmp_path):
+    run(tmp_path, "first", method="fedper")
+    for settings, words in (
+        ({"method": "fedavg"}, "method = 'fedavg': first, which the run continues, used 'fedper'"),
+        ({"seed": 4}, "seed = 4: first, which the run continues, used 3"),
+        ({"model": "mlp"}, "model = 'mlp': first, which"),
+        ({"continue_from": "none"}, "run = 'none': there is no such run"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            run(tmp_path, "second", **{"method": "fedper", "continue_from": "first", **settings})
+    assert not (tmp_path / "runs" / "second").exists()
+    values = federation(tmp_path, CLIENTS, method="fedper", continue_from="first", **FIRST, run_name="four")
+    with pytest.raises(ConfigError, match="clients = 4: the run to continue had 3"):
+        run_federation(engine(4, values), values)
+    empty = run(tmp_path, "empty", method="fedper")
+    for file in (empty.path / "checkpoint").iterdir():
+        file.unlink()
+    with pytest.raises(StateError, match="empty: no round was finished, so there is nothing to continue"):
+        run(tmp_path, "second", method="fedper", continue_from="empty")
+
+
+def test_the_commands_and_the_python_word(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = {"dataset": "digits", "method": "fedper", "local_epochs": 1, "num_server_rounds": 1, "workers": 0}
+    places = {"output_dir": tmp_path / "runs", "state_dir": tmp_path / "state"}
+    first = fedpfl.run(num_clients=2, quiet=True, **small, **places)
+    second = fedpfl.run(continue_from=first, workers=0, quiet=True, local_epochs=2)
+    assert second.settings["continue-from"] == str(first.path)
+    assert second.settings["method"] == "fedper"
+    command = ["run", "--continue", str(first.path), "--workers", "0", "--quiet"]
+    both = CliRunner().invoke(app, [*command, "--resume", str(first.path)], prog_name="fedpfl")
+    assert (both.exit_code, both.stderr.count("\n")) == (2, 1)
+    assert "--resume goes on with one; use one of them" in both.stderr
+    done = CliRunner().invoke(app, command, prog_name="fedpfl")
+    assert done.exit_code == 0, done.output
+    assert len(list((tmp_path / "runs").glob("*/summary.md"))) == 3

@@ -20,6 +20,7 @@ from ..core import custom
 from ..core.errors import ConfigError, NoPlainModel, StateError, TrainingDiverged, in_one_line
 from ..core.extras import CLIENT, SERVER
 from ..core.layout import Layout
+from ..core.metrics import COUNT, SUM
 from ..core.payload import EVALUATION_ONLY, Payload
 from ..core.privacy import noise_key, private_reply
 from ..core.rng import generator, seed_torch, torch_seed
@@ -28,9 +29,11 @@ from ..data.federation import FederatedData, Samples, federated_data, own_data
 from ..methods.base import LocalRound, common_model
 from ..setup.assembly import assemble, complete_arrays, extras_of, mean_model_layout, plain_model
 from ..setup.config import Config
-from ..training.augment import NO_AUGMENTATION
+from ..training.augment import AUGMENTATIONS, NO_AUGMENTATION
 from ..training.device import require_device
 from ..training.loop import Score, evaluate, run_phase
+from ..training.metrics import find as find_measures
+from ..training.metrics import require_working
 from ..training.phase import Forward, Phase
 from ..training.schedule import rate_factor
 from ..version import __version__
@@ -67,6 +70,8 @@ class Engine:
         self.data = data
         self.num_clients = num_clients
         self.own = own
+        self._measures = find_measures(config.run.metrics)
+        require_working(self._measures, data.num_classes, config.training.loss)
         self._common = config
         self._made: dict[str, tuple[Any, ...]] = {}
         self.use_model_of(client)
@@ -255,7 +260,7 @@ class Engine:
         if why:
             content, reason = traced(personalised, self.model, local.samples.x)
             about["why"] = "; ".join(filter(None, (why, reason)))[:MAX_TEXT]
-        about["tested"] = score._asdict()
+        about["tested"] = {"correct": score.correct, "loss_sum": score.loss_sum, "samples": score.samples}
         try:
             write_model(state.folder, about, content, self.config.run.device_models_kept)
         except (OSError, policy.PolicyError) as error:  # the round still counts
@@ -270,7 +275,10 @@ class Engine:
     def _about_model(self, local: LocalRound) -> dict[str, Any]:
         data, run = self.data, self.config.run
         scaling = TOKENS if data.vocabulary else PIXELS if data.is_image else AS_IT_IS
+        standardized = data.scaling(self._place(local.client))
+        numbers = {} if standardized is None else {key: of.tolist() for key, of in standardized._asdict().items()}
         return {
+            **numbers,
             "fedpfl": __version__, "run": str(local.message.config["state-key"]), "round": local.round,
             "client": local.client, "method": run.method, "model": run.model, "input-shape": list(data.input_shape),
             "num-classes": data.num_classes, "class-names": list(data.class_names_of(self._place(local.client))),
@@ -363,12 +371,14 @@ class Engine:
             # Dropout draws from torch's own generator; the batches have theirs.
             self.seed(local, purpose)
         if factor is None:  # a model is tested as it was before round 1, too
-            factor = rate_factor(self.config.training, max(1, local.round), self.config.run.num_server_rounds)
+            training, rounds = self.config.training, self.config.run.num_server_rounds
+            over_rounds = training.learning_rate_over == "rounds"
+            factor = rate_factor(training, max(1, local.round), rounds) if over_rounds else 1.0
         return [
             run_phase(
                 self.model, phase, local.samples, self.config.training,
                 generator(local.seed, purpose, local.client, local.round, place), factor,
-                None if momentum is None else momentum.setdefault(place, {}),
+                None if momentum is None else momentum.setdefault(place, {}), self.config.data.normalize,
             )
             for place, phase in enumerate(phases)
         ]  # fmt: skip
@@ -420,7 +430,7 @@ class Engine:
     def score(self, forward: Forward, local: LocalRound, samples: Samples) -> Score:
         """Test a forward pass; what it draws from torch's generator does not depend on what was drawn before."""
         self.seed(local, "test")
-        return evaluate(forward, samples, self.config.training.loss)
+        return evaluate(forward, samples, self.config.training.loss, self._measures)
 
     def seed(self, local: LocalRound, purpose: str) -> None:
         """Seed the generators from which torch draws, for one purpose of a client's round."""
@@ -521,8 +531,9 @@ def _make_engine(config: Config, nodes: int, path: str, client: int) -> Engine:
 
 def _require_fitting(config: Config, data: FederatedData) -> None:
     """Refuse a loss for classes where the data have targets, and the other way round."""
-    if config.training.augmentation != NO_AUGMENTATION and len(data.input_shape) != 3:
-        allowed = f"must be none for {data.name}, whose samples are no images"
+    ours = config.training.augmentation in AUGMENTATIONS and config.training.augmentation != NO_AUGMENTATION
+    if ours and len(data.input_shape) != 3:
+        allowed = f"must be none, or a function of your own, for {data.name}, whose samples are no images"
         raise ConfigError("augmentation", config.training.augmentation, allowed)
     loss = config.training.loss
     if config.training.kind.classes == data.has_targets:
@@ -554,7 +565,10 @@ def _flat(momentum: Momentum | None) -> dict[str, np.ndarray]:
 
 
 def _metrics(prefix: str, score: Score) -> dict[str, int | float]:
+    more = {f"{prefix}-{name}{SUM}": total for name, (total, _) in score.metrics.items()}
     return {
+        **more,
+        **{f"{prefix}-{name}{COUNT}": count for name, (_, count) in score.metrics.items()},
         f"{prefix}-correct": score.correct,
         f"{prefix}-loss-sum": score.loss_sum,
         f"{prefix}-samples": score.samples,

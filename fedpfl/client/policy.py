@@ -83,10 +83,7 @@ class Policy:
         mine, allowed = protocol.code_hash(), self.code_hashes
         if allowed is not None and mine not in allowed:
             raise _refused("fedpfl's code", mine, "it is not in code-hashes")
-        for kind in custom.GROUPS:
-            text = str(run_config.get(kind, ""))
-            if not custom.is_reference(text):
-                continue
+        for kind, text in custom.references(run_config):
             if text not in self.parts:
                 raise _refused(kind, text, "it is not in parts")
             folder = custom.folder_of(text)

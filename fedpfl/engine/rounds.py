@@ -20,6 +20,7 @@ from ..core.errors import ConfigError, FedpflError, LayoutError, printable, reas
 from ..core.extras import CLIENT, SERVER, Extras
 from ..core.federation import Client
 from ..core.layout import Layout, rounded
+from ..core.metrics import names as names_of_metrics
 from ..core.payload import EVALUATION_ONLY, Payload
 from ..core.rng import generator
 from ..core.settings import Value
@@ -72,6 +73,7 @@ class RoundLoop:
         self.listeners = list(listeners)
         self.counted, self.several = counted, several
         self.continued = continued
+        self._asked = names_of_metrics(settings.metrics)
         self.round = Round(0)
         self._cause: Exception | None = None
 
@@ -244,7 +246,7 @@ class RoundLoop:
                 self._fail(client, str(error))
                 continue
             required = REQUIRED[kind]
-            wrong = problems(reply.metrics, required, client, self.counted, self.several)
+            wrong = problems(reply.metrics, required, client, self.counted, self.several, self._asked)
             fatal = next((text for key, text in wrong.items() if key in required), None)
             if fatal is not None:
                 self._fail(client, f"its reply says {fatal}")

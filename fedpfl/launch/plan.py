@@ -23,7 +23,9 @@ from ..methods import discover
 from ..models import require_known
 from ..results.run import RunFolder, find_run
 from ..setup.config import Config, RunSettings, check_keys, client_models, know_method
+from ..training.augment import find as find_augmentation
 from ..training.device import require_device
+from ..training.metrics import find as find_metrics
 
 # Where neither the settings nor the data say how many there are.
 DEFAULT_CLIENTS = 10
@@ -94,6 +96,8 @@ def prepare(
     config = Config.parse(values)
     for model in {config.run.model, *(model for _, model in client_models(config.run))}:
         require_known(model)
+    find_metrics(config.run.metrics)
+    find_augmentation(config.training.augmentation)
     decided: dict[str, Value] = {}
     if not config.run.resume:
         chosen = chosen_partitioner(config.data, False) if own_data else with_partitioner(config.data)

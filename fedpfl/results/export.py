@@ -14,9 +14,9 @@ from .. import models
 from ..client.state import ClientState
 from ..core.errors import ConfigError, NoPlainModel
 from ..core.federation import Client
-from ..core.files import private_folder
+from ..core.files import private_folder, write_atomically
 from ..core.sharing import UNUSED_BUFFER, Sharing, tied
-from ..core.stored import read_arrays, write_arrays
+from ..core.stored import json_line, read_arrays, write_arrays
 from ..setup.assembly import assemble, complete_arrays, make_rule, plain_model
 from ..setup.config import Config
 from .run import GLOBAL, RunFolder, personal_place
@@ -25,7 +25,8 @@ from .run import GLOBAL, RunFolder, personal_place
 def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> list[Path]:
     """Write the personalised model of each client whose state is on this machine, and return the paths.
 
-    ``RUN/personal/client-00003.safetensors`` and so on; nothing if ``global.safetensors`` is every client's. A client
+    ``RUN/personal/client-00003.safetensors`` and so on, and ``names.json`` where the data have names for clients or
+    classes; nothing if ``global.safetensors`` is every client's. A client
     that is asked for must have its state here.
     """
     written = []
@@ -34,6 +35,10 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
         private_folder(path.parent)  # as the same arrays are in state-dir
         write_arrays(path, {name: array.numpy() for name, array in arrays.items()})
         written.append(path)
+    task = folder.task()
+    names = {key: task[key] for key in ("client_names", "class_names") if key in task}
+    if written and names:
+        write_atomically(folder.path / "personal" / "names.json", json_line(names).encode(), private=True)
     return written
 
 

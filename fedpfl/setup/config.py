@@ -14,6 +14,7 @@ from ..core import custom
 from ..core import settings as s
 from ..core.errors import ConfigError, did_you_mean
 from ..core.layout import DTYPES
+from ..core.metrics import require as require_metrics
 from ..core.privacy import PrivacySettings, require_covered
 from ..core.settings import setting
 from ..data.settings import DataSettings
@@ -85,6 +86,17 @@ class RunSettings:
         "Rounds without a better mean accuracy on the validation samples (validation-fraction) after which the run "
         "ends; 0: it never ends early.",
         minimum=0,
+    )
+    metrics: str = setting(
+        "",
+        "What tests measure besides accuracy and loss, separated by commas: balanced-accuracy, top-5-accuracy, "
+        "precision-macro, recall-macro, f1-macro, f1-weighted, auroc, average-precision; with loss = multi-label "
+        "also f1-micro; with mse mae, rmse, r2; or MODULE:NAME, a function of your own.",
+    )
+    choose_by: str = setting(
+        "accuracy",
+        "What on the samples for validation the best round is chosen by, early-stop waits for and settings are "
+        "compared by: accuracy, loss, or one of metrics.",
     )
     evaluate_global: bool = setting(
         False,
@@ -251,6 +263,7 @@ class Config:
             raise ConfigError("device-models", "always", "must be auto or never with test-at = start")
         if training.keep_momentum and not (training.optimizer == "sgd" and training.momentum):
             raise ConfigError("keep-momentum", True, "needs optimizer = sgd and momentum above 0")
+        require_metrics(run.metrics, run.choose_by, training.loss)
         method = find(run.method)
         own = method(s.parse(method.Settings, values, method.name), training, run.personal_head)
         needing = s.needing("validation-fraction", own.settings, method.name)
@@ -261,6 +274,8 @@ class Config:
             has_own = training.loss == CROSS_ENTROPY
             what = f"{method.name}, which has its own loss" if has_own else f"loss = {training.loss}"
             raise ConfigError("label-smoothing", training.label_smoothing, f"must be 0 for {what}")
+        if training.class_weights != "none" and training.loss != CROSS_ENTROPY:
+            raise ConfigError("class-weights", training.class_weights, f"must be none for loss = {training.loss}")
         trainable = s.parse(TrainableSettings, values)
         given = {"personal-head": run.personal_head, "trainable": trainable.trainable, "loss": training.loss}
         for key, why in own.refuses.items():

@@ -190,6 +190,27 @@ def rewritten(file, **changes):
     file.write_text(json_line({**about, **changes}))
 
 
+def test_a_model_of_standardised_features_takes_numbers_as_the_data_have_them(tmp_path):
+    rng = np.random.default_rng(1)
+    x = (rng.normal(size=(80, 3)) * [1, 50, 3] + [0, 900, 7]).astype(np.float32)
+    np.savez(tmp_path / "people.npz", x=x, y=(x[:, 1] > 900).astype(np.int64), client=np.repeat([0, 1], 40))
+    given = {"dataset": "npz", "data": str(tmp_path / "people.npz"), "model": "mlp", "partitioner": "natural"}
+    folder, devices = kept(tmp_path, "fedper", standardize="client", **given)
+    config = Config.parse(folder.config())
+    for client, device in enumerate(devices):
+        model = load_model(device)
+        scaling = federated_data(config.data, CLIENTS, config.run.seed).scaling(client)
+        assert np.allclose(model.about["mean"], scaling.mean) and np.allclose(
+            model.about["deviation"], scaling.deviation
+        )
+        assert correct(model, config, client) == model.about["tested"]["correct"]
+    (file,) = (devices[0] / "model").glob("round-*.json")
+    about = {**from_json_line(file.read_bytes(), file, "format"), "mean": [1.0, 2.0]}
+    file.write_text(json_line(about))
+    with pytest.raises(DamagedFile, match=r"mean is '\[1.0, 2.0\]'|mean is \[1.0, 2.0\]"):
+        load_model(devices[0])
+
+
 def test_damaged_files_are_refused_in_one_line(tmp_path):
     folder = one(tmp_path)
     about, weights = folder / "round-000002.json", folder / "round-000002.safetensors"

@@ -38,7 +38,10 @@ YOUNGER = {
     "label-smoothing": 0.0, "local-steps": 0, "learning-rate-schedule": "constant", "learning-rate-decay": 0.99,
     "learning-rate-decay-every": 10, "learning-rate-warm-up": 0, "clip-norm": 0.0,
     "augmentation": "none", "normalize": "half", "test-on": "own", "test-at": "end", "keep-momentum": False,
-    "factorized-fl-penalty": "gradient", "factorized-fl-plus-penalty": "gradient", "client-models": "",
+    "factorized-fl-penalty": "gradient", "factorized-fl-plus-penalty": "gradient",
+    "metrics": "", "choose-by": "accuracy", "standardize": "none", "impute": "refuse", "image-size": 0,
+    "class-weights": "none", "learning-rate-over": "rounds",
+    "client-models": "",
 }  # fmt: skip
 
 # Numbers that a table goes through step by step: what trains with the least and the greatest of them trains with those

@@ -57,28 +57,40 @@ class Engine:
     """Data, model and settings of one run in one process.
 
     ``own`` says that ``data`` are this device's own, of one client; ``num_clients`` counts the whole federation.
+    The model of ``client`` is made at once, other ones when they are needed.
     """
 
-    def __init__(self, config: Config, data: FederatedData, num_clients: int, own: bool = False) -> None:
+    def __init__(
+        self, config: Config, data: FederatedData, num_clients: int, own: bool = False, client: int = 0
+    ) -> None:
         self.threads = config.training.threads or _available_threads()
         torch.set_num_threads(self.threads)
         require_device(config.training)
         _require_fitting(config, data)
-        self.config = config
         self.data = data
         self.num_clients = num_clients
         self.own = own
-        self.model, self.sharing = assemble(
-            config, data.input_shape, data.num_classes, config.training.device, data.vocabulary
-        )
-        self.extras = extras_of(config, self.model, self.sharing)
-        self._first_personal = self.sharing.get_personal()
         self._measures = find_measures(config.run.metrics)
         require_working(self._measures, data.num_classes, config.training.loss)
-        self._mean_model = mean_model_layout(config, self.model, self.sharing)
+        self._common = config
+        self._made: dict[str, tuple[Any, ...]] = {}
+        self.use_model_of(client)
+
+    def use_model_of(self, client: int) -> None:
+        """Have the model of a client (``client-models``) in use, which is made when it is first needed."""
+        name = self._common.run.model_of(client)
+        if name not in self._made:
+            config, data = self._common.of_client(client), self.data
+            model, sharing = assemble(
+                config, data.input_shape, data.num_classes, config.training.device, data.vocabulary
+            )
+            extras, mean_model = extras_of(config, model, sharing), mean_model_layout(config, model, sharing)
+            self._made[name] = config, model, sharing, extras, sharing.get_personal(), mean_model
+        self.config, self.model, self.sharing, self.extras, self._first_personal, self._mean_model = self._made[name]
 
     def query(self, client: int, message: Payload) -> Payload:
         """Describe the client's task; no array of the client leaves it."""
+        self.use_model_of(client)
         train_samples, test_samples = self.data.sizes(self._place(client))
         self.sharing.accept({})
         # All clients must divide common data alike; data of a device's own are not divided.
@@ -121,6 +133,9 @@ class Engine:
         personal, shared = self.sharing.get_personal(), self.sharing.get_shared()
         # Neither sent nor kept: the client's last good state is where its next round starts.
         _require_finite(local, [shared, *personal.values(), *extra.arrays.values()])
+        rule = method.aggregation.rule
+        if not rule.takes_shared:
+            shared = self.sharing.layout.unpack(message.arrays)
         seconds = time.perf_counter() - started
         movement = self._movement(first)
         kept = {**personal, **first, **_flat(momentum)}
@@ -130,9 +145,10 @@ class Engine:
             # What the client keeps is as it was trained.
             shared, extras = self.private(local, shared, extra.arrays, key)
             # No noise is added to numbers and texts: of the method's, only those leave that the rule needs.
-            needed = {name: extra.metrics[name] for name in method.aggregation.rule.reads if name in extra.metrics}
+            needed = {name: extra.metrics[name] for name in rule.reads if name in extra.metrics}
             extra = Payload(metrics=needed, arrays=extras)
         sent = {**extra.arrays, **self._for_evaluation(local.round)}
+        vector = self.sharing.layout.pack(shared, self.config.run.wire_dtype) if rule.takes_shared else {}
         reply = Payload(
             metrics={
                 **extra.metrics,
@@ -141,7 +157,7 @@ class Engine:
                 "train-loss": losses[-1] if losses else 0.0,
                 "train-seconds": seconds,
             },
-            arrays={**self.extras.pack(sent, SERVER), **self.sharing.layout.pack(shared, self.config.run.wire_dtype)},
+            arrays={**self.extras.pack(sent, SERVER), **vector},
             config={**extra.config, "layout": self.sharing.layout.to_text()},
         )
         if self.config.run.evaluate_trained:
@@ -369,6 +385,7 @@ class Engine:
 
     def load(self, client: int, message: Payload) -> tuple[ClientState, LocalRound]:
         """Load a client's model: the arrays of a message, and the client's own arrays of that round."""
+        self.use_model_of(client)
         extras = self.extras.read(message.arrays, CLIENT)
         self.sharing.accept(extras)
         layout = str(message.config["layout"])
@@ -509,7 +526,7 @@ def _make_engine(config: Config, nodes: int, path: str, client: int) -> Engine:
         data = own_data(config.data, path, client, config.run.seed, config.data.num_classes or None)
     else:
         data = federated_data(config.data, num_clients, config.run.seed)
-    return Engine(config, data, num_clients, own=bool(path))
+    return Engine(config, data, num_clients, own=bool(path), client=client)
 
 
 def _require_fitting(config: Config, data: FederatedData) -> None:

@@ -199,6 +199,7 @@ def _toml() -> Any:
 def _read_places(config: Config, own_data: str) -> Iterator[tuple[str, str]]:
     """Yield (key, path) of all that a run reads on this device."""
     from ..data.datasets import entry
+    from ..setup.config import client_models
 
     if own_data:
         yield "data-path", own_data
@@ -208,8 +209,9 @@ def _read_places(config: Config, own_data: str) -> Iterator[tuple[str, str]]:
         yield "data", config.data.data
     if config.run.initial_weights:
         yield "initial-weights", config.run.initial_weights
-    if config.run.model.startswith(_HF):
-        yield "model", config.run.model[len(_HF) :]
+    for model in (config.run.model, *(model for _, model in client_models(config.run))):
+        if model.startswith(_HF):
+            yield "model", model[len(_HF) :]
 
 
 def _require_below(key: str, place: str, folders: Iterable[str], rule: str) -> None:

@@ -56,11 +56,14 @@ def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     if not config.method.aggregation.rule.one_model:  # it has what each client gets
         rule = make_rule(config, listed, assemble(config, shape, max(classes), vocabulary=vocabulary)[1])
         rule.load_state(stored)
-    blanks = {count: _blank(config, shape, count, vocabulary, stored) for count in set(classes)}
+    blanks: dict[tuple[int, str], _Blank] = {}
     for client in range(task["clients"]) if clients is None else clients:
         if not 0 <= client < len(classes):
             raise ConfigError("client", client, f"run {folder.path.name} has the clients 0 … {len(classes) - 1}")
-        model, sharing, initial, plain = blanks[classes[client]]
+        kind = classes[client], config.run.model_of(client)
+        if kind not in blanks:
+            blanks[kind] = _blank(config.of_client(client), shape, classes[client], vocabulary, stored)
+        model, sharing, initial, plain = blanks[kind]
         names = plain.state_dict().keys()
         if not (sharing.personal or sharing.layout.frozen or rule) and set(sharing.shared) <= names:
             continue  # the one model of all is global.safetensors
@@ -88,7 +91,8 @@ def trained_model(folder: RunFolder, client: int | None = None) -> nn.Module:
     count = (
         task["num_classes"] if client is None else task.get("classes_of_clients", {client: task["num_classes"]})[client]
     )
-    plain = models.build(config.run.model, tuple(task["input_shape"]), count, task.get("vocabulary", 0))
+    model = config.run.model if client is None else config.run.model_of(client)
+    plain = models.build(model, tuple(task["input_shape"]), count, task.get("vocabulary", 0))
     plain.load_state_dict(_shared_model(folder, config, plain) if arrays is None else arrays)
     return models.original_module(plain).eval()
 

@@ -16,6 +16,7 @@ FunctionsOrNames = Union[str, Callable[..., Any], Sequence[Union[str, Callable[.
 class CommonSettings(TypedDict, total=False):
     """Settings that `fedpfl.run`, `fedpfl.compare` and `fedpfl.sweep` take."""
 
+    client_models: str
     num_server_rounds: int
     fraction_train: float
     personal_head: bool
@@ -152,6 +153,8 @@ class CommonSettings(TypedDict, total=False):
     fedamp_alpha: float
     fedamp_sigma: float
     fedamp_prox: float
+    fedas_alignment_epochs: int
+    fedas_alignment_learning_rate: float
     fedavg_weights: Literal["examples", "uniform"]
     fedavg_share_buffers: bool
     fedbabu_head_layers: int
@@ -159,6 +162,9 @@ class CommonSettings(TypedDict, total=False):
     fedbabu_tune: Literal["head", "everything"]
     fedcac_share: float
     fedcac_beta: float
+    fedcp_alignment: float
+    feddbe_kappa: float
+    feddbe_momentum: float
     feddecomp_rank_conv: float
     feddecomp_rank_linear: float
     feddecomp_lora_epochs: int
@@ -186,6 +192,9 @@ class CommonSettings(TypedDict, total=False):
     fedfomo_epsilon: float
     fedfomo_epsilon_decay: float
     fedfomo_baseline: Literal["before-training", "trained"]
+    fedgh_server_learning_rate: float
+    fedgh_server_epochs: int
+    fedgh_server_batch_size: int
     fedpac_alignment: float
     fedpac_p_epochs: int
     fedpac_combine: bool
@@ -210,6 +219,12 @@ class CommonSettings(TypedDict, total=False):
     fedsplit_server_step: float
     fedsplit_split: str
     fedsplit_shared: float
+    fedtgp_pull: float
+    fedtgp_predict: Literal["model", "prototype"]
+    fedtgp_server_learning_rate: float
+    fedtgp_server_epochs: int
+    fedtgp_margin: float
+    flexlora_ranks: str
     gpfl_guidance_weight: float
     gpfl_embedding_decay: float
     knn_per_k: int
@@ -222,6 +237,7 @@ class CommonSettings(TypedDict, total=False):
     per_fedavg_beta: float
     per_fedavg_delta: float
     per_fedavg_gradient: Literal["first-order", "hessian-free"]
+    pfedfda_beta: float
     pfedgate_share: float
     pfedgate_gate_learning_rate: float
     pfedgate_clip_norm: float
@@ -260,7 +276,8 @@ class SweepSettings(CommonSettings, total=False):
 
 # Default, limits, and whether the user's own parts are allowed besides.
 LIMITS: Mapping[str, tuple[Any, dict[str, Any], bool]] = {
-    'method': ('feddecomp', {'choices': ('apfl', 'clustered-fl', 'ditto', 'factorized-fl', 'factorized-fl-plus', 'fedala', 'fedamp', 'fedavg', 'fedbabu', 'fedbn', 'fedcac', 'feddecomp', 'fedlora', 'feddyn', 'fedem', 'fedfac', 'fedfomo', 'fedpac', 'fedper', 'fedproto', 'fedprox', 'fedreg', 'fedrep', 'fedrod', 'fedsplit', 'gpfl', 'knn-per', 'lg-fedavg', 'local', 'moon', 'per-fedavg', 'pfedgate', 'pfedme', 'pfedpara', 'pfedsd', 'scaffold')}, True),
+    'method': ('feddecomp', {'choices': ('apfl', 'clustered-fl', 'ditto', 'factorized-fl', 'factorized-fl-plus', 'fedala', 'fedamp', 'fedas', 'fedavg', 'fedbabu', 'fedbn', 'fedcac', 'fedcp', 'feddbe', 'feddecomp', 'fedlora', 'feddyn', 'fedem', 'fedfac', 'fedfomo', 'fedgh', 'fedpac', 'fedper', 'fedproto', 'fedprox', 'fedreg', 'fedrep', 'fedrod', 'fedsa-lora', 'fedsplit', 'fedtgp', 'flexlora', 'gpfl', 'knn-per', 'lg-fedavg', 'local', 'moon', 'per-fedavg', 'pfedfda', 'pfedgate', 'pfedme', 'pfedpara', 'pfedsd', 'scaffold')}, True),
+    'client-models': ('', {}, False),
     'num-server-rounds': (5, {'minimum': 1}, False),
     'fraction-train': (1.0, {'above': 0, 'maximum': 1}, False),
     'personal-head': (False, {}, False),
@@ -404,6 +421,8 @@ LIMITS: Mapping[str, tuple[Any, dict[str, Any], bool]] = {
     'fedamp-alpha': (1.0, {'minimum': 0}, False),
     'fedamp-sigma': (50.0, {'above': 0}, False),
     'fedamp-prox': (0.1, {'minimum': 0}, False),
+    'fedas-alignment-epochs': (1, {'minimum': 0}, False),
+    'fedas-alignment-learning-rate': (0.01, {'above': 0}, False),
     'fedavg-weights': ('examples', {'choices': ('examples', 'uniform')}, False),
     'fedavg-share-buffers': (True, {}, False),
     'fedbabu-head-layers': (1, {'minimum': 1}, False),
@@ -411,6 +430,9 @@ LIMITS: Mapping[str, tuple[Any, dict[str, Any], bool]] = {
     'fedbabu-tune': ('head', {'choices': ('head', 'everything')}, False),
     'fedcac-share': (0.5, {'above': 0, 'maximum': 1}, False),
     'fedcac-beta': (100.0, {'above': 0}, False),
+    'fedcp-alignment': (5.0, {'minimum': 0}, False),
+    'feddbe-kappa': (50.0, {'minimum': 0}, False),
+    'feddbe-momentum': (1.0, {'above': 0, 'maximum': 1}, False),
     'feddecomp-rank-conv': (0.6, {'above': 0, 'maximum': 1}, False),
     'feddecomp-rank-linear': (0.6, {'above': 0, 'maximum': 1}, False),
     'feddecomp-lora-epochs': (-1, {'minimum': -1}, False),
@@ -438,6 +460,9 @@ LIMITS: Mapping[str, tuple[Any, dict[str, Any], bool]] = {
     'fedfomo-epsilon': (0.3, {'minimum': 0, 'maximum': 1}, False),
     'fedfomo-epsilon-decay': (0.05, {'minimum': 0, 'maximum': 1}, False),
     'fedfomo-baseline': ('before-training', {'choices': ('before-training', 'trained')}, False),
+    'fedgh-server-learning-rate': (0.01, {'above': 0}, False),
+    'fedgh-server-epochs': (1, {'minimum': 1}, False),
+    'fedgh-server-batch-size': (1, {'minimum': 1}, False),
     'fedpac-alignment': (1.0, {'minimum': 0}, False),
     'fedpac-p-epochs': (1, {'minimum': 0}, False),
     'fedpac-combine': (True, {}, False),
@@ -462,6 +487,12 @@ LIMITS: Mapping[str, tuple[Any, dict[str, Any], bool]] = {
     'fedsplit-server-step': (1.0, {'above': 0}, False),
     'fedsplit-split': ('random', {}, False),
     'fedsplit-shared': (0.5, {'minimum': 0, 'maximum': 1}, False),
+    'fedtgp-pull': (1.0, {'minimum': 0}, False),
+    'fedtgp-predict': ('model', {'choices': ('model', 'prototype')}, False),
+    'fedtgp-server-learning-rate': (0.01, {'above': 0}, False),
+    'fedtgp-server-epochs': (100, {'minimum': 1}, False),
+    'fedtgp-margin': (100.0, {'minimum': 0}, False),
+    'flexlora-ranks': ('', {}, False),
     'gpfl-guidance-weight': (0.01, {'minimum': 0}, False),
     'gpfl-embedding-decay': (0.1, {'minimum': 0}, False),
     'knn-per-k': (10, {'minimum': 1}, False),
@@ -474,6 +505,7 @@ LIMITS: Mapping[str, tuple[Any, dict[str, Any], bool]] = {
     'per-fedavg-beta': (0.001, {'above': 0}, False),
     'per-fedavg-delta': (0.001, {'above': 0}, False),
     'per-fedavg-gradient': ('first-order', {'choices': ('first-order', 'hessian-free')}, False),
+    'pfedfda-beta': (-1.0, {'minimum': -1, 'maximum': 1}, False),
     'pfedgate-share': (0.5, {'above': 0, 'maximum': 1}, False),
     'pfedgate-gate-learning-rate': (0.1, {'above': 0}, False),
     'pfedgate-clip-norm': (10.0, {'above': 0}, False),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
 from itertools import count
-from typing import Callable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Callable, Iterator, Mapping, NamedTuple, Sequence, cast
 
 import numpy as np
 import torch
@@ -120,6 +120,39 @@ def run_phase(
     return _sum(losses, trained_on) / sum(trained_on)
 
 
+def fit(module: nn.Module, phase: Phase, rng: np.random.Generator) -> float:
+    """Train a module of the server's in place through one phase on the phase's own data; return the mean loss.
+
+    For rules that train. Settings that the phase does not have are at their defaults, and all samples take part. One
+    thread computes, so that the bits are the same on any number of cores.
+
+    Parameters
+    ----------
+    module : nn.Module
+        On the CPU.
+    phase : Phase
+        With ``data``.
+    rng : Generator
+        Of the rule (``self.generator("what for")``): decides the order of the samples.
+
+    Examples
+    --------
+    >>> import fedpfl, numpy, torch
+    >>> data = fedpfl.Samples(torch.eye(3), torch.arange(3))
+    >>> phase = fedpfl.Phase(train=fedpfl.everything, epochs=200, data=data, learning_rate=0.5, **fedpfl.PLAIN_SGD)
+    >>> layer = torch.nn.Linear(3, 3)
+    >>> loss = fedpfl.fit(layer, phase, numpy.random.default_rng(0))
+    >>> layer(data.x).argmax(1)
+    tensor([0, 1, 2])
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return run_phase(module, phase, cast(Samples, phase.data), TrainingSettings(last_batch="keep"), rng)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def _epochs(sizes: list[int], phase: Phase, settings: TrainingSettings) -> list[list[int]]:
     """Return the sizes of the batches of each epoch; of ``local-steps`` the last one may be a part of an epoch."""
     # A phase that moves nothing measures a whole gradient.
@@ -157,7 +190,15 @@ def evaluate(
 
 @torch.no_grad()
 def predict(forward: Forward, x: Tensor) -> Tensor:
-    """Return what ``forward`` maps all samples to, batch by batch; the caller sets the model to evaluation mode."""
+    """Return what ``forward`` maps all samples to, batch by batch; the caller sets the model to evaluation mode.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedpfl import predict
+    >>> predict(torch.nn.Linear(64, 10), torch.zeros(1000, 64)).shape
+    torch.Size([1000, 10])
+    """
     return torch.cat([forward(part) for part in torch.split(x, EVALUATION_BATCH)])
 
 

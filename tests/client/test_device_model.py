@@ -22,6 +22,8 @@ from fedpfl.setup.config import Config
 CLIENTS = 2
 # The gate computes other weights for each batch, by PyTorch's call with other parameters, which cannot be traced.
 WITHOUT = {"pfedgate"}
+# What clients have in common has the largest rank of flexlora's adapters, and a client's own model its own rank.
+NOT_EXPORTED = {"flexlora"}
 
 
 def kept(tmp_path, method, grid=LocalGrid, **settings):
@@ -63,7 +65,7 @@ def test_a_device_s_model_is_the_exported_one_and_has_the_accuracy_that_it_notes
         assert model.about["run"] == folder.task()["state_key"]
         assert correct(model, config, client) == model.about["tested"]["correct"]
         assert model.about["tested"]["samples"] == len(federated_data(config.data, CLIENTS, 3).test(client).y)
-        if model.about["kind"] == "weights":
+        if model.about["kind"] == "weights" and method not in NOT_EXPORTED:
             assert same_as_exported(tmp_path, folder, client, device, model.module)
         if model.about["kind"] == "torchscript":  # of what was tested, adapted or not
             tested = model.about["tested"]

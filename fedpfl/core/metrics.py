@@ -24,7 +24,7 @@ MAX_NAME = 32
 
 
 @dataclass(frozen=True)
-class Metric:
+class MetricKind:
     """What is known of a metric without computing it.
 
     Attributes
@@ -50,22 +50,22 @@ class Metric:
 
 
 _ANY_CLASS = (CLASSES, LABELS)
-METRICS: Mapping[str, Metric] = {
-    "balanced-accuracy": Metric((CLASSES,)),
-    "top-5-accuracy": Metric((CLASSES,), is_ratio=True),
-    "precision-macro": Metric(_ANY_CLASS),
-    "recall-macro": Metric(_ANY_CLASS),
-    "f1-macro": Metric(_ANY_CLASS),
-    "f1-weighted": Metric(_ANY_CLASS),
-    "f1-micro": Metric((LABELS,), is_ratio=True),
-    "auroc": Metric(_ANY_CLASS),
-    "average-precision": Metric(_ANY_CLASS),
-    "mae": Metric((TARGETS,), 0, LARGEST, is_ratio=True, lower_is_better=True),
-    "rmse": Metric((TARGETS,), 0, LARGEST, is_ratio=True, lower_is_better=True, has_root=True),
-    "r2": Metric((TARGETS,), -LARGEST, 1),
+METRICS: Mapping[str, MetricKind] = {
+    "balanced-accuracy": MetricKind((CLASSES,)),
+    "top-5-accuracy": MetricKind((CLASSES,), is_ratio=True),
+    "precision-macro": MetricKind(_ANY_CLASS),
+    "recall-macro": MetricKind(_ANY_CLASS),
+    "f1-macro": MetricKind(_ANY_CLASS),
+    "f1-weighted": MetricKind(_ANY_CLASS),
+    "f1-micro": MetricKind((LABELS,), is_ratio=True),
+    "auroc": MetricKind(_ANY_CLASS),
+    "average-precision": MetricKind(_ANY_CLASS),
+    "mae": MetricKind((TARGETS,), 0, LARGEST, is_ratio=True, lower_is_better=True),
+    "rmse": MetricKind((TARGETS,), 0, LARGEST, is_ratio=True, lower_is_better=True, has_root=True),
+    "r2": MetricKind((TARGETS,), -LARGEST, 1),
 }
 # Of a function of the user's: any number, the larger the better.
-OWN = Metric((CLASSES, TARGETS, LABELS), -LARGEST, LARGEST)
+OWN = MetricKind((CLASSES, TARGETS, LABELS), -LARGEST, LARGEST)
 # Names of other numbers of a test.
 _TAKEN = (ACCURACY, LOSS, "std", "weighted", "each", "samples", "correct")
 
@@ -108,7 +108,7 @@ def require(text: str, choose_by: str, loss: str) -> None:
         raise ConfigError("choose-by", choose_by, f"must be one of {', '.join((ACCURACY, LOSS, *recorded))}")
 
 
-def known(name: str) -> Metric:
+def known(name: str) -> MetricKind:
     """Return what is known of a metric; one of the user's own is any number."""
     return METRICS.get(name, OWN)
 

@@ -96,11 +96,8 @@ def _methods(measured: Measured, title: str) -> Table:
         accuracy, *others = [number.spread(of) for number, of in zip(numbers, values, strict=True)]
         chosen = measured.chosen.get((row, column))
         between = interval([100 * value for value in values[0]]) or (None, None)
-        cells = [
-            row,
-            *([column] if several else []),
-            *([in_words(chosen) if chosen else None] if measured.trials else []),
-        ]
+        cells: list[Cell] = [row, *([column] if several else [])]
+        cells += [in_words(chosen) if chosen else None] if measured.trials else []
         cells += [accuracy, *between, *others, f"{len(values[0])}/{len(measured.seeds)}"]
         order = -accuracy.mean if accuracy else math.inf
         lines.append((measured.at.columns.index(column), order, cells))

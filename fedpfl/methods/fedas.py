@@ -91,7 +91,8 @@ class FedAS(KeepsTrained):
 
         def apart(model: nn.Module, batch: Batch) -> Tensor:
             squares = (cut(model).base(batch.x) - means[batch.y]).square().mean(1)
-            return (squares / torch.bincount(batch.y)[batch.y]).sum()
+            value: Tensor = (squares / torch.bincount(batch.y)[batch.y]).sum()
+            return value
 
         aligned = Phase(
             train=lambda name: name.startswith("base."), epochs=self.settings.alignment_epochs, loss=apart,

@@ -39,7 +39,7 @@ class FedCPSettings:
     alignment: float = setting(5.0, "Weight λ of the discrepancy from the received base's features.", minimum=0)
 
 
-class Policy(nn.Module):
+class ConditionalPolicy(nn.Module):
     """Shares r and 1 − r of each feature: softmax of ReLU–LayerNorm–Linear, from the features times a context."""
 
     def __init__(self, width: int) -> None:
@@ -81,7 +81,7 @@ class FedCP(Method):
     def build(self, model: Any) -> Any:
         """Add the global head, at first a copy of the own one, the policy, and the context."""
         model.global_head = copy.deepcopy(cut(model).head)
-        model.policy = Policy(class_by_width(model)[1])
+        model.policy = ConditionalPolicy(class_by_width(model)[1])
         model.register_buffer("context", model.head.weight.detach().sum(0))
         return model
 
@@ -102,7 +102,8 @@ class FedCP(Method):
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             features = cut(model).base(batch.x)
             apart = discrepancy(features.float(), received[batch.positions].float())
-            return self.training.criterion(divided(model, features), batch.y) + self.settings.alignment * apart
+            value: Tensor = self.training.criterion(divided(model, features), batch.y) + self.settings.alignment * apart
+            return value
 
         all_but = excluding(lambda name: name.startswith(GLOBAL_HEAD))
         return [Phase(train=all_but, epochs=self.training.local_epochs, loss=loss)]

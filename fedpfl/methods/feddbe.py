@@ -131,7 +131,8 @@ class FedDBE(Method):
             running = (1 - mu) * mean.to(features) + mu * features.mean(0)
             mean = running.detach()
             pull = self.settings.kappa / 2 * (running - consensus).square().mean()
-            return self.training.criterion(head(features + model.get_parameter(OWN)), batch.y) + pull
+            value: Tensor = self.training.criterion(head(features + model.get_parameter(OWN)), batch.y) + pull
+            return value
 
         return [Phase(train=everything, epochs=epochs, loss=loss)]
 

@@ -64,7 +64,9 @@ class History:
 
     def stalled(self, patience: int) -> bool:
         """Return whether what rounds are chosen by has not become better for ``patience`` rounds (0: never)."""
-        rounds = {line["round"]: score for line in self.lines if (score := self._score(line)) is not None}
+        rounds: dict[int, float] = {
+            line["round"]: score for line in self.lines if (score := self._score(line)) is not None
+        }
         if not patience or not rounds:
             return False
         best = max(rounds, key=rounds.__getitem__)  # the first of several
@@ -116,10 +118,10 @@ def _value(line: Mapping[str, Any], number: str) -> float | None:
 
 
 def _only(line: Mapping[str, Any], clients: Collection[int]) -> dict[str, Any]:
-    found = line.get("personalised")
+    found: dict[str, Any] | None = line.get("personalised")
     each = {i: accuracy for i, accuracy in found["each"].items() if int(i) in clients} if found else {}
-    means = {"accuracy": statistics.fmean(each.values())} if each else {}
+    means: dict[str, Any] = {"accuracy": statistics.fmean(each.values())} if each else {}
     for name in metric_names(found or {}):
-        theirs = {i: value for i, value in found.get(f"each-{name}", {}).items() if int(i) in clients}
+        theirs = {i: value for i, value in (found or {}).get(f"each-{name}", {}).items() if int(i) in clients}
         means.update({name: statistics.fmean(theirs.values()), f"each-{name}": theirs} if theirs else {})
     return {**line, "personalised": found and {**found, **means, "each": each}}

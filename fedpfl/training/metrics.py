@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..core import custom, metrics
+from ..core.claims import LARGEST
 from ..core.errors import ConfigError, FedpflError, in_one_line
 from .losses import CROSS_ENTROPY, KINDS, MSE
 
@@ -74,7 +75,7 @@ def _pair(word: str, found: Any) -> SumAndCount:
         raise ConfigError("metrics", word, allowed) from None
     if math.isnan(total) or count == 0:
         return UNDEFINED
-    if not (abs(total) <= metrics.LARGEST and 0 < count <= metrics.LARGEST):
+    if not (abs(total) <= LARGEST and 0 < count <= LARGEST):
         raise ConfigError("metrics", word, f"makes {total:g} and {count:g}: must be finite, with a count of at least 0")
     return total, count
 

@@ -101,12 +101,17 @@ def export(
     client: Annotated[
         list[int] | None, typer.Option("--client", min=0, help="Only this client; may be repeated.")
     ] = None,
+    form: Annotated[
+        str,
+        typer.Option("--format", help="state-dict: weights; torchscript, onnx: programs (onnx: extra fedpfl[onnx])."),
+    ] = "state-dict",
 ) -> None:
-    """Write each client's personalised model as a plain model's weights, from the clients' state on this machine."""
-    from ..results.export import export_personal
+    """Write each client's personalised model without the method's changes, from the clients' state on this machine."""
+    from ..results.export import FORMS, export_personal
 
+    require_one_of("format", form, FORMS)
     folder = run_folder(run)
-    written = export_personal(folder, client)
+    written = export_personal(folder, client, form)
     typer.echo(f"{len(written)} models in {folder.path / 'personal'}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from statistics import fmean
 
 import numpy as np
@@ -73,7 +74,8 @@ def test_names_of_persons_and_classes_stay_in_the_run_s_folder(elsewhere):
     task = run._folder.task()
     assert task["client_names"] == ["anna", "ben"] and "class_names" not in task
     assert run.clients.loc[(1, 1), "name"] == "ben"
-    assert '"client_names": ["anna", "ben"]' in (run.path / "personal" / "names.json").read_text()
+    about = json.loads((run.path / "personal" / "about.json").read_text())
+    assert (about["client_names"], about["standardize"], about["scaling"]) == (["anna", "ben"], "client", "none")
     text = ANALYSES["per-client"].make([run._folder]).tables[0].markdown()
     assert "| client | name | fedper |" in text and "| 1 | ben |" in text
 

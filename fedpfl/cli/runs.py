@@ -265,7 +265,7 @@ def _show_run(folder: RunFolder) -> None:
         console.print(f"[bold]clients, round {max(tests)}[/bold]\n{words}")
 
 
-def outcome_table(result: dict[str, object]) -> object:
+def outcome_table(result: Mapping[str, object]) -> object:
     """Return :func:`fedpfl.results.summary.outcome` as a table."""
     from rich.table import Table
 

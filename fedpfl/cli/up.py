@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ import typer
 
 from ..core.errors import ConfigError
 from .app import app
-from .common import RunConfig
+from .common import RunConfig, require_allowed
 from .run import AppDir, Continue, Outcome, Quiet, Resume, execute
 
 if TYPE_CHECKING:
@@ -115,4 +116,5 @@ def up_command(
         run_and_follow(bed, plan, submit, quiet, keep_log)
 
     # The SuperLink takes as long to start as the checks with their import of torch, and so they run side by side.
-    execute("up", make, run, as_json, quiet, bed)
+    check = partial(require_allowed, [] if resume or continue_from else run_config, app_dir)
+    execute("up", check, make, run, as_json, quiet, bed)

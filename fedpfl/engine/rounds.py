@@ -19,7 +19,8 @@ from ..core.claims import require_metrics
 from ..core.errors import ConfigError, FedpflError, LayoutError, printable, reasons
 from ..core.extras import CLIENT, SERVER, Extras
 from ..core.federation import Client
-from ..core.layout import Layout
+from ..core.layout import Layout, rounded
+from ..core.metrics import names as names_of_metrics
 from ..core.payload import EVALUATION_ONLY, Payload
 from ..core.rng import generator
 from ..core.settings import Value
@@ -72,6 +73,7 @@ class RoundLoop:
         self.listeners = list(listeners)
         self.counted, self.several = counted, several
         self.continued = continued
+        self._asked = names_of_metrics(settings.metrics)
         self.round = Round(0)
         self._cause: Exception | None = None
 
@@ -128,8 +130,13 @@ class RoundLoop:
         self.round.seconds_evaluate = time.perf_counter() - begun
 
     def choose(self, number: int) -> list[Client]:
-        """Draw the clients that train in a round: ``fraction-train`` of the participants, at least one."""
+        """Draw the clients that train in a round: ``fraction-train`` of the participants, at least one.
+
+        In round 1 it is all of them if the rule starts with all.
+        """
         clients = self.rule.participants
+        if number == 1 and self.rule.starts_with_all:
+            return clients
         rng = generator(self.settings.seed, "clients", number)
         chosen = rng.choice(len(clients), self.settings.asked(len(clients)), replace=False)
         return [clients[i] for i in sorted(chosen)]
@@ -151,7 +158,7 @@ class RoundLoop:
             try:
                 if reply.config.get("layout") != layout:
                     rule.layout.require(Layout.from_text(str(reply.config.get("layout", ""))))
-                shared = rule.layout.unpack(reply.arrays)
+                shared = self._shared(client, reply)
                 reply = replace(reply, arrays=self.extras.read(reply.arrays, SERVER))
                 if not np.isfinite(shared).all():
                     raise LayoutError("its arrays hold values that are not finite (the training diverged)")
@@ -178,6 +185,12 @@ class RoundLoop:
         self.round.arrays.update(rule.arrays)
         for listener in self.listeners:
             listener.combined(rule, self.round)
+
+    def _shared(self, client: Client, reply: Payload) -> np.ndarray:
+        """Return the shared vector of a reply; what the client was sent where the rule takes none."""
+        if self.rule.takes_shared:
+            return self.rule.layout.unpack(reply.arrays)
+        return rounded(self.rule.outgoing(client), self.settings.wire_dtype)
 
     def test_requests(self, number: int) -> list[Request]:
         """Return the requests to all participants in a round with tests, else none."""
@@ -233,7 +246,7 @@ class RoundLoop:
                 self._fail(client, str(error))
                 continue
             required = REQUIRED[kind]
-            wrong = problems(reply.metrics, required, client, self.counted, self.several)
+            wrong = problems(reply.metrics, required, client, self.counted, self.several, self._asked)
             fatal = next((text for key, text in wrong.items() if key in required), None)
             if fatal is not None:
                 self._fail(client, f"its reply says {fatal}")

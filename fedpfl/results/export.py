@@ -14,9 +14,9 @@ from .. import models
 from ..client.state import ClientState
 from ..core.errors import ConfigError, NoPlainModel
 from ..core.federation import Client
-from ..core.files import private_folder
+from ..core.files import private_folder, write_atomically
 from ..core.sharing import UNUSED_BUFFER, Sharing, tied
-from ..core.stored import read_arrays, write_arrays
+from ..core.stored import json_line, read_arrays, write_arrays
 from ..setup.assembly import assemble, complete_arrays, make_rule, plain_model
 from ..setup.config import Config
 from .run import GLOBAL, RunFolder, personal_place
@@ -25,7 +25,8 @@ from .run import GLOBAL, RunFolder, personal_place
 def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> list[Path]:
     """Write the personalised model of each client whose state is on this machine, and return the paths.
 
-    ``RUN/personal/client-00003.safetensors`` and so on; nothing if ``global.safetensors`` is every client's. A client
+    ``RUN/personal/client-00003.safetensors`` and so on, and ``names.json`` where the data have names for clients or
+    classes; nothing if ``global.safetensors`` is every client's. A client
     that is asked for must have its state here.
     """
     written = []
@@ -34,6 +35,10 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> 
         private_folder(path.parent)  # as the same arrays are in state-dir
         write_arrays(path, {name: array.numpy() for name, array in arrays.items()})
         written.append(path)
+    task = folder.task()
+    names = {key: task[key] for key in ("client_names", "class_names") if key in task}
+    if written and names:
+        write_atomically(folder.path / "personal" / "names.json", json_line(names).encode(), private=True)
     return written
 
 
@@ -51,11 +56,14 @@ def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     if not config.method.aggregation.rule.one_model:  # it has what each client gets
         rule = make_rule(config, listed, assemble(config, shape, max(classes), vocabulary=vocabulary)[1])
         rule.load_state(stored)
-    blanks = {count: _blank(config, shape, count, vocabulary, stored) for count in set(classes)}
+    blanks: dict[tuple[int, str], _Blank] = {}
     for client in range(task["clients"]) if clients is None else clients:
         if not 0 <= client < len(classes):
             raise ConfigError("client", client, f"run {folder.path.name} has the clients 0 … {len(classes) - 1}")
-        model, sharing, initial, plain = blanks[classes[client]]
+        kind = classes[client], config.run.model_of(client)
+        if kind not in blanks:
+            blanks[kind] = _blank(config.of_client(client), shape, classes[client], vocabulary, stored)
+        model, sharing, initial, plain = blanks[kind]
         names = plain.state_dict().keys()
         if not (sharing.personal or sharing.layout.frozen or rule) and set(sharing.shared) <= names:
             continue  # the one model of all is global.safetensors
@@ -83,7 +91,8 @@ def trained_model(folder: RunFolder, client: int | None = None) -> nn.Module:
     count = (
         task["num_classes"] if client is None else task.get("classes_of_clients", {client: task["num_classes"]})[client]
     )
-    plain = models.build(config.run.model, tuple(task["input_shape"]), count, task.get("vocabulary", 0))
+    model = config.run.model if client is None else config.run.model_of(client)
+    plain = models.build(model, tuple(task["input_shape"]), count, task.get("vocabulary", 0))
     plain.load_state_dict(_shared_model(folder, config, plain) if arrays is None else arrays)
     return models.original_module(plain).eval()
 

@@ -145,6 +145,7 @@ def personalise(
 
     require_one_of("mode", mode, MODES)
     folder = run_folder(run)
+    folder.described()  # a run that found no clients has nothing to give
     if write is not None:
         _write_settings(folder, mode, overrides(run_config), write)
         return

@@ -49,8 +49,8 @@ class _Version(NamedTuple):
 def list_runs(root: Path) -> list[dict[str, Any]]:
     """Return the newest runs of a folder, the newest first.
 
-    Each has ``name``, ``state``, its ``round``, its last ``personalised`` accuracy and some of its settings; a run whose
-    files are damaged has ``error`` instead.
+    Each has ``name``, ``state``, its ``round``, its last ``personalised`` accuracy and some of its settings. A run
+    whose files are damaged has ``error`` instead.
     """
     found = {path.parent: _Version.of(path) for path in root.glob("*/config.toml")}
     newest = sorted(found, key=lambda folder: found[folder].changed, reverse=True)[:MAX_RUNS]
@@ -74,7 +74,7 @@ def read_run(root: Path, name: str, since: str = "") -> dict[str, Any]:
     dict
         ``state`` (with ``error`` if it failed), ``rounds`` with a list for each of ``CURVES``, ``each`` with the
         clients' accuracies and ``trained`` with the clients that trained, by round, ``failed`` as (round, client,
-        reason), ``since`` for the next call, and whether there is ``more`` already. Where it begins with round 1,
+        reason), ``since`` for the next call, and whether there may be ``more`` already. Where it begins with round 1,
         ``about`` has settings, clients and remarks.
 
     Raises
@@ -85,7 +85,8 @@ def read_run(root: Path, name: str, since: str = "") -> dict[str, Any]:
         A line is not as it was written.
     """
     folder = root / name
-    if Path(name).name != name or not (folder / "config.toml").is_file():
+    # A name may be anything that somebody asked for, also a path.
+    if name not in (path.parent.name for path in root.glob("*/config.toml")):
         raise ConfigError("run", name, f"there is no such run in {root}")
     path = folder / "metrics.jsonl"
     lines, begins, after, more = _new_lines(path, since)
@@ -137,7 +138,7 @@ def _last(path: Path, version: _Version) -> tuple[int, float | None]:
 
 
 def _new_lines(path: Path, since: str) -> tuple[list[bytes], bool, str, bool]:
-    """Return the lines after ``since``, whether they begin with the first one, the next ``since``, and if there are more.
+    """Return the lines after ``since``, whether that is the beginning, the next ``since``, and whether more may follow.
 
     A resumed run writes the file again without the rounds after its checkpoint: then it is read from its beginning.
     """
@@ -155,7 +156,7 @@ def _new_lines(path: Path, since: str) -> tuple[list[bytes], bool, str, bool]:
             chunk += file.readline()
     complete = chunk[: chunk.rfind(b"\n") + 1]
     after = at + len(complete)
-    return complete.splitlines(), at == 0, f"{found.inode}-{after}", bool(complete) and after < found.size
+    return complete.splitlines(), at == 0, f"{found.inode}-{after}", bool(complete) and len(chunk) >= MAX_CHUNK
 
 
 def _about(folder: Path) -> dict[str, Any]:

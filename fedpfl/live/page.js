@@ -136,16 +136,16 @@ function drawPlots(run, other) {
     const name = at ? ", " + of.name : "", dash = at ? [6, 4] : [];
     for (const [curve, [label, colour]] of Object.entries(ACCURACIES))
       if (of[curve].some(known))
-        lines.accuracy.push({ label: label + name, colour, dash, of, values: of[curve].map(value => known(value) ? 100 * value : null) });
+        lines.accuracy.push({ label: label + name, colour, dash, of, unit: " %", values: of[curve].map(value => known(value) ? 100 * value : null) });
     let moved = 0;
     const sums = of.up.map((up, round) => (moved += up + of.down[round]) / 1e6);
-    for (const [plot, values] of [["loss", of.loss], ["moved", sums], ["seconds", of.seconds]])
-      lines[plot].push({ label: { loss: "loss", moved: "MB", seconds: "s" }[plot] + name, colour: "--first", dash, of, values });
+    for (const [plot, label, unit, values] of [["loss", "loss", "", of.loss], ["moved", "moved", " MB", sums], ["seconds", "took", " s", of.seconds]])
+      lines[plot].push({ label: label + name, colour: "--first", dash, of, unit, values });
   });
   for (const [id, curves] of Object.entries(lines)) {
     plot(id, curves);
     $("t-" + id).textContent = curves.length && run.rounds.length
-      ? "Round " + last(run.rounds) + ": " + curves.map(curve => `${curve.label} ${number(last(curve.values), id === "loss" ? 3 : 1)}`).join("; ")
+      ? "Round " + last(run.rounds) + ": " + curves.map(curve => `${curve.label} ${number(last(curve.values), id === "loss" ? 3 : 1)}${curve.unit}`).join("; ")
       : "No round yet.";
   }
 }
@@ -167,6 +167,7 @@ function plot(id, curves) {
     const options = {
       width: $(id).clientWidth || 300, height: 220, series: [{ label: "round" }, ...series], scales: { x: { time: false } },
       axes: [{ ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] }, { ...axis, size: 60 }], cursor: { drag: { x: false, y: false } },
+      legend: { markers: { dash: (_, at) => at && curves[at - 1].dash.length ? "dashed" : "solid" } },
     };
     drawn = shown.plots[id] = { signature, chart: new uPlot(options, data, $(id)) };
   } else drawn.chart.setData(data);

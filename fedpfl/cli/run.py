@@ -15,6 +15,7 @@ import typer
 from ..core.errors import ConfigError, FedpflError
 from .app import app, in_words
 from .common import RunConfig, print_json, require_allowed, stdout
+from .live import Web, live_page
 
 if TYPE_CHECKING:
     from ..launch.plan import Plan
@@ -71,6 +72,7 @@ def run_command(
     clients_per_gpu: Annotated[
         int, typer.Option(min=1, help='Clients that share a GPU at the same time (device = "cuda").')
     ] = 4,
+    web: Web = False,
 ) -> None:
     """Simulate a federation on this machine and wait for its end."""
 
@@ -83,7 +85,8 @@ def run_command(
         from ..launch import simulation
         from ..launch.progress import display
 
-        simulation.run(plan, display(plan.config.run.num_server_rounds, quiet), workers, clients_per_gpu)
+        with live_page(plan) if web else nullcontext():
+            simulation.run(plan, display(plan.config.run.num_server_rounds, quiet), workers, clients_per_gpu)
 
     # An earlier run may have a custom method, whose settings are not known yet.
     check = partial(require_allowed, [] if resume or continue_from else run_config, app_dir)

@@ -106,11 +106,12 @@ class RoundLoop:
         """Train and test in one round; return whether a listener ends the run."""
         timeout, tests_first = self.settings.round_timeout, self.settings.test_at == "start"
         self.round, self._cause = Round(number), None
-        transport.begin_round()
-        if tests_first:
-            self._test(transport, number, timeout * MIN_FOR_TESTS)
         begun = time.perf_counter()
+        transport.begin_round()
         requests = self.train_requests(number)
+        if tests_first:  # once the rule has begun the round: it may make no message before
+            self._test(transport, number, timeout * MIN_FOR_TESTS)
+            begun = time.perf_counter()
         limit = timeout * (1 - MIN_FOR_TESTS) if self.settings.evaluates_in(number) else timeout
         self.combine(number, transport.replies(requests, limit, self._fail))
         self.round.seconds_train = time.perf_counter() - begun

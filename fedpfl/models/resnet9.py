@@ -45,7 +45,10 @@ def resnet9(input_shape: Shape, num_classes: int) -> BaseHeadModel:
 
 @register("resnet9-narrow", smallest_side=SMALLEST_SIDE)
 def resnet9_narrow(input_shape: Shape, num_classes: int) -> BaseHeadModel:
-    """``resnet9`` with an eighth of its channels, 8 to 32. This project's own, for Factorized-FL at small scale."""
+    """``resnet9`` with an eighth of its channels, 8 to 32.
+
+    This project's own, for Factorized-FL at small scale.
+    """
     return _resnet9(input_shape, num_classes, 8)
 
 

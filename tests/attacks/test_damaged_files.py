@@ -64,7 +64,9 @@ class Place:
         """Go on as `fedpfl run --resume` does; return all that the run has left, without times."""
         fedpfl.run(resume=self.run.path, state_dir=self.root / "state", num_server_rounds=rounds, workers=0, quiet=True)
         run = self.run.path
-        models = {path.name: load_file(path) for path in (run / "global.safetensors", *run.glob("personal/*"))}
+        models = {
+            path.name: load_file(path) for path in (run / "global.safetensors", *run.glob("personal/*.safetensors"))
+        }
         lines = [{k: v for k, v in line.items() if k not in SECONDS} for line in self.run.metrics()]
         return {"server and clients": arrays(self.run, self.root), "models": models, "metrics": lines}
 

@@ -55,7 +55,11 @@ class Link:
 
 def conduct(link, make, begin, as_json, quiet, keep_log):
     """As `fedpfl up` does."""
-    execute("up", make, lambda plan: follow.run_and_follow(link, plan, begin, quiet, keep_log), as_json, quiet, link)
+
+    def run_plan(plan):
+        follow.run_and_follow(link, plan, begin, quiet, keep_log)
+
+    execute("up", lambda: None, make, run_plan, as_json, quiet, link)
 
 
 def run(link, as_json=False, keep_log=False):

@@ -191,8 +191,10 @@ def test_a_board_that_dies_is_shown(browser, tmp_path):
             shows(browser, "#devices tbody tr.bad", "nano-1offline")
             assert "offline since" in text(browser, "#devices tbody tr.bad")
             assert browser.evaluate("document.querySelectorAll('img').length") == 0
+            board.disconnect()
+            board.loop_stop()
+            broker.end()
+            shows(browser, "#headline", "broker: not connected")
             assert browser.troubles() == []
-        board.disconnect()
-        board.loop_stop()
     finally:
         broker.end()

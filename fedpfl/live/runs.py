@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -161,6 +162,7 @@ def _new_lines(path: Path, since: str) -> tuple[list[bytes], bool, str, bool]:
 
 def _about(folder: Path) -> dict[str, Any]:
     path = folder / "task.json"
+    task: Mapping[str, Any]
     try:
         task = from_json_line(path.read_bytes(), path, "state_key")
     except FileNotFoundError:  # its folder was made a moment ago

@@ -18,8 +18,8 @@ from ..results.history import WORST_TENTH, History
 MAX_RUNS = 500
 # Of metrics.jsonl, for one answer; the page asks again for the rest. A longer line is read whole.
 MAX_CHUNK = 2**21
-# The last line of a run is looked for in so many bytes.
-MAX_TAIL = 2**20
+# The last line of a run is looked for in so many bytes, then in twice as many.
+TAIL = 2**16
 # Each has a row of its own in the page.
 MAX_CLIENTS = 1000
 
@@ -127,11 +127,13 @@ def _settings(path: Path, version: _Version) -> dict[str, Any]:
 @lru_cache(MAX_RUNS)
 def _last(path: Path, version: _Version) -> tuple[int, float | None]:
     """Return the number and the personalised accuracy of the last round."""
-    if not version.size:
-        return 0, None
-    with path.open("rb") as file:
-        file.seek(max(0, version.size - MAX_TAIL))
-        lines = file.read(MAX_TAIL).rpartition(b"\n")[0].splitlines()
+    lines, tail, start = list[bytes](), TAIL, version.size
+    # The first of the lines may be cut.
+    while len(lines) < 2 and start > 0:
+        start = max(0, version.size - tail)
+        with path.open("rb") as file:
+            file.seek(start)
+            lines, tail = file.read().rpartition(b"\n")[0].splitlines(), 2 * tail
     if not lines:
         return 0, None
     history = History([from_json_line(lines[-1], path, "round")])

@@ -47,7 +47,8 @@ def watch_command(
         str | None, typer.Option(help="With --web: where browsers connect to, 127.0.0.1 by default; others need TLS.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="With --web: 8078 by default, or any free one if it is taken.")
+        int | None,
+        typer.Option(min=0, max=65535, help="With --web; by default 8078, or any free one if that is taken."),
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="With --web: certificate shown to browsers.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
@@ -64,8 +65,8 @@ def watch_command(
             from ..mqtt.link import Link
         except ImportError:
             raise FedpflError("fedpfl watch needs paho-mqtt: pip install paho-mqtt") from None
-    bench = None if broker is None and web else account(broker or DEFAULT_BROKER, username, password_file, ca)
-    if bench is None or web:
+    if web:
+        bench = None if broker is None else account(broker, username, password_file, ca)
         server_context(tls_cert, tls_key)
         tls = None if tls_cert is None or tls_key is None else (tls_cert.expanduser(), tls_key.expanduser())
         _serve(runs, bench, host or LOOPBACK, port, tls, seconds)
@@ -74,7 +75,8 @@ def watch_command(
     arrived: queue.Queue[Message] = queue.Queue(MAX_QUEUED)
 
     keep = partial(_keep, arrived)
-    link = Link(bench, topics.WATCHED, keep, persistent=False)
+    at = account(broker or DEFAULT_BROKER, username, password_file, ca)
+    link = Link(at, topics.WATCHED, keep, persistent=False)
     until = None if seconds is None else time.monotonic() + seconds
     try:
         link.start(timeout=seconds)

@@ -145,7 +145,7 @@ function drawPlots(run, other) {
   for (const [id, curves] of Object.entries(lines)) {
     plot(id, curves);
     $("t-" + id).textContent = curves.length && run.rounds.length
-      ? "Round " + last(run.rounds) + ": " + curves.map(curve => `${curve.label} ${number(last(curve.values), id === "loss" ? 3 : 1)}${curve.unit}`).join("; ")
+      ? "Last: " + curves.map(curve => `${curve.label} ${number(last(curve.values), id === "loss" ? 3 : 1)}${curve.unit}`).join("; ")
       : "No round yet.";
   }
 }
@@ -244,7 +244,7 @@ function drawClients(run, other) {
   const better = gains.filter(gain => gain > 0).length, worse = gains.filter(gain => gain < 0).length;
   const mean = gains.reduce((sum, gain) => sum + gain, 0) / gains.length;
   $("verdict").textContent = gains.length
-    ? `At the last test ${better} of ${gains.length} clients are better than in ${other.name}, ${worse} are worse; the mean differs by ${points(mean)} points.`
+    ? `At the last test of each run ${better} of ${gains.length} clients are better than in ${other.name}, ${worse} are worse; the mean differs by ${points(mean)} points.`
     : "";
 }
 

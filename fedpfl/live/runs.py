@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +18,8 @@ from ..results.history import WORST_TENTH, History
 MAX_RUNS = 500
 # Of metrics.jsonl, for one answer; the page asks again for the rest. A longer line is read whole.
 MAX_CHUNK = 2**21
-# The last line of a run is looked for in so many bytes.
-MAX_TAIL = 2**20
+# The last line of a run is looked for in so many bytes, then in twice as many.
+TAIL = 2**16
 # Each has a row of its own in the page.
 MAX_CLIENTS = 1000
 
@@ -126,11 +127,13 @@ def _settings(path: Path, version: _Version) -> dict[str, Any]:
 @lru_cache(MAX_RUNS)
 def _last(path: Path, version: _Version) -> tuple[int, float | None]:
     """Return the number and the personalised accuracy of the last round."""
-    if not version.size:
-        return 0, None
-    with path.open("rb") as file:
-        file.seek(max(0, version.size - MAX_TAIL))
-        lines = file.read(MAX_TAIL).rpartition(b"\n")[0].splitlines()
+    lines, tail, start = list[bytes](), TAIL, version.size
+    # The first of the lines may be cut.
+    while len(lines) < 2 and start > 0:
+        start = max(0, version.size - tail)
+        with path.open("rb") as file:
+            file.seek(start)
+            lines, tail = file.read().rpartition(b"\n")[0].splitlines(), 2 * tail
     if not lines:
         return 0, None
     history = History([from_json_line(lines[-1], path, "round")])
@@ -161,6 +164,7 @@ def _new_lines(path: Path, since: str) -> tuple[list[bytes], bool, str, bool]:
 
 def _about(folder: Path) -> dict[str, Any]:
     path = folder / "task.json"
+    task: Mapping[str, Any]
     try:
         task = from_json_line(path.read_bytes(), path, "state_key")
     except FileNotFoundError:  # its folder was made a moment ago

@@ -9,6 +9,8 @@ It runs in a process of its own beside a run (``beside``): it takes nothing of t
 
 from __future__ import annotations
 
+import logging
+import math
 import multiprocessing
 import os
 import secrets
@@ -16,12 +18,13 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import uvicorn
@@ -38,6 +41,9 @@ from ..mqtt.account import Account, require_tls
 from ..mqtt.watch import Board
 from .runs import list_runs, read_run
 
+if TYPE_CHECKING:
+    from ..mqtt.link import Link
+
 LOOPBACK, PORT = "127.0.0.1", 8078
 # Of warnings and errors of a bench, the last ones are shown.
 LOG_LINES = 200
@@ -46,6 +52,8 @@ MAX_CONNECTIONS = 64
 SILENT_SECONDS = 90.0
 # The run and the clients come first.
 NICENESS = 10
+# The page asks every two seconds: so long a browser that looks on may take to see how a run has ended.
+LAST_LOOK_SECONDS = 3.0
 
 FOLDER = Path(__file__).parent
 FILES = {
@@ -110,11 +118,15 @@ def listen(host: str = LOOPBACK, port: int | None = None, tls: object = None) ->
     raise ConfigError("port" if port else "host", str(port or host), f"cannot be listened on ({last.strerror})")
 
 
-def serve(page: LivePage, stopping: threading.Event) -> None:
-    """Serve a page until ``stopping`` is set; raise ``LinkError`` if the broker refuses the account."""
+def serve(page: LivePage, stopping: threading.Event, last_look: float = 0.0) -> None:
+    """Serve a page until ``stopping`` is set; raise ``LinkError`` if the broker refuses the account.
+
+    Then it goes on for ``last_look`` seconds if a browser has asked in as many before.
+    """
     board = None if page.account is None else LiveBoard()
+    app = application(page, board)
     config = uvicorn.Config(
-        application(page, board), log_level="warning", access_log=False, lifespan="off", server_header=False, ws="none",
+        app, log_level="warning", access_log=False, lifespan="off", server_header=False, ws="none",
         limit_concurrency=MAX_CONNECTIONS, timeout_graceful_shutdown=1,
         ssl_certfile=page.tls and page.tls[0], ssl_keyfile=page.tls and page.tls[1],
     )  # fmt: skip
@@ -126,13 +138,15 @@ def serve(page: LivePage, stopping: threading.Event) -> None:
         if page.account is not None and board is not None:
             from ..mqtt.link import Link  # and with it paho, which only a bench needs
 
-            link = Link(page.account, topics.WATCHED, board.receive, persistent=False, stopping=stopping)
+            link = board.link = Link(page.account, topics.WATCHED, board.receive, persistent=False, stopping=stopping)
             try:
                 link.start()
                 stopping.wait()
             finally:
                 link.stop()
         stopping.wait()
+        if time.monotonic() - app.asked < last_look:
+            time.sleep(last_look)
     finally:
         server.should_exit = True
         thread.join()
@@ -156,9 +170,12 @@ def _serve_beside(page: LivePage) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, and its end is this process's
     os.nice(NICENESS)
     stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    # The page says whether the broker is there, which a run's terminal need not; the broker may end before the page.
+    logging.getLogger("fedpfl").addHandler(logging.NullHandler())
     threading.Thread(target=_set_at_the_end_of_the_parent, args=(stopping,), daemon=True).start()
     try:
-        serve(page, stopping)
+        serve(page, stopping, LAST_LOOK_SECONDS)
     except FedpflError as error:
         print(f"note: the live page has ended: {error}", file=sys.stderr, flush=True)
 
@@ -175,6 +192,7 @@ class LiveBoard:
 
     def __init__(self) -> None:
         self._board, self._lock = Board(log_lines=LOG_LINES), threading.Lock()
+        self.link: Link | None = None
 
     def receive(self, message: Any) -> None:
         """Add what a message says."""
@@ -186,11 +204,13 @@ class LiveBoard:
         with self._lock:
             devices, log = self._board.devices(), list(self._board.log)
             headline = self._board.headline()
+        if self.link is not None and not self.link.online:
+            headline += "   broker: not connected"
         silent = [{**device, "silent": device["heard"] > SILENT_SECONDS} for device in devices]
         return {"headline": headline, "devices": silent, "log": [line._asdict() for line in log]}
 
 
-def application(page: LivePage, board: LiveBoard | None = None) -> ASGIApp:
+def application(page: LivePage, board: LiveBoard | None = None) -> Guard:
     """Return the web application of a page."""
 
     def file(request: Request) -> Response:
@@ -210,7 +230,7 @@ def application(page: LivePage, board: LiveBoard | None = None) -> ASGIApp:
     routes = [Route(path, file) for path in FILES]
     routes += [Route(f"/api/{endpoint.__name__}", endpoint) for endpoint in (runs, run, bench)]
     errors: dict[Any, Callable[[Request, Exception], Response]] = {ConfigError: _missing, FedpflError: _unreadable}
-    return _Guard(Starlette(routes=routes, exception_handlers=errors), page)
+    return Guard(Starlette(routes=routes, exception_handlers=errors), page)
 
 
 def _missing(request: Request, error: Exception) -> Response:
@@ -221,19 +241,24 @@ def _unreadable(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, 422)
 
 
-class _Guard:
+class Guard:
     """Refuses requests of other origins, for other hosts or without the token, and adds the headers of every answer."""
 
     def __init__(self, app: ASGIApp, page: LivePage) -> None:
         self._app, self._page = app, page
+        self.asked = -math.inf  # when it last told somebody something, by time.monotonic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
         refusal = self._refusal(Request(scope))
+        if refusal is None:
+            self.asked = time.monotonic()
         await (refusal or self._app)(scope, receive, send_with_headers)
 
     def _refusal(self, request: Request) -> Response | None:

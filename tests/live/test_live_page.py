@@ -58,7 +58,7 @@ def test_a_run_is_watched_from_its_start_to_its_end(browser, tmp_path):
             shows(browser, "#run-state", f"round {number} of 5")
         assert text(browser, "#rounds tbody tr") == "2" + "4.5 %" + "1.4 %" + "50.0 %" + "0.500" + "3.00" + "0.75" + "1"
         assert "personalised 4.5 %; worst tenth 1.4 %; global 50.0 %" in text(browser, "#t-accuracy")
-        assert text(browser, "#t-moved") == "Round 2: moved 6.0 MB"
+        assert text(browser, "#t-moved") == "Last: moved 6.0 MB"
         rows = browser.evaluate("[...document.querySelectorAll('#clients tbody tr')].map(row => row.textContent)")
         assert rows[0] == "0" + "10" + "4" + "1.4 %" + "–" + "1.4 %" + "2"
         assert rows[1] == "1" + "20" + "4" + "–" + "–" + "3.8 %" + "1" + "round 2: out of memory"
@@ -191,8 +191,10 @@ def test_a_board_that_dies_is_shown(browser, tmp_path):
             shows(browser, "#devices tbody tr.bad", "nano-1offline")
             assert "offline since" in text(browser, "#devices tbody tr.bad")
             assert browser.evaluate("document.querySelectorAll('img').length") == 0
+            board.disconnect()
+            board.loop_stop()
+            broker.end()
+            shows(browser, "#headline", "broker: not connected")
             assert browser.troubles() == []
-        board.disconnect()
-        board.loop_stop()
     finally:
         broker.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,13 +10,14 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 
 import httpx
 import pytest
 from live.live_parts import make_run, served
 from mqtt.mqtt_parts import certificates
 from typer.testing import CliRunner
-from waiting import HANG_SECONDS, wait_until
+from waiting import HANG_SECONDS, InThread, wait_until
 
 from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
@@ -152,6 +154,26 @@ def test_beside_a_run_it_lives_as_long_as_the_block(tmp_path):
     with beside(page), httpx.Client(headers={"Authorization": f"Bearer {page.token}"}, timeout=HANG_SECONDS) as web:
         assert web.get(f"http://127.0.0.1:{port}/api/run?name=one").json()["rounds"] == [1]
     assert not connects(port)
+
+
+def test_a_browser_that_looks_on_sees_how_the_run_has_ended(tmp_path):
+    folder = make_run(tmp_path, "one", rounds=1)
+    (folder / ".lock").touch()
+    page, seen = LivePage(tmp_path, listen(port=0)), []
+    web = client(page)
+
+    def look():
+        with web, contextlib.suppress(httpx.TransportError):
+            while True:
+                seen.append(web.get("/api/run?name=one").json()["state"])
+                time.sleep(0.05)
+
+    with beside(page):
+        looking = InThread(look)
+        wait_until(lambda: "stopped" in seen)
+        (folder / "summary.md").touch()
+    looking.result()
+    assert seen[-1] == "finished"
 
 
 def connects(port):

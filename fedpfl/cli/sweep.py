@@ -45,6 +45,7 @@ def sweep_command(
     discard_models: many.DiscardModels = False,
     executor: many.ExecutorName = "local",
     slurm: many.SlurmOptions = None,
+    federation: many.Federation = None,
     quiet: many.Quiet = False,
 ) -> None:
     """Run a sweep over settings or seeds, skip finished runs, and print a line for each, the best first."""
@@ -54,7 +55,7 @@ def sweep_command(
     sweep = SweepPlan(_with_clients(overrides(run_config)), grid or (), random or (), samples, seeds, select)
     require_used(run_config, sweep.methods)
     what = f"{len(sweep.points)} points over {', '.join(sweep.keys)}" if sweep.keys else f"{seeds} seeds"
-    runner = many.Runner(output_dir, executor, slurm, jobs, discard_models, quiet)
+    runner = many.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
     _run(sweep, name, f"Sweep {name}: {what}", runner, form)
 
 
@@ -85,6 +86,7 @@ def compare_command(
     discard_models: many.DiscardModels = False,
     executor: many.ExecutorName = "local",
     slurm: many.SlurmOptions = None,
+    federation: many.Federation = None,
     quiet: many.Quiet = False,
 ) -> None:
     """Run methods on the same data, skip finished runs, and print a line for each, the best first."""
@@ -113,7 +115,7 @@ def compare_command(
         name = f"{'-'.join(methods)[:MAX_CHARACTERS]}-{hashlib.sha256(first.encode()).hexdigest()[:6]}"
     data = with_partitioner(parse(DataSettings, given))
     title = f"{', '.join(methods)} on {data.dataset} ({in_words(data)}, {given['num-clients']} clients)"
-    runner = many.Runner(output_dir, executor, slurm, jobs, discard_models, quiet)
+    runner = many.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
     _run(sweep, name, title, runner, form)
 
 

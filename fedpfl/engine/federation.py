@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,17 @@ import numpy as np
 
 from ..core.errors import ConfigError, FedpflError
 from ..core.extras import SERVER, Extras
-from ..core.federation import new_clients
-from ..results.run import RunFolder
+from ..core.federation import Client, new_clients
+from ..core.payload import Payload
+from ..results.run import RunFolder, find_run
 from ..results.summary import summary
 from ..rules import Rule
 from ..setup.assembly import extras_of, make_rule, mean_model_layout
 from ..setup.config import Config, scored, untuned
 from ..training.losses import MSE
 from .after_the_end import personalise
-from .agreement import Agreement, agree
+from .agreement import Agreement, agree, agree_with
+from .attendance import Attendance, Recorded
 from .listener import Listener
 from .listeners.diagnostics import Diagnostics
 from .listeners.mean_model import MeanModel
@@ -75,8 +78,12 @@ def _run(
 ) -> None:
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
     finished, state, about = _start(folder, config, earlier)
+    rounds = config.run.num_server_rounds
     task, before = folder.task(), None if earlier is None else earlier.task()
-    agreed = agree(config, transport.find_clients(config, task["state_key"], task.get("identities"), before))
+    recorded = Recorded.of(find_run(config.run.replay, folder.path.parent), rounds) if config.run.replay else None
+    found = transport.find_clients(config, task["state_key"], task.get("identities"), before)
+    later = {client: found.pop(client) for client in recorded.absent & found.keys()} if recorded else {}
+    agreed = agree(config, found)
     if config.run.resume:
         folder.require_task(agreed.input_shape, agreed.classes, agreed.division)
         folder.add_identities(transport.identities())
@@ -103,6 +110,7 @@ def _run(
     loop = RoundLoop(
         rule, config.run, task["state_key"], extras, listeners,
         counted=config.training.loss != MSE, several=not kind.classes, continued=continued.get("personal", ()),
+        attendance=Attendance(config.run, partial(_admit, config, folder, transport), recorded, later),
     )  # fmt: skip
     if state is not None:
         loop.load_state(state)
@@ -113,6 +121,23 @@ def _run(
     if not folder.stalled(config.run.early_stop):
         loop.run(transport, first_round=finished + 1)
     folder.finish(rule, summary(folder))
+
+
+def _admit(config: Config, folder: RunFolder, transport: Transport, client: int, description: Payload) -> Client | None:
+    """Return a client that was absent, and store that it takes part; None if it does not fit the run's task."""
+    task, said = folder.described(), int(description.config["num-classes"])
+    try:
+        if said > task["num_classes"]:
+            raise FedpflError(f"client {client} has {said} classes, the run was begun for {task['num_classes']}")
+        agreed = agree_with(config, {client: description}, task)
+    except FedpflError as error:
+        logger.log(WARNING, "fedpfl: client %d cannot join: %s", client, error)
+        return None
+    joined = agreed.clients[client]
+    logger.log(INFO, "fedpfl: client %d joins, with %d training samples", client, joined.train_samples)
+    folder.add_client(joined)
+    folder.add_identities(transport.identities())
+    return joined
 
 
 def _start(

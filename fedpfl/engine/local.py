@@ -25,7 +25,7 @@ from ..core.payload import Payload
 from ..core.settings import Value
 from ..setup.config import Config
 from .pool import Died, WorkerPool
-from .transport import Fail, Request, Transport
+from .transport import Fail, Request, Transport, Wait
 from .worker import Failed, keep_freed_memory, run_client
 
 # How many replies may wait for their turn, so that a thousand large models are never in memory together.
@@ -90,7 +90,11 @@ class LocalTransport(Transport):
         """Describe the clients; none has to be asked."""
         return {client: self._engine.query(client, Payload()) for client in range(self._engine.num_clients)}
 
-    def replies(self, requests: Sequence[Request], timeout: float, fail: Fail) -> Iterator[tuple[Client, Payload]]:
+    def first(self, asked: Sequence[Client], count: int) -> Sequence[Client]:
+        """Return those with the fewest training samples, who are the first where all are equally fast."""
+        return sorted(asked, key=lambda client: (client.train_samples, client.id))[:count]
+
+    def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[tuple[Client, Payload]]:
         """Run the clients in the workers or in this process; all of them answer, so there is no time limit."""
         answers = self._run_here(requests) if self.workers == 0 else self._run_by_workers(requests)
         for client, answer in answers:

@@ -21,14 +21,14 @@ from ..core.extras import CLIENT, SERVER, Extras
 from ..core.federation import Client
 from ..core.layout import Layout
 from ..core.payload import EVALUATION_ONLY, Payload
-from ..core.rng import generator
 from ..core.settings import Value
 from ..results.record import Round
 from ..rules import Rule
 from ..setup.config import RunSettings
+from .attendance import Attendance
 from .listener import Listener
 from .replies import REQUIRED, leave_out, problems
-from .transport import EVALUATE, TRAIN, Request, Transport, array_bytes, count_bytes
+from .transport import EVALUATE, TRAIN, Request, Transport, Wait, array_bytes, count_bytes
 
 logger = getLogger("flwr")
 
@@ -51,7 +51,7 @@ class RoundLoop:
     Clients start from ``rule.shared`` and store their personal state under ``state_key``. ``listeners`` are called in
     this order. ``counted``: tests count correct predictions, otherwise they give a score. ``several``: a sample has
     several values that tests count. ``continued``: for each client, key and round of the personal arrays that it has
-    from a run that this one continues.
+    from a run that this one continues. ``attendance`` decides who is asked.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class RoundLoop:
         counted: bool = True,
         several: bool = False,
         continued: Sequence[tuple[str, int]] = (),
+        attendance: Attendance | None = None,
     ) -> None:
         self.rule = rule
         self.settings = settings
@@ -72,12 +73,14 @@ class RoundLoop:
         self.listeners = list(listeners)
         self.counted, self.several = counted, several
         self.continued = continued
+        self.attendance = attendance or Attendance(settings)
         self.round = Round(0)
         self._cause: Exception | None = None
+        self._answered: set[int] = set()
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that the next round depends on, by name."""
-        found = self.rule.state()
+        found = {**self.rule.state(), **self.attendance.state()}
         for listener in self.listeners:
             found.update(listener.state())
         return found
@@ -85,12 +88,13 @@ class RoundLoop:
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore what :meth:`state` returned; raise ``LayoutError`` if it is another model's."""
         self.rule.load_state(state)
+        self.attendance.load_state(state)
         for listener in self.listeners:
             listener.load_state(state)
 
     def run(self, transport: Transport, first_round: int = 1) -> None:
         """Run the rounds from ``first_round`` to the last, or until a listener ends the run."""
-        asked = len(self.choose(first_round))
+        asked = self.settings.asked(len(self.rule.participants))
         if self.settings.min_replies > asked:
             raise ConfigError("min-replies", self.settings.min_replies, f"{asked} clients are asked in a round")
         layout = self.rule.layout
@@ -104,19 +108,26 @@ class RoundLoop:
         """Train and test in one round; return whether a listener ends the run."""
         timeout, tests_first = self.settings.round_timeout, self.settings.test_at == "start"
         self.round, self._cause = Round(number), None
+        self._answered = set()
         transport.begin_round()
+        self.attendance.begin(transport, self.rule, self.round)
         if tests_first:
             self._test(transport, number, timeout * MIN_FOR_TESTS)
         begun = time.perf_counter()
-        requests = self.train_requests(number)
-        limit = timeout * (1 - MIN_FOR_TESTS) if self.settings.evaluates_in(number) else timeout
-        self.combine(number, transport.replies(requests, limit, self._fail))
+        chosen = self.choose(number)
+        asked, wait = self.attendance.sent(transport, self.rule, self.round, chosen)
+        requests = self.train_requests(number, chosen, asked)
+        if self.settings.evaluates_in(number):
+            wait = replace(wait, timeout=timeout * (1 - MIN_FOR_TESTS))
+        self.combine(number, transport.replies(requests, wait, self._fail))
+        self.attendance.trained(self.round, chosen)
         self.round.seconds_train = time.perf_counter() - begun
         if not tests_first:
             # The time that sending took is not taken from the tests.
             self._test(transport, number, max(timeout - self.round.seconds_train, timeout * MIN_FOR_TESTS))
         for client, reason in self.round.failed.items():
             logger.log(WARNING, "round %d: client %d: %s", number, client, reason)
+        self.attendance.end(self.round, chosen, self._answered)
         state = self.state() if self.listeners else {}
         # Every listener sees the round, even if an earlier one ends the run.
         ends = [listener.round_ended(self.rule, self.round, state) for listener in self.listeners]
@@ -124,23 +135,20 @@ class RoundLoop:
 
     def _test(self, transport: Transport, number: int, timeout: float) -> None:
         begun = time.perf_counter()
-        self.collect_scores(transport.replies(self.test_requests(number), timeout, self._fail))
+        self.collect_scores(transport.replies(self.test_requests(number), Wait(timeout), self._fail))
         self.round.seconds_evaluate = time.perf_counter() - begun
 
     def choose(self, number: int) -> list[Client]:
-        """Draw the clients that train in a round: ``fraction-train`` of the participants, at least one."""
-        clients = self.rule.participants
-        rng = generator(self.settings.seed, "clients", number)
-        chosen = rng.choice(len(clients), self.settings.asked(len(clients)), replace=False)
-        return [clients[i] for i in sorted(chosen)]
+        """Draw the clients that are asked to train in a round: ``fraction-train`` of the participants, at least one."""
+        done = self.round if self.round.number == number else Round(number)
+        return self.attendance.choose(self.rule, done)
 
-    def train_requests(self, number: int) -> list[Request]:
-        """Begin a round; return the requests to its clients, the longest work first."""
-        chosen = self.choose(number)
+    def train_requests(self, number: int, chosen: Sequence[Client], asked: Sequence[Client]) -> list[Request]:
+        """Begin a round with the chosen clients; return the requests to those asked, the longest work first."""
         self.rule.begin_round(number, chosen)
         for listener in self.listeners:
             listener.round_started(self.rule, self.round, chosen)
-        return self._requests(sorted(chosen, key=lambda client: -client.train_samples), number, TRAIN)
+        return self._requests(sorted(asked, key=lambda client: -client.train_samples), number, TRAIN)
 
     def combine(self, number: int, replies: Iterable[tuple[Client, Payload]]) -> None:
         """Combine a round's replies, which come with their clients and in client order."""
@@ -180,10 +188,10 @@ class RoundLoop:
             listener.combined(rule, self.round)
 
     def test_requests(self, number: int) -> list[Request]:
-        """Return the requests to all participants in a round with tests, else none."""
+        """Return the requests to the participants that are there in a round with tests, else none."""
         due = self.settings.evaluates_in(number)
-        clients = sorted(self.rule.participants, key=lambda client: -client.test_samples) if due else []
-        return self._requests(clients, number, EVALUATE)
+        clients = self.attendance.tested(self.rule, self.round) if due else []
+        return self._requests(sorted(clients, key=lambda client: -client.test_samples), number, EVALUATE)
 
     def collect_scores(self, replies: Iterable[tuple[Client, Payload]]) -> None:
         """Note the scores of the clients that were tested."""
@@ -227,6 +235,7 @@ class RoundLoop:
         """Yield the replies whose numbers can be computed with; note the others as failed."""
         for client, reply in replies:
             self.round.bytes_up += self._count(reply)
+            self._answered.add(client.id)
             try:
                 require_metrics(reply.metrics)
             except LayoutError as error:

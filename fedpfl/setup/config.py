@@ -153,6 +153,41 @@ class RunSettings:
         "means, and what others compute from it.",
         minimum=1,
     )
+    over_selection: float = setting(
+        0.0,
+        "Share by which more clients are asked than fraction-train says, such as 0.3; the first replies count, as many "
+        "as fraction-train says. Nobody waits for the others.",
+        minimum=0,
+        maximum=10,
+    )
+    round_deadline: float = setting(
+        0.0,
+        "Seconds after which a round's training over Flower goes on with the replies that are there, if they are "
+        "min-replies; 0: it waits for all.",
+        minimum=0,
+    )
+    round_deadline_pace: float = setting(
+        0.0,
+        "As round-deadline, but as a multiple of the median time that the clients' last trainings took; 0: none.",
+        minimum=0,
+    )
+    replay: str = setting(
+        "",
+        "Run (name in output-dir, or folder) of which this one repeats who counted: each round takes the clients whose "
+        "replies that run took.",
+    )
+    new_nodes: str = setting(
+        "ignore",
+        "Over Flower, what becomes of a client that was missing at the start (min-clients) and connects later: it "
+        "takes part from the next round (join), or not in this run (ignore).",
+        choices=("ignore", "join"),
+    )
+    forget_after: int = setting(
+        0,
+        "Rounds in a row without an answer after which a client is neither asked nor waited for; over Flower it takes "
+        "part again when it answers a question. 0: it is asked in every round.",
+        minimum=0,
+    )
     min_replies: int = setting(1, "Fewest clients that have to train in a round; with fewer the run ends.", minimum=1)
 
     tracker: str = setting(
@@ -175,6 +210,12 @@ class RunSettings:
     def asked(self, clients: int) -> int:
         """Return how many of that many clients train in a round."""
         return max(1, round(self.fraction_train * clients))
+
+    @property
+    def records_asked(self) -> bool:
+        """Whether the clients that are asked follow from more than seed and round, and so are recorded."""
+        pace = self.over_selection or self.round_deadline or self.round_deadline_pace
+        return bool(pace or self.replay or self.forget_after or self.new_nodes != "ignore")
 
     def evaluates_in(self, server_round: int) -> bool:
         """Return whether the clients are tested in a round."""

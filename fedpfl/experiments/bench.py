@@ -18,6 +18,7 @@ from ..core.errors import ConfigError, FedpflError
 from ..core.files import write_atomically
 from ..core.settings import PLACES
 from ..core.stored import read_json
+from ..flower_private import UNKNOWN_RUN
 from ..launch.superlink import answer, copy_app, reason_in, run_flwr
 from ..results.run import to_toml
 from .grid import Job, Resources
@@ -74,8 +75,12 @@ class Bench:
 
     def status(self, run_id: str) -> str:
         """Return Flower's word for how a run is; one that a SuperLink without a database has forgotten has ended."""
-        runs = self._ask("ls", "--run-id", run_id)["runs"]
-        return str(runs[0]["status"]) if runs else f"{ENDED}unknown"
+        try:
+            return str(self._ask("ls", "--run-id", run_id)["runs"][0]["status"])
+        except FedpflError as error:
+            if UNKNOWN_RUN not in str(error):
+                raise
+            return f"{ENDED}forgotten"
 
     def reason(self, run_id: str) -> str | None:
         """Return why a run has failed, from its log."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..core.federation import Client
 from ..core.payload import Payload
 from ..core.rng import generator
 from ..results.record import Round
-from ..results.run import RunFolder
+from ..results.run import find_run
 from ..rules import Rule
 from ..setup.config import RunSettings
 from .transport import Transport, Wait
@@ -30,8 +31,9 @@ class Recorded:
     absent: frozenset[int]  # clients that were not there at its start
 
     @classmethod
-    def of(cls, folder: RunFolder, rounds: int) -> Recorded:
-        """Read a run that must have as many rounds as the one that repeats it."""
+    def of(cls, settings: RunSettings, runs: Path) -> Recorded:
+        """Read the run that ``replay`` names; it must have as many rounds as the one that repeats it."""
+        folder, rounds = find_run(settings.replay, runs), settings.num_server_rounds
         lines = {int(line["round"]): line for line in folder.metrics()}
         if len(lines) < rounds:
             raise ConfigError("replay", folder.path.name, f"has {len(lines)} rounds, and num-server-rounds = {rounds}")
@@ -62,7 +64,11 @@ class Attendance:
     def begin(self, transport: Transport, rule: Rule, done: Round) -> None:
         """Let clients take part that have come, and note which ones are not asked in a round."""
         line = self._line(done.number)
-        found = transport.newcomers() if line is None else {i: self._later[i] for i in line.get("joined", ())}
+        found = (
+            transport.newcomers()
+            if line is None
+            else {i: self._later[i] for i in line.get("joined", ()) if i in self._later}
+        )
         for number, description in sorted(found.items()):
             if client := self._admit(number, description):
                 rule.join(client)
@@ -114,10 +120,9 @@ class Attendance:
         done.late = late if line is None else list(line.get("late", ()))
 
     def tested(self, rule: Rule, done: Round) -> list[Client]:
-        """Return who is tested: the participants without those that still train, or all after the last round."""
-        if done.number == self._settings.num_server_rounds:
-            return rule.participants
-        return [client for client in self._present(rule, done) if client.id not in done.late]
+        """Return who is tested: after the last round also those that still train."""
+        late = () if done.number == self._settings.num_server_rounds else done.late
+        return [client for client in self._present(rule, done) if client.id not in late]
 
     def end(self, done: Round, chosen: Sequence[Client], answered: Collection[int]) -> None:
         """Count the rounds in which the clients that were asked have been silent."""

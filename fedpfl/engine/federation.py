@@ -14,7 +14,7 @@ from ..core.errors import ConfigError, FedpflError
 from ..core.extras import SERVER, Extras
 from ..core.federation import Client, new_clients
 from ..core.payload import Payload
-from ..results.run import RunFolder, find_run
+from ..results.run import RunFolder
 from ..results.summary import summary
 from ..rules import Rule
 from ..setup.assembly import extras_of, make_rule, mean_model_layout
@@ -78,9 +78,8 @@ def _run(
 ) -> None:
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
     finished, state, about = _start(folder, config, earlier)
-    rounds = config.run.num_server_rounds
     task, before = folder.task(), None if earlier is None else earlier.task()
-    recorded = Recorded.of(find_run(config.run.replay, folder.path.parent), rounds) if config.run.replay else None
+    recorded = Recorded.of(config.run, folder.path.parent) if config.run.replay else None
     found = transport.find_clients(config, task["state_key"], task.get("identities"), before)
     later = {client: found.pop(client) for client in recorded.absent & found.keys()} if recorded else {}
     agreed = agree(config, found)

@@ -63,12 +63,9 @@ class Attendance:
 
     def begin(self, transport: Transport, rule: Rule, done: Round) -> None:
         """Let clients take part that have come, and note which ones are not asked in a round."""
-        line = self._line(done.number)
-        found = (
-            transport.newcomers()
-            if line is None
-            else {i: self._later[i] for i in line.get("joined", ()) if i in self._later}
-        )
+        line = self.recorded(done.number)
+        joined = [] if line is None else line.get("joined", ())
+        found = transport.newcomers() if line is None else {i: self._later[i] for i in joined if i in self._later}
         for number, description in sorted(found.items()):
             if client := self._admit(number, description):
                 rule.join(client)
@@ -84,7 +81,7 @@ class Attendance:
     def choose(self, rule: Rule, done: Round) -> list[Client]:
         """Draw the clients that are asked to train in a round, or take those of the recorded run."""
         clients = self._present(rule, done)
-        asked = (self._line(done.number) or {}).get("asked")
+        asked = (self.recorded(done.number) or {}).get("asked")
         if asked is None:
             over = math.ceil(self._settings.asked(len(clients)) * (1 + self._settings.over_selection) - 1e-9)
             rng = generator(self._settings.seed, "clients", done.number)
@@ -102,7 +99,7 @@ class Attendance:
         )
         if settings.records_asked:
             done.asked = [client.id for client in chosen]
-        if (line := self._line(done.number)) is not None:
+        if (line := self.recorded(done.number)) is not None:
             if missing := set(line["clients"]) - {client.id for client in chosen}:
                 what = f"counted in round {done.number} of {settings.replay} and is not asked here"
                 raise FedpflError(f"replay: client {min(missing)} {what}")
@@ -110,11 +107,12 @@ class Attendance:
         if not settings.over_selection:
             return list(chosen), wait
         count = min(len(chosen), settings.asked(len(self._present(rule, done))))
-        return list(transport.first(chosen, count)), replace(wait, first=count)
+        first = set(transport.first({client.id: client.train_samples for client in chosen}, count))
+        return [client for client in chosen if client.id in first], replace(wait, first=count)
 
     def trained(self, done: Round, chosen: Sequence[Client]) -> None:
         """Note who was not waited for."""
-        line = self._line(done.number)
+        line = self.recorded(done.number)
         answered = done.trained.keys() | done.failed.keys()
         late = [client.id for client in chosen if client.id not in answered]
         done.late = late if line is None else list(line.get("late", ()))
@@ -143,5 +141,6 @@ class Attendance:
         """Return the participants that are asked at all; all of them if none would be left."""
         return [client for client in rule.participants if client.id not in done.forgotten] or rule.participants
 
-    def _line(self, number: int) -> Mapping[str, Any] | None:
+    def recorded(self, number: int) -> Mapping[str, Any] | None:
+        """Return the line of the run that is repeated; None if none is."""
         return None if self._recorded is None else self._recorded.lines[number]

@@ -22,7 +22,8 @@ from ..setup.config import Config, scored, untuned
 from ..training.losses import MSE
 from .after_the_end import personalise
 from .agreement import Agreement, agree, agree_with
-from .attendance import Attendance, Recorded
+from .attendance import SILENT, Attendance, Recorded
+from .buffered import STATE, BufferedLoop
 from .listener import Listener
 from .listeners.diagnostics import Diagnostics
 from .listeners.mean_model import MeanModel
@@ -106,7 +107,7 @@ def _run(
     for listener in listeners:
         listener.run_started(folder, remarks)
     kind = config.training.kind
-    loop = RoundLoop(
+    loop = (BufferedLoop if config.run.schedule == "buffered" else RoundLoop)(
         rule, config.run, task["state_key"], extras, listeners,
         counted=config.training.loss != MSE, several=not kind.classes, continued=continued.get("personal", ()),
         attendance=Attendance(config.run, partial(_admit, config, folder, transport), recorded, later),
@@ -152,7 +153,9 @@ def _start(
     state: Mapping[str, np.ndarray]
     if source is earlier:
         with source.exclusive():
-            state, about, remarks = source.to_continue(config.run.state_dir)
+            stored, about, remarks = source.to_continue(config.run.state_dir)
+        # Who was silent or still trained then is nothing to a new run.
+        state = {name: array for name, array in stored.items() if name not in (SILENT, *STATE)}
     else:
         finished, state, remarks = source.last_intact(config.run.state_dir)
     for remark in remarks:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -90,9 +90,9 @@ class LocalTransport(Transport):
         """Describe the clients; none has to be asked."""
         return {client: self._engine.query(client, Payload()) for client in range(self._engine.num_clients)}
 
-    def first(self, asked: Sequence[Client], count: int) -> Sequence[Client]:
-        """Return those with the fewest training samples, who are the first where all are equally fast."""
-        return sorted(asked, key=lambda client: (client.train_samples, client.id))[:count]
+    def first(self, work: Mapping[int, int], count: int) -> Collection[int]:
+        """Return those with the least work, who are the first where all are equally fast."""
+        return sorted(work, key=lambda client: (work[client], client))[:count]
 
     def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[tuple[Client, Payload]]:
         """Run the clients in the workers or in this process; all of them answer, so there is no time limit."""

@@ -114,13 +114,7 @@ class RoundLoop:
         if tests_first:
             self._test(transport, number, timeout * MIN_FOR_TESTS)
         begun = time.perf_counter()
-        chosen = self.choose(number)
-        asked, wait = self.attendance.sent(transport, self.rule, self.round, chosen)
-        requests = self.train_requests(number, chosen, asked)
-        if self.settings.evaluates_in(number):
-            wait = replace(wait, timeout=timeout * (1 - MIN_FOR_TESTS))
-        self.combine(number, transport.replies(requests, wait, self._fail))
-        self.attendance.trained(self.round, chosen)
+        chosen = self.train(transport, number)
         self.round.seconds_train = time.perf_counter() - begun
         if not tests_first:
             # The time that sending took is not taken from the tests.
@@ -143,12 +137,36 @@ class RoundLoop:
         done = self.round if self.round.number == number else Round(number)
         return self.attendance.choose(self.rule, done)
 
-    def train_requests(self, number: int, chosen: Sequence[Client], asked: Sequence[Client]) -> list[Request]:
-        """Begin a round with the chosen clients; return the requests to those asked, the longest work first."""
+    def train(self, transport: Transport, number: int) -> list[Client]:
+        """Let clients train and combine their replies; return those that were asked."""
+        chosen = self.choose(number)
+        asked, wait = self.attendance.sent(transport, self.rule, self.round, chosen)
+        self.begin(number, chosen)
+        # The longest work first.
+        requests = self._requests(sorted(asked, key=lambda client: -client.train_samples), number, TRAIN)
+        if self.settings.evaluates_in(number):
+            wait = replace(wait, timeout=wait.timeout * (1 - MIN_FOR_TESTS))
+        self.combine(number, transport.replies(requests, wait, self._fail))
+        self.attendance.trained(self.round, chosen)
+        return chosen
+
+    def begin(self, number: int, chosen: Sequence[Client]) -> None:
+        """Begin a round in which these clients are asked."""
         self.rule.begin_round(number, chosen)
         for listener in self.listeners:
             listener.round_started(self.rule, self.round, chosen)
-        return self._requests(sorted(asked, key=lambda client: -client.train_samples), number, TRAIN)
+
+    def relative(self, client: Client, shared: np.ndarray) -> np.ndarray:
+        """Return a client's shared vector as if it had started from what the shared arrays are now: it has."""
+        return shared
+
+    def trained_in(self, client: int) -> int:
+        """Return the round whose personal arrays belong to a client's reply: this one."""
+        return self.round.number
+
+    def outgoing(self, client: Client, kind: str) -> np.ndarray:
+        """Return the shared vector for a message."""
+        return self.rule.outgoing(client)
 
     def combine(self, number: int, replies: Iterable[tuple[Client, Payload]]) -> None:
         """Combine a round's replies, which come with their clients and in client order."""
@@ -163,6 +181,7 @@ class RoundLoop:
                 reply = replace(reply, arrays=self.extras.read(reply.arrays, SERVER))
                 if not np.isfinite(shared).all():
                     raise LayoutError("its arrays hold values that are not finite (the training diverged)")
+                shared = self.relative(client, shared)
                 rule.check(client, shared, reply)
                 for listener in self.listeners:
                     shared = listener.receive(rule, client, shared, reply)
@@ -175,7 +194,7 @@ class RoundLoop:
                 listener.added(rule, client, shared, reply)
             self.round.trained[client.id] = dict(reply.metrics)
         # Not earlier: a transport makes messages while replies come in, and all of them see the same numbers.
-        rule.personal_round.update(dict.fromkeys(self.round.trained, number))
+        rule.personal_round.update({client: self.trained_in(client) for client in self.round.trained})
         trained, wanted = len(self.round.trained), self.settings.min_replies
         if trained < wanted:
             found = f"{trained} of at least {wanted} clients" if trained else "no client"
@@ -207,7 +226,7 @@ class RoundLoop:
 
     def _payload(self, client: Client, number: int, kind: str, layout: str, packed: Packed) -> Payload:
         extra = self.rule.attachments(client, kind)
-        arrays = {**extra.arrays, "shared": self.rule.outgoing(client)}
+        arrays = {**extra.arrays, "shared": self.outgoing(client, kind)}
         for listener in self.listeners:
             arrays.update(listener.attach(self.rule, client, kind))
         # Clients that get the same arrays get the same packed ones: made once, and sent once where they share a way.

@@ -40,6 +40,7 @@ class Wait:
     deadline: float = 0.0
     pace: float = 0.0
     least: int = 1
+    keep: bool = False  # whether those that nobody waits for any longer are waited for with the next requests
 
 
 class Fail(Protocol):
@@ -82,9 +83,12 @@ class Transport(ABC):
         """Return which of some silent clients can be asked again, without waiting for any; all unless overridden."""
         return set(silent)
 
-    def first(self, asked: Sequence[Client], count: int) -> Sequence[Client]:
-        """Return the clients among which the first ``count`` to reply are; all that are asked unless overridden."""
-        return asked
+    def first(self, work: Mapping[int, int], count: int) -> Collection[int]:
+        """Return the clients among which the first ``count`` to reply are, all unless overridden.
+
+        ``work`` is by client what they have to do, or when they would be ready, in training samples.
+        """
+        return work.keys()
 
     @abstractmethod
     def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[tuple[Client, Payload]]:

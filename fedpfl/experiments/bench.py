@@ -45,7 +45,7 @@ class Bench:
 
     def require(self, runs: Iterable[PlannedRun]) -> None:
         """Raise ``ConfigError`` for a run that the devices cannot carry out."""
-        online = [node for node in self._ask("supernode", "list")["nodes"] if node["status"] == "online"]
+        online = self.online()
         for run in runs:
             if run.generate:
                 allowed = "makes data first, which the devices would not have; use --executor local"
@@ -58,6 +58,11 @@ class Bench:
                 raise ConfigError("num-clients", clients, allowed)
             if custom.folder() is None:
                 custom.require_installed(run.settings)
+
+    def online(self) -> list[str]:
+        """Return the ids of the SuperNodes that are there."""
+        nodes = self._ask("supernode", "list")["nodes"]
+        return [str(node["node-id"]) for node in nodes if node["status"] == "online"]
 
     def __call__(self, run: PlannedRun, store: Store, share: Resources) -> Job:
         """Submit a run, or follow it if it is on its way; the share of this machine does not matter."""

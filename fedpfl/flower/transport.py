@@ -50,6 +50,8 @@ class FlowerTransport(Transport):
         # Questions to clients that were silent, and the seconds that each client's last training took.
         self._asked: dict[int, str] = {}
         self._seconds: dict[int, float] = {}
+        # With Wait.keep: the exchange that goes on, and the requests of which it makes messages.
+        self._kept: tuple[Exchange, dict[int, Request]] | None = None
 
     def find_clients(
         self,
@@ -119,6 +121,11 @@ class FlowerTransport(Transport):
     def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[tuple[Client, Payload]]:
         """Send Flower's messages; what devices lose is sent again."""
         by_client = {request.client.id: request for request in requests}
+        if wait.keep and self._kept is not None:
+            exchange, known = self._kept
+            known.update(by_client)
+            yield from self._read(exchange.replies(by_client, wait), fail)
+            return
         records: OrderedDict[tuple[int, ...], tuple[Payload, ArrayRecord]] = OrderedDict()
 
         def make(client: int) -> Message:
@@ -141,7 +148,14 @@ class FlowerTransport(Transport):
         if wait.pace and self._seconds:
             usual = wait.pace * statistics.median(self._seconds.values())
             wait = replace(wait, deadline=min(wait.deadline or usual, usual))
-        for client, reply in exchange.replies(by_client, wait):
+        if wait.keep:
+            self._kept = exchange, by_client
+        yield from self._read(exchange.replies(list(by_client), wait), fail)
+        if requests and requests[0].kind == TRAIN:
+            self._seconds.update(exchange.seconds)
+
+    def _read(self, replies: Iterator[tuple[Client, Message]], fail: Fail) -> Iterator[tuple[Client, Payload]]:
+        for client, reply in replies:
             if reply.has_error():
                 fail(client, printable(reply.error.reason or f"error code {reply.error.code}"))
                 continue
@@ -151,5 +165,3 @@ class FlowerTransport(Transport):
                 fail(client, printable(str(error)))
             else:
                 yield client, payload
-        if requests and requests[0].kind == TRAIN:
-            self._seconds.update(exchange.seconds)

@@ -23,6 +23,7 @@ from ..methods.base import REFUSABLE, adapts_itself
 from ..models import TrainableSettings
 from ..models import names as model_names
 from ..models import sources as model_sources
+from ..rules import Rule
 from ..rules.averages import RobustSettings
 from ..rules.server_step import ServerStepSettings
 from ..training.losses import CROSS_ENTROPY
@@ -153,6 +154,13 @@ class RunSettings:
         "means, and what others compute from it.",
         minimum=1,
     )
+    schedule: str = setting(
+        "synchronous",
+        "Whether a round waits for all clients that it asks, or ends with the first buffer-size replies, while the "
+        "others go on training (buffered: FedBuff); for methods whose rule is a mean.",
+        choices=("synchronous", "buffered"),
+    )
+    buffer_size: int = setting(10, "buffered: replies after which the server makes a step.", minimum=1)
     over_selection: float = setting(
         0.0,
         "Share by which more clients are asked than fraction-train says, such as 0.3; the first replies count, as many "
@@ -215,7 +223,8 @@ class RunSettings:
     def records_asked(self) -> bool:
         """Whether the clients that are asked follow from more than seed and round, and so are recorded."""
         pace = self.over_selection or self.round_deadline or self.round_deadline_pace
-        return bool(pace or self.replay or self.forget_after or self.new_nodes != "ignore")
+        words = self.replay or self.new_nodes != "ignore" or self.schedule != "synchronous"
+        return bool(pace or self.forget_after or words)
 
     def evaluates_in(self, server_round: int) -> bool:
         """Return whether the clients are tested in a round."""
@@ -304,6 +313,7 @@ class Config:
         if robust.on and privacy.on and privacy.dp_where == "server":
             allowed = "must be none with dp-where = server: the noise is made for a sum"
             raise ConfigError("robust-aggregation", robust.robust_aggregation, allowed)
+        _require_bufferable(run, own, privacy)
         require_covered(
             privacy, method.name, own.extras, evaluate_global=run.evaluate_global, diagnostics=run.diagnostics
         )
@@ -321,6 +331,24 @@ class Config:
         others = (self.trainable, self.server, self.privacy)
         common = {key: value for part in others for key, value in s.items(part)}
         return {**of_run, **common, **dict(s.items(self.method.settings, self.method.name))}
+
+
+def _require_bufferable(run: RunSettings, method: Method, privacy: PrivacySettings) -> None:
+    """Refuse buffered rounds where a reply means something only together with the others of its round."""
+    if run.schedule == "synchronous":
+        return
+    rule = method.aggregation.rule
+    if rule.no_server_step or method.extras or rule.attachments is not Rule.attachments:
+        why = f"its rule {rule.name!r} {rule.no_server_step or 'sends or gets more than the shared arrays'}"
+        raise ConfigError("schedule", run.schedule, f"must be synchronous for {method.name}: {why}")
+    others = {
+        "dp-noise-multiplier": privacy.on, "evaluate-global": run.evaluate_global,
+        "over-selection": run.over_selection, "forget-after": run.forget_after,
+        "round-deadline": run.round_deadline, "round-deadline-pace": run.round_deadline_pace,
+        "test-at = start": run.test_at == "start", "min-replies above buffer-size": run.min_replies > run.buffer_size,
+    }  # fmt: skip
+    if on := [key for key, value in others.items() if value]:
+        raise ConfigError("schedule", run.schedule, f"cannot be had with {', '.join(on)}")
 
 
 def sections() -> list[tuple[str, type, str]]:

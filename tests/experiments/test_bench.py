@@ -10,6 +10,7 @@ import pytest
 from grids import Silent, leave
 from support import exported
 from typer.testing import CliRunner
+from waiting import wait_until
 
 from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
@@ -30,7 +31,7 @@ with (here / "log").open("a") as log:
     log.write(json.dumps(words) + "\\n")
 answer = {"success": True}
 if words[0] == "supernode":
-    answer["nodes"] = [{"status": "online"}] * int((here / "nodes").read_text())
+    answer["nodes"] = [{"status": "online", "node-id": "1"}] * int((here / "nodes").read_text())
 elif words[0] == "run":
     answer["run-id"] = str(sum(json.loads(line)[0] == "run" for line in before))
 elif words[0] == "ls":
@@ -131,7 +132,7 @@ def test_why_a_run_failed_is_told(store: Store, flwr: Path) -> None:
 
 @pytest.mark.parametrize(("settings", "more", "words"), [
     ({"num-clients": 4}, {}, "num-clients = 4: 3 SuperNodes are online at 'bench'"),
-    ({"new-clients": 0.4}, {"measured": ["new-clients-local-train"]}, "which stay on the devices"),
+    ({"new-clients": 0.4}, {"measured": ["new-clients:local-train"]}, "which stay on the devices"),
     ({}, {"generate": ("make.py",)}, "makes data first, which the devices would not have"),
 ])  # fmt: skip
 def test_what_devices_cannot_do_is_refused_before_the_first_run(store, flwr, settings, more, words) -> None:
@@ -163,6 +164,7 @@ def test_runs_on_a_bench_have_the_bits_of_the_simulation(tmp_path: Path, store: 
         bed.start_nodes(2)
         for name, value in bed._environment.items():
             monkeypatch.setenv(name, value)
+        wait_until(lambda: len(Bench("fedpfl").online()) == 2, hint=lambda: bed.log(None), seconds=300)
         done = CliRunner().invoke(app, ["compare", "fedavg", "fedper", "-c", pairs, *options, "--quiet"])
         assert done.exit_code == 0, done.output
         # Two owners at once: each device works on the messages of both, one after the other.

@@ -203,3 +203,12 @@ def test_what_cannot_be_repeated_is_refused(tmp_path, clock):
         replayed(tmp_path, folder)
     with pytest.raises(FedpflError, match=r"replay: client 1 counted in round 1 of .* and is not asked here"):
         replayed(tmp_path / "b", folder, num_server_rounds=1, fraction_train=0.25, seed=1)
+
+
+def test_buffered_rounds_end_with_the_first_replies_and_a_replay_has_the_same_bits(tmp_path, clock):
+    buffered = {"schedule": "buffered", "buffer_size": 2, "num_server_rounds": 6}
+    folder = run(tmp_path, clock, type("Slower", (Boards,), {"seconds": {1: 8.0, 2: 3.0}}), **buffered)
+    assert [len(clients) for clients in column(folder, "clients")] == [2] * 6
+    assert any(1 in clients for clients in column(folder, "clients"))
+    assert max(line["details"]["staleness"] for line in folder.metrics()) >= 1
+    assert bits(replayed(tmp_path, folder, **buffered)) == bits(folder)

@@ -35,6 +35,7 @@ YOUNGER = {
     "update-norm-limit": 4.0, "robust-aggregation": "none", "robust-clip": 0.0, "robust-false-share": 0.2,
     "krum-clients": 0, "max-weight-share": 1.0, "fedreg-max-growth": 20.0,
     "device-model-every": 0, "continue-from": "",
+    "schedule": "synchronous", "buffer-size": 10,
     "over-selection": 0.0, "round-deadline": 0.0, "round-deadline-pace": 0.0, "replay": "", "new-nodes": "ignore",
     "forget-after": 0,
     "label-smoothing": 0.0, "local-steps": 0, "learning-rate-schedule": "constant", "learning-rate-decay": 0.99,

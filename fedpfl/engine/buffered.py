@@ -31,7 +31,7 @@ class Started:
 
     round: int  # in which it was asked for
     shared: np.ndarray  # what it starts from
-    due: int  # in the local engine: when it ends, in samples of training that one client has done since the run began
+    due: int  # when it ends where all clients are equally fast: training samples that one could have done by then
 
 
 class BufferedLoop(RoundLoop):
@@ -80,7 +80,7 @@ class BufferedLoop(RoundLoop):
         if missing := set(taken) - due.keys():
             what = f"counted in round {number} of {self.settings.replay} and does not train here"
             raise FedpflError(f"replay: client {min(missing)} {what}")
-        self._now = max([self._now, *(due[client] for client in taken if len(taken) == count)])
+        self._now = sorted(due.values())[count - 1]
         wait = Wait(self.settings.round_timeout, count if line is None else None, keep=True)
         if self.settings.evaluates_in(number):
             wait = replace(wait, timeout=wait.timeout * (1 - MIN_FOR_TESTS))

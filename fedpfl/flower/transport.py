@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -47,8 +48,8 @@ class FlowerTransport(Transport):
         # Clients that were absent at the start, if they may join; and the answers of those that have since connected.
         self._absent: set[int] = set()
         self._new: dict[int, Payload] = {}
-        # Questions to clients that were silent, and the seconds that each client's last training took.
-        self._asked: dict[int, str] = {}
+        # Questions to clients that were silent, with their times; and the seconds of each client's last training.
+        self._asked: dict[int, tuple[str, float]] = {}
         self._seconds: dict[int, float] = {}
         # With Wait.keep: the exchange that goes on, and the requests of which it makes messages.
         self._kept: tuple[Exchange, dict[int, Request]] | None = None
@@ -101,16 +102,23 @@ class FlowerTransport(Transport):
     def speaking(self, silent: Collection[int]) -> set[int]:
         """Return the clients that have answered a question; ask the others one, without waiting."""
         online = set(self._grid.get_node_ids())
-        replies = list(self._grid.pull_messages(set(self._asked.values()))) if self._asked else []
+        asked = {client: question for client, (question, _) in self._asked.items()}
+        replies = list(self._grid.pull_messages(set(asked.values()))) if asked else []
         answered = {reply.metadata.reply_to_message_id: not reply.has_error() for reply in replies}
-        found = {client for client in silent if answered.get(self._asked.get(client, ""))}
-        waiting = {client: question for client, question in self._asked.items() if question not in answered}
-        self._asked = {client: question for client, question in waiting.items() if client in silent}
+        found = {client for client in silent if answered.get(asked.get(client, ""))}
+        # A question can be lost, too.
+        again = time.monotonic() - self._check_after
+        self._asked = {
+            client: (question, at)
+            for client, (question, at) in self._asked.items()
+            if client in silent and question not in answered and at > again
+        }
         nodes = [self._clients[client] for client in sorted(set(silent) - found - self._asked.keys())]
         nodes = [node for node in nodes if node.id in online]
         questions = [Message(to_content(probe()), node.id, MessageType.QUERY) for node in nodes]
         sent = self._grid.push_messages(questions) if questions else ()
-        self._asked.update({node.client.id: of for node, of in zip(nodes, sent, strict=True) if of})
+        now = time.monotonic()
+        self._asked.update({node.client.id: (of, now) for node, of in zip(nodes, sent, strict=True) if of})
         return found
 
     def _place(self, node: int, answer: Payload) -> None:

@@ -39,7 +39,7 @@ class Arithmetic(Transport):
     def replies(self, requests, wait, fail):
         for request in sorted(requests, key=lambda request: request.client.id):
             message = request.make()
-            shared = LAYOUT.pack(trained(request.client.id, LAYOUT.unpack(message.arrays)))
+            shared = LAYOUT.pack(trained(request.client.id, LAYOUT.unpack(message.arrays)), "float32")
             numbers = {"train-samples": request.client.train_samples, "train-loss": 1.0}
             yield request.client, Payload({"layout": LAYOUT.to_text()}, numbers, shared)
 

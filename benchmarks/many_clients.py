@@ -4,15 +4,20 @@ The data set is divided evenly among the clients; nothing is tested before the e
 that of every process of the run together, sampled in a run of its own. A round should cost what those clients cost that
 train in it, however many others there are: so it is set beside the straight loop of ``light_clients.py``, which trains
 the same clients and does nothing else. That loop has an MLP; with another model the run is measured alone.
+
+``--dataset synthetic`` makes eight samples of 20 features for each client, for more clients than MNIST has samples.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from common import (
     BenchmarkError,
     Run,
@@ -35,9 +40,29 @@ from fedpfl.setup.config import Config
 GOAL_GIB = 2.0
 # The model that the straight loop has.
 MLP = "mlp"
+SYNTHETIC, SAMPLES, FEATURES, CLASSES = "synthetic", 8, 20, 10
 
 
 def measure(options: argparse.Namespace) -> None:
+    """Measure, with data that are made here or those of ``data-dir``."""
+    if options.dataset != SYNTHETIC:
+        _measure(options)
+        return
+    with tempfile.TemporaryDirectory(prefix="fedpfl-benchmark-") as folder:
+        options.data = synthetic(Path(folder) / "data.npz", options.clients, options.seed)
+        _measure(options)
+
+
+def synthetic(path: Path, clients: int, seed: int) -> str:
+    """Write samples of all clients, each with the client that it belongs to; return the path."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, CLASSES, clients * SAMPLES)
+    x = rng.standard_normal((len(y), FEATURES), np.float32) + 0.2 * y[:, None].astype(np.float32)
+    np.savez(path, x=x, y=y, client=np.repeat(np.arange(clients), SAMPLES))
+    return str(path)
+
+
+def _measure(options: argparse.Namespace) -> None:
     """Measure in turn: straight loop, fedpfl, and again; then the memory."""
     if options.dataset == "digits":
         raise BenchmarkError("digits has 1,797 samples, too few for many clients; use mnist or fashion-mnist")
@@ -68,11 +93,15 @@ def measure(options: argparse.Namespace) -> None:
 
 def settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return the settings of the run to measure."""
+    if options.dataset == SYNTHETIC:
+        data = {"dataset": "npz", "data": options.data, "partitioner": "natural"}
+    else:
+        data = {"dataset": options.dataset, "data-dir": data_dir(options.data_dir), "partitioner": "iid"}
     return {
-        "method": options.method, "model": options.model, "dataset": options.dataset,
-        "data-dir": data_dir(options.data_dir), "num-clients": options.clients, "fraction-train": options.fraction,
-        "num-server-rounds": options.rounds + 1, "evaluate-every": 0, "seed": options.seed, "partitioner": "iid",
-        "min-samples": 2, "local-epochs": 1, "batch-size": options.batch_size, "last-batch": "keep",
+        "method": options.method, "model": options.model, **data, "num-clients": options.clients,
+        "fraction-train": options.fraction, "num-server-rounds": options.rounds + 1, "evaluate-every": 0,
+        "seed": options.seed, "min-samples": 2, "local-epochs": 1, "batch-size": options.batch_size,
+        "last-batch": "keep",
         "optimizer": "sgd", "learning-rate": 0.05, "momentum": 0.0,
     }  # fmt: skip
 

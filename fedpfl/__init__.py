@@ -14,15 +14,26 @@ if TYPE_CHECKING:
     from .api.many import Comparison, Sweep, compare, sweep
     from .api.runs import Run, load, run
     from .client.device_model import LoadedModel, load_model
-    from .core.errors import ConfigError, DataError, FedpflError
+    from .core.errors import ConfigError, DataError, FedpflError, LayoutError, NoPlainModel
     from .core.extras import Extra
+    from .core.federation import Client, Federation
+    from .core.payload import Payload
     from .core.settings import setting
-    from .data import Dataset
+    from .core.sharing import Sharing
+    from .data import Dataset, Samples
     from .engine.listener import Listener
-    from .methods.base import Aggregation, LocalRound, Method
-    from .models import BaseHeadModel
+    from .layers.memory import in_twin, twin
+    from .methods import method_class
+    from .methods.adapted import AdapterMethod
+    from .methods.base import Aggregation, LocalRound, Method, everything, excluding
+    from .methods.prototypes import PairsRule, PrototypeMethod, class_by_width
+    from .methods.trained import KeepsTrained
+    from .models import BaseHeadModel, cut
+    from .models.adapters import matrix_of
     from .rules import Rule
-    from .training.phase import Phase
+    from .rules.mean import Mean
+    from .training.loop import fit, predict
+    from .training.phase import PLAIN_SGD, Batch, Phase
 
 # A name → the module of this package that it is in.
 _PUBLIC = {
@@ -34,36 +45,70 @@ _PUBLIC = {
     # what custom code is made of
     "Method": "methods.base", "Aggregation": "methods.base", "LocalRound": "methods.base", "Phase": "training.phase",
     "Rule": "rules", "Extra": "core.extras", "setting": "core.settings", "Dataset": "data", "BaseHeadModel": "models",
+    # what its messages, its data and the server's rules are made of
+    "Payload": "core.payload", "Sharing": "core.sharing", "Samples": "data", "Batch": "training.phase",
+    "Client": "core.federation", "Federation": "core.federation", "Mean": "rules.mean",
+    # what the built-in methods use, too
+    "method_class": "methods", "cut": "models", "class_by_width": "methods.prototypes", "everything": "methods.base",
+    "excluding": "methods.base", "PLAIN_SGD": "training.phase", "predict": "training.loop", "fit": "training.loop",
+    "KeepsTrained": "methods.trained", "twin": "layers.memory", "in_twin": "layers.memory",
+    "PrototypeMethod": "methods.prototypes", "PairsRule": "methods.prototypes", "AdapterMethod": "methods.adapted",
+    "matrix_of": "models.adapters",
     # what follows a run
     "Listener": "engine.listener",
     # what can go wrong
     "FedpflError": "core.errors", "ConfigError": "core.errors", "DataError": "core.errors",
+    "LayoutError": "core.errors", "NoPlainModel": "core.errors",
 }  # fmt: skip
 
 __all__ = [
+    "PLAIN_SGD",
+    "AdapterMethod",
     "Aggregation",
     "BaseHeadModel",
+    "Batch",
+    "Client",
     "Comparison",
     "ConfigError",
     "DataError",
     "Dataset",
     "Extra",
+    "Federation",
     "FedpflError",
+    "KeepsTrained",
+    "LayoutError",
     "Listener",
     "LoadedModel",
     "LocalRound",
+    "Mean",
     "Method",
+    "NoPlainModel",
+    "PairsRule",
+    "Payload",
     "Phase",
+    "PrototypeMethod",
     "Rule",
     "Run",
+    "Samples",
+    "Sharing",
     "Sweep",
     "__version__",
+    "class_by_width",
     "compare",
+    "cut",
+    "everything",
+    "excluding",
+    "fit",
+    "in_twin",
     "load",
     "load_model",
+    "matrix_of",
+    "method_class",
+    "predict",
     "run",
     "setting",
     "sweep",
+    "twin",
 ]
 
 

@@ -28,6 +28,8 @@ from fedpfl.engine.transport import Transport
 from fedpfl.flower import nodes
 from fedpfl.flower.messages import from_content, to_content
 from fedpfl.flower.transport import run_over_flower
+from fedpfl.methods import Method, methods
+from fedpfl.methods.adapted import AdapterMethod
 from fedpfl.methods.base import LocalRound
 from fedpfl.models.registry import BaseHeadModel
 from fedpfl.results.export import export_personal
@@ -175,9 +177,11 @@ QUICK_OF_METHOD = {
     "factorized-fl": {"learning_rate": 0.05},
     "factorized-fl-plus": {"learning_rate": 0.05},
     "fedbabu": {"fedbabu_tuning_epochs": 2},
+    "feddbe": {"feddbe_kappa": 1.0, "learning_rate": 0.05},  # round 1 is not averaged
     "feddecomp": {"feddecomp_lora_epochs": 1},
     "fedreg": {"fedreg_augmentation": "auto"},  # a third of the time of "simple"
     "fedrep": {"fedrep_p_epochs": 1},
+    "flexlora": {"flexlora_ranks": "1,2", "learning_rate": 0.05},
     "per-fedavg": {"per_fedavg_beta": 0.02},  # the default is for more rounds
     "pfedgate": {"learning_rate": 0.05, "batch_size": 10, "pfedgate_share": 1.0},
     "pfedpara": {"learning_rate": 0.005},  # a step moves both factors of every weight
@@ -190,11 +194,16 @@ def quick(method: str) -> dict[str, Any]:
     return QUICK_OF_METHOD.get(method, {})
 
 
+def needed(method: str) -> dict[str, Any]:
+    """Return the settings without which a method runs with no model."""
+    return {"trainable": "lora"} if issubclass(methods().get(method, Method), AdapterMethod) else {}
+
+
 def federation(tmp_path: Any, num_nodes: int = 4, **settings: Any) -> dict[str, Any]:
     """Return the run config of a small run in ``tmp_path``; underscores in the names stand for dashes."""
     given = {key.replace("_", "-"): value for key, value in settings.items()}
     folders = {"output-dir": str(tmp_path / "runs"), "state-dir": str(tmp_path / "state")}
-    config = Config.parse({**QUICK, **folders, **given})
+    config = Config.parse({**QUICK, **folders, **needed(given.get("method", "")), **given})
     return config.flat()
 
 

@@ -30,6 +30,7 @@ LAYERS = [
     ["analysis"],
     ["experiments"],
     ["report"],
+    ["live"],
     ["api"],
     ["cli"],
     ["fedpfl"],  # the package's own __init__.py, which hands on names

@@ -131,13 +131,12 @@ def attacks(path: Path, commit: str) -> dict[str, Record]:
 
 def _curves(measured: Measured, curve: str) -> dict[str, dict[str, list[list[float]]]]:
     """Return a curve of each seed's run, by row and column; rounds without a value are left out."""
-    _, value = metrics.find_curve(curve)
+    _, number = metrics.find_curve(curve)
     found: dict[str, dict[str, list[list[float]]]] = {}
     for row, column in measured.cells:
         runs = [folder for folder in measured.finished(column) if folder.row == row]
-        values = [[value(line, ()) for line in folder.metrics()] for folder in runs]
-        known = [[round(number, 4) for number in numbers if number is not None] for numbers in values]
-        found.setdefault(row, {})[column] = known
+        values = [folder.history().curve(number).values() for folder in runs]
+        found.setdefault(row, {})[column] = [[round(value, 4) for value in of_run] for of_run in values]
     return found
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from ..core.errors import ConfigError
 from ..core.settings import setting
@@ -40,7 +41,8 @@ class NeuronOptions:
 def neuron_outputs(runs: Sequence[RunFolder], options: NeuronOptions) -> Result:
     """Show the mean outputs on each client's training samples, neurons with the largest first, and their entropies.
 
-    The outputs are those of the layer before the classifier, after its activation; of several seeds the first run's.
+    The outputs are those of the last layer before the classifier, ahead of its activation, which makes many of them 0
+    for several clients; of several seeds the first run's.
     """
     rows: list[list[Cell]] = []
     figures: list[Figure] = []
@@ -73,11 +75,26 @@ def neuron_outputs(runs: Sequence[RunFolder], options: NeuronOptions) -> Result:
 def outputs_of(run: RunFolder) -> np.ndarray:
     """Return the mean output of each neuron before the classifier on each client's training samples."""
     stored = Simulation.of(run)
+    base = cut(stored.engine.model).base
+    layers = [module for module in base.modules() if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d))]
+    if not layers:
+        raise ConfigError("model", stored.engine.config.run.model, "has no layer with neurons ahead of its head")
+    seen: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        # Channels of a convolution are its neurons; a linear layer may see several positions, too.
+        last = isinstance(module, nn.Linear)
+        neurons = output.flatten(0, -2) if last else output.movedim(1, -1).flatten(0, -2)
+        seen.append(neurons.reshape(len(output), -1, neurons.shape[-1]).mean(1))
+
     means = []
-    for client in stored.rule.participants:
-        local = stored.load(client.id)
-        base = cut(stored.engine.model.eval()).base
-        means.append(predict(base, local.samples.x).flatten(1).mean(0).cpu().numpy())
+    with layers[-1].register_forward_hook(keep):
+        for client in stored.rule.participants:
+            local = stored.load(client.id)
+            stored.engine.model.eval()
+            seen.clear()
+            predict(base, local.samples.x)
+            means.append(torch.cat(seen).mean(0).cpu().numpy())
     return np.stack(means)
 
 

@@ -29,8 +29,13 @@ def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     columns = {name: each for group in groups for name, each in _accuracies(group).items()}
     require(columns, "a test of its clients", "every run tests them after its last round")
     clients = sorted({client for each in columns.values() for client in each}, key=int)
-    rows: list[list[Cell]] = [[int(client), *(each.get(client) for each in columns.values())] for client in clients]
-    result = Result([Table("Accuracy of each client in percent", ["client", *columns], rows)])
+    names = runs[0].task().get("client_names")
+    rows: list[list[Cell]] = [
+        [int(client), *([names[int(client)]] if names else []), *(each.get(client) for each in columns.values())]
+        for client in clients
+    ]
+    heads = ["client", *["name"] * bool(names), *columns]
+    result = Result([Table("Accuracy of each client in percent", heads, rows)])
     of_groups = {group.label: [a for each in _accuracies(group).values() for a in each.values()] for group in groups}
     shown = {label: values for label, values in of_groups.items() if values}
     result.figures.append(Distributions("Accuracy of the clients", "accuracy in percent", shown))
@@ -65,16 +70,16 @@ def _accuracies(group: RunGroup) -> dict[str, dict[str, float]]:
 
 def _pairs(group: RunGroup, baseline: RunGroup) -> list[tuple[float, float]]:
     """Return (own, baseline's) accuracy in percent of every client that both have, seed by seed."""
-    known = {_division(run, baseline.clients): _percent(run) for run in baseline.runs}
+    known = {division(run, baseline.clients): _percent(run) for run in baseline.runs}
     pairs = []
     for run in group.runs:
-        other = known.get(_division(run, group.clients), {})
+        other = known.get(division(run, group.clients), {})
         pairs += [(own, other[client]) for client, own in _percent(run).items() if client in other]
     return pairs
 
 
-def _division(run: RunFolder, clients: int) -> tuple[object, ...]:
-    """Return all that the division of the data follows from."""
+def division(run: RunFolder, clients: int) -> tuple[object, ...]:
+    """Return all that the division of the data follows from: clients, seed, settings."""
     config = run.config()
     return (clients, config["seed"], *(config.get(key) for key in keys(DataSettings) if key not in ELSEWHERE))
 

@@ -8,13 +8,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import FedpflError
+from ..results.line import metric_names
 from ..results.tables import Table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-# The parts of a test that are one number.
-_SCORES = ("accuracy", "std", "weighted", "loss")
 
 
 def pandas(why: str) -> Any:
@@ -34,10 +32,13 @@ def rounds(lines: Sequence[dict[str, Any]]) -> DataFrame:
     return frame.set_index("round")
 
 
-def clients(lines: Sequence[dict[str, Any]]) -> DataFrame:
-    """Return a row for each round and client of ``metrics.jsonl``, indexed by both."""
-    columns = ["round", "client", "trained", "accuracy", "samples"]
-    frame = pandas("run.clients").DataFrame([row for line in lines for row in _clients(line)])
+def clients(lines: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> DataFrame:
+    """Return a row for each round and client of ``metrics.jsonl``, indexed by both; ``names`` are those of clients."""
+    columns = ["round", "client", *["name"] * bool(names), "trained", "accuracy", "samples"]
+    rows = [row for line in lines for row in _clients(line)]
+    if names:
+        rows = [{**row, "name": names[row["client"]]} for row in rows]
+    frame = pandas("run.clients").DataFrame(rows)
     return frame.reindex(columns=[*columns, *(name for name in frame.columns if name not in columns)]).set_index(
         ["round", "client"]
     )
@@ -59,7 +60,8 @@ def _round(line: dict[str, Any]) -> dict[str, Any]:
             prefix = "privacy_" * (key == "privacy")
             row.update({prefix + name.replace("-", "_"): number for name, number in value.items()})
         elif isinstance(value, dict):
-            row.update({f"{key}_{score}": value[score] for score in _SCORES if score in value})
+            scores = {score: number for score, number in value.items() if not isinstance(number, dict)}
+            row.update({f"{key}_{score.replace('-', '_')}": number for score, number in scores.items()})
         else:
             row[key] = value
     return row
@@ -76,6 +78,9 @@ def _clients(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
             prefix = "" if name == "personalised" else f"{name}_"
             row[f"{prefix}accuracy"] = test["each"].get(client)
             row[f"{prefix}samples"] = test["samples"].get(client)
+            for metric in metric_names(test):
+                if f"each-{metric}" in test:
+                    row[f"{prefix}{metric.replace('-', '_')}"] = test[f"each-{metric}"].get(client)
         if client in line.get("failed", {}):
             row["failed"] = line["failed"][client]
         yield row

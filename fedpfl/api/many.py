@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from ..analysis.registry import NoOptions, NotRecorded
+from ..analysis.significance import significance
 from ..core import custom
 from ..core.errors import ConfigError, FedpflError
 from ..core.settings import parse
 from ..data import DataSettings, default_clients
 from ..engine.listener import Listener
 from ..experiments import sweep as sweeps
+from ..experiments.comparison import comparison, tables
 from ..experiments.grid import Grid, Job, Process, Resources
+from ..experiments.measured import in_words
 from ..experiments.store import DEFAULT_ROOT, PlannedRun, State, Store
 from ..launch import simulation
 from ..launch.plan import DEFAULT_CLIENTS, prepare
 from ..launch.progress import LineDisplay, grid_display
+from ..methods import find
+from ..results.run import RunFolder
 from ..results.tables import Table
 from . import frames
 from .plot import Plot, require_drawing
-from .runs import Run, _plain, load, report, require_listeners
+from .runs import Run, _plain, report, require_listeners
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from ..setup.known import SweepSettings
 
 
 class Comparison:
@@ -36,24 +44,47 @@ class Comparison:
     ----------
     runs : list of Run
         The runs.
+    chosen : dict of str to dict
+        Of methods that were tuned: the settings that were chosen, by method, or by (method, data set) where there are
+        several data sets.
     notes : list of str
         What a reader has to know, for example that the runs are not of the same data.
     """
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(
+        self, runs: Sequence[Run], tables: Sequence[Table] = (), chosen: Mapping[Any, dict[str, Any]] | None = None
+    ) -> None:
         require_drawing("a comparison", "matplotlib", "jinja2")
-        from ..report.sections import comparison
+        from ..report.sections import comparison as overview
 
-        self.runs = list(runs)
+        self.runs, self.chosen = list(runs), dict(chosen or {})
+        folders = [run._folder for run in self.runs]
         with ExitStack() as stack:
             for run in self.runs:
                 stack.enter_context(run.objects())
-            self._table, self._figures, self._labels, self.notes = comparison([run._folder for run in self.runs])
+            table, self._figures, self._labels, self.notes = overview(folders)
+            self._tables = list(tables) or [table, *_differences(folders)]
 
     @property
     def table(self) -> DataFrame:
-        """A row for each kind of run: rounds, accuracies in percent, traffic, seconds; means and std over seeds."""
-        return frames.from_table(self._table)
+        """A row for each method or kind of run: accuracies in percent, traffic, seconds; means and std over seeds."""
+        return frames.from_table(self._tables[0])
+
+    @property
+    def pairs(self) -> DataFrame:
+        """A row for each two methods, with the same clients: mean difference in points, Wilcoxon's p, Holm's p.
+
+        With several data sets these stand in the first level of the index.
+        """
+        found = {table.title: frames.from_table(table) for table in self._tables[1:] if "p, Holm" in table.columns}
+        if not found:
+            raise FedpflError("no two of these have the same clients, so no difference can be tested")
+        return next(iter(found.values())) if len(found) == 1 else frames.pandas("pairs").concat(found)
+
+    @property
+    def conclusion(self) -> str:
+        """Which differences are more than chance, in a sentence; empty where none can be tested."""
+        return " ".join(table.note for table in self._tables[1:])
 
     def plot(self) -> Plot:
         """Draw the personalised accuracies over the rounds."""
@@ -66,40 +97,105 @@ class Comparison:
         return report(self.runs, path, title)
 
     def __repr__(self) -> str:
-        return "\n".join([self._table.markdown(), *self.notes])
+        return "\n".join([*(table.markdown() for table in self._tables), *self.notes])
 
     def _repr_markdown_(self) -> str:
         return repr(self)
 
 
-def compare(runs: Sequence[Run | str | PathLike[str] | type[Any]], **settings: Any) -> Comparison:
-    """Put runs side by side, or run methods and put their runs side by side.
+def _differences(folders: Sequence[RunFolder]) -> list[Table]:
+    try:
+        return significance(folders, NoOptions()).tables
+    except NotRecorded:  # no two kinds of runs have the same clients
+        return []
+
+
+def compare(
+    methods: Sequence[str | type[Any] | Run],
+    *,
+    tune: Mapping[str, Sequence[Any]] | None = None,
+    seeds: int = 3,
+    on: Sequence[Mapping[str, Any]] = (),
+    jobs: int = 1,
+    workers: int | None = None,
+    output_dir: str | PathLike[str] | None = None,
+    callbacks: Sequence[Listener] = (),
+    quiet: bool = False,
+    **settings: Unpack[SweepSettings],
+) -> Comparison:
+    """Run methods on the same data and test which differences are more than chance, as ``fedpfl compare`` does.
+
+    Each method's settings are chosen on samples for validation, with seed 1; then it is run with all seeds. What is
+    done already is not run again.
 
     Parameters
     ----------
-    runs : sequence of Run, str or path; or of methods
-        Runs, their names, or their folders. Where there are settings or classes: methods (names, ``MODULE:NAME``,
-        subclasses of :class:`fedpfl.Method`), each of which is run.
+    methods : sequence of str or class
+        Methods: names, ``MODULE:NAME``, subclasses of :class:`fedpfl.Method`. Or runs that were made before
+        (:class:`Run`); then nothing is run.
+    tune : mapping of str to sequence, optional
+        Settings and the values among which each method's are chosen: ``{"learning_rate": [0.003, 0.01, 0.03]}``. A
+        setting of one method is chosen for it alone. Needs samples for validation: ``validation_fraction`` is 0.2
+        unless given.
+    seeds : int
+        Each method is run with the seeds 1 … n.
+    on : sequence of mapping, optional
+        Settings of several data sets: ``[{"dataset": "digits"}, {"dataset": "mnist"}]``.
+    jobs, workers, output_dir, callbacks, quiet
+        As in :func:`sweep`.
     **settings
-        What the runs of methods have in common, and other arguments of :func:`sweep`, such as ``seeds``.
+        What all runs have in common; Python objects as in :func:`run`.
+
+    Returns
+    -------
+    Comparison
+        Table, differences with their tests, chosen settings, runs.
 
     Raises
     ------
     ConfigError
-        There is none, or something is no run.
+        A setting is not allowed.
     FedpflError
-        The run of a method failed.
+        A run failed.
+
+    Examples
+    --------
+    >>> found = fedpfl.compare(["local", "fedper"], tune={"learning_rate": [0.01, 0.03]}, seeds=5)  # doctest: +SKIP
+    >>> found.conclusion  # doctest: +SKIP
     """
-    if isinstance(runs, (str, PathLike, Run)) or not runs:
-        raise ConfigError("runs", runs, "must be a list of at least one run")
-    if not settings and not any(isinstance(run, type) for run in runs):
-        return Comparison([run if isinstance(run, Run) else load(str(run)) for run in runs])
-    if any(isinstance(run, (Run, Path)) for run in runs):
-        raise ConfigError("runs", runs, "must be runs without any settings, or methods")
-    found = sweep({"method": runs}, **settings)
-    if found.failed:
-        raise FedpflError("; ".join(f"{name}: {reason}" for name, reason in found.failed.items()))
-    return found.compare()
+    require_drawing("a comparison", "matplotlib", "jinja2")  # before anything is run
+    if isinstance(methods, (str, type, Run)) or not methods:
+        raise ConfigError("methods", methods, "must be a list of methods, or of runs")
+    made = [run for run in methods if isinstance(run, Run)]
+    if made:
+        if len(made) < len(methods) or settings or tune or on:
+            raise ConfigError("methods", [*methods], "must be methods alone, or runs alone without settings")
+        return Comparison(made)
+    with ExitStack() as stack:
+        runs = _Runs(stack, output_dir, jobs, workers, callbacks, quiet)
+        base = runs.texts(settings)
+        given = [runs.text_of("method", method) for method in methods]
+        named = {find(text).name: text for text in given}
+        if len(named) < 2:
+            raise ConfigError("methods", given, "a comparison needs two methods or more")
+        data_sets = {}
+        for own in map(runs.texts, on or [{}]):
+            data_sets[in_words(own)] = {**own, "num-clients": _clients({**base, **own})}
+        tried = {
+            _key(key): [runs.text_of(_key(key), value) for value in values] for key, values in (tune or {}).items()
+        }
+        planned = comparison(named, base, tried, seeds, data_sets, runs.store)
+        runs.run(planned.wanted())
+        planned.choose()
+        states = runs.run(planned.wanted())
+        failed = [f"{run.name}: {runs.store.reason(run)}" for run in planned.wanted()
+                  if states[run.name] is not State.FINISHED]  # fmt: skip
+        if failed:
+            raise FedpflError("; ".join(failed))
+        found = tables(planned, f"Comparison of {', '.join(named)}")
+        chosen = {row if len(data_sets) == 1 else (row, column): choice
+                  for (row, column), choice in planned.chosen.items()}  # fmt: skip
+        return Comparison(runs.made(planned.runs.values()), found, chosen)
 
 
 class Sweep:
@@ -132,7 +228,7 @@ class Sweep:
 
     def compare(self) -> Comparison:
         """Put the runs that have finished side by side."""
-        return compare(self.runs)
+        return Comparison(self.runs)
 
     def __repr__(self) -> str:
         return self._tables[-1].markdown()
@@ -175,7 +271,7 @@ def sweep(
     output_dir: str | PathLike[str] | None = None,
     callbacks: Sequence[Listener] = (),
     quiet: bool = False,
-    **settings: Any,
+    **settings: Unpack[SweepSettings],
 ) -> Sweep:
     """Run what is not finished of a sweep over settings, as ``fedpfl sweep`` does.
 
@@ -221,58 +317,95 @@ def sweep(
     """
     if select not in sweeps.SELECT:
         raise ConfigError("select", select, "must be one of " + ", ".join(sweeps.SELECT))
-    require_listeners(callbacks)
-    custom.set_folder(Path())
-    given = {_key(key): value for key, value in settings.items() if value is not None}
-    kinds = {"data": "dataset"} if not isinstance(given.get("data", ""), (str, PathLike)) else {}
-    if kinds and "dataset" in given:
-        raise ConfigError("data", custom.article(given["data"]), "is a data set, and dataset names another one")
-    objects: dict[str, object] = {}
     with ExitStack() as stack:
-
-        def text_of(key: str, value: Any) -> Any:
-            plain = _plain(value)
-            if isinstance(plain, (bool, int, float, str)):
-                return plain
-            if key not in custom.GROUPS:
-                raise ConfigError(key, custom.article(plain), "must be a number, a text, true or false")
-            same = (text for text, thing in objects.items() if thing is plain)
-            text = next(same, None) or stack.enter_context(custom.as_setting(key, plain))
-            objects[text] = plain
-            return text
-
-        base = {kinds.get(key, key): text_of(kinds.get(key, key), value) for key, value in given.items()}
-        base.setdefault("num-clients", default_clients(parse(DataSettings, base)) or DEFAULT_CLIENTS)
-        fixed = {_key(key): [text_of(_key(key), value) for value in values] for key, values in (grid or {}).items()}
+        runs = _Runs(stack, output_dir, jobs, workers, callbacks, quiet)
+        base = runs.texts(settings)
+        base.setdefault("num-clients", _clients(base))
         drawn = [f"{_key(key)}={text}" for key, text in (random or {}).items()]
-        planned = sweeps.SweepPlan(base, fixed, drawn, samples, seeds, select)
-        here = bool(callbacks) or any(not _is_in_package(thing) for thing in objects.values())
-        if here and jobs > 1:
-            raise ConfigError(
-                "jobs", jobs, "must be 1 with callbacks or Python objects, whose runs are in this process"
-            )
-        store = Store(Path(output_dir or DEFAULT_ROOT))
-
-        def start(run: PlannedRun, store: Store, share: Resources) -> Job:
-            share = share if workers is None else share._replace(workers=workers)
-            return _InProcessRun(run, store, share, callbacks) if here else Process(run, store, share)
-
-        with grid_display(quiet) as shown:
-            states = Grid(planned.runs, store, start).run(shown, jobs)
-        tables = planned.tables(store, f"Sweep: {len(planned.points)} points over {', '.join(planned.keys)}")
-    failed = {name: store.reason(run) for run in planned.runs if states[name := run.name] is not State.FINISHED}
+        planned = sweeps.SweepPlan(base, runs.listed(grid or {}), drawn, samples, seeds, select)
+        states = runs.run(planned.runs)
+        found = planned.tables(runs.store, f"Sweep: {len(planned.points)} points over {', '.join(planned.keys)}")
+    failed = {name: runs.store.reason(run) for run in planned.runs if states[name := run.name] is not State.FINISHED}
     if len(failed) == len(planned.runs):
         raise FedpflError("no run of the sweep finished; {}: {}".format(*next(iter(failed.items()))))
-    done = [
-        Run(
-            store.folder(run),
-            {kind: objects[text] for kind in custom.GROUPS if (text := run.settings[kind]) in objects},
-        )
-        for run in planned.runs
-        if run.name not in failed
-    ]
-    points = [{key: objects.get(value, value) for key, value in point.items()} for point in planned.points]
-    return Sweep(tables, done, points, failed)
+    done = runs.made(run for run in planned.runs if run.name not in failed)
+    points = [{key: runs.objects.get(value, value) for key, value in point.items()} for point in planned.points]
+    return Sweep(found, done, points, failed)
+
+
+class _Runs:
+    """The runs of a sweep or a comparison: their store, the Python objects among their settings, how they start."""
+
+    def __init__(
+        self, stack: ExitStack, output_dir: str | PathLike[str] | None, jobs: int, workers: int | None,
+        callbacks: Sequence[Listener], quiet: bool,
+    ) -> None:  # fmt: skip
+        require_listeners(callbacks)
+        custom.set_folder(Path())
+        self._stack, self._jobs, self._workers, self._callbacks, self._quiet = stack, jobs, workers, callbacks, quiet
+        self.store, self.objects = Store(Path(output_dir or DEFAULT_ROOT)), dict[str, object]()
+
+    def texts(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings by their keys, with a text in the place of each Python object."""
+        given = {_key(key): value for key, value in settings.items() if value is not None}
+        kinds = {"data": "dataset"} if not isinstance(given.get("data", ""), (str, PathLike)) else {}
+        if kinds and "dataset" in given:
+            raise ConfigError("data", custom.article(given["data"]), "is a data set, and dataset names another one")
+        return {kinds.get(key, key): self.text_of(kinds.get(key, key), value) for key, value in given.items()}
+
+    def listed(self, grid: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+        """Return the values of settings by their keys, with a text in the place of each Python object."""
+        return {_key(key): [self.text_of(_key(key), value) for value in values] for key, values in grid.items()}
+
+    def text_of(self, key: str, value: Any) -> Any:
+        """Return a setting's value, or the text that stands for a Python object."""
+        plain = _plain(value)
+        if isinstance(plain, (bool, int, float, str)):
+            return plain
+        if key in custom.FUNCTIONS:
+            names = [one if isinstance(one, str) else self._object(key, one)
+                     for one in (plain if isinstance(plain, (list, tuple)) else [plain])]  # fmt: skip
+            return ",".join(names)
+        if key not in custom.GROUPS:
+            raise ConfigError(key, custom.article(plain), "must be a number, a text, true or false")
+        return self._object(key, plain)
+
+    def _object(self, key: str, thing: object) -> str:
+        same = (text for text, known in self.objects.items() if known is thing)
+        text = next(same, None) or self._stack.enter_context(custom.as_setting(key, thing))
+        self.objects[text] = thing
+        return text
+
+    def run(self, planned: Sequence[PlannedRun]) -> dict[str, State]:
+        """Run what is not finished, and return the state of each run by its name."""
+        here = bool(self._callbacks) or any(not _is_in_package(thing) for thing in self.objects.values())
+        if here and self._jobs > 1:
+            raise ConfigError(
+                "jobs", self._jobs, "must be 1 with callbacks or Python objects, whose runs are in this process"
+            )
+
+        def start(run: PlannedRun, store: Store, share: Resources) -> Job:
+            share = share if self._workers is None else share._replace(workers=self._workers)
+            return _InProcessRun(run, store, share, self._callbacks) if here else Process(run, store, share)
+
+        with grid_display(self._quiet) as shown:
+            return Grid(planned, self.store, start).run(shown, self._jobs)
+
+    def made(self, planned: Iterable[PlannedRun]) -> list[Run]:
+        """Return runs that have finished."""
+        return [
+            Run(
+                self.store.folder(run),
+                {kind: self.objects[text] for kind in custom.GROUPS if (text := run.settings[kind]) in self.objects},
+            )
+            for run in planned
+        ]
+
+
+def _clients(settings: Mapping[str, Any]) -> int:
+    """Return the number of clients that is given, or all that the data name, or 10."""
+    given = settings.get("num-clients")
+    return int(given or default_clients(parse(DataSettings, settings)) or DEFAULT_CLIENTS)
 
 
 def _key(name: str) -> str:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager, redirect_stderr
 from io import StringIO
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ..analysis.figure import Lines
 from ..core import custom
@@ -19,7 +19,7 @@ from ..launch.plan import Plan, prepare
 from ..launch.progress import display
 from ..results.export import trained_model
 from ..results.run import RunFolder, find_run
-from ..results.summary import outcome
+from ..results.summary import Summary, outcome
 from ..setup.config import RunSettings
 from . import frames
 from .plot import Plot, require_drawing
@@ -27,6 +27,8 @@ from .plot import Plot, require_drawing
 if TYPE_CHECKING:
     from pandas import DataFrame
     from torch import nn
+
+    from ..setup.known import Settings
 
 # A figure of one run has two curves.
 CURVES = ("personalised", "global", "validation")
@@ -62,8 +64,8 @@ class Run:
         return dict(self._folder.config())
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """The outcome: accuracies between 0 and 1 of the last and the best round, seconds a round, bytes, ε."""
+    def summary(self) -> Summary:
+        """The outcome: accuracies between 0 and 1 of the last and the best round, metrics, seconds, bytes, ε."""
         return outcome(self._folder)
 
     @property
@@ -74,7 +76,7 @@ class Run:
     @property
     def clients(self) -> DataFrame:
         """A row for each round and client: whether it trained, its accuracy, its number of test samples."""
-        return frames.clients(self._folder.history().lines)
+        return frames.clients(self._folder.history().lines, self._folder.task().get("client_names", ()))
 
     def model(self, client: int | None = None) -> nn.Module:
         """Return a trained model on the CPU, in evaluation mode.
@@ -145,7 +147,7 @@ def run(
     continue_from: str | PathLike[str] | Run | None = None,
     callbacks: Sequence[Listener] = (),
     quiet: bool = False,
-    **settings: Any,
+    **settings: Unpack[Settings],
 ) -> Run:
     """Simulate a federation on this machine and wait for its end, as ``fedpfl run`` does.
 
@@ -158,8 +160,8 @@ def run(
         and ``vocabulary`` if it takes arguments of these names.
     dataset, data : str, Dataset, list or callable, optional
         ``dataset`` is a data set's name or ``MODULE:NAME``, and ``data`` the path that some data sets need. Either may
-        also be a :class:`fedpfl.Dataset`, a list of (x_train, y_train, x_test, y_test) for each client, or a function
-        that makes one of these.
+        also be a :class:`fedpfl.Dataset`, a pandas DataFrame, a torch Dataset or DataLoader, a list or dict of what
+        each client has, such as (x_train, y_train, x_test, y_test), or a function that makes one of these.
     num_clients : int, optional
         Clients among which the data are divided; by default all owners that the data name, or 10.
     workers : int, optional
@@ -201,6 +203,9 @@ def run(
         before = _stored_texts(resume or continue_from, values)
         if continue_from is not None:
             before.pop("dataset", None)  # its data may be others
+        for key in custom.FUNCTIONS:
+            if key in values:
+                values[key] = functions_as_text(stack, key, values[key], before.get(key, ""))
         for kind, thing in objects.items():
             values[kind] = stack.enter_context(custom.as_setting(kind, thing, before.get(kind, "")))
         texts = {"method": method, "model": model, "dataset": dataset, "data": data}
@@ -259,6 +264,17 @@ def report(runs: list[Run], path: str | PathLike[str], title: str) -> Path:
     return page.absolute()
 
 
+def functions_as_text(stack: ExitStack, key: str, given: Any, before: str = "") -> str:
+    """Return a setting of names and functions as a text; ``before`` is that of a run which is resumed."""
+    stored = iter(text for kind, text in custom.references({key: before}) if text.startswith(f"{custom.PYTHON}:"))
+    listed = given if isinstance(given, (list, tuple)) else [given]
+    texts = (
+        one if isinstance(one, str) else stack.enter_context(custom.as_setting(key, one, next(stored, "")))
+        for one in listed
+    )
+    return ",".join(texts)
+
+
 def require_listeners(callbacks: Sequence[Any]) -> None:
     """Raise :class:`ConfigError` for a callback that is no :class:`fedpfl.Listener`."""
     for callback in [callbacks] if not isinstance(callbacks, Sequence) else callbacks:
@@ -301,8 +317,8 @@ def _stored_texts(resume: str | PathLike[str] | Run | None, values: Mapping[str,
         return {}
     root = Path(str(values.get("output-dir", RunSettings.output_dir)))
     config = (resume._folder if isinstance(resume, Run) else find_run(str(resume), root)).config()
-    texts = {kind: str(config[kind]) for kind in custom.GROUPS}
-    return {kind: text for kind, text in texts.items() if text.startswith(f"{custom.PYTHON}:")}
+    texts = {kind: str(config.get(kind, "")) for kind in (*custom.GROUPS, *custom.FUNCTIONS)}
+    return {kind: text for kind, text in texts.items() if f"{custom.PYTHON}:" in text}
 
 
 def _interrupted(plan: Plan, objects: Mapping[str, object]) -> str:

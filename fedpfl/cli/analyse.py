@@ -12,6 +12,7 @@ from ..core.errors import ConfigError
 from ..results.tables import FORMATS
 from .app import app
 from .common import overrides, print_tables, require_one_of, run_folder, write_figures
+from .many import Form
 
 
 @app.command("analyse")
@@ -19,7 +20,7 @@ def analyse(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The analysis; without, all are listed.")] = None,
     runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Names of runs, or folders.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the analyses and their options.")] = False,
-    form: Annotated[str, typer.Option("--format", help="markdown, csv or latex.")] = "markdown",
+    form: Form = "",
     options: Annotated[
         list[str] | None,
         typer.Option("--option", "-O", metavar="KEY=VALUE", help="Option of the analysis; may be repeated."),
@@ -35,7 +36,7 @@ def analyse(
         _list_analyses()
         return
     analysis = ANALYSES.find(name)
-    require_one_of("format", form, FORMATS)
+    require_one_of("format", form or FORMATS[0], FORMATS)
     result = analysis.make([run_folder(run) for run in runs or []], **overrides(options))
     print_tables(result.tables, form)
     if output is None:

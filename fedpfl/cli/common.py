@@ -19,6 +19,7 @@ from ..experiments.shipped import read_toml, settings_file
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table as Lines
 
     from ..analysis.figure import Figure
     from ..results.run import RunFolder
@@ -79,6 +80,20 @@ def load_app() -> None:
     if settings is not None:
         discover()
         know_method(settings)
+
+
+def require_allowed(texts: Sequence[str] | None, app: Path | None = None, methods: Iterable[str] = ()) -> None:
+    """Refuse settings that are not allowed before anything slow is imported.
+
+    ``methods`` are those that the command line names otherwise: the settings of a custom one are not known yet.
+    """
+    from ..core import custom
+    from ..setup import quick
+
+    folder = app or Path()
+    custom.set_folder(folder)
+    if not any(custom.is_custom("method", name) for name in methods):
+        quick.check(overrides(texts), app_settings(folder) or {})
 
 
 def overrides(texts: Sequence[str] | None) -> dict[str, Any]:
@@ -169,8 +184,28 @@ def require_one_of(key: str, value: str, known: Collection[str]) -> None:
 
 
 def print_tables(tables: Iterable[Table], form: str) -> None:
-    """Print tables in one of their formats, with an empty line between them."""
-    typer.echo("\n".join(table.write(form) for table in tables), nl=False)
+    """Print tables in one of their formats; without one they are drawn on a terminal, and Markdown elsewhere."""
+    if form or not sys.stdout.isatty():
+        typer.echo("\n".join(table.write(form or "markdown") for table in tables), nl=False)
+        return
+    console = stdout()
+    for table in tables:
+        console.print(_drawn(table))
+
+
+def _drawn(table: Table) -> Lines:
+    """Return a table as rich draws it."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as Lines
+
+    lines = Lines(
+        title=table.title, title_justify="left", caption=table.note or None, caption_justify="left", box=SIMPLE_HEAD
+    )
+    for at, column in enumerate(table.columns):
+        lines.add_column(column, justify="right" if table.is_number(at) else "left")
+    for row in table.rows:
+        lines.add_row(*map(table.text, row))
+    return lines
 
 
 def write_figures(figures: Iterable[Figure], folder: Path, prefix: str = "") -> None:

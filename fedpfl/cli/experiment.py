@@ -70,7 +70,7 @@ def run_command(
         many.write_tables(tables, folder)
         write_figures(figures, folder)
         draw(figures, measured, folder)
-    many.finish(tables, {run.name: states[run.name] for run in measured.wanted()}, "markdown")
+    many.finish(tables, {run.name: states[run.name] for run in measured.wanted()})
 
 
 @group.command("status")
@@ -105,12 +105,12 @@ def table_command(
     run_config: RunConfig = None,
     row: Rows = None,
     column: Columns = None,
-    form: many.Form = "markdown",
+    form: many.Form = "",
 ) -> None:
     """Print the tables of an experiment's finished runs."""
     from ..results.tables import FORMATS
 
-    require_one_of("format", form, FORMATS)
+    require_one_of("format", form or FORMATS[0], FORMATS)
     measured = plan(name, scale, seeds, output_dir, run_config, row, column)
     print_tables(tables_and_figures(measured)[0], form)
 

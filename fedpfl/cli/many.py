@@ -48,7 +48,12 @@ Federation = Annotated[
 DiscardModels = Annotated[
     bool, typer.Option("--discard-models", help="Remove the models and the clients' state of a run that has finished.")
 ]
-Form = Annotated[str, typer.Option("--format", help="markdown, csv or latex.")]
+Form = Annotated[
+    str,
+    typer.Option(
+        "--format", show_default=False, help="markdown, csv or latex; by default drawn on a terminal, else markdown."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
@@ -145,7 +150,7 @@ def write_tables(tables: list[Table], folder: Path) -> None:
     typer.echo(f"wrote {folder / 'table.md'}", err=True)
 
 
-def finish(tables: list[Table], states: dict[str, State], form: str) -> None:
+def finish(tables: list[Table], states: dict[str, State], form: str = "") -> None:
     """Print tables, and leave the program with exit code 1 if a run is not finished."""
     from ..experiments.store import State
 

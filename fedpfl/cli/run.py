@@ -6,6 +6,7 @@ import contextlib
 import io
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,8 @@ import typer
 
 from ..core.errors import ConfigError, FedpflError
 from .app import app, in_words
-from .common import RunConfig, print_json, stdout
+from .common import RunConfig, print_json, require_allowed, stdout
+from .live import Web, live_page
 
 if TYPE_CHECKING:
     from ..launch.plan import Plan
@@ -70,6 +72,7 @@ def run_command(
     clients_per_gpu: Annotated[
         int, typer.Option(min=1, help='Clients that share a GPU at the same time (device = "cuda").')
     ] = 4,
+    web: Web = False,
 ) -> None:
     """Simulate a federation on this machine and wait for its end."""
 
@@ -82,13 +85,17 @@ def run_command(
         from ..launch import simulation
         from ..launch.progress import display
 
-        simulation.run(plan, display(plan.config.run.num_server_rounds, quiet), workers, clients_per_gpu)
+        with live_page(plan) if web else nullcontext():
+            simulation.run(plan, display(plan.config.run.num_server_rounds, quiet), workers, clients_per_gpu)
 
-    execute("run", make, run, as_json, quiet)
+    # An earlier run may have a custom method, whose settings are not known yet.
+    check = partial(require_allowed, [] if resume or continue_from else run_config, app_dir)
+    execute("run", check, make, run, as_json, quiet)
 
 
 def execute(
     command: str,
+    check: Callable[[], None],
     make: Callable[[], Plan],
     run: Callable[[Plan], None],
     as_json: bool,
@@ -97,11 +104,12 @@ def execute(
 ) -> None:
     """Make a plan, run it, report, and exit with the run's code.
 
-    ``command`` is what an interrupted run is resumed with. ``around`` is entered before the plan is made and left when
-    the run has ended.
+    ``command`` is what an interrupted run is resumed with. ``check`` refuses wrong settings before torch is imported.
+    ``around`` is entered before the plan is made and left when the run has ended.
     """
     plan: Plan | None = None
     try:
+        check()
         from ..launch.superlink import ending_signals
 
         with ending_signals(), around or nullcontext():

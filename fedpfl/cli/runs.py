@@ -16,6 +16,7 @@ from .common import (
     RunName,
     complete_runs,
     output_dir,
+    overrides,
     percent,
     print_json,
     require_one_of,
@@ -100,12 +101,17 @@ def export(
     client: Annotated[
         list[int] | None, typer.Option("--client", min=0, help="Only this client; may be repeated.")
     ] = None,
+    form: Annotated[
+        str,
+        typer.Option("--format", help="state-dict: weights; torchscript, onnx: programs (onnx: extra fedpfl[onnx])."),
+    ] = "state-dict",
 ) -> None:
-    """Write each client's personalised model as a plain model's weights, from the clients' state on this machine."""
-    from ..results.export import export_personal
+    """Write each client's personalised model without the method's changes, from the clients' state on this machine."""
+    from ..results.export import FORMS, export_personal
 
+    require_one_of("format", form, FORMS)
     folder = run_folder(run)
-    written = export_personal(folder, client)
+    written = export_personal(folder, client, form)
     typer.echo(f"{len(written)} models in {folder.path / 'personal'}")
 
 
@@ -125,6 +131,10 @@ def personalise(
     mode: Mode = "local-train",
     run_config: RunConfig = None,
     workers: Workers = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Only write the settings with which `flwr run` asks devices to do it."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Give clients that were not in a run, or missed its end, models of their own, here on this machine.
@@ -135,6 +145,10 @@ def personalise(
 
     require_one_of("mode", mode, MODES)
     folder = run_folder(run)
+    folder.described()  # a run that found no clients has nothing to give
+    if write is not None:
+        _write_settings(folder, mode, overrides(run_config), write)
+        return
     if mode == ENSEMBLE:
         tell_personalised(try_new_clients(folder, mode), as_json)
         return
@@ -154,6 +168,17 @@ def new_clients(run: RunName, mode: Mode = "local-train", as_json: AsJson = Fals
     """Do what `fedpfl personalise` does; this name goes with the next version."""
     typer.echo("note: `fedpfl new-clients` is called `fedpfl personalise` now", err=True)
     personalise(run, mode, as_json=as_json)
+
+
+def _write_settings(folder: RunFolder, mode: str, given: Mapping[str, Any], file: Path) -> None:
+    """Write a run's settings as they were given, because `~` is another folder on a device."""
+    from ..results.run import to_toml
+    from ..setup.config import Config
+
+    name = {"run-name": folder.path.name, "output-dir": str(folder.path.parent)}
+    values = {**folder.config(), **given, **name, "resume": True, "personalise": mode}
+    file.write_text(to_toml(Config.parse(values).flat()), encoding="utf-8")
+    typer.echo(f"flwr run . FEDERATION --run-config {file}")
 
 
 def personalised(folder: RunFolder) -> dict[str, Any]:
@@ -245,7 +270,7 @@ def _show_run(folder: RunFolder) -> None:
         console.print(f"[bold]clients, round {max(tests)}[/bold]\n{words}")
 
 
-def outcome_table(result: dict[str, object]) -> object:
+def outcome_table(result: Mapping[str, object]) -> object:
     """Return :func:`fedpfl.results.summary.outcome` as a table."""
     from rich.table import Table
 

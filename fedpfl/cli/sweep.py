@@ -11,14 +11,11 @@ import typer
 from ..core.errors import ConfigError
 from . import many
 from .app import app
-from .common import RunConfig, load_app, overrides, require_one_of, require_used
+from .common import RunConfig, load_app, overrides, require_allowed, require_one_of, require_used
 
 if TYPE_CHECKING:
-    from ..experiments.sweep import SweepPlan
-
-Select = Annotated[
-    str, typer.Option(help="Order the lines by the accuracy on test or validation samples (validation-fraction).")
-]
+    from ..experiments.store import State
+    from ..results.tables import Table
 
 # The length of a name that is made of the methods' names.
 MAX_CHARACTERS = 60
@@ -37,11 +34,13 @@ def sweep_command(
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Number of samples of the random settings.")] = 10,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 … N for each point.")] = 1,
-    select: Select = "test",
+    select: Annotated[
+        str, typer.Option(help="Order the lines by the accuracy on test or validation samples (validation-fraction).")
+    ] = "test",
     name: Annotated[str, typer.Option(help="Folder of the tables, another one for each sweep.")] = "sweep",
     jobs: many.Jobs = None,
     output_dir: many.OutputDir = None,
-    form: many.Form = "markdown",
+    form: many.Form = "",
     discard_models: many.DiscardModels = False,
     executor: many.ExecutorName = "local",
     slurm: many.SlurmOptions = None,
@@ -49,14 +48,21 @@ def sweep_command(
     quiet: many.Quiet = False,
 ) -> None:
     """Run a sweep over settings or seeds, skip finished runs, and print a line for each, the best first."""
-    from ..experiments.sweep import SweepPlan
+    swept = [text.removeprefix("method=") for text in (*(grid or ()), *(random or ())) if text.startswith("method=")]
+    require_allowed(run_config, methods=[name for text in swept for name in (text, *text.split(","))])
+    from ..experiments.sweep import SELECT, SWEEPS, SweepPlan, require_same_sweep, write_run_names
 
-    _check(form, select, name)
+    _check(form, name)
+    require_one_of("select", select, SELECT)
     sweep = SweepPlan(_with_clients(overrides(run_config)), grid or (), random or (), samples, seeds, select)
     require_used(run_config, sweep.methods)
     what = f"{len(sweep.points)} points over {', '.join(sweep.keys)}" if sweep.keys else f"{seeds} seeds"
     runner = many.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
-    _run(sweep, name, f"Sweep {name}: {what}", runner, form)
+    folder = runner.store.tables(SWEEPS, name)
+    require_same_sweep(folder, name, sweep.runs)  # before anything is run
+    write_run_names(folder, sweep.runs)  # so that the runs of a sweep that is interrupted are found by its name
+    states = runner.run(sweep.runs)
+    _finish(sweep.tables(runner.store, f"Sweep {name}: {what}"), name, runner, states, form)
 
 
 def complete_methods(beginning: str) -> list[str]:
@@ -75,57 +81,86 @@ def compare_command(
         ),
     ],
     run_config: RunConfig = None,
+    tune: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=A,B,…", help="Values among which each method's is chosen; repeatable."),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 … N for each method.")] = 3,
-    select: Select = "test",
+    on: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SETTINGS", help="Settings of one of several data sets, as with -c; repeatable."),
+    ] = None,
     name: Annotated[
         str, typer.Option(help="Folder of the tables; by default it follows from methods and settings.")
     ] = "",
     jobs: many.Jobs = None,
     output_dir: many.OutputDir = None,
-    form: many.Form = "markdown",
+    form: many.Form = "",
     discard_models: many.DiscardModels = False,
     executor: many.ExecutorName = "local",
     slurm: many.SlurmOptions = None,
     federation: many.Federation = None,
     quiet: many.Quiet = False,
 ) -> None:
-    """Run methods on the same data, skip finished runs, and print a line for each, the best first."""
+    """Choose settings of each method on validation samples, run it with all seeds, and test the differences.
+
+    Without --tune all methods have the settings that are given. Finished runs are skipped.
+    """
+    require_allowed([*(run_config or ()), *(on or ())], methods=names)
     from ..core.custom import is_custom
     from ..core.settings import parse
     from ..data import DataSettings, with_partitioner
     from ..data.settings import in_words
-    from ..experiments.sweep import SweepPlan
+    from ..experiments import comparison
+    from ..experiments.measured import in_words as chosen_in_words
+    from ..experiments.sweep import SWEEPS, listed, require_same_sweep, write_run_names
     from ..methods import find
 
-    _check(form, select, name)
+    _check(form, name)
     load_app()
     # As papers write them, too: FedAvg. The names of modules and classes stay as they are.
     written = (name if is_custom("method", name) else name.lower() for name in names)
-    # By their own names; the settings of a custom method name it as it was written.
+    # By their own names; the settings of a user's own method name it as it was written.
     named = {find(name).name: name if is_custom("method", name) else find(name).name for name in written}
-    methods = list(named)
-    if len(methods) < 2:
+    methods = ", ".join(named)
+    if len(named) < 2:
         raise ConfigError("METHOD...", " ".join(names), "a comparison needs two methods or more")
-    given = _with_clients({key: value for key, value in overrides(run_config).items() if key != "method"})
-    sweep = SweepPlan(given, {"method": list(named.values())}, (), 1, seeds, select)
-    require_used(run_config, sweep.methods)
+    base = {key: value for key, value in overrides(run_config).items() if key != "method"}
+    data_sets = {}
+    for text in on or [""]:
+        own = overrides([text]) if text else {}
+        clients = _with_clients({**base, **own})["num-clients"]
+        data_sets[chosen_in_words(own)] = {**own, "num-clients": clients}
+    runner = many.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
+    require_used(run_config, [*named])
+    planned = comparison.comparison(named, base, listed(tune or (), "tune"), seeds, data_sets, runner.store)
     if not name:
         # More seeds of the same comparison keep its name.
-        first = "".join(sorted(run.name for run in sweep.runs[: len(sweep.points)]))
-        name = f"{'-'.join(methods)[:MAX_CHARACTERS]}-{hashlib.sha256(first.encode()).hexdigest()[:6]}"
-    data = with_partitioner(parse(DataSettings, given))
-    title = f"{', '.join(methods)} on {data.dataset} ({in_words(data)}, {given['num-clients']} clients)"
-    runner = many.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
-    _run(sweep, name, title, runner, form)
+        first = "".join(sorted(run.name for run in comparison.first_runs(planned)))
+        name = f"{'-'.join(named)[:MAX_CHARACTERS]}-{hashlib.sha256(first.encode()).hexdigest()[:6]}"
+    folder = runner.store.tables(SWEEPS, name)
+    require_same_sweep(folder, name, planned.planned())  # before anything is run
+    first_runs = planned.wanted()
+    write_run_names(folder, first_runs)  # so that the runs of a comparison that is interrupted are found by its name
+    states = runner.run(first_runs)
+    planned.choose()
+    if more := [run for run in planned.wanted() if run not in first_runs]:  # with the chosen settings
+        write_run_names(folder, planned.wanted())
+        states |= runner.run(more)
+    title = f"{methods} on {len(data_sets)} data sets"
+    if len(data_sets) == 1:
+        values = {**base, **next(iter(data_sets.values()))}
+        data = with_partitioner(parse(DataSettings, values))
+        title = f"{methods} on {data.dataset} ({in_words(data)}, {values['num-clients']} clients)"
+    wanted = {run.name: states[run.name] for run in planned.wanted() if run.name in states}
+    _finish(comparison.tables(planned, title), name, runner, wanted, form)
 
 
-def _check(form: str, select: str, name: str) -> None:
-    """Raise ``ConfigError`` for a wrong option, before anything slow."""
-    from ..experiments.sweep import SELECT
+def _check(form: str, name: str) -> None:
+    """Refuse options that mean nothing, before anything slow."""
     from ..results.tables import FORMATS
 
-    require_one_of("format", form, FORMATS)
-    require_one_of("select", select, SELECT)
+    require_one_of("format", form or FORMATS[0], FORMATS)
     if "/" in name or name in (".", ".."):
         raise ConfigError("name", name, "must be the name of a folder")
 
@@ -140,17 +175,12 @@ def _with_clients(given: dict[str, Any]) -> dict[str, Any]:
     return {"num-clients": default_clients(parse(DataSettings, given)) or DEFAULT_CLIENTS, **given}
 
 
-def _run(sweep: SweepPlan, name: str, title: str, runner: many.Runner, form: str) -> None:
-    """Run what is not finished of a sweep, write its tables, and print where they are and what makes its report."""
+def _finish(tables: list[Table], name: str, runner: many.Runner, states: dict[str, State], form: str) -> None:
+    """Write tables, and print them, where they are and what makes the report of their runs."""
     from ..experiments.sweep import SWEEPS
 
     store = runner.store
-    folder = store.tables(SWEEPS, name)
-    sweep.require_same_sweep(folder, name)  # before anything is run
-    sweep.write_run_names(folder)  # so that the runs of a sweep that is interrupted are found by its name
-    states = runner.run(sweep.runs)
-    tables = sweep.tables(store, title)
-    many.write_tables(tables, folder)
+    many.write_tables(tables, store.tables(SWEEPS, name))
     option = "" if store.is_default else f" --output-dir {shlex.quote(str(store.root))}"
     typer.echo(f"report: fedpfl report --sweep {shlex.quote(name)}{option}", err=True)
     many.finish(tables, states, form)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import ExitStack
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +13,8 @@ import typer
 
 from ..core.errors import ConfigError
 from .app import app
-from .common import RunConfig
+from .common import RunConfig, require_allowed
+from .live import Web, live_page
 from .run import AppDir, Continue, Outcome, Quiet, Resume, execute
 
 if TYPE_CHECKING:
@@ -79,6 +82,7 @@ def up_command(
     keys: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Certificates, node keys and passwords, made on first use.")
     ] = Path("~/.fedpfl/testbed"),
+    web: Web = False,
 ) -> None:
     """Start SuperLink, SuperNodes and workers on this machine, run the app on them, and stop everything.
 
@@ -97,6 +101,8 @@ def up_command(
     # A bench of boards talks MQTT: the playbooks set up nothing else.
     way = transport or (TransportName.MQTT if bench else TransportName.HTTP)
     bed = Testbed(keys.expanduser(), way is TransportName.MQTT, state is StateName.DATABASE)
+
+    pages = ExitStack()
 
     def make() -> Plan:
         from ..core.custom import require_installed
@@ -118,14 +124,18 @@ def up_command(
             plan.config.data.num_clients, devices, worker, plan.app, plan.folder.path.parent, bench,
             BOARDS[board] if board else None, network,
         )  # fmt: skip
-        if bed.watch and not quiet:
+        if web:
+            pages.enter_context(live_page(plan, bed.watcher))
+        elif bed.watch and not quiet:
             typer.echo(f"to watch it in another terminal: {shlex.join(bed.watch)}", err=True)
         return bed.submit(plan.app, plan.run_config())
 
     def run(plan: Plan) -> None:
         from .follow import run_and_follow
 
-        run_and_follow(bed, plan, submit, quiet, keep_log)
+        with pages:
+            run_and_follow(bed, plan, submit, quiet, keep_log)
 
     # The SuperLink takes as long to start as the checks with their import of torch, and so they run side by side.
-    execute("up", make, run, as_json, quiet, bed)
+    check = partial(require_allowed, [] if resume or continue_from else run_config, app_dir)
+    execute("up", check, make, run, as_json, quiet, bed)

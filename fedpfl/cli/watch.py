@@ -1,47 +1,80 @@
-"""``fedpfl watch``: a testbed, live in a terminal."""
+"""``fedpfl watch``: a testbed, live in a terminal; or runs and a testbed, live in a browser."""
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import sys
+import threading
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..core.errors import FedpflError
+from ..core.errors import ConfigError, FedpflError
 from .app import app
-from .bridge import DEFAULT_BROKER, Broker, Ca, PasswordFile, account
-from .common import print_json, stdout
+from .bridge import DEFAULT_BROKER, Ca, PasswordFile, account, server_context
+from .common import output_dir, print_json, stdout
 
 if TYPE_CHECKING:
+    from ..mqtt.account import Account
     from ..mqtt.publisher import Message
 
+LOOPBACK = "127.0.0.1"
 REDRAW_SECONDS = 0.5
 MAX_QUEUED = 1000
 
 
 @app.command("watch")
 def watch_command(
-    broker: Broker = DEFAULT_BROKER,
+    broker: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help=f"The broker; {DEFAULT_BROKER}, but none with --web.")
+    ] = None,
     username: Annotated[str, typer.Option(help="Account at the broker.")] = "watch",
     password_file: PasswordFile = None,
     ca: Ca = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a JSON object on a line.")] = False,
     seconds: Annotated[float | None, typer.Option(min=0.0, help="Stop after so many seconds.")] = None,
+    web: Annotated[
+        bool, typer.Option("--web", help="Serve a live page of runs, and of the broker's devices; prints its address.")
+    ] = False,
+    runs: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="With --web: folder of runs; by default output-dir.")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(help="With --web: where browsers connect to, 127.0.0.1 by default; others need TLS.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="With --web: 8078 by default, or any free one if it is taken.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="With --web: certificate shown to browsers.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
 ) -> None:
-    """Show devices, the run and its rounds as the MQTT broker reports them, until Ctrl-C."""
-    try:
-        from ..mqtt import topics
-        from ..mqtt.link import Link
-    except ImportError:
-        raise FedpflError("fedpfl watch needs paho-mqtt: pip install paho-mqtt") from None
+    """Show devices, the run and its rounds as the MQTT broker reports them, until Ctrl-C; or runs on a live page."""
+    if web and as_json:
+        raise ConfigError("json", "true", "prints events; leave it out with --web")
+    of_web = {"runs": runs, "host": host, "port": port, "tls-cert": tls_cert, "tls-key": tls_key}
+    if not web and (given := next((key for key, value in of_web.items() if value is not None), None)):
+        raise ConfigError(given, str(of_web[given]), "is an option of --web")
+    if broker is not None or not web:
+        try:
+            from ..mqtt import topics
+            from ..mqtt.link import Link
+        except ImportError:
+            raise FedpflError("fedpfl watch needs paho-mqtt: pip install paho-mqtt") from None
+    bench = None if broker is None and web else account(broker or DEFAULT_BROKER, username, password_file, ca)
+    if bench is None or web:
+        server_context(tls_cert, tls_key)
+        tls = None if tls_cert is None or tls_key is None else (tls_cert.expanduser(), tls_key.expanduser())
+        _serve(runs, bench, host or LOOPBACK, port, tls, seconds)
+        return
 
     arrived: queue.Queue[Message] = queue.Queue(MAX_QUEUED)
 
     keep = partial(_keep, arrived)
-    link = Link(account(broker, username, password_file, ca), topics.WATCHED, keep, persistent=False)
+    link = Link(bench, topics.WATCHED, keep, persistent=False)
     until = None if seconds is None else time.monotonic() + seconds
     try:
         link.start(timeout=seconds)
@@ -50,6 +83,27 @@ def watch_command(
         pass
     finally:
         link.stop()
+
+
+def _serve(
+    runs: Path | None, bench: Account | None, host: str, port: int | None, tls: tuple[Path, Path] | None,
+    seconds: float | None,
+) -> None:  # fmt: skip
+    from ..live.server import LivePage, listen, serve
+
+    folder = (runs or output_dir()).expanduser()
+    if runs is not None and not folder.is_dir():
+        raise ConfigError("runs", str(runs), "is not a folder")
+    page = LivePage(folder, listen(host, port, tls), host, tls, bench)
+    typer.echo(f"live page: {page.address()}")
+    sys.stdout.flush()
+    stopping = threading.Event()
+    if seconds is not None:
+        timer = threading.Timer(seconds, stopping.set)
+        timer.daemon = True  # Ctrl-C may come before
+        timer.start()
+    with contextlib.suppress(KeyboardInterrupt):
+        serve(page, stopping)
 
 
 def _keep(arrived: queue.Queue[Message], message: Message) -> None:
@@ -77,16 +131,12 @@ def _lines(arrived: queue.Queue[Message], until: float | None) -> None:
 def _live(arrived: queue.Queue[Message], until: float | None) -> None:
     from rich.live import Live
 
-    from ..mqtt.watch import Board, EventError, read_event
+    from ..mqtt.watch import Board
 
     board = Board()
     with Live(board.render(), console=stdout(), auto_refresh=False, screen=True) as live:
         while until is None or time.monotonic() < until:
             time.sleep(REDRAW_SECONDS)
             while not arrived.empty():
-                message = arrived.get_nowait()
-                try:
-                    board.add(message.topic, read_event(message.topic, message.payload))
-                except EventError as error:
-                    board.log.append(str(error))
+                board.receive(arrived.get_nowait())
             live.update(board.render(), refresh=True)

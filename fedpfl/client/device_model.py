@@ -12,7 +12,7 @@ import hashlib
 import io
 import re
 import warnings
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, NamedTuple
 
@@ -25,6 +25,7 @@ from ..core.errors import DamagedFile, DataError, NoPlainModel, StateError
 from ..core.files import private_folder, write_atomically
 from ..core.stored import Stored, from_json_line, json_line, packed_arrays, read_arrays
 from ..data.datasets.npz import MAX_CLASSES, MAX_TOKENS
+from ..data.federation import Scaling
 from ..data.pixels import HALF, NORMALIZATIONS, fits_channels, scale
 from ..training.loop import predict
 from ..training.losses import CROSS_ENTROPY, KINDS, MULTI_LABEL
@@ -99,7 +100,10 @@ class LoadedModel(NamedTuple):
         if scaling == PIXELS:
             pixels = torch.from_numpy(np.array(x, order="C")).permute(0, 3, 1, 2)
             return scale(pixels, self.about.get("normalize", HALF))
-        return torch.from_numpy(x.astype(np.float32))
+        x = x.astype(np.float32)
+        if "mean" in self.about:  # of the samples that the client trained on, by which it standardised all
+            x = Scaling(*(np.array(self.about[key], np.float32) for key in Scaling._fields)).applied(x)
+        return torch.from_numpy(x)
 
 
 def load_model(path: str | Path) -> LoadedModel:
@@ -250,6 +254,12 @@ def _is_shape(value: Any) -> bool:
     return sizes and prod(value) <= MAX_INPUT
 
 
+def _are_numbers(value: Any, count: int) -> bool:
+    return isinstance(value, list) and len(value) == count and all(
+        type(one) in (int, float) and isfinite(one) for one in value
+    )  # fmt: skip
+
+
 def _are_names(value: Any) -> bool:
     return isinstance(value, list) and len(value) <= MAX_CLASSES and all(map(_is_text, value))
 
@@ -294,6 +304,11 @@ def _read_about(file: Path) -> Stored:
     normalize = about.get("normalize", HALF)
     if not isinstance(normalize, str) or normalize not in NORMALIZATIONS or not fits_channels(normalize, shape[0]):
         raise DamagedFile(file, f"normalize is {str(normalize)[:60]!r}")
+    for key in Scaling._fields:
+        if key in about and not _are_numbers(about[key], shape[0]):
+            raise DamagedFile(file, f"{key} is {str(about[key])[:60]!r}")
+    if (Scaling._fields[0] in about) != (Scaling._fields[1] in about):
+        raise DamagedFile(file, "it has one of mean and deviation")
     if len(about["class-names"]) != about["num-classes"]:
         raise DamagedFile(file, f"class-names has {len(about['class-names'])} names")
     return about

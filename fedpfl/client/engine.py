@@ -20,6 +20,7 @@ from ..core import custom
 from ..core.errors import ConfigError, NoPlainModel, StateError, TrainingDiverged, in_one_line
 from ..core.extras import CLIENT, SERVER
 from ..core.layout import Layout
+from ..core.metrics import COUNT, SUM
 from ..core.payload import EVALUATION_ONLY, Payload
 from ..core.privacy import noise_key, private_reply
 from ..core.rng import generator, seed_torch, torch_seed
@@ -28,9 +29,11 @@ from ..data.federation import FederatedData, Samples, federated_data, own_data
 from ..methods.base import LocalRound, common_model
 from ..setup.assembly import assemble, complete_arrays, extras_of, mean_model_layout, plain_model
 from ..setup.config import Config
-from ..training.augment import NO_AUGMENTATION
+from ..training.augment import AUGMENTATIONS, NO_AUGMENTATION
 from ..training.device import require_device
 from ..training.loop import Score, evaluate, run_phase
+from ..training.metrics import find as find_measures
+from ..training.metrics import require_working
 from ..training.phase import Forward, Phase
 from ..training.schedule import rate_factor
 from ..version import __version__
@@ -54,26 +57,40 @@ class Engine:
     """Data, model and settings of one run in one process.
 
     ``own`` says that ``data`` are this device's own, of one client; ``num_clients`` counts the whole federation.
+    The model of ``client`` is made at once, other ones when they are needed.
     """
 
-    def __init__(self, config: Config, data: FederatedData, num_clients: int, own: bool = False) -> None:
+    def __init__(
+        self, config: Config, data: FederatedData, num_clients: int, own: bool = False, client: int = 0
+    ) -> None:
         self.threads = config.training.threads or _available_threads()
         torch.set_num_threads(self.threads)
         require_device(config.training)
         _require_fitting(config, data)
-        self.config = config
         self.data = data
         self.num_clients = num_clients
         self.own = own
-        self.model, self.sharing = assemble(
-            config, data.input_shape, data.num_classes, config.training.device, data.vocabulary
-        )
-        self.extras = extras_of(config, self.model, self.sharing)
-        self._first_personal = self.sharing.get_personal()
-        self._mean_model = mean_model_layout(config, self.model, self.sharing)
+        self._measures = find_measures(config.run.metrics)
+        require_working(self._measures, data.num_classes, config.training.loss)
+        self._common = config
+        self._made: dict[str, tuple[Any, ...]] = {}
+        self.use_model_of(client)
+
+    def use_model_of(self, client: int) -> None:
+        """Have the model of a client (``client-models``) in use, which is made when it is first needed."""
+        name = self._common.run.model_of(client)
+        if name not in self._made:
+            config, data = self._common.of_client(client), self.data
+            model, sharing = assemble(
+                config, data.input_shape, data.num_classes, config.training.device, data.vocabulary
+            )
+            extras, mean_model = extras_of(config, model, sharing), mean_model_layout(config, model, sharing)
+            self._made[name] = config, model, sharing, extras, sharing.get_personal(), mean_model
+        self.config, self.model, self.sharing, self.extras, self._first_personal, self._mean_model = self._made[name]
 
     def query(self, client: int, message: Payload) -> Payload:
         """Describe the client's task; no array of the client leaves it."""
+        self.use_model_of(client)
         train_samples, test_samples = self.data.sizes(self._place(client))
         self.sharing.accept({})
         # All clients must divide common data alike; data of a device's own are not divided.
@@ -116,6 +133,9 @@ class Engine:
         personal, shared = self.sharing.get_personal(), self.sharing.get_shared()
         # Neither sent nor kept: the client's last good state is where its next round starts.
         _require_finite(local, [shared, *personal.values(), *extra.arrays.values()])
+        rule = method.aggregation.rule
+        if not rule.takes_shared:
+            shared = self.sharing.layout.unpack(message.arrays)
         seconds = time.perf_counter() - started
         movement = self._movement(first)
         kept = {**personal, **first, **_flat(momentum)}
@@ -125,9 +145,10 @@ class Engine:
             # What the client keeps is as it was trained.
             shared, extras = self.private(local, shared, extra.arrays, key)
             # No noise is added to numbers and texts: of the method's, only those leave that the rule needs.
-            needed = {name: extra.metrics[name] for name in method.aggregation.rule.reads if name in extra.metrics}
+            needed = {name: extra.metrics[name] for name in rule.reads if name in extra.metrics}
             extra = Payload(metrics=needed, arrays=extras)
         sent = {**extra.arrays, **self._for_evaluation(local.round)}
+        vector = self.sharing.layout.pack(shared, self.config.run.wire_dtype) if rule.takes_shared else {}
         reply = Payload(
             metrics={
                 **extra.metrics,
@@ -136,7 +157,7 @@ class Engine:
                 "train-loss": losses[-1] if losses else 0.0,
                 "train-seconds": seconds,
             },
-            arrays={**self.extras.pack(sent, SERVER), **self.sharing.layout.pack(shared, self.config.run.wire_dtype)},
+            arrays={**self.extras.pack(sent, SERVER), **vector},
             config={**extra.config, "layout": self.sharing.layout.to_text()},
         )
         if self.config.run.evaluate_trained:
@@ -239,7 +260,7 @@ class Engine:
         if why:
             content, reason = traced(personalised, self.model, local.samples.x)
             about["why"] = "; ".join(filter(None, (why, reason)))[:MAX_TEXT]
-        about["tested"] = score._asdict()
+        about["tested"] = {"correct": score.correct, "loss_sum": score.loss_sum, "samples": score.samples}
         try:
             write_model(state.folder, about, content, self.config.run.device_models_kept)
         except (OSError, policy.PolicyError) as error:  # the round still counts
@@ -254,7 +275,10 @@ class Engine:
     def _about_model(self, local: LocalRound) -> dict[str, Any]:
         data, run = self.data, self.config.run
         scaling = TOKENS if data.vocabulary else PIXELS if data.is_image else AS_IT_IS
+        standardized = data.scaling(self._place(local.client))
+        numbers = {} if standardized is None else {key: of.tolist() for key, of in standardized._asdict().items()}
         return {
+            **numbers,
             "fedpfl": __version__, "run": str(local.message.config["state-key"]), "round": local.round,
             "client": local.client, "method": run.method, "model": run.model, "input-shape": list(data.input_shape),
             "num-classes": data.num_classes, "class-names": list(data.class_names_of(self._place(local.client))),
@@ -347,18 +371,21 @@ class Engine:
             # Dropout draws from torch's own generator; the batches have theirs.
             self.seed(local, purpose)
         if factor is None:  # a model is tested as it was before round 1, too
-            factor = rate_factor(self.config.training, max(1, local.round), self.config.run.num_server_rounds)
+            training, rounds = self.config.training, self.config.run.num_server_rounds
+            over_rounds = training.learning_rate_over == "rounds"
+            factor = rate_factor(training, max(1, local.round), rounds) if over_rounds else 1.0
         return [
             run_phase(
                 self.model, phase, local.samples, self.config.training,
                 generator(local.seed, purpose, local.client, local.round, place), factor,
-                None if momentum is None else momentum.setdefault(place, {}),
+                None if momentum is None else momentum.setdefault(place, {}), self.config.data.normalize,
             )
             for place, phase in enumerate(phases)
         ]  # fmt: skip
 
     def load(self, client: int, message: Payload) -> tuple[ClientState, LocalRound]:
         """Load a client's model: the arrays of a message, and the client's own arrays of that round."""
+        self.use_model_of(client)
         extras = self.extras.read(message.arrays, CLIENT)
         self.sharing.accept(extras)
         layout = str(message.config["layout"])
@@ -403,7 +430,7 @@ class Engine:
     def score(self, forward: Forward, local: LocalRound, samples: Samples) -> Score:
         """Test a forward pass; what it draws from torch's generator does not depend on what was drawn before."""
         self.seed(local, "test")
-        return evaluate(forward, samples, self.config.training.loss)
+        return evaluate(forward, samples, self.config.training.loss, self._measures)
 
     def seed(self, local: LocalRound, purpose: str) -> None:
         """Seed the generators from which torch draws, for one purpose of a client's round."""
@@ -499,13 +526,14 @@ def _make_engine(config: Config, nodes: int, path: str, client: int) -> Engine:
         data = own_data(config.data, path, client, config.run.seed, config.data.num_classes or None)
     else:
         data = federated_data(config.data, num_clients, config.run.seed)
-    return Engine(config, data, num_clients, own=bool(path))
+    return Engine(config, data, num_clients, own=bool(path), client=client)
 
 
 def _require_fitting(config: Config, data: FederatedData) -> None:
     """Refuse a loss for classes where the data have targets, and the other way round."""
-    if config.training.augmentation != NO_AUGMENTATION and len(data.input_shape) != 3:
-        allowed = f"must be none for {data.name}, whose samples are no images"
+    ours = config.training.augmentation in AUGMENTATIONS and config.training.augmentation != NO_AUGMENTATION
+    if ours and len(data.input_shape) != 3:
+        allowed = f"must be none, or a function of your own, for {data.name}, whose samples are no images"
         raise ConfigError("augmentation", config.training.augmentation, allowed)
     loss = config.training.loss
     if config.training.kind.classes == data.has_targets:
@@ -537,7 +565,10 @@ def _flat(momentum: Momentum | None) -> dict[str, np.ndarray]:
 
 
 def _metrics(prefix: str, score: Score) -> dict[str, int | float]:
+    more = {f"{prefix}-{name}{SUM}": total for name, (total, _) in score.metrics.items()}
     return {
+        **more,
+        **{f"{prefix}-{name}{COUNT}": count for name, (_, count) in score.metrics.items()},
         f"{prefix}-correct": score.correct,
         f"{prefix}-loss-sum": score.loss_sum,
         f"{prefix}-samples": score.samples,

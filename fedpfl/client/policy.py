@@ -83,10 +83,7 @@ class Policy:
         mine, allowed = protocol.code_hash(), self.code_hashes
         if allowed is not None and mine not in allowed:
             raise _refused("fedpfl's code", mine, "it is not in code-hashes")
-        for kind in custom.GROUPS:
-            text = str(run_config.get(kind, ""))
-            if not custom.is_reference(text):
-                continue
+        for kind, text in custom.references(run_config):
             if text not in self.parts:
                 raise _refused(kind, text, "it is not in parts")
             folder = custom.folder_of(text)
@@ -202,6 +199,7 @@ def _toml() -> Any:
 def _read_places(config: Config, own_data: str) -> Iterator[tuple[str, str]]:
     """Yield (key, path) of all that a run reads on this device."""
     from ..data.datasets import entry
+    from ..setup.config import client_models
 
     if own_data:
         yield "data-path", own_data
@@ -211,8 +209,9 @@ def _read_places(config: Config, own_data: str) -> Iterator[tuple[str, str]]:
         yield "data", config.data.data
     if config.run.initial_weights:
         yield "initial-weights", config.run.initial_weights
-    if config.run.model.startswith(_HF):
-        yield "model", config.run.model[len(_HF) :]
+    for model in (config.run.model, *(model for _, model in client_models(config.run))):
+        if model.startswith(_HF):
+            yield "model", model[len(_HF) :]
 
 
 def _require_below(key: str, place: str, folders: Iterable[str], rule: str) -> None:

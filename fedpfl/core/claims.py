@@ -71,6 +71,8 @@ REPLY: Mapping[str, Bounds] = {
     "validation-samples": Bounds(int, 0, 2**53, ""),
     "-samples": Bounds(int, 0, 2**53, "the client's training samples, by the rule that uses it"),
     "-correct": Bounds(int, 0, 2**53, "the samples of the same test"),
+    "-metric-sum": Bounds(float, -LARGEST, LARGEST, "the bounds of the metric, times its count"),
+    "-metric-count": Bounds(float, 0, 2**53, "the test samples, times the values of a sample"),
     "-loss-sum": Bounds(float, 0, LARGEST, ""),
     "-loss": Bounds(float, 0, LARGEST, ""),
     "-seconds": Bounds(float, 0, 10**9, ""),

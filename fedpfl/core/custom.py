@@ -31,6 +31,8 @@ from .errors import ConfigError, FedpflError, did_you_mean, in_one_line
 
 # The setting → the group of entry points under which installed packages register theirs.
 GROUPS = {"model": "fedpfl.models", "dataset": "fedpfl.datasets", "method": "fedpfl.methods"}
+# Settings that may name functions of the user's, several separated by commas.
+FUNCTIONS = ("metrics", "augmentation")
 # What errors call the form of a custom name.
 FORM = "MODULE:NAME for one of your own"
 PYTHON = "python"
@@ -59,6 +61,14 @@ _app = _AppFolder()
 def is_reference(text: str) -> bool:
     """Return whether a setting's value has the form ``MODULE:NAME``."""
     return _REFERENCE.fullmatch(text) is not None
+
+
+def references(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (setting, ``MODULE:NAME``) for each of the user's own parts that settings name."""
+    for kind in (*GROUPS, *FUNCTIONS):
+        for text in map(str.strip, str(values.get(kind, "")).split(",")):
+            if is_reference(text):
+                yield kind, text
 
 
 def entry_point_names(kind: str) -> list[str]:
@@ -156,18 +166,16 @@ def as_setting(kind: str, thing: object, text: str = "") -> Iterator[str]:
 
 def require_sendable(values: Mapping[str, Any]) -> None:
     """Raise :class:`ConfigError` if a setting is an object of this process: one that is not forked lacks it."""
-    for kind in GROUPS:
-        text = values.get(kind)
-        if isinstance(text, str) and text.startswith(f"{PYTHON}:"):
+    for kind, text in references(values):
+        if text.startswith(f"{PYTHON}:"):
             allowed = "only this process has this object: put it into a file and give MODULE:NAME, or use workers=0"
             raise ConfigError(kind, text, allowed)
 
 
 def require_installed(values: Mapping[str, Any]) -> None:
     """Raise :class:`ConfigError` for a module of this folder if no Flower app would take it to the devices."""
-    for kind in GROUPS:
-        text = values.get(kind)
-        if isinstance(text, str) and is_reference(text) and has_module(text.partition(":")[0].partition(".")[0]):
+    for kind, text in references(values):
+        if has_module(text.partition(":")[0].partition(".")[0]):
             raise ConfigError(kind, text, "lies in no Flower app, which would take it to the devices: fedpfl new NAME")
 
 
@@ -220,11 +228,10 @@ def version() -> int:
 
 def fingerprint(values: Mapping[str, Any]) -> str:
     """Return a hash of the files of the app's folder that settings depend on; empty if they name none."""
-    for kind in GROUPS:
-        text = str(values.get(kind, ""))
-        if is_reference(text) and not text.startswith(f"{PYTHON}:"):
+    named = list(references(values))
+    for kind, text in named:
+        if not text.startswith(f"{PYTHON}:"):
             module(kind, text)
-    named = any(is_reference(str(values.get(kind, ""))) for kind in GROUPS)
     if not named or not _app.modules:
         return ""
     digest = hashlib.sha256()
@@ -243,12 +250,10 @@ def app_folder(values: Mapping[str, Any]) -> Path | None:
 
     None if they name none, or only modules of installed packages.
     """
-    for kind in GROUPS:
-        text = values.get(kind)
-        if isinstance(text, str) and is_reference(text):
-            folder = folder_of(text)
-            if folder is not None and (folder / "pyproject.toml").is_file():
-                return folder
+    for _, text in references(values):
+        folder = folder_of(text)
+        if folder is not None and (folder / "pyproject.toml").is_file():
+            return folder
     return None
 
 

@@ -114,6 +114,11 @@ class Extras:
                 shape = extra.shape(model) if callable(extra.shape) else extra.shape
                 self._shapes[extra.name] = tuple(shared if size == SHARED else size for size in shape)
 
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """The declared shape of each array, by name."""
+        return dict(self._shapes)
+
     def names(self, to: str) -> list[str]:
         """Return the names of the arrays that travel to ``server`` or ``client``."""
         return [name for name, extra in self._declared.items() if extra.goes(to)]

@@ -130,11 +130,12 @@ def parse(cls: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         key = key_of(field, prefix)
         if key in values:
-            out[field.name] = _checked(key, values[key], field)
+            out[field.name] = checked(key, values[key], field)
     return cls(**out)
 
 
-def _checked(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
+def checked(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
+    """Return a value in its setting's type; raise :class:`ConfigError` for one that the field does not allow."""
     kind: type = type(field.default)
     typed = float(value) if kind is float and type(value) is int and abs(value) < 2**63 else value
     if type(typed) is not kind:

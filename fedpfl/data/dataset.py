@@ -27,6 +27,8 @@ class Dataset:
         C; by default the number of ``class_names``, or else the largest label + 1. Of targets k.
     class_names : tuple of str
         One name for each class; the numbers by default.
+    client_names : tuple of str
+        One name for each owner, where they have names.
     vocabulary : int
         Number of different tokens of texts; 0 for data that are no texts.
     split : {"", "given"}
@@ -44,6 +46,7 @@ class Dataset:
     class_names: tuple[str, ...] = ()
     vocabulary: int = 0
     split: str = ""
+    client_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.has_targets:

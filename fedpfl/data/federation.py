@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Callable, Hashable, NamedTuple, Sequence
 import numpy as np
 
 from ..core import custom
-from ..core.errors import ConfigError, DataError
+from ..core.errors import ConfigError, DataError, printable
 from .dataset import Dataset
 from .datasets import entry, load_once, owners, read_own
 from .division_file import division_arrays, read_division
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 CACHE_BYTES = 512 * 2**20
 # Labels that a remark names.
 MAX_NAMED = 10
+# The setting `standardize` that changes nothing, and the place of what all clients have in common.
+NONE, ALL = "none", -1
 # Features that are larger than this have not been brought to one scale.
 LARGE = 100.0
 
@@ -55,6 +57,35 @@ class Samples(NamedTuple):
 
     x: torch.Tensor
     y: torch.Tensor
+
+
+class Scaling(NamedTuple):
+    """Mean and deviation of each feature or channel, float32; a constant one has deviation 1."""
+
+    mean: np.ndarray
+    deviation: np.ndarray
+
+    @classmethod
+    def of(cls, x: np.ndarray) -> Scaling:
+        """Measure samples (n × features, n × channels × …) without their gaps; 0 and 1 where there is nothing else."""
+        columns = np.moveaxis(x, 1, 0).reshape(x.shape[1], -1).astype(np.float64)
+        there = ~np.isnan(columns)
+        count = np.maximum(1, there.sum(1))
+        mean = np.where(there, columns, 0).sum(1) / count
+        deviation = np.sqrt(np.square(np.where(there, columns - mean[:, None], 0)).sum(1) / count)
+        # Of equal numbers the mean may be off by rounding.
+        deviation[deviation <= 1e-6 * np.abs(mean)] = 1
+        return cls(mean.astype(np.float32), deviation.astype(np.float32))
+
+    def applied(self, x: np.ndarray) -> np.ndarray:
+        """Return samples brought to mean 0 and deviation 1."""
+        found: np.ndarray = (x - _broad(self.mean, x)) / _broad(self.deviation, x)
+        return found
+
+
+def _broad(of_features: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return an array of the features so that it broadcasts over samples."""
+    return of_features.reshape(1, -1, *[1] * (x.ndim - 2))
 
 
 class SamplesCache:
@@ -123,6 +154,9 @@ class FederatedData:
         """
         if settings.test_on != "own":
             raise ConfigError("test-on", settings.test_on, "must be own where clients hold their own data")
+        if settings.standardize == "all":
+            allowed = "needs the data of all clients, and this device has its own; use client"
+            raise ConfigError("standardize", "all", allowed)
         place = Path(path).expanduser()
         data = _own_dataset(place, settings, num_classes)
         if num_classes is not None and data.num_classes != num_classes:
@@ -159,11 +193,18 @@ class FederatedData:
         self._data, self._shares, self._numbers, self.remarks = data, shares, numbers, []
         self._normalize, self._test_on_all = settings.normalize, settings.test_on == "all"
         self._permute = settings.permute_labels
+        self._standardize = settings.standardize
+        self._scalings: dict[int, Scaling] = {}
+        if self._standardize != NONE and (data.is_image or data.vocabulary):
+            what = "texts" if data.vocabulary else "images"
+            allowed = f"must be none for {data.name}, whose samples are {what}"
+            raise ConfigError("standardize", self._standardize, allowed)
         self._cut = [
             cut_validation(share.train, settings, seed, number) for number, share in zip(numbers, shares)
         ]  # fmt: skip
         self._cache = SamplesCache(cache_bytes)
         self._tasks: list[np.ndarray | None] = [None] * len(shares)
+        self._natural = settings.partitioner == "natural" and not settings.division_file
 
     @property
     def name(self) -> str:
@@ -185,6 +226,11 @@ class FederatedData:
         """Name of each class of the data set."""
         return self._data.class_names
 
+    @property
+    def has_no_class_names(self) -> bool:
+        """Whether classes, or targets, are known by their numbers alone."""
+        return self._data.unnamed
+
     def class_names_of(self, i: int) -> tuple[str, ...]:
         """Return the names of the classes that client ``i`` tells apart, in its own numbering."""
         task = self._tasks[self._index(i)]
@@ -194,6 +240,17 @@ class FederatedData:
             mine = label_permutation(self._numbers[i], self.num_classes)
             names = [names[c] for c in np.argsort(mine)]
         return tuple(names)
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """Name of each client, where the data name their owners and each is a client; else nothing."""
+        data = self._data
+        if not (self._natural and data.client_names and data.client_train is not None):
+            return ()
+        owners = (
+            data.client_train if data.client_test is None else np.concatenate([data.client_train, data.client_test])
+        )
+        return tuple(data.client_names[owners[share.train[0]]] for share in self._shares)
 
     @property
     def is_image(self) -> bool:
@@ -303,7 +360,7 @@ class FederatedData:
         def prepare() -> Samples:
             import torch
 
-            return Samples(self._inputs(positions), torch.from_numpy(self._labels(positions, i)))
+            return Samples(self._inputs(positions, i), torch.from_numpy(self._labels(positions, i)))
 
         # Training and test samples are kept apart: a process that tests all clients trains only a few of them.
         return self._cache.get((i, part), prepare)
@@ -326,14 +383,36 @@ class FederatedData:
             y = places[y]
         return y
 
-    def _inputs(self, positions: np.ndarray) -> torch.Tensor:
+    def scaling(self, i: int) -> Scaling | None:
+        """Return by what client ``i``'s features are brought to mean 0 and deviation 1; None if they are not."""
+        return None if self._standardize == NONE else self._scaling(i)
+
+    def _scaling(self, i: int) -> Scaling:
+        """Return mean and deviation of each feature over the training samples that ``standardize`` names."""
+        whose = ALL if self._standardize == "all" else self._index(i)
+        if whose not in self._scalings:
+            clients = range(self.num_clients) if whose == ALL else [whose]
+            positions = np.unique(np.concatenate([self._part(client, "train") for client in clients]))
+            self._scalings[whose] = Scaling.of(_take(self._data.x_train, self._data.x_test, positions))
+        return self._scalings[whose]
+
+    def _filled_and_scaled(self, raw: np.ndarray, i: int) -> np.ndarray:
+        """Return features or series without gaps and, if asked for, brought to one scale."""
+        if np.isnan(raw).any():  # tables alone may have them, and only if they are to be filled
+            own = Scaling.of(_take(self._data.x_train, self._data.x_test, self._part(i, "train")))
+            raw = np.where(np.isnan(raw), _broad(own.mean, raw), raw)
+        scaling = self.scaling(i)
+        return raw if scaling is None else scaling.applied(raw)
+
+    def _inputs(self, positions: np.ndarray, i: int) -> torch.Tensor:
         import torch
 
-        raw = torch.from_numpy(_take(self._data.x_train, self._data.x_test, positions))
+        taken = _take(self._data.x_train, self._data.x_test, positions)
+        if not self.is_image and not self.vocabulary:
+            return torch.from_numpy(self._filled_and_scaled(taken, i))
+        raw = torch.from_numpy(taken)
         if self.vocabulary:
             return raw.to(torch.int64)
-        if not self.is_image:
-            return raw
         # n × H × W × C in memory is exactly what channels_last means, so this only renames the axes.
         return scale(raw.permute(0, 3, 1, 2), self._normalize)
 
@@ -374,17 +453,41 @@ def _remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[st
         there = natural_clients(data.client_train, data.client_test, settings)
         if num_clients < there:
             said.append(f"{data.name}: {num_clients} of {there} natural clients take part (num-clients)")
+        said += _left_out(data, settings)
     if 0 < settings.window_step < settings.window_length and settings.split == "mixed":
         said.append(
             f"{data.name}: windows overlap (window-step), so that tests see rows of training windows; a column split "
             'and split = "given" keep them apart'
         )
-    numbers = not data.is_image and not data.vocabulary
-    if numbers and (largest := max(float(data.x_train.max()), -float(data.x_train.min()))) > LARGE:
+    if settings.standardize == "all":
         said.append(
-            f"{data.name}: features reach {largest:,.0f}; models take them as they are: bring them to one scale"
+            f"{data.name}: mean and deviation of each feature are those of all clients' training samples "
+            "(standardize = all), which in a real federation would leave the clients"
+        )
+    numbers = not data.is_image and not data.vocabulary and settings.standardize == NONE
+    if numbers and (largest := max(float(np.nanmax(data.x_train)), -float(np.nanmin(data.x_train)))) > LARGE:
+        said.append(
+            f'{data.name}: features reach {largest:,.0f}; models take them as they are: standardize = "client" brings '
+            "them to one scale"
         )
     return said
+
+
+def _left_out(data: Dataset, settings: DataSettings) -> list[str]:
+    """Return a line on the owners that have too few samples to be clients, by their names; nothing if all are."""
+    if data.client_train is None:
+        return []
+    pooled = data.client_test is not None and settings.split != "given"
+    counted = np.concatenate([data.client_train, data.client_test]) if pooled else data.client_train
+    counts = np.bincount(counted[counted >= 0])
+    few = np.flatnonzero((counts > 0) & (counts < settings.min_samples)).tolist()
+    if not few:
+        return []
+    names = [printable(data.client_names[owner], 40) if data.client_names else str(owner) for owner in few[:MAX_NAMED]]
+    shown = ", ".join(names) + (", …" if len(few) > MAX_NAMED else "")
+    have = "has" if len(few) == 1 else "have"
+    return [f"{data.name}: {len(few)} of {int((counts > 0).sum())} owners {have} fewer than min-samples = "
+            f"{settings.min_samples} samples and {'is' if len(few) == 1 else 'are'} left out: {shown}"]  # fmt: skip
 
 
 def _bytes(samples: Samples) -> int:

@@ -25,6 +25,8 @@ _TABLES = ("table", "series", "huggingface", "clients")
 _SERIES = ("series", "clients")
 _OF_DATASETS = {
     "text-step": ("shakespeare",),
+    "impute": ("table", "series", "clients"),
+    "image-size": ("image-folder", "huggingface", "clients"),
     "num-classes": ("npz", *_TABLES),
     "label-column": _TABLES,
     "client-column": _TABLES,
@@ -68,6 +70,26 @@ class DataSettings:
         "(cifar-100: 0.507, 0.487, 0.441 and 0.267, 0.256, 0.276, as FedDecomp's authors do for CIFAR-100 and Tiny "
         "ImageNet).",
         choices=tuple(NORMALIZATIONS),
+    )
+    standardize: str = setting(
+        "none",
+        "Bring each feature or channel to mean 0 and deviation 1: by the client's own training samples (client), or by "
+        "those of all clients (all), for which these two numbers of each feature would leave the clients of a real "
+        "federation. Not for images and texts.",
+        choices=("none", "client", "all"),
+    )
+    impute: str = setting(
+        "refuse",
+        "What happens to empty cells among the features of tables and series: they are an error (refuse), or become "
+        "the mean of the client's own training samples, 0 where it has none (mean).",
+        choices=("refuse", "mean"),
+    )
+    image_size: int = setting(
+        0,
+        "Pixels of a side to which images of folders and of Hugging Face data sets are brought: the largest square in "
+        "the middle is scaled. 0: they must have one size.",
+        minimum=0,
+        maximum=4096,
     )
     text_step: int = setting(
         80,

@@ -45,7 +45,7 @@ def personalise(transport: Transport, config: Config) -> RunFolder:
             counted=config.training.loss != MSE, several=not config.training.kind.classes,
             continued=task.get("continued", {}).get("personal", ()),
         )  # fmt: skip
-        missed, new = _to_ask(folder, agreed)
+        missed, new = _to_ask(folder, agreed, config.run.test_at == "end")
         if new and not rule.one_model:
             allowed = "makes a model for each client and has none for new ones"
             if not missed:
@@ -91,11 +91,11 @@ def _rule(config: Config, agreed: Agreement, task: Mapping[str, Any], stored: Ma
     return rule
 
 
-def _to_ask(folder: RunFolder, agreed: Agreement) -> tuple[list[Client], list[Client]]:
-    """Return, of the clients that are there, those of the run that its last round did not test, and those not in it."""
+def _to_ask(folder: RunFolder, agreed: Agreement, tested_last: bool) -> tuple[list[Client], list[Client]]:
+    """Return, of the clients that are there, those of the run that were not tested at its end, and those not in it."""
     history, there = folder.history(), [client for client in agreed.clients if not client.absent]
     seen = {client for line in history.lines for client in line["clients"]}
     seen |= {int(client) for each in history.tests().values() for client in each}
-    tested = {int(client) for client in history.tests().get(history.last_round, {})}
+    tested = {int(client) for client in history.tests().get(history.last_round, {}) if tested_last}
     missed = [client for client in there if client.id in seen - tested]
     return missed, [client for client in there if client.id not in seen]

@@ -12,13 +12,13 @@ from typing import Any
 from torch import nn
 
 from ..core.claims import CLASSES_OVER_MEDIAN, FEW_CLASSES
-from ..core.errors import FedpflError, LayoutError, printable, reasons
+from ..core.errors import ConfigError, FedpflError, LayoutError, printable, reasons
 from ..core.federation import Client
 from ..core.layout import Layout
 from ..core.payload import Payload
 from ..core.sharing import Sharing
-from ..setup.assembly import assemble
-from ..setup.config import Config
+from ..setup.assembly import assemble, extras_of
+from ..setup.config import Config, client_models
 
 logger = getLogger("flwr")
 
@@ -72,6 +72,8 @@ def agree(config: Config, descriptions: Mapping[int, Payload]) -> Agreement:
     """Build the model of most clients' task; leave out the clients that have another task or model."""
     total = int(next(iter(descriptions.values())).config["num-clients"])
     least = config.run.enough_clients(total)
+    _require_same_sharing(config, dict(descriptions), total)
+    config = config.of_client(0)
     found = leave_out_others(descriptions, least)
     shape, classes, vocabulary = _task(found, total)
     model, sharing = assemble(config, shape, max(classes), vocabulary=vocabulary)
@@ -86,6 +88,7 @@ def agree(config: Config, descriptions: Mapping[int, Payload]) -> Agreement:
 
 def agree_with(config: Config, descriptions: Mapping[int, Payload], task: Mapping[str, Any]) -> Agreement:
     """Build the model of a run that is over; leave out the clients that have another task, data or model."""
+    config = config.of_client(0)
     shape, vocabulary, division = tuple(task["input_shape"]), task.get("vocabulary", 0), task.get("division")
     total = max(task["clients"], int(next(iter(descriptions.values())).config["num-clients"]))
     run = _words(shape, vocabulary)
@@ -104,6 +107,29 @@ def agree_with(config: Config, descriptions: Mapping[int, Payload], task: Mappin
     model, sharing = assemble(config, shape, task["num_classes"], vocabulary=vocabulary)
     found = leave_out_other_models(found, sharing.layout, 1)
     return Agreement(model, sharing, found, shape, [task["num_classes"]] * total, vocabulary)
+
+
+def _require_same_sharing(config: Config, descriptions: Descriptions, total: int) -> None:
+    """Refuse ``client-models`` that name clients that are not there, or whose models differ in what is shared."""
+    named = [client for numbers, _ in client_models(config.run) for client in numbers]
+    if not named:
+        return
+    if max(named) >= total:
+        allowed = f"names client {max(named)}; there are the clients 0 … {total - 1}"
+        raise ConfigError("client-models", config.run.client_models, allowed)
+    shape, classes, vocabulary = _task(descriptions, total)
+    made = []
+    for name, chosen in {config.run.model_of(client): config.of_client(client) for client in range(total)}.items():
+        model, sharing = assemble(chosen, shape, max(classes), vocabulary=vocabulary)
+        made.append((name, sharing.layout, extras_of(chosen, model, sharing).shapes))
+    first, layout, shapes = made[0]
+    for name, other, theirs in made[1:]:
+        differ = [extra for extra in shapes if shapes[extra] != theirs[extra]]
+        if other.entries != layout.entries:
+            differ = ["shared arrays", *differ]
+        if differ:
+            allowed = f"{first} and {name} differ in what {config.method.name} sends: {', '.join(differ)}"
+            raise ConfigError("client-models", config.run.client_models, allowed)
 
 
 def leave_out_others(descriptions: Mapping[int, Payload], least: int) -> Descriptions:

@@ -82,6 +82,8 @@ class Attendance:
         """Draw the clients that are asked to train in a round, or take those of the recorded run."""
         clients = self._present(rule, done)
         asked = (self.recorded(done.number) or {}).get("asked")
+        if asked is None and self._everyone(rule, done):
+            return clients
         if asked is None:
             over = math.ceil(self._settings.asked(len(clients)) * (1 + self._settings.over_selection) - 1e-9)
             rng = generator(self._settings.seed, "clients", done.number)
@@ -104,7 +106,7 @@ class Attendance:
                 what = f"counted in round {done.number} of {settings.replay} and is not asked here"
                 raise FedpflError(f"replay: client {min(missing)} {what}")
             return [client for client in chosen if client.id in line["clients"]], replace(wait, deadline=0.0, pace=0.0)
-        if not settings.over_selection:
+        if not settings.over_selection or self._everyone(rule, done):
             return list(chosen), wait
         count = min(len(chosen), settings.asked(len(self._present(rule, done))))
         first = set(transport.first({client.id: client.train_samples for client in chosen}, count))
@@ -136,6 +138,9 @@ class Attendance:
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore what :meth:`state` returned."""
         self._silent = dict(state[SILENT].tolist()) if SILENT in state else {}
+
+    def _everyone(self, rule: Rule, done: Round) -> bool:
+        return done.number == 1 and rule.starts_with_all
 
     def _present(self, rule: Rule, done: Round) -> list[Client]:
         """Return the participants that are asked at all; all of them if none would be left."""

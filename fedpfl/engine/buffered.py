@@ -69,7 +69,7 @@ class BufferedLoop(RoundLoop):
         rule, done, pending = self.rule, self.round, self._trainings
         line = self.attendance.recorded(number)
         asked = self._draw(number) if line is None else [rule.clients[client] for client in line.get("asked", ())]
-        self.begin(number, asked)
+        self.begin(transport, number, asked)
         done.asked = [client.id for client in asked]
         start = rounded(rule.shared, self.settings.wire_dtype)
         for client in asked:

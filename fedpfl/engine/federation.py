@@ -97,8 +97,9 @@ def _run(
             more["continued"] = about
         identities = transport.identities()
         folder.describe(
-            agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division, identities, **more
-        )
+            agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division, identities, **more,
+            **transport.names(),
+        )  # fmt: skip
     task = folder.task()
     rule = make_rule(config, agreed.clients, agreed.sharing)
     extras = extras_of(config, agreed.model, agreed.sharing)

@@ -94,6 +94,12 @@ class LocalTransport(Transport):
         """Return those with the least work, who are the first where all are equally fast."""
         return sorted(work, key=lambda client: (work[client], client))[:count]
 
+    def names(self) -> dict[str, list[str]]:
+        """Return the names that the data have for clients and classes."""
+        data = self._engine.data
+        found = {"client_names": data.client_names, "class_names": () if data.has_no_class_names else data.class_names}
+        return {key: list(names) for key, names in found.items() if names}
+
     def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[tuple[Client, Payload]]:
         """Run the clients in the workers or in this process; all of them answer, so there is no time limit."""
         answers = self._run_here(requests) if self.workers == 0 else self._run_by_workers(requests)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ..core.claims import LARGEST, MAX_CLASSES, Bounds, bounds_of, problem
 from ..core.federation import Client
+from ..core.metrics import COUNT, OWN, SUM, known, part_of
 from .transport import EVALUATE, TRAIN
 
 # Numbers that a reply must have: what is computed with here.
@@ -24,29 +25,37 @@ EXPLAINED = Bounds(float, -LARGEST, LARGEST, "the samples of the same test")
 
 
 def problems(
-    metrics: Mapping[str, Any], required: Iterable[str], client: Client, counted: bool = True, several: bool = False
-) -> dict[str, str]:
+    metrics: Mapping[str, Any], required: Iterable[str], client: Client, counted: bool = True, several: bool = False,
+    asked: Collection[str] = (),
+) -> dict[str, str]:  # fmt: skip
     """Return what is wrong with the numbers of a reply: one line each, by their names.
 
     With ``counted`` tests count what is right (of ``several`` values of a sample, not of one class); otherwise they
-    score it with any number of at most 1 for a value.
+    score it with any number of at most 1 for a value. ``asked`` are the metrics that the run asks for besides.
     """
     needed = set(required)
     for score in SCORES.values():
         needed |= score if score & metrics.keys() else set()
+    for key in metrics:
+        needed |= _pair(key)
     found = {key: _problem(key, metrics.get(key), client, counted, several) for key in sorted(needed | metrics.keys())}
     wrong = {key: text for key, text in found.items() if text}
     for name, score in SCORES.items():
         correct, samples = metrics.get(f"{name}-correct"), metrics.get(f"{name}-samples")
         if correct is not None and not score & wrong.keys() and correct > samples:
             wrong[f"{name}-correct"] = f"{name}-correct = {correct:g}: must be at most {name}-samples = {samples:g}"
+    for key in sorted(metrics):
+        if (part := part_of(key)) and part.metric not in asked:
+            wrong[key] = f"{key}: is no metric that this run asks for"
+        elif key.endswith(SUM) and not _pair(key) & wrong.keys() and (text := _out_of_bounds(key, metrics)):
+            wrong[key] = text
     return wrong
 
 
 def leave_out(metrics: dict[str, Any], bad: Iterable[str]) -> None:
     """Remove numbers from a reply, and with one of a model's score the rest of that."""
     for key in bad:
-        for also in next((score for score in SCORES.values() if key in score), {key}):
+        for also in next((score for score in SCORES.values() if key in score), _pair(key) or {key}):
             metrics.pop(also, None)
 
 
@@ -57,4 +66,27 @@ def _problem(key: str, value: object, client: Client, counted: bool, several: bo
         highest = client.train_samples
     elif key in ("trained-samples", "personalised-samples", "global-samples"):
         highest = client.test_samples * (MAX_CLASSES if several else 1)
+    elif key.endswith(COUNT) and not key.startswith("validation-"):
+        # Of labels, what is right counts twice, in truth and answers.
+        highest = 2 * client.test_samples * (MAX_CLASSES if several else 1)
     return problem(key, value, bounds, highest)
+
+
+def _out_of_bounds(key: str, metrics: Mapping[str, Any]) -> str:
+    """Return what is wrong with the sum of a metric, given its count; an empty string if nothing is."""
+    part = part_of(key)
+    if part is None:
+        return ""
+    total, count, metric = metrics[key], metrics[f"{part.model}-{part.metric}{COUNT}"], known(part.metric)
+    if not metric.is_ratio and metric is not OWN and count not in (0, 1):
+        return f"{part.model}-{part.metric}{COUNT} = {count:g}: must be 0 or 1, as this metric is a mean over clients"
+    # A mean of ones may round to more than one.
+    if metric.lowest * count <= total <= metric.highest * count * (1 + 1e-9):
+        return ""
+    return f"{key} = {total:g}: must be from {metric.lowest:g} to {metric.highest:g} times its count, {count:g}"
+
+
+def _pair(key: str) -> set[str]:
+    """Return the sum and the count of the metric that a number belongs to; nothing if it is none."""
+    part = part_of(key)
+    return set() if part is None else {f"{part.model}-{part.metric}{ending}" for ending in (SUM, COUNT)}

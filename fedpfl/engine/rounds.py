@@ -19,7 +19,8 @@ from ..core.claims import require_metrics
 from ..core.errors import ConfigError, FedpflError, LayoutError, printable, reasons
 from ..core.extras import CLIENT, SERVER, Extras
 from ..core.federation import Client
-from ..core.layout import Layout
+from ..core.layout import Layout, rounded
+from ..core.metrics import names as names_of_metrics
 from ..core.payload import EVALUATION_ONLY, Payload
 from ..core.settings import Value
 from ..results.record import Round
@@ -73,6 +74,7 @@ class RoundLoop:
         self.listeners = list(listeners)
         self.counted, self.several = counted, several
         self.continued = continued
+        self._asked = names_of_metrics(settings.metrics)
         self.attendance = attendance or Attendance(settings)
         self.round = Round(0)
         self._cause: Exception | None = None
@@ -106,17 +108,15 @@ class RoundLoop:
 
     def run_round(self, transport: Transport, number: int) -> bool:
         """Train and test in one round; return whether a listener ends the run."""
-        timeout, tests_first = self.settings.round_timeout, self.settings.test_at == "start"
+        timeout = self.settings.round_timeout
         self.round, self._cause = Round(number), None
         self._answered = set()
+        begun = time.perf_counter()
         transport.begin_round()
         self.attendance.begin(transport, self.rule, self.round)
-        if tests_first:
-            self._test(transport, number, timeout * MIN_FOR_TESTS)
-        begun = time.perf_counter()
         chosen = self.train(transport, number)
-        self.round.seconds_train = time.perf_counter() - begun
-        if not tests_first:
+        self.round.seconds_train = time.perf_counter() - begun - self.round.seconds_evaluate
+        if self.settings.test_at != "start":
             # The time that sending took is not taken from the tests.
             self._test(transport, number, max(timeout - self.round.seconds_train, timeout * MIN_FOR_TESTS))
         for client, reason in self.round.failed.items():
@@ -133,7 +133,10 @@ class RoundLoop:
         self.round.seconds_evaluate = time.perf_counter() - begun
 
     def choose(self, number: int) -> list[Client]:
-        """Draw the clients that are asked to train in a round: ``fraction-train`` of the participants, at least one."""
+        """Draw the clients that are asked to train in a round: ``fraction-train`` of the participants, at least one.
+
+        In round 1 it is all of them if the rule starts with all.
+        """
         done = self.round if self.round.number == number else Round(number)
         return self.attendance.choose(self.rule, done)
 
@@ -141,7 +144,7 @@ class RoundLoop:
         """Let clients train and combine their replies; return those that were asked."""
         chosen = self.choose(number)
         asked, wait = self.attendance.sent(transport, self.rule, self.round, chosen)
-        self.begin(number, chosen)
+        self.begin(transport, number, chosen)
         # The longest work first.
         requests = self._requests(sorted(asked, key=lambda client: -client.train_samples), number, TRAIN)
         if self.settings.evaluates_in(number):
@@ -150,11 +153,13 @@ class RoundLoop:
         self.attendance.trained(self.round, chosen)
         return chosen
 
-    def begin(self, number: int, chosen: Sequence[Client]) -> None:
-        """Begin a round in which these clients are asked."""
+    def begin(self, transport: Transport, number: int, chosen: Sequence[Client]) -> None:
+        """Begin a round in which these clients are asked; test first, if that is wanted."""
         self.rule.begin_round(number, chosen)
         for listener in self.listeners:
             listener.round_started(self.rule, self.round, chosen)
+        if self.settings.test_at == "start":  # once the rule has begun the round: it may make no message before
+            self._test(transport, number, self.settings.round_timeout * MIN_FOR_TESTS)
 
     def relative(self, client: Client, shared: np.ndarray) -> np.ndarray:
         """Return a client's shared vector as if it had started from what the shared arrays are now: it has."""
@@ -177,7 +182,7 @@ class RoundLoop:
             try:
                 if reply.config.get("layout") != layout:
                     rule.layout.require(Layout.from_text(str(reply.config.get("layout", ""))))
-                shared = rule.layout.unpack(reply.arrays)
+                shared = self._shared(client, reply)
                 reply = replace(reply, arrays=self.extras.read(reply.arrays, SERVER))
                 if not np.isfinite(shared).all():
                     raise LayoutError("its arrays hold values that are not finite (the training diverged)")
@@ -205,6 +210,12 @@ class RoundLoop:
         self.round.arrays.update(rule.arrays)
         for listener in self.listeners:
             listener.combined(rule, self.round)
+
+    def _shared(self, client: Client, reply: Payload) -> np.ndarray:
+        """Return the shared vector of a reply; what the client was sent where the rule takes none."""
+        if self.rule.takes_shared:
+            return self.rule.layout.unpack(reply.arrays)
+        return rounded(self.rule.outgoing(client), self.settings.wire_dtype)
 
     def test_requests(self, number: int) -> list[Request]:
         """Return the requests to the participants that are there in a round with tests, else none."""
@@ -261,7 +272,7 @@ class RoundLoop:
                 self._fail(client, str(error))
                 continue
             required = REQUIRED[kind]
-            wrong = problems(reply.metrics, required, client, self.counted, self.several)
+            wrong = problems(reply.metrics, required, client, self.counted, self.several, self._asked)
             fatal = next((text for key, text in wrong.items() if key in required), None)
             if fatal is not None:
                 self._fail(client, f"its reply says {fatal}")

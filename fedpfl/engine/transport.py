@@ -72,6 +72,10 @@ class Transport(ABC):
         """Return what tells the nodes apart, by client; nothing where all clients are in this program."""
         return {}
 
+    def names(self) -> dict[str, list[str]]:
+        """Return the names of clients and classes, where all clients are in this program; on devices they stay."""
+        return {}
+
     def begin_round(self) -> None:  # noqa: B027  most transports have nothing to prepare
         """Prepare for a round, for example look for clients that have moved to other nodes."""
 

@@ -214,7 +214,7 @@ class Process:
         return [sys.executable, "-P", "-c", f"{pin}from fedpfl.cli import main; main()", *arguments]
 
     def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
-        is_custom = any(custom.is_reference(str(self._run.settings[kind])) for kind in custom.GROUPS)
+        is_custom = any(custom.references(self._run.settings))
         folder = (custom.folder() if is_custom else None) or self._store.root  # where custom code is found
         with self._answer.open("wb") as out:
             return subprocess.Popen(

@@ -75,7 +75,7 @@ class Measured:
         """Return what is best on the samples for validation; None while a trial is open, or where all have failed."""
         if any(self.store.state(run) in (State.MISSING, State.INTERRUPTED) for _, run in tried):
             return None
-        values = [(self.store.measure(run, "validation-best"), choice) for choice, run in tried]
+        values = [(self.store.measure(run, "validation-score"), choice) for choice, run in tried]
         known = [(value, choice) for value, choice in values if value is not None]
         return max(known, key=lambda trial: trial[0])[1] if known else None  # the first of several
 
@@ -139,7 +139,7 @@ class Measured:
         tried = [(*place, in_words(choice), run) for place, of in self.trials.items() for choice, run in of]
         for row, of, what, run in (*runs, *tried):
             if column in (None, of) and self.store.state(run) is State.FAILED:
-                yield f"{row}, {of}, {what}: {self.store.reason(run)}"
+                yield f"{', '.join(filter(None, (row, of, what)))}: {self.store.reason(run)}"
 
     def values(self, metric: str, row: str, column: str) -> list[float]:
         """Return what the finished runs of a cell measured, by seed."""

@@ -15,7 +15,7 @@ from ..results.tables import Spread
 
 WINDOW = 10
 # Kinds of metrics whose names have an argument, after a colon.
-NEW_CLIENTS, DETAIL, ATTACK = "new-clients", "detail", "attack"
+NEW_CLIENTS, DETAIL, ATTACK, LAST, CHOSEN = "new-clients", "detail", "attack", "last", "chosen"
 POOLS: dict[str, Callable[[Sequence[float]], float]] = {"average": statistics.fmean, "maximum": max}
 
 
@@ -56,8 +56,13 @@ def find(name: str) -> Metric:
     if kind == ATTACK and argument in POOLS:
         # From the analysis `attack` with the options that the experiment gives it.
         return Metric(f"PSNR of recovered images, {argument}, dB", lambda history: None, pool=POOLS[argument])
+    if kind in (LAST, CHOSEN) and argument:
+        take = History.last if kind == LAST else History.chosen
+        return Metric(argument, lambda history: take(history, f"personalised.{argument}"), digits=4)
     if name not in METRICS:
-        known = ", ".join([*METRICS, f"{DETAIL}:NAME", f"{NEW_CLIENTS}:MODE", *(f"{ATTACK}:{pool}" for pool in POOLS)])
+        forms = (DETAIL, LAST, CHOSEN)
+        known = ", ".join([*METRICS, *(f"{form}:NAME" for form in forms), f"{NEW_CLIENTS}:MODE",
+                           *(f"{ATTACK}:{pool}" for pool in POOLS)])  # fmt: skip
         raise ConfigError("metrics", name, f"must be one of {known}")
     return METRICS[name]
 
@@ -133,11 +138,12 @@ _CHOSEN = "in the round that is best on samples for validation"
 
 METRICS: dict[str, Metric] = {
     "personalised-best": _accuracy(f"{_MEAN}, best round", History.best, PERSONALISED),
-    "personalised-last": _accuracy(f"{_MEAN}, last round", History.last, PERSONALISED),
+    "personalised-last": _accuracy(f"{_MEAN}, last round", History.last, PERSONALISED, "mean over clients"),
     "validation-best": _accuracy("accuracy on samples for validation, best round", History.best, VALIDATION),
+    "validation-score": Metric("choose-by on samples for validation, best round", History.best_score, digits=4),
     "personalised-chosen": _accuracy(f"{_MEAN}, {_CHOSEN}", History.chosen, PERSONALISED, "mean over clients"),
     "worst-tenth-chosen": _accuracy(f"{_TENTH}, {_CHOSEN}", History.chosen, WORST, "worst tenth"),
-    "worst-tenth-last": _accuracy(f"{_TENTH}, last round", History.last, WORST),
+    "worst-tenth-last": _accuracy(f"{_TENTH}, last round", History.last, WORST, "worst tenth"),
     "weighted-best": _accuracy(f"{_SAMPLES}, best round", History.best, WEIGHTED),
     "weighted-last": _accuracy(f"{_SAMPLES}, last round", History.last, WEIGHTED),
     "weighted-best-10": _accuracy(

@@ -54,6 +54,8 @@ ADDED_LATER = frozenset({
     "label-smoothing", "local-steps", "learning-rate-schedule", "learning-rate-decay", "learning-rate-decay-every",
     "learning-rate-warm-up", "clip-norm", "augmentation", "normalize", "test-on", "test-at", "keep-momentum",
     "factorized-fl-penalty", "factorized-fl-plus-penalty",
+    "metrics", "choose-by", "standardize", "impute", "image-size", "class-weights", "learning-rate-over",
+    "client-models",
 })  # fmt: skip
 
 

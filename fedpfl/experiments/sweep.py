@@ -12,6 +12,7 @@ from typing import Any
 from ..core import custom
 from ..core.errors import ConfigError, printable
 from ..core.files import private_folder, write_atomically
+from ..core.metrics import ACCURACY
 from ..core.rng import generator
 from ..methods import find
 from ..results.run import RunFolder
@@ -51,8 +52,7 @@ class SweepPlan:
         seeds: int,
         select: str = "test",
     ) -> None:
-        given = grid.items() if isinstance(grid, Mapping) else map(_listed, grid)
-        fixed = {key: list(values) for key, values in given}
+        fixed = listed(grid)
         drawn = dict(_split(text, "random", RANGES) for text in random)
         if both := set(fixed) & set(drawn):
             raise ConfigError("random", sorted(both), "must not be on the grid as well")
@@ -80,6 +80,8 @@ class SweepPlan:
         self.seeds = range(1, seeds + 1)
         self._runs = [[plan({**base, **point}, seed) for seed in self.seeds] for point in self.points]
         self.select, self._columns = select, SELECT[select]
+        if select == "validation" and any(run.settings["choose-by"] != ACCURACY for run in self.runs):
+            self._columns = ("validation-score", *self._columns[1:])
         if select == "validation" and not all(run.settings["validation-fraction"] for run in self.runs):
             raise ConfigError("select", select, "needs validation-fraction above 0, in all runs")
 
@@ -143,20 +145,22 @@ class SweepPlan:
             return "Ordered by the samples for validation; test samples had no part in it."
         return "Ordered by the test samples, so the first line's number is too good to report (--select validation)."
 
-    def require_same_sweep(self, folder: Path, name: str) -> None:
-        """Raise :class:`ConfigError` if the folder has tables of runs that are not in this sweep."""
-        if not (folder / "table.md").is_file():
-            return
-        before = set(read_run_names(folder)) if (folder / RUNS).is_file() else None
-        if before is None:
-            raise ConfigError("name", name, f"{folder} has tables of which runs is not known; give another name")
-        if before - {run.name for run in self.runs}:
-            raise ConfigError("name", name, f"{folder} has the tables of another sweep; give another name")
 
-    def write_run_names(self, folder: Path) -> None:
-        """Write the names of the runs into the folder of the tables."""
-        private_folder(folder)
-        write_atomically(folder / RUNS, "".join(f"{run.name}\n" for run in self.runs).encode())
+def require_same_sweep(folder: Path, name: str, runs: Iterable[PlannedRun]) -> None:
+    """Raise :class:`ConfigError` if the folder has tables of other runs than these."""
+    if not (folder / "table.md").is_file():
+        return
+    before = set(read_run_names(folder)) if (folder / RUNS).is_file() else None
+    if before is None:
+        raise ConfigError("name", name, f"{folder} has tables of which runs is not known; give another name")
+    if before - {run.name for run in runs}:
+        raise ConfigError("name", name, f"{folder} has the tables of another sweep; give another name")
+
+
+def write_run_names(folder: Path, runs: Iterable[PlannedRun]) -> None:
+    """Write the names of the runs into the folder of their tables."""
+    private_folder(folder)
+    write_atomically(folder / RUNS, "".join(f"{run.name}\n" for run in runs).encode())
 
 
 def read_run_names(folder: Path) -> list[str]:
@@ -211,9 +215,12 @@ def _split(text: str, option: str, allowed: str) -> tuple[str, str]:
     return key.strip(), rest
 
 
-def _listed(text: str) -> tuple[str, list[Any]]:
-    key, rest = _split(text, "grid", "key=value,value,… with texts in quotes or bare")
-    return key, [toml_or_text(part.strip()) for part in rest.split(",")]
+def listed(grid: Sequence[str] | Mapping[str, Sequence[Any]], option: str = "grid") -> dict[str, list[Any]]:
+    """Return the values of each setting, given as ``key=value,value`` or by key."""
+    if isinstance(grid, Mapping):
+        return {key: list(values) for key, values in grid.items()}
+    pairs = [_split(text, option, "key=value,value,… with texts in quotes or bare") for text in grid]
+    return {key: [toml_or_text(part.strip()) for part in rest.split(",")] for key, rest in pairs}
 
 
 def toml_or_text(text: str) -> Any:

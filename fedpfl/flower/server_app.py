@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from logging import ERROR, getLogger
+from logging import ERROR, WARNING, getLogger
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -13,10 +13,20 @@ from ..flower_private import shorten_first_pause
 
 app = ServerApp()
 
+# With this option Flower installs all that the app depends on before it calls the app.
+INSTALLS = "--allow-runtime-dependency-installation"
+
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run's settings describe."""
+    if INSTALLS in sys.argv:
+        getLogger("flwr").log(
+            WARNING,
+            "fedpfl: Flower has installed all dependencies anew for this run, which takes a minute and gigabytes; "
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 in the environment of the first flwr command, which starts "
+            "the SuperLink, avoids it",
+        )
     # torch and the methods take seconds to import; Flower's simulation loads this module before it starts its workers.
     from ..core.settings import require_absolute
     from .transport import run_over_flower

@@ -22,8 +22,10 @@ from ..engine.listeners.trackers import require_tracker
 from ..methods import discover
 from ..models import require_known
 from ..results.run import RunFolder, find_run
-from ..setup.config import Config, RunSettings, check_keys, know_method
+from ..setup.config import Config, RunSettings, check_keys, client_models, know_method
+from ..training.augment import find as find_augmentation
 from ..training.device import require_device
+from ..training.metrics import find as find_metrics
 
 # Where neither the settings nor the data say how many there are.
 DEFAULT_CLIENTS = 10
@@ -92,7 +94,10 @@ def prepare(
         check_keys({**values, "method": stored["method"]})
         values = stored
     config = Config.parse(values)
-    require_known(config.run.model)
+    for model in {config.run.model, *(model for _, model in client_models(config.run))}:
+        require_known(model)
+    find_metrics(config.run.metrics)
+    find_augmentation(config.training.augmentation)
     decided: dict[str, Value] = {}
     if not config.run.resume:
         chosen = chosen_partitioner(config.data, False) if own_data else with_partitioner(config.data)

@@ -22,6 +22,7 @@ from pathlib import Path
 from ..client.protocol import SOCKET_VARIABLE
 from ..core.errors import FedpflError
 from ..flower_private import TASK_POLL_INTERVAL
+from ..mqtt.account import Account, read_password
 from . import credentials, guard
 from .boards import BoardLimits, join_command, make_groups
 from .forkserver import command_folder
@@ -41,7 +42,9 @@ THREADS = {"OMP_NUM_THREADS": "1"}
 
 
 class Testbed(SuperLink):
-    """A SuperLink with its own SuperNodes. Over MQTT, ``watch`` is the command that shows them live, once they run.
+    """A SuperLink with its own SuperNodes.
+
+    Over MQTT, once they run, ``watch`` is the command that shows them live, and ``watcher`` the account that it uses.
 
     With ``database`` the SuperLink keeps its state in a file and may be started again during a run.
     """
@@ -57,6 +60,7 @@ class Testbed(SuperLink):
         self._limits: dict[str, list[Path]] = {}
         self._numbers: dict[str, int] = {}
         self.watch: list[str] | None = None
+        self.watcher: Account | None = None
 
     def start_nodes(
         self,
@@ -172,7 +176,9 @@ class Testbed(SuperLink):
         self._spawn("broker", [_mosquitto(), "-c", str(broker.config)], {**self._environment, **ENVIRONMENT})
         common = ["--broker", f"127.0.0.1:{port}", "--ca", str(keys.authority)]
         self._wait_for("broker", partial(_is_listened_on, port))
-        self.watch = ["fedpfl", "watch", *common, "--password-file", str(broker.passwords[WATCH_ACCOUNT])]
+        password = broker.passwords[WATCH_ACCOUNT]
+        self.watch = ["fedpfl", "watch", *common, "--password-file", str(password)]
+        self.watcher = Account("127.0.0.1", port, WATCH_ACCOUNT, read_password(password), keys.authority)
         server = [
             *BRIDGE, "server", *common, "--password-file", str(broker.passwords[SERVER_ACCOUNT]),
             "--superlink", f"127.0.0.1:{self._port}", "--superlink-ca", str(keys.authority),

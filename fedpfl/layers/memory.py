@@ -39,13 +39,20 @@ def add_twin(model: nn.Module) -> nn.Module:
 
 
 def twin(model: nn.Module) -> nn.Module:
-    """Return the copy that :func:`add_twin` made."""
+    """Return the copy of a model that its client keeps, as :class:`~fedpfl.KeepsTrained` does."""
     copied: nn.Module = getattr(model, TWIN)
     return copied
 
 
 def in_twin(name: str) -> bool:
-    """Return whether an array belongs to the copy that :func:`add_twin` made."""
+    """Return whether an array, by its name in a state dict, belongs to :func:`twin`.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> fedpfl.in_twin("personal.head.weight"), fedpfl.in_twin("head.weight")
+    (True, False)
+    """
     return name.startswith(TWIN + ".")
 
 

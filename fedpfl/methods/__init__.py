@@ -14,7 +14,7 @@ from ..core import custom, settings
 from ..core.errors import ConfigError
 from .base import Method
 
-__all__ = ["Method", "discover", "find", "known", "methods", "names"]
+__all__ = ["Method", "discover", "find", "known", "method_class", "methods", "names"]
 
 # Custom methods that :func:`find` has found: the value of the setting, the class, and a token that tells whether it is
 # current.
@@ -73,6 +73,18 @@ def find(name: str) -> type[Method]:
         _require_method(name, found, own)
         _own[name] = found, custom.version()
     return found  # type: ignore[no-any-return]
+
+
+def method_class(name: str) -> type[Method]:
+    """Return the class of a method by its name, to make a method of it.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> class Longer(fedpfl.method_class("fedper")):
+    ...     name = "longer-fedper"
+    """
+    return find(name)
 
 
 def _require_method(name: str, found: Any, taken: list[str]) -> None:

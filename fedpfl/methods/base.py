@@ -366,10 +366,25 @@ def in_classifier(name: str) -> bool:
 
 
 def everything(name: str) -> bool:
-    """Select every parameter."""
+    """Select every parameter: for the ``train`` of a :class:`~fedpfl.Phase`.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> fedpfl.Phase(train=fedpfl.everything, epochs=1).train("head.weight")
+    True
+    """
     return True
 
 
 def excluding(selected: Callable[[str], bool]) -> Callable[[str], bool]:
-    """Select the parameters that ``selected`` does not."""
+    """Select the parameters that ``selected`` does not.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> base = fedpfl.excluding(lambda name: name.startswith("head."))
+    >>> base("base.conv1.weight"), base("head.weight")
+    (True, False)
+    """
     return lambda name: not selected(name)

@@ -19,6 +19,7 @@ from ..core.errors import NoPlainModel
 from ..core.settings import setting
 from ..models.registry import BaseHeadModel
 from ..training.loop import predict
+from ..training.losses import Criterion
 from ..training.phase import Batch, Forward, Loss, Phase
 from .base import LocalRound, Method, everything
 
@@ -68,7 +69,8 @@ class FedEM(Method):
         pi = mixture(local.model)
         q = F.softmax(pi.log()[:, None] - losses, dim=0)
         pi.copy_(q.mean(dim=1))
-        return [Phase(train=everything, epochs=self.training.local_epochs, loss=weighted_loss(q))]
+        loss = weighted_loss(q, self.training.criterion)
+        return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss)]
 
     def personalised(self, model: nn.Module) -> Forward:
         """Return Σ_m π_m·softmax_m, as log-probabilities."""
@@ -100,11 +102,11 @@ def mixture(model: nn.Module) -> Tensor:
     return cast(Tensor, getattr(model, MIXTURE))
 
 
-def weighted_loss(q: Tensor) -> Loss:
+def weighted_loss(q: Tensor, criterion: Criterion = F.cross_entropy) -> Loss:
     """Return Σ_m Σ_s q_ms·ℓ_m(s)/B as the loss of a batch of B; ``q`` has shape (M, samples)."""
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
-        losses = [F.cross_entropy(component(batch.x), batch.y, reduction="none") for component in components(model)]
+        losses = [criterion(component(batch.x), batch.y, reduction="none") for component in components(model)]
         return (q[:, batch.positions] * torch.stack(losses)).sum() / len(batch.y)
 
     return loss

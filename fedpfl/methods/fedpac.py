@@ -11,7 +11,6 @@ from typing import Callable, Sequence
 
 import numpy as np
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..core.extras import SERVER, Extra
 from ..core.federation import Client, Federation
@@ -134,7 +133,7 @@ class FedPAC(PrototypeMethod):
             base, head, _ = cut(model)
             z = base(batch.x)
             pull: Tensor = self.settings.alignment * apart(z, batch.y, prototypes, known)
-            return F.cross_entropy(head(z), batch.y) + pull
+            return self.training.criterion(head(z), batch.y) + pull
 
         in_head = cut(local.model).in_head
         return [

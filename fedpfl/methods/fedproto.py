@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..core.errors import NoPlainModel
 from ..core.settings import setting
@@ -86,7 +85,7 @@ class FedProto(PrototypeMethod):
             base, head, _ = cut(model)
             features = base(batch.x)
             pull = self.settings.pull * apart(features, batch.y, prototypes, known)
-            total: Tensor = F.cross_entropy(head(features), batch.y) + pull
+            total: Tensor = self.training.criterion(head(features), batch.y) + pull
             return total
 
         return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss)]

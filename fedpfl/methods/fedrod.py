@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..core.settings import setting
 from ..models import cut
@@ -104,7 +103,7 @@ class FedRoD(Method):
             if self.settings.balanced:
                 # The lowest finite number: a class with probability 0 and, being overwritten, without a gradient.
                 generic = (generic + log_counts).masked_fill(absent, torch.finfo(generic.dtype).min)
-            return F.cross_entropy(generic, batch.y) + F.cross_entropy(personal, batch.y)
+            return self.training.criterion(generic, batch.y) + self.training.criterion(personal, batch.y)
 
         return loss
 

@@ -87,8 +87,8 @@ class GPFL(Method):
             general = model.valve(features, conditions["general"])
             angles = F.linear(F.normalize(general), F.normalize(model.embeddings.weight))
             distance = (general - frozen[batch.y]).norm()  # over all entries of the batch
-            guidance = F.cross_entropy(angles, batch.y) + self.settings.guidance_weight * distance
-            total: Tensor = F.cross_entropy(personal, batch.y) + guidance
+            guidance = self.training.criterion(angles, batch.y) + self.settings.guidance_weight * distance
+            total: Tensor = self.training.criterion(personal, batch.y) + guidance
             return total
 
         decay = Decay(self.settings.embedding_decay, ("embeddings.", "valve."))

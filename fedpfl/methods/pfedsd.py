@@ -56,7 +56,7 @@ class PFedSD(KeepsTrained):
             logits = model(batch.x)
             student = F.log_softmax(logits / temperature, dim=1)
             apart = F.kl_div(student, taught[batch.positions], reduction="batchmean")
-            total: Tensor = F.cross_entropy(logits, batch.y) + weight * temperature**2 * apart
+            total: Tensor = self.training.criterion(logits, batch.y) + weight * temperature**2 * apart
             return total
 
         return loss

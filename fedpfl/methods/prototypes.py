@@ -13,6 +13,7 @@ from ..core.errors import LayoutError
 from ..core.extras import BOTH, CLIENT, RECEIVED, SERVER, Extra
 from ..core.federation import Client, Federation
 from ..core.payload import Payload
+from ..data.federation import Samples
 from ..models import cut
 from ..rules import Rule
 from ..training.loop import predict
@@ -20,7 +21,15 @@ from .base import LocalRound, Method
 
 
 def class_by_width(model: nn.Module) -> tuple[int, ...]:
-    """Return the number of classes and that of features of a model."""
+    """Return the number of classes and that of features of a model, which an array of class means has as its shape.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> from torch import nn
+    >>> fedpfl.class_by_width(fedpfl.BaseHeadModel(nn.Flatten(), nn.Linear(64, 10)))
+    (10, 64)
+    """
     return tuple(cast(Any, cut(model).head).weight.shape)
 
 
@@ -72,6 +81,26 @@ class PrototypeRule(Rule):
             self.prototypes, self.known = np.zeros_like(means), np.zeros(len(means), np.uint8)
         self.prototypes = np.where(found[:, None], means, self.prototypes)
         self.known = np.where(found, np.uint8(1), self.known)
+
+
+class PairsRule(PrototypeRule):
+    """Base of the rules that train on what arrived: each client's mean features of each of its classes."""
+
+    def begin(self) -> None:
+        """Start without any."""
+        super().begin()
+        self._pairs: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
+        """Keep the mean features of the client's classes; a class of which noise leaves half a sample is there."""
+        super().add(client, shared, reply)
+        present = np.flatnonzero(reply.arrays["counts"] >= 0.5)
+        self._pairs.append((reply.arrays["prototypes"][present], present))
+
+    def pairs(self) -> Samples:
+        """Return the mean features and their classes, in client order."""
+        features, classes = (np.concatenate(parts) for parts in zip(*self._pairs))
+        return Samples(torch.from_numpy(features), torch.from_numpy(classes))
 
 
 class PrototypeMethod(Method):

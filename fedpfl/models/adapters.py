@@ -78,6 +78,23 @@ def in_adapter(name: str, adapter: str | None = None) -> bool:
     return any(kind in _KINDS and adapter in (None, own) for kind, own in zip(words, words[1:]))
 
 
+def matrix_of(name: str) -> str:
+    """Return which matrix of an adapter B·A an array is, by its name in a state dict.
+
+    Returns
+    -------
+    str
+        ``A`` or ``B``; empty for arrays of no adapter.
+
+    Examples
+    --------
+    >>> from fedpfl import matrix_of
+    >>> matrix_of("base.fc.lora_A.default.weight"), matrix_of("head.weight")
+    ('A', '')
+    """
+    return next((word[-1] for word in name.split(".") if word in _KINDS), "")
+
+
 def names_of(model: nn.Module) -> list[str]:
     """Return the names of a model's adapters, in the order in which they were added."""
     found: dict[str, None] = {}

@@ -24,6 +24,14 @@ def cut(model: nn.Module, head_layers: int = 1, key: str = "head-layers") -> Par
 
     Children other than ``base`` and ``head`` belong to neither part. ``ConfigError`` about the setting ``key`` if the
     model does not have that many linear layers at its end.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> from torch import nn
+    >>> base, head, in_head = fedpfl.cut(fedpfl.BaseHeadModel(nn.Flatten(), nn.Linear(64, 10)))
+    >>> head, in_head("head.weight")
+    (Linear(in_features=64, out_features=10, bias=True), True)
     """
     if not isinstance(model, BaseHeadModel):
         raise ConfigError("model", type(model).__name__, "has no head; the method needs one of base and head")

@@ -111,7 +111,7 @@ class RunFollower:
         for line in self._rounds.new():
             self._events.round_metrics(self._run.name, line)
             at = line["round"]
-        state = _state(self._run)
+        state = state_of(self._run)
         if (state, at) != self._last:
             self._last = (state, at)
             known: dict[str, Any] = {key: self._config.get(key) for key in ("method", "dataset", "model")}
@@ -119,7 +119,7 @@ class RunFollower:
             self._events.run_state(self._run.name, round=at, rounds=total, **known, **state)
 
 
-def _state(run: Path) -> dict[str, str]:
+def state_of(run: Path) -> dict[str, str]:
     """Return the ``state`` of a run by its folder, of a failed one with the ``error``."""
     if (run / "summary.md").is_file():
         return {"state": "finished"}

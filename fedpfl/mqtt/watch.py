@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import topics
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
     from rich.text import Text
+
+    from .publisher import Message
 
 MAX_TEXT = 200
 MAX_PAYLOAD = 65_536
@@ -61,17 +64,32 @@ def _printable(value: Any, depth: int = 1) -> Any:
     return [_printable(v, depth + 1) for v in value] if isinstance(value, list) else value
 
 
-class Board:
-    """The latest events of each kind."""
+class LogLine(NamedTuple):
+    """A warning or an error of one process of the bridge."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    at: float  # seconds since 1970, by this machine's clock
+    name: str
+    text: str
+
+
+class Board:
+    """The latest events of each kind, and the last ``log_lines`` warnings."""
+
+    def __init__(self, clock: Callable[[], float] = time.time, log_lines: int = LAST_LINES) -> None:
         self._clock = clock
         self.nodes: dict[str, dict[str, Any]] = {}
         self.clients: dict[str, dict[str, Any]] = {}
         self.bridge: dict[str, Any] = {}
         self.run: dict[str, Any] = {}
         self.rounds: deque[dict[str, Any]] = deque(maxlen=LAST_ROUNDS)
-        self.log: deque[str] = deque(maxlen=LAST_LINES)
+        self.log: deque[LogLine] = deque(maxlen=log_lines)
+
+    def receive(self, message: Message) -> None:
+        """Add what a message says; one that is no event becomes a line of the log."""
+        try:
+            self.add(message.topic, read_event(message.topic, message.payload))
+        except EventError as error:
+            self.log.append(LogLine(self._clock(), "", printable(str(error))))
 
     def add(self, topic: str, values: Mapping[str, Any]) -> None:
         """Add an event."""
@@ -80,7 +98,8 @@ class Board:
         if kind == "node" and (name in self.nodes or len(self.nodes) < MAX_ROWS):
             self.nodes.setdefault(name, {}).update({parts[-1]: dict(values), "seen": self._clock()})
         elif kind == "log":
-            self.log.append(f"{name}: {values.get('level', '')} {values.get('message', '')}")
+            words = f"{values.get('level', '')} {values.get('message', '')}"
+            self.log.append(LogLine(self._clock(), name, words[: 2 * MAX_TEXT]))
         elif topic == topics.BRIDGE_PRESENCE:
             self.bridge = dict(values)
         elif topic == topics.RUN_STATE:
@@ -98,26 +117,46 @@ class Board:
         from rich.console import Group
         from rich.text import Text
 
+        log = "\n".join(f"{line.name}: {line.text}" if line.name else line.text for line in self.log)
+        return Group(Text(self.headline()), self._nodes(), self._rounds(), self._clients(), Text(log))
+
+    def headline(self) -> str:
+        """Return what the run and the bridge are doing."""
         run = self.run
         words = f"run {run.get('run', '–')}: {run.get('state', 'none seen')}"
         if run.get("round") is not None:
             words += f", round {run['round']} of {run.get('rounds')}, {run.get('method')} on {run.get('dataset')}"
         if run.get("error"):
             words += f" ({run['error']})"
-        head = Text(f"{words}   bridge: {self.bridge.get('state', 'not seen')}")
-        return Group(head, self._nodes(), self._rounds(), self._clients(), Text("\n".join(self.log)))
+        return f"{words}   bridge: {self.bridge.get('state', 'not seen')}"
+
+    def devices(self) -> list[dict[str, Any]]:
+        """Return what is known of each device, by its name.
+
+        That is ``state``, the highest ``temperature`` (°C), free ``memory`` (MiB), ``power`` (mW), None where it is not
+        reported, and how many seconds ago the device was ``heard``.
+        """
+        found = []
+        for name, node in sorted(self.nodes.items()):
+            known = node.get("telemetry", {})
+            memory = known.get("memory_mib")
+            free = memory.get("available") if isinstance(memory, dict) else None
+            found.append({
+                "name": name,
+                "state": str(node.get("presence", {}).get("state", "?"))[:MAX_TEXT],
+                "temperature": max(_numbers(known.get("temperature_c")), default=None),
+                "memory": next(iter(_numbers({"free": free})), None),
+                "power": sum(_numbers(known.get("power_mw"))) or None,
+                "heard": self._clock() - node["seen"],
+            })  # fmt: skip
+        return found
 
     def _nodes(self) -> RenderableType:
         table = _table("device", "state", "temperature", "memory free", "power", "heard")
-        for name, node in sorted(self.nodes.items()):
-            known = node.get("telemetry", {})
-            hottest = max(_numbers(known.get("temperature_c")), default=None)
-            memory = known.get("memory_mib")
-            free = memory.get("available") if isinstance(memory, dict) else None
-            power = sum(_numbers(known.get("power_mw"))) or None
+        for device in self.devices():
             table.add_row(
-                _text(name), _text(node.get("presence", {}).get("state", "?")), _unit(hottest, "°C"),
-                _unit(free, "MiB"), _unit(power, "mW"), f"{self._clock() - node['seen']:.0f} s ago",
+                _text(device["name"]), _text(device["state"]), _unit(device["temperature"], "°C"),
+                _unit(device["memory"], "MiB"), _unit(device["power"], "mW"), f"{device['heard']:.0f} s ago",
             )  # fmt: skip
         return table
 
@@ -153,7 +192,7 @@ def _text(value: object) -> Text:
 
 def _numbers(values: object) -> list[float]:
     found = values.values() if isinstance(values, dict) else ()
-    return [v for v in found if isinstance(v, (int, float)) and not isinstance(v, bool)]
+    return [v for v in found if isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v)]
 
 
 def _unit(value: object, unit: str, digits: int = 0) -> str:

@@ -21,6 +21,7 @@ from ..core.settings import parse
 from ..data import FederatedData, federated_data, no_downloads, partition_counts
 from ..data.settings import DataSettings, in_words
 from ..results.run import FREE_ON_RESUME, RunFolder
+from ..results.summary import outcome
 from ..results.tables import Cell, Spread, Table
 from ..setup.config import Config
 
@@ -174,13 +175,23 @@ def _curves(groups: Sequence[RunGroup]) -> Iterator[Section]:
     held = _over_rounds("Accuracy on samples for validation", groups, "validation.accuracy")
     traffic = _over_bytes("Accuracy over traffic", groups)
     loss = _over_rounds("Training loss", groups, "train_loss", "training loss", 1)
+    measured: list[Figure] = []
+    for name in dict.fromkeys(name for group in groups for name in _metrics(group)):
+        measured += _over_rounds(f"{name} over rounds", groups, f"personalised.{name}", name, 1)
     seeds = " Bands: one standard deviation over seeds." if any(len(group.runs) > 1 for group in groups) else ""
     if own or shared or traffic:
         words = "Traffic is the content of all messages so far, in both directions and of all clients." + seeds
         yield Section("Accuracy", [words], figures=[*own, *traffic, *shared, *held])
+    if measured:
+        words = "Mean over the clients, each on its own test samples, of what the setting metrics asked for." + seeds
+        yield Section("Metrics", [words], figures=measured)
     if loss:
         words = "Mean over the clients of the loss in the last epoch they trained; methods differ in what it includes."
         yield Section("Training", [words + seeds], figures=list(loss))
+
+
+def _metrics(group: RunGroup) -> list[str]:
+    return [*outcome(group.runs[0])["metrics"]]
 
 
 def _over_rounds(
@@ -249,16 +260,21 @@ def _over_time(groups: Sequence[RunGroup]) -> list[Heatmap]:
     each = {group.label: group.runs[0].history().tests() for group in groups}
     every = [100 * accuracy for of in each.values() for test in of.values() for accuracy in test.values()]
     maps = []
+    names = {group.label: group.runs[0].task().get("client_names") for group in groups}
     for label, of in each.items():
         rounds = sorted(of)[:: -(-len(of) // MAX_COLUMNS) or 1]
         clients = sorted({client for test in of.values() for client in test}, key=int)
         if len(rounds) > 1:
             values = 100 * np.array([[of[n].get(client, np.nan) for n in rounds] for client in clients])
             title = f"{label}: accuracy of each client in percent"
-            maps.append(
-                Heatmap(title, "round", "client", values, clients, [*map(str, rounds)], (min(every), max(every)))
-            )
+            rows, columns = _called(clients, names[label]), [*map(str, rounds)]
+            maps.append(Heatmap(title, "round", "client", values, rows, columns, (min(every), max(every))))
     return maps
+
+
+def _called(clients: Sequence[str], names: Sequence[str] | None) -> list[str]:
+    """Return the names of clients, where the data have any, else their numbers."""
+    return [names[int(client)] for client in clients] if names else [*clients]
 
 
 # -- data ------------------------------------------------------------------------------------------------------------
@@ -288,6 +304,10 @@ def _divisions(groups: Sequence[RunGroup]) -> Iterator[Section]:
             continue
         title = f"{config.data.dataset}, {in_words(config.data)}, {task['clients']} clients, seed {config.run.seed}"
         section.figures.append(Division(title, partition_counts(data)))
+        if "class_names" in task:
+            section.notes.append(
+                f"Classes: {', '.join(f'{at} {name}' for at, name in enumerate(task['class_names']))}."
+            )
     if section.figures:
         section.notes.insert(0, "Training samples by client and class; the area of a bubble is their number.")
     if section.figures or section.notes:

@@ -1,40 +1,87 @@
-"""Personalised models as plain weights: what ``load_state_dict`` of the model without the method's changes takes."""
+"""Personalised models as plain weights: what ``load_state_dict`` of the model without the method's changes takes.
+
+TorchScript and ONNX hold the same model as a program that runs without its Python code.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from .. import models
+from ..client.device_model import AS_IT_IS, PIXELS, TOKENS, TORCHSCRIPT, traced
 from ..client.state import ClientState
 from ..core.errors import ConfigError, NoPlainModel
 from ..core.federation import Client
-from ..core.files import private_folder
+from ..core.files import private_folder, write_atomically
+from ..core.rng import generator
 from ..core.sharing import UNUSED_BUFFER, Sharing, tied
-from ..core.stored import read_arrays, write_arrays
+from ..core.stored import json_line, read_arrays, write_arrays
 from ..setup.assembly import assemble, complete_arrays, make_rule, plain_model
 from ..setup.config import Config
+from .onnx import onnx
 from .run import GLOBAL, RunFolder, personal_place
 
+STATE_DICT, ONNX = "state-dict", "onnx"
+FORMS = {STATE_DICT: ".safetensors", TORCHSCRIPT: ".pt", ONNX: ".onnx"}
+# Samples with which a program is compared with its model.
+PROGRAM_BATCH = 2
 
-def export_personal(folder: RunFolder, clients: Sequence[int] | None = None) -> list[Path]:
+
+def export_personal(folder: RunFolder, clients: Sequence[int] | None = None, form: str = STATE_DICT) -> list[Path]:
     """Write the personalised model of each client whose state is on this machine, and return the paths.
 
-    ``RUN/personal/client-00003.safetensors`` and so on; nothing if ``global.safetensors`` is every client's. A client
-    that is asked for must have its state here.
+    ``RUN/personal/client-00003.safetensors`` (``.pt``, ``.onnx``) and so on, and ``about.json``, which says what they
+    take and give. If ``global.safetensors`` is every client's model, other forms of it are ``RUN/personal/global.…``. A
+    client that is asked for must have its state here.
     """
     written = []
     for client, arrays in personal_models(folder, clients):
-        path = folder.path / "personal" / f"client-{client:05d}.safetensors"
+        path = folder.path / "personal" / f"client-{client:05d}{FORMS[form]}"
         private_folder(path.parent)  # as the same arrays are in state-dir
-        write_arrays(path, {name: array.numpy() for name, array in arrays.items()})
+        if form == STATE_DICT:
+            write_arrays(path, {name: array.numpy() for name, array in arrays.items()})
+        else:
+            write_atomically(path, _program(_plain(folder, client, arrays), folder.task(), form), private=True)
         written.append(path)
+    if form != STATE_DICT and not written:
+        path = folder.path / "personal" / f"global{FORMS[form]}"
+        content = _program(trained_model(folder), folder.task(), form)
+        private_folder(path.parent)
+        write_atomically(path, content, private=True)
+        written.append(path)
+    if written:
+        write_atomically(folder.path / "personal" / "about.json", json_line(_about(folder)).encode(), private=True)
     return written
+
+
+def _about(folder: RunFolder) -> dict[str, Any]:
+    """Return what the exported models take and give, and each client's accuracy at the last test of the run."""
+    task, config = folder.task(), Config.parse(folder.config()).flat()
+    shape = task["input_shape"]
+    scaling = TOKENS if task.get("vocabulary") else PIXELS if len(shape) == 3 else AS_IT_IS
+    settings = {key: config[key] for key in ("method", "model", "client-models", "normalize", "standardize", "loss")}
+    known = ("num_classes", "classes_of_clients", "vocabulary", "client_names", "class_names")
+    return {
+        **settings, "input_shape": shape, "scaling": scaling, **{key: task[key] for key in known if key in task},
+        "accuracies": folder.history().last_test(),
+    }  # fmt: skip
+
+
+def _program(module: nn.Module, task: Mapping[str, Any], form: str) -> bytes:
+    """Return a model as TorchScript or ONNX, which gives what it gives for batches of any size."""
+    shape, vocabulary = (PROGRAM_BATCH, *task["input_shape"]), task.get("vocabulary", 0)
+    rng = generator(0, "export")
+    x = torch.from_numpy(rng.integers(0, vocabulary, shape) if vocabulary else rng.random(shape, np.float32))
+    content, why = (traced if form == TORCHSCRIPT else onnx)(module, module, x)
+    if content is None:
+        raise NoPlainModel(why)
+    return content
 
 
 def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> Iterator[tuple[int, dict[str, Tensor]]]:
@@ -51,11 +98,14 @@ def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     if not config.method.aggregation.rule.one_model:  # it has what each client gets
         rule = make_rule(config, listed, assemble(config, shape, max(classes), vocabulary=vocabulary)[1])
         rule.load_state(stored)
-    blanks = {count: _blank(config, shape, count, vocabulary, stored) for count in set(classes)}
+    blanks: dict[tuple[int, str], _Blank] = {}
     for client in range(task["clients"]) if clients is None else clients:
         if not 0 <= client < len(classes):
             raise ConfigError("client", client, f"run {folder.path.name} has the clients 0 … {len(classes) - 1}")
-        model, sharing, initial, plain = blanks[classes[client]]
+        kind = classes[client], config.run.model_of(client)
+        if kind not in blanks:
+            blanks[kind] = _blank(config.of_client(client), shape, classes[client], vocabulary, stored)
+        model, sharing, initial, plain = blanks[kind]
         names = plain.state_dict().keys()
         if not (sharing.personal or sharing.layout.frozen or rule) and set(sharing.shared) <= names:
             continue  # the one model of all is global.safetensors
@@ -78,12 +128,18 @@ def trained_model(folder: RunFolder, client: int | None = None) -> nn.Module:
 
     It is the personalised model of a client, or by default the one that all clients share.
     """
-    config, task = Config.parse(folder.config()), folder.described()
     arrays = None if client is None else next((found for _, found in personal_models(folder, [client])), None)
+    return _plain(folder, client, arrays)
+
+
+def _plain(folder: RunFolder, client: int | None, arrays: dict[str, Tensor] | None) -> nn.Module:
+    """Return the plain model with a client's arrays, or with those that all clients share."""
+    config, task = Config.parse(folder.config()), folder.described()
     count = (
         task["num_classes"] if client is None else task.get("classes_of_clients", {client: task["num_classes"]})[client]
     )
-    plain = models.build(config.run.model, tuple(task["input_shape"]), count, task.get("vocabulary", 0))
+    model = config.run.model if client is None else config.run.model_of(client)
+    plain = models.build(model, tuple(task["input_shape"]), count, task.get("vocabulary", 0))
     plain.load_state_dict(_shared_model(folder, config, plain) if arrays is None else arrays)
     return models.original_module(plain).eval()
 

@@ -7,6 +7,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+from ..core import metrics
+from .line import metric_names
+
 # Computed from the clients' accuracies, and not stored.
 WORST_TENTH = "worst-tenth"
 
@@ -15,11 +18,12 @@ class History:
     """The recorded rounds of a run.
 
     A number is named by its place in a line: ``train_loss``, ``personalised.accuracy``, ``details.drift``. A part with
-    the clients' accuracies also has ``worst-tenth``. Rounds without the number do not count.
+    the clients' accuracies also has ``worst-tenth``. Rounds without the number do not count. ``by`` is what chooses
+    rounds, on the samples for validation.
     """
 
-    def __init__(self, lines: Sequence[dict[str, Any]]) -> None:
-        self.lines = lines
+    def __init__(self, lines: Sequence[dict[str, Any]], by: str = metrics.ACCURACY) -> None:
+        self.lines, self.by = lines, by
 
     @property
     def last_round(self) -> int:
@@ -46,12 +50,23 @@ class History:
 
     def best_validated(self) -> dict[str, Any] | None:
         """Return the line of the tested round that is best on the samples for validation, the first of several."""
-        both = [line for line in self.lines if line.get("validation") and line.get("personalised")]
-        return max(both, key=lambda line: float(line["validation"]["accuracy"]), default=None)
+        both = [line for line in self.lines if self._score(line) is not None and line.get("personalised")]
+        return max(both, key=lambda line: float(self._score(line) or 0), default=None)
+
+    def best_score(self) -> float | None:
+        """Return what rounds are chosen by, in the best round; negative where lower is better."""
+        return max((score for line in self.lines if (score := self._score(line)) is not None), default=None)
+
+    def _score(self, line: Mapping[str, Any]) -> float | None:
+        """Return what rounds are chosen by, the larger the better."""
+        value = _value(line, f"validation.{self.by}")
+        return -value if value is not None and metrics.lower_is_better(self.by) else value
 
     def stalled(self, patience: int) -> bool:
-        """Return whether the accuracy for validation has not grown for ``patience`` rounds (0: never)."""
-        rounds = self.curve("validation.accuracy")
+        """Return whether what rounds are chosen by has not become better for ``patience`` rounds (0: never)."""
+        rounds: dict[int, float] = {
+            line["round"]: score for line in self.lines if (score := self._score(line)) is not None
+        }
         if not patience or not rounds:
             return False
         best = max(rounds, key=rounds.__getitem__)  # the first of several
@@ -82,7 +97,7 @@ class History:
 
     def only(self, clients: Collection[int]) -> History:
         """Return the history with the accuracies of some clients and their means; no clients given: all."""
-        return History([_only(line, clients) for line in self.lines]) if clients else self
+        return History([_only(line, clients) for line in self.lines], self.by) if clients else self
 
 
 def worst_tenth(accuracies: Collection[float]) -> float:
@@ -103,7 +118,10 @@ def _value(line: Mapping[str, Any], number: str) -> float | None:
 
 
 def _only(line: Mapping[str, Any], clients: Collection[int]) -> dict[str, Any]:
-    found = line.get("personalised")
+    found: dict[str, Any] | None = line.get("personalised")
     each = {i: accuracy for i, accuracy in found["each"].items() if int(i) in clients} if found else {}
-    means = {"accuracy": statistics.fmean(each.values())} if each else {}
+    means: dict[str, Any] = {"accuracy": statistics.fmean(each.values())} if each else {}
+    for name in metric_names(found or {}):
+        theirs = {i: value for i, value in (found or {}).get(f"each-{name}", {}).items() if int(i) in clients}
+        means.update({name: statistics.fmean(theirs.values()), f"each-{name}": theirs} if theirs else {})
     return {**line, "personalised": found and {**found, **means, "each": each}}

@@ -6,12 +6,17 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..core import metrics
 from .record import Round
 
 # What any client can report after training; what else it reports is the method's own.
 EVERY_REPLY = frozenset({
     "train-samples", "train-loss", "train-seconds", "trained-correct", "trained-samples", "trained-loss-sum",
 })  # fmt: skip
+
+
+# What every test measures.
+ALWAYS = frozenset({"accuracy", "std", "weighted", "loss"})
 
 
 def summarise(done: Round) -> dict[str, Any]:
@@ -24,6 +29,9 @@ def summarise(done: Round) -> dict[str, Any]:
     is like ``personalised``, but of the clients that trained in this round, with the models that they had then, made
     ready for a test as the method does. Clients without test samples do not count.
     ``validation`` (with ``validation-fraction``) is ``personalised`` on the samples that were set aside.
+    With ``metrics`` each of these has more: the mean over clients by the metric's name, each client's value as
+    ``each-NAME`` and, of ratios of sums, that of all samples as ``NAME-pooled``; ``global`` has one number each, of all
+    samples where the metric is such a ratio, else the mean over clients.
     ``details`` has what the method measured itself: means over the clients, and the rule's own numbers;
     ``asked``, ``late``, ``forgotten`` and ``joined`` are the clients of a :class:`Round`;
     ``privacy`` what differential privacy has cost up to this round, if there is any.
@@ -49,7 +57,9 @@ def summarise(done: Round) -> dict[str, Any]:
             line["global"] = {
                 "accuracy": sum(m["global-correct"] for m in shared) / samples,
                 "loss": sum(m["global-loss-sum"] for m in shared) / samples,
-            }
+                **{name: value for name, pairs in _pairs("global", done.evaluated).items()
+                   if (value := metrics.combined(name, pairs.values())) is not None},
+            }  # fmt: skip
     if done.bytes_evaluation_only:
         line["bytes_evaluation_only"] = done.bytes_evaluation_only
     details = {**_means(done.trained.values()), **done.details}
@@ -94,7 +104,33 @@ def scores_of(name: str, replies: Mapping[int, Mapping[str, float]]) -> dict[str
         "loss": sum(m[f"{name}-loss-sum"] for m in tested.values()) / samples,
         "each": {str(i): accuracy for i, accuracy in each.items()},
         "samples": {str(i): number for i, number in each_samples.items()},
+        **_measured(name, replies),
     }
+
+
+def _pairs(model: str, replies: Mapping[int, Mapping[str, float]]) -> dict[str, dict[int, tuple[float, float]]]:
+    """Return sum and count of each metric of a tested model, by client, for the clients for which it is defined."""
+    found: dict[str, dict[int, tuple[float, float]]] = {}
+    for client, reply in sorted(replies.items()):
+        for key in sorted(reply):
+            part = metrics.part_of(key)
+            if part is None or part.model != model or not part.is_sum:
+                continue
+            if count := reply[f"{model}-{part.metric}{metrics.COUNT}"]:
+                found.setdefault(part.metric, {})[client] = reply[key], count
+    return found
+
+
+def _measured(model: str, replies: Mapping[int, Mapping[str, float]]) -> dict[str, Any]:
+    """Return what a round records of the metrics of a tested model."""
+    line: dict[str, Any] = {}
+    for name, pairs in _pairs(model, replies).items():
+        each = {str(client): metrics.value(name, *pair) for client, pair in pairs.items()}
+        line[name], line[f"each-{name}"] = statistics.fmean(each.values()), each
+        # Of a user's own function only the counts tell that it makes sums.
+        if metrics.known(name).is_ratio or any(count != 1 for _, count in pairs.values()):
+            line[f"{name}-pooled"] = metrics.combined(name, pairs.values())
+    return line
 
 
 def _means(replies: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -102,18 +138,23 @@ def _means(replies: Iterable[Mapping[str, float]]) -> dict[str, float]:
     values: dict[str, list[float]] = {}
     for reply in replies:
         for name, value in reply.items():
-            if name not in EVERY_REPLY:
+            if name not in EVERY_REPLY and metrics.part_of(name) is None:
                 values.setdefault(name, []).append(value)
     return {name: statistics.fmean(values[name]) for name in sorted(values)}
 
 
+def metric_names(scores: Mapping[str, Any]) -> list[str]:
+    """Return the names of the numbers of a tested model in a line of ``metrics.jsonl`` that ``metrics`` asked for."""
+    return [name for name, value in scores.items() if not isinstance(value, dict) and name not in ALWAYS]
+
+
 def curves(line: dict[str, Any]) -> dict[str, float]:
     """Return the numbers of a round that trackers draw, by their names there, from its line of ``metrics.jsonl``."""
+    parts = {part: line.get(part) or {} for part in ("personalised", "global", "validation")}
     found = {
         "train/loss": line.get("train_loss"),
-        "personalised/accuracy": (line.get("personalised") or {}).get("accuracy"),
-        "global/accuracy": (line.get("global") or {}).get("accuracy"),
-        "validation/accuracy": (line.get("validation") or {}).get("accuracy"),
+        **{f"{part}/accuracy": scores.get("accuracy") for part, scores in parts.items()},
+        **{f"{part}/{name}": scores[name] for part, scores in parts.items() for name in metric_names(scores)},
         "bytes/up": line["bytes_up"],
         "bytes/down": line["bytes_down"],
         "seconds": line["seconds"],

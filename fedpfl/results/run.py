@@ -39,6 +39,7 @@ from ..core import custom
 from ..core.errors import ConfigError, DamagedFile, StateError
 from ..core.federation import Client
 from ..core.files import locked, private_folder, write_atomically
+from ..core.metrics import ACCURACY
 from ..core.stored import Stored, from_json_line, json_line, read_arrays, read_toml, write_arrays, write_toml
 from ..rules import Rule
 from ..setup.config import Config
@@ -165,7 +166,8 @@ class RunFolder:
         ``division`` is the checksum of how common data are divided, None where a client has data of its own.
         ``identities`` has a hash of the secret of each client's node, by client. ``more`` is ``samples``, each client's
         numbers of training and test samples; ``threads``, with how many each computes; and ``continued``, what
-        :meth:`to_continue` of an earlier run has said.
+        :meth:`to_continue` of an earlier run has said; ``client_names`` and ``class_names``, in their order, where the
+        data have names for them and all clients are on this machine.
         """
         described = {
             "vocabulary": vocabulary, "division": division, "remarks": list(remarks), "identities": identities or {},
@@ -303,7 +305,9 @@ class RunFolder:
 
     def history(self) -> History:
         """Return the recorded rounds."""
-        return History(self.metrics())
+        lines = self.metrics()
+        chooses = any("validation" in line for line in lines)
+        return History(lines, str(self.config().get("choose-by", ACCURACY)) if chooses else ACCURACY)
 
     def stalled(self, patience: int) -> bool:
         """Return :meth:`History.stalled`, without reading the rounds if there is no patience (0: never)."""

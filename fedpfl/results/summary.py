@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from typing import Any
+from typing import TypedDict
 
+from ..core.metrics import ACCURACY
 from .history import History
+from .line import metric_names
 from .run import RunFolder
 
-OUTCOME_KEYS = (
-    "folder", "rounds", "personalised_accuracy", "global_accuracy", "best_personalised_accuracy",
-    "best_global_accuracy", "seconds_per_round", "bytes_up", "bytes_down", "epsilon", "delta",
-)  # fmt: skip
+
+class Summary(TypedDict):
+    """The outcome of a run; accuracies and metrics of clients' personalised models are means over the clients."""
+
+    folder: str
+    rounds: int
+    personalised_accuracy: float | None  # shares between 0 and 1, of the last round with tests
+    global_accuracy: float | None
+    best_personalised_accuracy: float | None
+    best_global_accuracy: float | None
+    metrics: dict[str, float | None]  # of the last round with tests, by name
+    seconds_per_round: float | None  # the median
+    bytes_up: float  # of all rounds and clients
+    bytes_down: float
+    epsilon: float | None  # of differential privacy, after the last round
+    delta: float | None
 
 
-def outcome(folder: RunFolder) -> dict[str, Any]:
+OUTCOME_KEYS = tuple(Summary.__annotations__)
+
+
+def outcome(folder: RunFolder) -> Summary:
     """Return the outcome of a run as ``fedpfl run --json`` prints it, without ``run`` and ``status``."""
     history = folder.history()
     seconds = history.curve("seconds").values()
@@ -27,6 +44,7 @@ def outcome(folder: RunFolder) -> dict[str, Any]:
         "global_accuracy": history.last("global.accuracy"),
         "best_personalised_accuracy": history.best("personalised.accuracy"),
         "best_global_accuracy": history.best("global.accuracy"),
+        "metrics": {name: history.last(f"personalised.{name}") for name in _metrics(history)},
         "seconds_per_round": statistics.median(seconds) if seconds else None,
         "bytes_up": history.total("bytes_up"),
         "bytes_down": history.total("bytes_down"),
@@ -46,8 +64,10 @@ def summary(folder: RunFolder) -> str:
         ("seconds per round (median)", f"{result['seconds_per_round']:.2f}"),
         ("bytes up / down", f"{result['bytes_up']:,} / {result['bytes_down']:,}"),
     ]
+    rows += [(f"{name}, personalised, last round", f"{value:.4f}") for name, value in result["metrics"].items()]
     if chosen := history.best_validated():
-        validation, accuracy = (_percent(chosen[part]["accuracy"]) for part in ("validation", "personalised"))
+        accuracy, by = _percent(chosen["personalised"]["accuracy"]), chosen["validation"][history.by]
+        validation = _percent(by) if history.by == ACCURACY else f"{history.by} {by:.4f}"
         rows.insert(2, (f"best on samples for validation: round {chosen['round']}", validation))
         rows.insert(3, ("personalised accuracy in that round", accuracy))
     if history.stalled(values.get("early-stop", 0)):
@@ -70,6 +90,11 @@ def summary(folder: RunFolder) -> str:
         f"Personalised: mean over clients of the accuracy on their own test samples. Global: {tested} on the\n"
         "union of all test samples. All settings: `config.toml`; every round: `metrics.jsonl`.\n"
     )
+
+
+def _metrics(history: History) -> list[str]:
+    """Return the names of the metrics that the run's tests have measured."""
+    return list(dict.fromkeys(name for line in history.lines for name in metric_names(line.get("personalised") or {})))
 
 
 def _spent(history: History) -> Mapping[str, float]:

@@ -79,7 +79,7 @@ class Table:
     def markdown(self) -> str:
         """Return the table as Markdown, with title and note."""
         body = [[self.text(cell).replace("|", r"\|").replace("\n", " ") for cell in row] for row in self.rows]
-        kinds = ["---:" if self._is_number(column) else "---" for column in range(len(self.columns))]
+        kinds = ["---:" if self.is_number(column) else "---" for column in range(len(self.columns))]
         lines = [f"**{self.title}**", "", *(f"| {' | '.join(cells)} |" for cells in [list(self.columns), kinds, *body])]
         return "\n".join([*lines, *(["", self.note] if self.note else [])]) + "\n"
 
@@ -99,7 +99,7 @@ class Table:
 
     def latex(self) -> str:
         """Return the table as LaTeX, for the package booktabs."""
-        kinds = "".join("r" if self._is_number(column) else "l" for column in range(len(self.columns)))
+        kinds = "".join("r" if self.is_number(column) else "l" for column in range(len(self.columns)))
         rows = [" & ".join(self.text(cell).translate(_LATEX) for cell in row) + r" \\" for row in self.rows]
         head = " & ".join(column.translate(_LATEX) for column in self.columns) + r" \\"
         return "\n".join([
@@ -108,7 +108,8 @@ class Table:
             *([rf"\par {self.note.translate(_LATEX)}"] if self.note else []), r"\end{table}",
         ]) + "\n"  # fmt: skip
 
-    def _is_number(self, column: int) -> bool:
+    def is_number(self, column: int) -> bool:
+        """Return whether a column has numbers alone."""
         cells = [row[column] for row in self.rows if row[column] is not None]
         return bool(cells) and not any(isinstance(cell, str) for cell in cells)
 

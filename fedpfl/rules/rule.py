@@ -13,6 +13,7 @@ from ..core.errors import require_hooks
 from ..core.federation import Client, Federation
 from ..core.layout import rounded
 from ..core.payload import Payload
+from ..core.rng import generator
 from .averages import RobustSettings, RunningMean, averaging, largest_weight
 from .server_step import ServerStep
 
@@ -50,6 +51,11 @@ class Rule(ABC):
         Likewise why ``robust-aggregation`` cannot be had; empty if the rule makes its means by :meth:`averaging` alone.
     sees_personal : bool
         Whether the rule looks at clients' personal arrays too, to decide which ones are personal.
+    starts_with_all : bool
+        Whether all participants are asked to train in round 1, whatever ``fraction-train`` is.
+    takes_shared : bool
+        Whether the rule computes with clients' shared vectors. If not, clients do not send them, and :meth:`add` gets
+        the vector that the client was sent.
     remembers : tuple of str
         Attributes, arrays all of them, that the next round depends on: they are stored with the run and come back when
         it is resumed, free to be written to. A class names its own; those of its bases are added.
@@ -83,6 +89,8 @@ class Rule(ABC):
     no_server_step: ClassVar[str] = "makes something else than a mean"
     no_robust_mean: ClassVar[str] = "makes something else than a mean"
     sees_personal: ClassVar[bool] = False
+    starts_with_all: ClassVar[bool] = False
+    takes_shared: ClassVar[bool] = True
     remembers: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()
 
@@ -205,6 +213,10 @@ class Rule(ABC):
     def keep(self, name: str, array: np.ndarray) -> None:
         """Record an array of this round: it is stored as a file in the run's ``arrays/NAME``."""
         self.arrays[name] = array
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """Return the source of the rule's random choices for one purpose in this round."""
+        return generator(self.federation.seed, f"rule {purpose}", self.round)
 
     # -- between rounds ----------------------------------------------------------------------------------------------
 

@@ -7,13 +7,14 @@ Flower hands every process the same flat mapping (``pyproject.toml``, overridden
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import Any, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Iterator, Mapping
 
 from ..core import custom
 from ..core import settings as s
 from ..core.errors import ConfigError, did_you_mean
 from ..core.layout import DTYPES
+from ..core.metrics import require as require_metrics
 from ..core.privacy import PrivacySettings, require_covered
 from ..core.settings import setting
 from ..data.settings import DataSettings
@@ -29,8 +30,10 @@ from ..rules.server_step import ServerStepSettings
 from ..training.losses import CROSS_ENTROPY
 from ..training.settings import TrainingSettings
 
-# Of the settings of the run: see `Config.of_stored_arrays`.
-_OF_ARRAYS = ("method", "model", "personal-head", "initial-weights", "seed")
+# At most six digits: what comes from the network must not make a range of billions.
+_CLIENTS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?:(\S+)")
+# Of the settings of run and training: see `Config.of_stored_arrays`.
+_OF_ARRAYS = ("method", "model", "personal-head", "initial-weights", "seed", "keep-momentum")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -44,6 +47,11 @@ class RunSettings:
         "Model; its input and output sizes follow from the data.",
         choices=model_names,
         open_to={**model_sources(), custom.FORM: custom.is_reference},
+    )
+    client_models: str = setting(
+        "",
+        "Other models for some clients: numbers of clients, from 0, each with a model, separated by commas "
+        "(0-9:fedavg-cnn,12:resnet8). What the method shares must be the same in all of them.",
     )
     num_server_rounds: int = setting(5, "Rounds.", minimum=1)
     fraction_train: float = setting(
@@ -71,7 +79,7 @@ class RunSettings:
         "end",
         "Whether clients are tested after a round, with what the server has made of its replies (end), or before they "
         "train in it, with the same of the round before, as on FedReG's testbed (start). What the last round made is "
-        "then not tested, and devices write no models.",
+        "then not tested, and devices write no models; `fedpfl personalise` makes up for both.",
         choices=("end", "start"),
     )
     early_stop: int = setting(
@@ -79,6 +87,17 @@ class RunSettings:
         "Rounds without a better mean accuracy on the validation samples (validation-fraction) after which the run "
         "ends; 0: it never ends early.",
         minimum=0,
+    )
+    metrics: str = setting(
+        "",
+        "What tests measure besides accuracy and loss, separated by commas: balanced-accuracy, top-5-accuracy, "
+        "precision-macro, recall-macro, f1-macro, f1-weighted, auroc, average-precision; with loss = multi-label "
+        "also f1-micro; with mse mae, rmse, r2; or MODULE:NAME, a function of your own.",
+    )
+    choose_by: str = setting(
+        "accuracy",
+        "What on the samples for validation the best round is chosen by, early-stop waits for and settings are "
+        "compared by: accuracy, loss, or one of metrics.",
     )
     evaluate_global: bool = setting(
         False,
@@ -206,6 +225,10 @@ class RunSettings:
     )
     tracker_project: str = setting("fedpfl", "Project in Weights & Biases, or experiment in MLflow.")
 
+    def model_of(self, client: int) -> str:
+        """Return a client's model."""
+        return next((model for numbers, model in client_models(self) if client in numbers), self.model)
+
     def enough_clients(self, expected: int) -> int:
         """Return how many of the expected clients have to take part."""
         return min(self.min_clients, expected) or expected // 2 + 1
@@ -250,7 +273,7 @@ class RunSettings:
 
     @property
     def _writes_models(self) -> bool:
-        return self.device_models != "never" and self.test_at == "end"
+        return self.device_models != "never" and (self.test_at == "end" or self.after_the_end)
 
 
 @dataclass(frozen=True)
@@ -272,6 +295,12 @@ class Config:
         run = s.parse(RunSettings, values)
         if run.run_name and not _RUN_NAME.fullmatch(run.run_name):
             raise ConfigError("run-name", run.run_name, "must be letters, digits, '.', '_' and '-', at most 100")
+        for _, model in client_models(run):
+            s.parse(RunSettings, {"model": model})
+        for key in ("evaluate_global", "initial_weights"):
+            if run.client_models and getattr(run, key):
+                allowed = "cannot be had with client-models: it is for one model"
+                raise ConfigError(key.replace("_", "-"), getattr(run, key), allowed)
         if run.resume and not run.run_name:
             raise ConfigError("resume", True, "needs run-name, the run to resume")
         if run.after_the_end and not run.resume:
@@ -284,6 +313,7 @@ class Config:
             raise ConfigError("device-models", "always", "must be auto or never with test-at = start")
         if training.keep_momentum and not (training.optimizer == "sgd" and training.momentum):
             raise ConfigError("keep-momentum", True, "needs optimizer = sgd and momentum above 0")
+        require_metrics(run.metrics, run.choose_by, training.loss)
         method = find(run.method)
         own = method(s.parse(method.Settings, values, method.name), training, run.personal_head)
         needing = s.needing("validation-fraction", own.settings, method.name)
@@ -294,6 +324,8 @@ class Config:
             has_own = training.loss == CROSS_ENTROPY
             what = f"{method.name}, which has its own loss" if has_own else f"loss = {training.loss}"
             raise ConfigError("label-smoothing", training.label_smoothing, f"must be 0 for {what}")
+        if training.class_weights != "none" and training.loss != CROSS_ENTROPY:
+            raise ConfigError("class-weights", training.class_weights, f"must be none for loss = {training.loss}")
         trainable = s.parse(TrainableSettings, values)
         given = {"personal-head": run.personal_head, "trainable": trainable.trainable, "loss": training.loss}
         for key, why in own.refuses.items():
@@ -319,6 +351,11 @@ class Config:
         )
         return cls(run, trainable, data, training, server, robust, privacy, own)
 
+    def of_client(self, client: int) -> Config:
+        """Return the settings with a client's model."""
+        model = self.run.model_of(client)
+        return self if model == self.run.model else replace(self, run=replace(self.run, model=model))
+
     def flat(self) -> dict[str, s.Value]:
         """Return the settings that this run uses, by key: the common ones and the method's own."""
         parted = (self.run, self.trainable, self.data, self.training, self.server, self.robust, self.privacy)
@@ -327,10 +364,27 @@ class Config:
 
     def of_stored_arrays(self) -> dict[str, s.Value]:
         """Return the settings from which the form and the meaning of the arrays follow that a run stores."""
-        of_run = {key: value for key, value in s.items(self.run) if key in _OF_ARRAYS}
+        of_run = {key: value for part in (self.run, self.training) for key, value in s.items(part) if key in _OF_ARRAYS}
         others = (self.trainable, self.server, self.privacy)
         common = {key: value for part in others for key, value in s.items(part)}
         return {**of_run, **common, **dict(s.items(self.method.settings, self.method.name))}
+
+
+def client_models(run: RunSettings) -> Iterator[tuple[range, str]]:
+    """Yield numbers of clients and their model, as ``client-models`` has them; ``ConfigError`` for another form."""
+    taken: set[int] = set()
+    for part in filter(None, run.client_models.split(",")):
+        found = _CLIENTS.fullmatch(part.strip())
+        if found is None:
+            allowed = f"{part.strip()!r} must be a number or a range of clients, a colon and a model: 0-9:fedavg-cnn"
+            raise ConfigError("client-models", run.client_models, allowed)
+        first, last = int(found[1]), int(found[2] or found[1])
+        numbers = range(first, last + 1)
+        if not numbers or not taken.isdisjoint(numbers):
+            allowed = f"{part.strip()!r} has {'no client' if not numbers else 'a client that has a model already'}"
+            raise ConfigError("client-models", run.client_models, allowed)
+        taken.update(numbers)
+        yield numbers, found[3]
 
 
 def _require_bufferable(run: RunSettings, method: Method, privacy: PrivacySettings) -> None:
@@ -338,7 +392,8 @@ def _require_bufferable(run: RunSettings, method: Method, privacy: PrivacySettin
     if run.schedule == "synchronous":
         return
     rule = method.aggregation.rule
-    if rule.no_server_step or method.extras or rule.attachments is not Rule.attachments:
+    alone = rule.attachments is Rule.attachments and rule.takes_shared and not rule.starts_with_all
+    if rule.no_server_step or method.extras or not alone:
         why = f"its rule {rule.name!r} {rule.no_server_step or 'sends or gets more than the shared arrays'}"
         raise ConfigError("schedule", run.schedule, f"must be synchronous for {method.name}: {why}")
     others = {

@@ -10,9 +10,10 @@ import inspect
 import json
 import re
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Collection, Mapping
 
 from ..core.claims import DESCRIPTION, REPLY, TEXTS
+from ..core.custom import FORM, FUNCTIONS
 from ..core.errors import FedpflError
 from ..core.extras import describe
 from ..core.settings import key_of
@@ -87,6 +88,74 @@ def methods_page() -> str:
     return "\n".join(lines)
 
 
+def known_module() -> str:
+    """Return ``fedpfl/setup/known.py``: types of all settings for editors, and their limits without torch."""
+    types, limits = [], []
+    for _, cls, prefix in sections():
+        for field in dataclasses.fields(cls):
+            key, found = key_of(field, prefix), field.metadata["limits"]
+            choices = None if found.choices is None else tuple(found.choices())
+            kind = type(field.default).__name__
+            if choices is not None and not found.open_to:
+                kind = f"Literal[{', '.join(json.dumps(choice) for choice in choices)}]"
+            if key in FUNCTIONS:
+                kind = "FunctionsOrNames"
+            types.append((key, kind))
+            # What stands open to more than the user's own parts is checked where that is known.
+            if set(found.open_to) <= {FORM}:
+                given = {"above": found.above, "minimum": found.minimum, "maximum": found.maximum, "choices": choices}
+                set_limits = {name: value for name, value in given.items() if value is not None}
+                limits.append(f"    {key!r}: ({field.default!r}, {set_limits!r}, {bool(found.open_to)}),")
+
+    def fields(left_out: Collection[str]) -> list[str]:
+        return [f"    {key.replace('-', '_')}: {kind}" for key, kind in types if key not in left_out]
+
+    own = ("method", "model", "dataset", "data", "num-clients")
+    return "\n".join([
+        '"""Types of all settings for editors, and their limits for a check that needs no torch.',
+        "",
+        "Written by `fedpfl config --update`.",
+        '"""',
+        "",
+        "# ruff: noqa: E501",
+        "# fmt: off",
+        "",
+        "from __future__ import annotations",
+        "",
+        "from typing import Any, Callable, Literal, Mapping, Sequence, TypedDict, Union",
+        "",
+        "FunctionsOrNames = Union[str, Callable[..., Any], Sequence[Union[str, Callable[..., Any]]]]",
+        "",
+        "",
+        "class CommonSettings(TypedDict, total=False):",
+        '    """Settings that `fedpfl.run`, `fedpfl.compare` and `fedpfl.sweep` take."""',
+        "",
+        *fields((*own, "resume", "continue-from", "output-dir", "seed", "run-name")),
+        "",
+        "",
+        "class Settings(CommonSettings, total=False):",
+        '    """Settings that `fedpfl.run` takes beside its own arguments."""',
+        "",
+        "    output_dir: str",
+        "    seed: int",
+        "    run_name: str",
+        "",
+        "",
+        "class SweepSettings(CommonSettings, total=False):",
+        '    """Settings that all runs of `fedpfl.compare` and `fedpfl.sweep` have in common."""',
+        "",
+        *(f"    {key.replace('-', '_')}: Any" for key in own),
+        "    continue_from: str",
+        "",
+        "",
+        "# Default, limits, and whether the user's own parts are allowed besides.",
+        "LIMITS: Mapping[str, tuple[Any, dict[str, Any], bool]] = {",
+        *limits,
+        "}",
+        "",
+    ])  # fmt: skip
+
+
 def bounds_table() -> str:
     """Return the bounds of what clients say as a Markdown table, between the two marker lines of its page."""
     lines = [BOUNDS_BEGIN, "", "| value | when | allowed | compared with |", "|---|---|---|---|"]
@@ -125,7 +194,7 @@ def _set_by(name: str) -> str:
 
 
 def update(root: Path) -> list[Path]:
-    """Rewrite the block in ``pyproject.toml``, two pages in ``docs`` and a table in each of two others.
+    """Rewrite ``setup/known.py``, the block in ``pyproject.toml``, two pages and a table in each of two others.
 
     Returns the files that changed. The version, whose one place is ``fedpfl/version.py``, goes in as well: Flower wants
     it written out in ``pyproject.toml``. A user's app, which is without the package's code, has the block alone, and
@@ -140,6 +209,7 @@ def update(root: Path) -> list[Path]:
     if not (root / "fedpfl").is_dir():
         return _write({project: block.sub(lambda found: pyproject_block(_values(project, found.group())), text)})
     wanted = {
+        root / "fedpfl" / "setup" / "known.py": known_module(),
         project: VERSION.sub(__version__, block.sub(lambda _: pyproject_block(), text), count=1),
         root / "docs" / "configuration.md": settings_page(),
         root / "docs" / "methods.md": methods_page(),

@@ -7,8 +7,9 @@ back from the tensors until the phase ends.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import Callable, Iterator, NamedTuple, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import count
+from typing import Callable, Iterator, Mapping, NamedTuple, Sequence, cast
 
 import numpy as np
 import torch
@@ -17,12 +18,15 @@ from torch.nn import functional as F
 
 from ..core.frozen import has_frozen_statistics
 from ..data.federation import Samples
-from .augment import NO_AUGMENTATION, flip_crop
+from ..data.pixels import HALF
+from .augment import find as find_augmentation
 from .batches import batch_sizes
 from .device import step_precision
-from .losses import CROSS_ENTROPY, KINDS
+from .losses import CROSS_ENTROPY, KINDS, weighing
+from .metrics import Measure, SumAndCount, measured
 from .optim import SGD, Optimizer, clip, make_optimizer
 from .phase import Batch, Forward, Group, Phase
+from .schedule import rate_factor
 from .settings import TrainingSettings
 from .steps import gradients
 
@@ -34,11 +38,13 @@ class Score(NamedTuple):
     """How a model does on some samples: sums, so that the scores of clients can be added.
 
     ``samples`` are values where ``loss`` is not for classes, and ``correct`` is what ``losses.LossKind.score`` says.
+    ``metrics`` are sum and count of each metric that was asked for.
     """
 
     correct: float
     loss_sum: float
     samples: int
+    metrics: Mapping[str, SumAndCount] = {}
 
 
 def run_phase(
@@ -49,13 +55,15 @@ def run_phase(
     rng: np.random.Generator,
     factor: float = 1.0,
     velocity: dict[str, Tensor] | None = None,
+    normalize: str = HALF,
 ) -> float:
     """Train a model in place through one phase; return the mean loss over the samples that took part, or 0.
 
     The loss is without the penalty, and a mean whatever ``batch-loss`` is. ``rng`` decides the order of the samples,
     which are those of ``phase.data`` if it has any, and how they are augmented. Learning rates are multiplied by
     ``factor``. A model with convolutions should be in the format channels_last. The momentum of SGD starts from
-    ``velocity``, by parameter, and ends there; without it, or of a parameter that it lacks, from 0.
+    ``velocity``, by parameter, and ends there; without it, or of a parameter that it lacks, from 0. ``normalize`` is
+    how the pixels of images were scaled.
     """
     settings = phase.adjusted(settings)
     x, y = phase.data if phase.data is not None else samples
@@ -65,7 +73,6 @@ def run_phase(
         return 0.0
     names = [name for name, _ in trained]
     params = [p for _, p in trained]
-    step = _stepper(phase, settings, names, params, factor, velocity)
     if not all(module.training for module in modules):
         model.train()
     for module in modules:
@@ -73,15 +80,18 @@ def run_phase(
             module.eval()
     sizes = batch_sizes(len(y), phase.batch_size or settings.batch_size, settings.last_batch)
     epochs = _epochs(sizes, phase, settings)
+    step = _stepper(phase, settings, names, params, factor, velocity, sum(map(len, epochs)))
+    augment = None if phase.learning_rate == 0 else find_augmentation(settings.augmentation, normalize)
     losses: list[Tensor] = []
     phase_loss = phase.loss_with(settings)
     precision = step_precision(settings)
     only_training, statistics = _only_training(parameters, set(names)), _statistics(modules, phase.move_statistics)
-    with phase.during(model), only_training, statistics as norms:
+    weights = weighing(y) if settings.class_weights != "none" else nullcontext()
+    with phase.during(model), only_training, statistics as norms, weights:
         for of_epoch in epochs:
             for batch in _batches(x, y, of_epoch, rng):
-                if settings.augmentation != NO_AUGMENTATION and phase.learning_rate != 0:
-                    batch = batch._replace(x=flip_crop(batch.x, rng))
+                if augment is not None:
+                    batch = batch._replace(x=augment(batch.x, rng))
                 # One sample has no variance to normalise by: BatchNorm uses its running statistics for it.
                 lone = len(batch.y) == 1 and bool(norms)
                 if lone:
@@ -110,6 +120,39 @@ def run_phase(
     return _sum(losses, trained_on) / sum(trained_on)
 
 
+def fit(module: nn.Module, phase: Phase, rng: np.random.Generator) -> float:
+    """Train a module of the server's in place through one phase on the phase's own data; return the mean loss.
+
+    For rules that train. Settings that the phase does not have are at their defaults, and all samples take part. One
+    thread computes, so that the bits are the same on any number of cores.
+
+    Parameters
+    ----------
+    module : nn.Module
+        On the CPU.
+    phase : Phase
+        With ``data``.
+    rng : Generator
+        Of the rule (``self.generator("what for")``): decides the order of the samples.
+
+    Examples
+    --------
+    >>> import fedpfl, numpy, torch
+    >>> data = fedpfl.Samples(torch.eye(3), torch.arange(3))
+    >>> phase = fedpfl.Phase(train=fedpfl.everything, epochs=200, data=data, learning_rate=0.5, **fedpfl.PLAIN_SGD)
+    >>> layer = torch.nn.Linear(3, 3)
+    >>> loss = fedpfl.fit(layer, phase, numpy.random.default_rng(0))
+    >>> layer(data.x).argmax(1)
+    tensor([0, 1, 2])
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return run_phase(module, phase, cast(Samples, phase.data), TrainingSettings(last_batch="keep"), rng)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def _epochs(sizes: list[int], phase: Phase, settings: TrainingSettings) -> list[list[int]]:
     """Return the sizes of the batches of each epoch; of ``local-steps`` the last one may be a part of an epoch."""
     # A phase that moves nothing measures a whole gradient.
@@ -122,25 +165,40 @@ def _epochs(sizes: list[int], phase: Phase, settings: TrainingSettings) -> list[
 
 
 @torch.no_grad()
-def evaluate(forward: Forward, samples: Samples, loss: str = CROSS_ENTROPY) -> Score:
+def evaluate(
+    forward: Forward, samples: Samples, loss: str = CROSS_ENTROPY, measures: Mapping[str, Measure] | None = None
+) -> Score:
     """Count the correct predictions of a forward pass, whose model the caller has set to evaluation mode."""
-    kind = KINDS[loss]
+    kind, measures = KINDS[loss], measures or {}
     if not kind.classes:
         outputs = predict(forward, samples.x).float()
         total = float(kind.criterion(outputs.double(), samples.y.double(), reduction="sum"))
-        return Score(kind.score(outputs, samples.y), total, samples.y.numel())
+        found = measured(measures, outputs, samples.y, loss)
+        return Score(kind.score(outputs, samples.y), total, samples.y.numel(), found)
     correct, loss_sum = 0, 0.0
+    parts: list[Tensor] = []
     for at in range(0, len(samples.y), EVALUATION_BATCH):
         x, y = samples.x[at : at + EVALUATION_BATCH], samples.y[at : at + EVALUATION_BATCH]
         logits = forward(x)
         correct += int((logits.argmax(1) == y).sum())
         loss_sum += float(F.cross_entropy(logits, y, reduction="sum"))
-    return Score(correct, loss_sum, len(samples.y))
+        if measures:
+            parts.append(logits)
+    found = measured(measures, torch.cat(parts) if parts else torch.empty(0, 0), samples.y, loss)
+    return Score(correct, loss_sum, len(samples.y), found)
 
 
 @torch.no_grad()
 def predict(forward: Forward, x: Tensor) -> Tensor:
-    """Return what ``forward`` maps all samples to, batch by batch; the caller sets the model to evaluation mode."""
+    """Return what ``forward`` maps all samples to, batch by batch; the caller sets the model to evaluation mode.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedpfl import predict
+    >>> predict(torch.nn.Linear(64, 10), torch.zeros(1000, 64)).shape
+    torch.Size([1000, 10])
+    """
     return torch.cat([forward(part) for part in torch.split(x, EVALUATION_BATCH)])
 
 
@@ -151,6 +209,7 @@ def _stepper(
     params: Sequence[Tensor],
     factor: float,
     velocity: dict[str, Tensor] | None,
+    steps: int,
 ) -> Callable[[list[Tensor]], None]:
     """Return what moves the parameters by their gradients, which it may overwrite."""
 
@@ -164,7 +223,8 @@ def _stepper(
         return made
 
     if not phase.groups:
-        return optimizer(range(len(params)), None).step
+        one = optimizer(range(len(params)), None)
+        return _scheduled([one], one.step, settings, steps)
     groups = (*phase.groups, Group(lambda name: True))
     members: list[list[int]] = [[] for _ in groups]
     for at, name in enumerate(names):
@@ -178,7 +238,24 @@ def _stepper(
                 clip(theirs, limit)
             part.step(theirs)
 
-    return step
+    return _scheduled([part for _, _, part in parts], step, settings, steps)
+
+
+def _scheduled(
+    optimizers: Sequence[Optimizer], step: Callable[[list[Tensor]], None], settings: TrainingSettings, steps: int
+) -> Callable[[list[Tensor]], None]:
+    """Return a step before which the learning rates follow the schedule, if it counts the steps of a phase."""
+    if settings.learning_rate_over != "steps":
+        return step
+    rates, numbers = [one.learning_rate for one in optimizers], count(1)
+
+    def scheduled(grads: list[Tensor]) -> None:
+        factor = rate_factor(settings, next(numbers), steps)
+        for one, rate in zip(optimizers, rates):
+            one.learning_rate = rate * factor
+        step(grads)
+
+    return scheduled
 
 
 def _batches(x: Tensor, y: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> Iterator[Batch]:

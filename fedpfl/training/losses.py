@@ -6,8 +6,10 @@ of classes and of labels how many are right, of targets the share of their varia
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -16,7 +18,9 @@ from torch.nn import functional as F
 CROSS_ENTROPY, MSE, MULTI_LABEL = "cross-entropy", "mse", "multi-label"
 
 # (numbers of the model, labels or targets) → mean loss.
-Criterion = Callable[[Tensor, Tensor], Tensor]
+Criterion = Callable[..., Tensor]
+# The weight of each class in the phase that runs, for the client whose samples it trains on.
+_weights: ContextVar[Tensor | None] = ContextVar("weights", default=None)
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,32 @@ def _explained(outputs: Tensor, y: Tensor) -> float:
     exact = (errors == 0).double()
     each = torch.where(spread > 0, 1 - errors / spread.clamp(min=torch.finfo(torch.float64).tiny), exact)
     return float(each.mean()) * y.numel()
+
+
+def class_weights(y: Tensor) -> Tensor:
+    """Return n / (C · n_c) for each of the C classes that occur among n labels, and 1 for the others."""
+    counts = torch.bincount(y)
+    weights = len(y) / (counts.clamp(min=1) * max(1, int((counts > 0).sum())))
+    return torch.where(counts > 0, weights, torch.ones_like(weights))
+
+
+@contextmanager
+def weighing(y: Tensor) -> Iterator[None]:
+    """Weigh classes by how rare they are among labels, wherever :func:`weighted_cross_entropy` is computed inside."""
+    token = _weights.set(class_weights(y))
+    try:
+        yield
+    finally:
+        _weights.reset(token)
+
+
+def weighted_cross_entropy(outputs: Tensor, y: Tensor, reduction: str = "mean", label_smoothing: float = 0.0) -> Tensor:
+    """Return the cross-entropy of each sample times the weight of its class: the mean, the sum, or each (none)."""
+    losses = F.cross_entropy(outputs, y, reduction="none", label_smoothing=label_smoothing)
+    weights = _weights.get()
+    if weights is not None:
+        losses = losses * weights[y]
+    return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
 
 
 KINDS = {

@@ -82,13 +82,14 @@ class AdamW(Adam):
 
     def __init__(self, params: Sequence[Tensor], learning_rate: float, momentum: float, weight_decay: float) -> None:
         super().__init__(params, learning_rate, momentum, 0.0)
-        self._kept = 1 - learning_rate * weight_decay
+        self._decay = weight_decay
 
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor]) -> None:
         """Move the parameters against ``grads``, which may be overwritten."""
-        if self._kept != 1:
-            torch._foreach_mul_(self.params, self._kept)
+        kept = 1 - self.learning_rate * self._decay
+        if kept != 1:
+            torch._foreach_mul_(self.params, kept)
         super().step(grads)
 
 
@@ -105,6 +106,16 @@ class TorchOptimizer:
         self._optimizer = made(
             self.params, lr=learning_rate, **{key: value for key, value in offered.items() if key in known}
         )
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate, which a schedule may change between two steps."""
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
 
     def step(self, grads: Sequence[Tensor]) -> None:
         """Move the parameters against ``grads``."""

@@ -38,8 +38,8 @@ Gradient = Callable[[nn.Module, Batch, Sequence[str], Sequence[Tensor]], Tuple[T
 Projection = Callable[[Sequence[str], Sequence[Tensor]], None]
 
 
-# For a phase whose steps are w ← w − η·∇, whatever the run's optimiser.
 PLAIN_SGD: Mapping[str, Any] = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0}
+"""Arguments of a phase whose steps are w ← w − η·∇, whatever the run's optimiser: ``Phase(…, **PLAIN_SGD)``."""
 
 
 @torch.no_grad()

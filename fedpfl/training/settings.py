@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from ..core import custom
 from ..core.settings import setting
 from .augment import AUGMENTATIONS
 from .batches import LAST_BATCH
-from .losses import CROSS_ENTROPY, KINDS, Criterion, LossKind
+from .losses import CROSS_ENTROPY, KINDS, Criterion, LossKind, weighted_cross_entropy
 from .optim import OPTIMIZERS, is_torch_optimizer
 
 
@@ -45,11 +46,20 @@ class TrainingSettings:
         minimum=0,
         maximum=0.999999,
     )
+    class_weights: str = setting(
+        "none",
+        "Weights of classes in the loss cross-entropy, in training: none, or n / (C · n_c) for a class with n_c of the "
+        "n samples of a client that has C classes, so that all of them count alike (balanced). The recorded training "
+        "loss has these weights, tests have none.",
+        choices=("none", "balanced"),
+    )
     augmentation: str = setting(
         "none",
-        "What happens to images in training: each is mirrored with probability 1/2 and shifted by up to 4 pixels, over "
-        "a reflected border (flip-crop).",
+        "What happens to samples in training: each image is mirrored with probability 1/2 and shifted by up to 4 "
+        "pixels, over a reflected border (flip-crop); two operations of RandAugment at magnitude 9, which need "
+        "torchvision (randaugment); or a function of your own, of a batch and a random generator.",
         choices=AUGMENTATIONS,
+        open_to={custom.FORM: custom.is_reference},
     )
     local_steps: int = setting(
         0,
@@ -70,6 +80,12 @@ class TrainingSettings:
         "learning-rate-decay-every rounds (step) or every round (exponential), or along half a cosine that would reach "
         "0 after the last round (cosine).",
         choices=("constant", "step", "exponential", "cosine"),
+    )
+    learning_rate_over: str = setting(
+        "rounds",
+        "What the schedule, its decay and its warm-up count: the rounds of the run, or the steps of each phase of a "
+        "client's round, for which the schedule then starts again.",
+        choices=("rounds", "steps"),
     )
     learning_rate_decay: float = setting(0.99, "Factor of the schedules step and exponential.", above=0, maximum=1)
     learning_rate_decay_every: int = setting(10, "Rounds between two steps of the schedule step.", minimum=1)
@@ -114,9 +130,8 @@ class TrainingSettings:
     @property
     def criterion(self) -> Criterion:
         """The mean loss over a batch, of the model's numbers and the labels or targets."""
-        if self.label_smoothing:
-            return partial(self.kind.criterion, label_smoothing=self.label_smoothing)
-        return self.kind.criterion
+        criterion = weighted_cross_entropy if self.class_weights == "balanced" else self.kind.criterion
+        return partial(criterion, label_smoothing=self.label_smoothing) if self.label_smoothing else criterion
 
     def loss_weight(self, samples: int) -> int:
         """Return what the mean loss of a batch of ``samples`` is multiplied by."""

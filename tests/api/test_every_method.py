@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import quick
+from support import needed, quick
 from torch import nn
 
 import fedpfl
@@ -62,6 +62,9 @@ CHANNELS = "base.again.weight is a parameter of another layer, too"
 REFUSED = {
     **dict.fromkeys(["factorized-fl", "factorized-fl-plus", "feddecomp", "pfedpara"], APART),
     **dict.fromkeys(["fedfac", "fedsplit"], CHANNELS),
+    **dict.fromkeys(
+        ["fedsa-lora", "flexlora"], "trainable = 'lora': would take base.hidden.weight and base.again.weight"
+    ),
 }
 
 
@@ -71,7 +74,7 @@ def run(method, model, tmp_path, **given):
         "partitioner": "dirichlet-client", "test_samples": 16, "validation_fraction": 0.2, "quiet": True, "workers": 0,
         "output_dir": tmp_path / "runs", "state_dir": tmp_path / "state", "num_classes": 0,
     }  # fmt: skip
-    return fedpfl.run(method=method, model=model, **{**settings, **quick(method), **given})
+    return fedpfl.run(method=method, model=model, **{**settings, **needed(method), **quick(method), **given})
 
 
 def model_of(finished):

@@ -160,8 +160,30 @@ def test_python_objects_are_swept_in_this_process(elsewhere):
     plain = next(run for run in found.runs if run.settings["method"] == "fedavg")
     assert torch.equal(one.model(0)[1].weight, plain.model(0)[1].weight)
     pytest.importorskip("matplotlib")
-    both = fedpfl.compare([Own, "fedavg"], **given)
-    assert sorted(both.table["run"]) == ["double", "fedavg"]
+    both = fedpfl.compare([Own, "fedavg"], seeds=1, **given)
+    assert sorted(both.table["method"]) == ["double", "fedavg"]
+
+
+def test_methods_are_tuned_compared_and_told_apart(elsewhere):
+    pytest.importorskip("pandas")
+    pytest.importorskip("matplotlib")
+
+    def net(input_shape, num_classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+
+    given = {**FEW, "model": net, "num_server_rounds": 1, "workers": 0, "metrics": ["f1-macro"]}
+    found = fedpfl.compare(
+        [made(), "local"], tune={"learning_rate": [0.01, 0.1], "double_factor": [1.0]}, seeds=2, **given
+    )
+    assert found.chosen["double"]["double-factor"] == 1.0 and set(found.chosen["local"]) == {"learning-rate"}
+    assert len(found.runs) == 4 and {run.settings["validation-fraction"] for run in found.runs} == {0.2}
+    assert sorted(found.table["method"]) == ["double", "local"] and "f1-macro" in found.table
+    assert len(found.pairs) == 1 and found.pairs["p"].between(0, 1).all()
+    assert "after Holm's correction" in found.conclusion and found.conclusion in repr(found)
+    with pytest.raises(fedpfl.ConfigError, match="tune = 'ditto-pull': is a setting of ditto, and the methods are"):
+        fedpfl.compare([made(), "local"], tune={"ditto_pull": [1.0]}, **given)
+    with pytest.raises(fedpfl.ConfigError, match="must be methods alone, or runs alone without settings"):
+        fedpfl.compare([found.runs[0], "local"])
 
 
 def test_what_failed_of_a_sweep_says_why(elsewhere, capsys):
@@ -181,7 +203,7 @@ def test_what_failed_of_a_sweep_says_why(elsewhere, capsys):
     with pytest.raises(fedpfl.FedpflError, match=r"no run of the sweep finished; Broken-.*no such thing"):
         fedpfl.sweep({"method": [Broken]}, **given)
     with pytest.raises(fedpfl.FedpflError, match="no such thing"):
-        fedpfl.compare(["fedavg", Broken], **given)
+        fedpfl.compare(["fedavg", Broken], seeds=1, **given)
 
 
 def test_settings_of_a_method_that_comes_later_on_the_grid_are_its_own(elsewhere):

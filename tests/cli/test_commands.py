@@ -11,11 +11,12 @@ import torch
 from typer.testing import CliRunner
 
 from fedpfl.cli import app, doctor
+from fedpfl.core.errors import ConfigError
 from fedpfl.data import federated_data, own_data, table
 from fedpfl.methods import methods
 from fedpfl.results.run import RunFolder
-from fedpfl.setup import reference
-from fedpfl.setup.config import Config
+from fedpfl.setup import quick, reference
+from fedpfl.setup.config import Config, check_keys
 from fedpfl.training import speed
 from fedpfl.training.settings import TrainingSettings
 
@@ -54,6 +55,42 @@ def test_help_imports_nothing_slow():
     assert done.returncode == 0
     imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
     assert not {"torch", "flwr", "numpy", "rich.table"} & imported
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["run", "-c", "learning-rte=1"], "learning-rte = 1: there is no such setting; did you mean learning-rate"),
+        (["run", "-c", "learning-rate=-1.0"], "learning-rate = -1.0: must be > 0"),
+        (["run", "-c", "method='fedpr'"], "method = 'fedpr': must be one of"),
+        (["run", "-c", "split='mixd'"], "split = 'mixd': must be one of mixed, given; did you mean mixed?"),
+        (["compare", "fedavg", "fedper", "-c", "batch-size=1.5"], "batch-size = 1.5: must be a whole number"),
+        (["sweep", "-c", "local-epochs=0", "--seeds", "2"], "local-epochs = 0: must be at least 1"),
+    ],
+)
+def test_a_wrong_setting_is_answered_without_torch(command, words):
+    code = (
+        "import sys\nfrom fedpfl.cli import main\ntry:\n    main()\nfinally:\n    assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_the_quick_check_says_what_the_whole_one_says():
+    for given in ({"learning-rate": -1.0}, {"method": "fedpr"}, {"split": "mixd"}, {"dataset": "digts"},
+                  {"learning-rte": 1}, {"batch-size": 1.5}, {"augmentation": "flp-crop"}):  # fmt: skip
+        said = []
+        for check in (
+            lambda values: quick.check(values, {}),
+            lambda values: (check_keys(values), Config.parse(values)),
+        ):
+            with pytest.raises(ConfigError) as error:
+                check(given)
+            said.append(str(error.value))
+        assert said[0] == said[1]
+    # Settings of the user's own methods are known once these are imported.
+    quick.check({"method": "parts:Mine", "mine-mu": 1}, {})
+    quick.check({"mine-mu": 1}, {"mine-mu": 2})
 
 
 def test_help_has_no_backslashes():

@@ -189,7 +189,7 @@ def test_a_model_that_is_none_is_one_line(app, case):
 X = "np.zeros((12, 4), np.float32)"
 DATASETS = {
     "raises": ("def part(): raise OSError('no disk')", r"dataset = .*: raises OSError: no disk \(parts\.py, line 3\)"),
-    "wrong type": ("def part(): return 3", "dataset = .*: makes an int, and must make a fedpfl.Dataset or a list .*"),
+    "wrong type": ("def part(): return 3", "dataset = .*: makes an int, and must make a fedpfl.Dataset, a DataFrame.*"),
     "empty": ("part = []", "part: the list of clients is empty"),
     "three arrays": (f"part = [({X}, 1, 2)]", "part: client 0 is a tuple; it must be .*"),
     "labels": (f"part = [({X}, np.zeros(11, int), {X}, np.zeros(12, int))]",

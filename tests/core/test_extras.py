@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from support import LocalGrid, federation, run_federation
+from support import LocalGrid, federation, needed, run_federation
 from torch import nn
 
 import fedpfl.setup.config
@@ -134,7 +134,7 @@ def test_a_wrong_declaration_says_so_at_once(wrong, words):
 
 @pytest.mark.parametrize("name", sorted(methods()))
 def test_the_extras_of_every_method_fit_the_model(name):
-    config = Config.parse({"method": name, "evaluate-global": True})
+    config = Config.parse({"method": name, "evaluate-global": True, **needed(name)})
     made = extras_of(config, *assemble(config, (1, 8, 8), 10))
     for extra in config.method.extras:
         assert extra.about

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 from scipy import stats
-from support import FEW_SAMPLES, LocalGrid, federation, play, rule, run_federation, simulate
+from support import FEW_SAMPLES, LocalGrid, federation, needed, play, rule, run_federation, simulate
 from typer.testing import CliRunner
 
 import fedpfl
@@ -213,7 +213,8 @@ def test_every_method_runs_and_nothing_passes_by_the_noise(tmp_path, method):
         if kind != "train" or not reply.arrays:
             continue
         assert set(reply.arrays) - {"shared", "shared-kept"} == sent_besides(config), client
-        if "shared-kept" in reply.arrays:
+        assert ("shared" in reply.arrays) == config.method.aggregation.rule.takes_shared
+        if "shared-kept" in reply.arrays or "shared" not in reply.arrays:
             continue
         start = from_content(asked).arrays["shared"].astype(np.float64)
         noise = np.linalg.norm(reply.arrays["shared"] - start)
@@ -250,7 +251,7 @@ def test_numbers_and_words_of_a_method_leave_only_if_its_rule_needs_them(tmp_pat
 
 def states_after(method, replies):
     """Return what a method's rule remembers after rounds with these replies of three clients, without noise."""
-    config = Config.parse({"method": method, "model": "small-cnn"})
+    config = Config.parse({"method": method, "model": "small-cnn", **needed(method)})
     _, sharing = assemble(config, (1, 8, 8), 3)
     sharing.set_shared(np.zeros(sharing.layout.size, np.float32))
     made = make_rule(config, [Client(i, 5 + i, 5) for i in range(3)], sharing)

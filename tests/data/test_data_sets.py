@@ -232,7 +232,7 @@ def test_image_folder_errors(tmp_path: Path) -> None:
     expect("no images")
     picture(tmp_path / "root" / "a" / "0.png", images(1, 6, 5)[0])
     picture(tmp_path / "root" / "b" / "1.png", images(1, 7, 5)[0])
-    expect(r"1.png is 5×7 pixels but 0.png is 5×6: bring all images to one size")
+    expect(r"1.png is 5×7 pixels but 0.png is 5×6: image-size brings all to one size")
     (tmp_path / "root" / "b" / "1.png").write_bytes(b"nothing")
     expect("1.png: not a readable image")
     picture(tmp_path / "root" / "b" / "1.png", np.zeros((6, 5), np.uint16))

@@ -181,9 +181,10 @@ def test_natural_clients_are_the_default_where_the_data_name_them(people: DataSe
     assert with_partitioner(people).partitioner == "natural"
     data = FederatedData(people, 4, 0)
     assert [sum(data.sizes(i)) for i in range(4)] == [30, 25, 20, 15]
-    assert data.remarks == []
+    few = "p: 1 of 5 owners has fewer than min-samples = 10 samples and is left out: 30"
+    assert data.remarks == [few] and data.client_names == ("10", "20", "40", "50")
     assert data.checksum == FederatedData(dataclasses.replace(people, partitioner="natural"), 4, 0).checksum
-    assert FederatedData(people, 3, 0).remarks == ["p: 3 of 4 natural clients take part (num-clients)"]
+    assert FederatedData(people, 3, 0).remarks == ["p: 3 of 4 natural clients take part (num-clients)", few]
 
 
 def test_owners_do_not_matter_to_a_partitioner_that_was_asked_for(people: DataSettings) -> None:

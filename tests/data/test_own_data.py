@@ -277,7 +277,9 @@ def test_what_is_likely_a_mistake_is_said(tmp_path: Path) -> None:
     given = {"dataset": "series", "data": str(path), "window_length": 4, "min_samples": 2}
     overlap, large = FederatedData(DataSettings(**given, window_step=2), 2, seed=1).remarks
     assert "s: windows overlap (window-step), so that tests see rows of training windows" in overlap
-    assert large == "s: features reach 39,000; models take them as they are: bring them to one scale"
+    assert large == "s: features reach 39,000; models take them as they are: " + (
+        'standardize = "client" brings them to one scale'
+    )
     assert len(FederatedData(DataSettings(**given), 2, seed=1).remarks) == 1
 
 

@@ -431,7 +431,7 @@ def test_label_permutation_is_pythons_shuffle(client: int, classes: int) -> None
         ({}, 2, -1, r"seed = -1: must be at least 0"),
         ({"partitioner": "magic"}, 2, 0, r"partitioner = 'magic': must be one of iid, dirichlet, dirichlet-client"),
         ({"split": "given"}, 2, 0, r"split = 'given': made has no test set of its own, use \"mixed\""),
-        ({"partitioner": "natural"}, 2, 0, r"partitioner = 'natural': needs data that say whom"),
+        ({"partitioner": "natural"}, 2, 0, r"partitioner = 'natural': needs data that say who owns"),
         ({"partitioner": "iid"}, 40, 0, r"made: client \d+ of 40 would have 7 samples, min-samples is 10"),
         ({"partitioner": "pathological", "classes_per_client": 6}, 2, 0, r"classes-per-client = 6: must be at most 5"),
         ({"min_samples": 60}, 10, 0, r"300 samples cannot give 10 clients 60 each .* use [1-5] clients"),

@@ -1,9 +1,13 @@
 """After a run's end: new clients make models of their own, and those that missed it get theirs; the run stays."""
 
+import tomllib
+
 import numpy as np
 import pytest
-from support import FEW_SAMPLES, LocalGrid, engine, federation, quick, run_federation
+from support import FEW_SAMPLES, LocalGrid, edit_settings, engine, federation, quick, run_federation
+from typer.testing import CliRunner
 
+from fedpfl.cli import app
 from fedpfl.client.device_model import load_model
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.federation import new_clients
@@ -101,6 +105,15 @@ def test_a_device_that_missed_the_end_gets_its_model_afterwards(tmp_path):
         afterwards(Devices, {**values, "node-timeout": 0.1}, there=(0, 2))
 
 
+def test_devices_that_are_tested_at_a_round_s_start_get_their_models_afterwards(tmp_path):
+    values = settings(tmp_path, new_clients=0.0, test_at="start")
+    folder = run_federation(Devices(CLIENTS, values), values)
+    assert not list((tmp_path / "state").glob("*/client-*/model"))
+    afterwards(Devices, values)
+    assert list(folder.personalised()["missed"]["each"]) == [str(client) for client in range(CLIENTS)]
+    assert {load_model(model_of(tmp_path, client)).about["round"] for client in range(CLIENTS)} == {2}
+
+
 def own(tmp_path, count):
     rng, paths = np.random.default_rng(0), {}
     for i in range(count):
@@ -124,6 +137,18 @@ def test_a_board_that_is_bought_later_joins_with_data_of_its_own(tmp_path):
     np.savez(other, x=np.zeros((60, 9, 9), np.uint8), y=np.arange(60) % 3)
     with pytest.raises(FedpflError, match="client 4: its data do not fit the others': 1x9x9, the run had 1x8x8"):
         afterwards(Devices, {**later, "num-clients": 5}, data={4: other})
+
+
+def test_the_settings_for_devices_are_written_as_they_were_given(tmp_path):
+    values = settings(tmp_path, state_dir="~/.fedpfl/state")
+    here = {**values, "state-dir": str(tmp_path / "state")}
+    folder = run_federation(engine(CLIENTS, here), here)
+    edit_settings(folder.path, lambda text: text.replace(here["state-dir"], values["state-dir"]))
+    command = ["personalise", str(folder.path), "--write", str(tmp_path / "later.toml"), "-c", "node-timeout=20"]
+    done = CliRunner().invoke(app, command, prog_name="fedpfl")
+    assert done.stdout == f"flwr run . FEDERATION --run-config {tmp_path}/later.toml\n"
+    given = {"resume": True, "personalise": "local-train", "run-name": "run", "node-timeout": 20.0}
+    assert tomllib.loads((tmp_path / "later.toml").read_text()) == {**values, **given}
 
 
 def test_a_client_that_fails_costs_only_itself(tmp_path):

@@ -12,7 +12,7 @@ from fedpfl.methods import methods
 from fedpfl.setup.config import Config
 
 # These draw or train before a test, in which the number of the round counts.
-ADAPTING = ("fedala", "fedbabu", "per-fedavg")
+ADAPTING = ("fedala", "fedbabu", "per-fedavg", "pfedfda")
 
 
 def scores(run, name="personalised"):

@@ -151,7 +151,8 @@ def test_methods_are_compared_by_one_command(fake: Fake, tmp_path: Path) -> None
     done = fedpfl(*command, "--seeds", 2)
     assert done.exit_code == 0, done.output
     assert len(fake.started) == 4
-    assert "fedavg, fedper on digits (dirichlet, α 0.1, 10 clients), each point" in done.stdout
+    assert "**fedavg, fedper on digits (dirichlet, α 0.1, 10 clients)**" in done.stdout
+    assert "No difference is more than chance" in done.stdout
     name = re.search(r"report: fedpfl report --sweep (fedavg-fedper-[0-9a-f]{6})\n", done.stderr)[1]
     left = tmp_path / ".fedpfl/experiments/tables/sweeps" / name
     assert f"wrote {left}/table.md" in done.stderr and len((left / "runs.txt").read_text().split()) == 4
@@ -169,6 +170,38 @@ def test_methods_are_compared_by_one_command(fake: Fake, tmp_path: Path) -> None
     assert f"{one} (finished)" in fedpfl("show", one).stdout
 
 
+def test_each_method_is_tuned_on_validation_before_its_seeds_are_run(fake: Fake, tmp_path: Path) -> None:
+    fake.accuracy = {"fedper": 0.7}
+    command = ["compare", "fedavg", "fedper", "fedprox", "-c", "num-server-rounds=1", "-q", "--name", "tuned"]
+    command += ["--tune", "learning-rate=0.1,0.3,0.2", "--tune", "fedprox-mu=0.1,1", "--on", "num-clients=4"]
+    done = fedpfl(*command, "--on", 'num-clients=4 dataset="mnist"', "--seeds", 3)
+    assert done.exit_code == 0, done.output
+    # On each data set 3 + 3 + 6 trials, whose seed is the first of the three.
+    assert len(fake.started) == 2 * (3 + 3 + 6 + 2 * 3)
+    table, differences, other, ranks = done.stdout.split("\n\n**")
+    chosen = "learning-rate 0.3 | 72.00 ± 1.00 | 69.52 | 74.48 | 62.00 ± 1.00 |"
+    assert f"| fedper | num-clients 4, dataset mnist | {chosen}" in table
+    assert "| fedprox | num-clients 4 | learning-rate 0.3, fedprox-mu 0.1 | 52.00 ± 1.00 |" in table
+    assert "with seed 1 on the samples for validation, among learning-rate 0.1, 0.3, 0.2; fedprox-mu 0.1, 1." in table
+    assert "so that a wider range may be better: fedavg on num-clients 4: learning-rate 0.3; fedper on" in table
+    assert "| fedper | fedavg | 20.00 | 6 | 6 | 0.0" in differences
+    assert "| fedavg | fedprox | 0.00 | 6 | 0 | 1 | 1 | no |" in differences
+    assert "Differences, num-clients 4, dataset mnist" in other
+    assert "| fedper | 1.00 |" in ranks and "| fedavg | 2.50 |" in ranks and "critical difference" in ranks
+    again = fedpfl(*command, "--on", 'num-clients=4 dataset="mnist"', "--seeds", 3)
+    assert again.stdout == done.stdout and len(fake.started) == 36, "nothing is run again"
+    left = tmp_path / ".fedpfl/experiments/tables/sweeps/tuned"
+    assert len((left / "runs.txt").read_text().split()) == 18, "trials have no part in the report"
+
+
+def test_a_method_that_fails_has_a_line_that_says_why(fake: Fake) -> None:
+    fake.fail = {"fedper": "no memory"}
+    done = fedpfl("compare", "fedavg", "fedper", "--tune", "momentum=0.5,0.9", "--seeds", 1, "-q")
+    assert done.exit_code == 1
+    assert "| fedper | – | – |" in done.stdout and "| 0/1 |" in done.stdout
+    assert "Failed: fedper, momentum 0.5: no memory. Failed: fedper, momentum 0.9: no memory." in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -177,7 +210,15 @@ def test_methods_are_compared_by_one_command(fake: Fake, tmp_path: Path) -> None
         (["fedavg", "fedavgg"], "fedavgg"),
         (["fedavg", "fedper", "-c", "ditto-pull=1"], "is a setting of ditto, and the method is fedavg or fedper"),
         (["fedavg", "fedper", "--name", "a/b"], "must be the name of a folder"),
-        (["fedavg", "fedper", "--select", "validation"], "needs validation-fraction above 0"),
+        (["fedavg", "fedper", "--tune", "learning-rate"], "tune = 'learning-rate': must be key=value"),
+        (["fedavg", "fedper", "--tune", "learning-rte=1"], "did you mean learning-rate"),
+        (["fedavg", "fedper", "--tune", "seed=1,2"], "tune = 'seed': is nothing to choose for a method"),
+        (["fedavg", "fedper", "--tune", "ditto-pull=1"], "tune = 'ditto-pull': is a setting of ditto, and the methods"),
+        (
+            ["fedavg", "fedper", "--tune", "momentum=0,0.5", "-c", "validation-fraction=0.0"],
+            "needs validation-fraction",
+        ),
+        (["fedavg", "fedper", "--format", "word"], "format = 'word': must be one of markdown, csv, latex"),
     ],
 )
 def test_a_comparison_that_cannot_be_is_one_line(fake: Fake, arguments: list[str], words: str) -> None:

@@ -182,6 +182,7 @@ def require_nothing_personal(tmp_path, method, settings):
     for kind, _, _, reply in grid.log:
         assert reply is not None
         vector = {"shared", "shared-kept"} if sharing.layout.sparse else {"shared"}
+        vector = vector if config.method.aggregation.rule.takes_shared else set()
         required = {extra.name for extra in config.method.extras if extra.goes(SERVER) and extra.required}
         names = set(reply.array_records.get("arrays", {}))
         assert vector | required <= names <= vector | {*besides} if kind == "train" else not names

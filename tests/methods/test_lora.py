@@ -163,5 +163,5 @@ def test_a_device_refuses_a_message_for_another_backbone(tmp_path, backbones):
     ):
         config = {"round": 1, "personal-round": 0, "state-key": "key", "layout": sent.to_text()}
         message = Payload(config, arrays=layout.pack(left.rule.shared, "float32"))
-        with pytest.raises(LayoutError, match=f"stand still differ: {words}"):
+        with pytest.raises(LayoutError, match=f"frozen arrays differ: {words}"):
             engine.train(0, message)

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 from support import simulate
 from torch import nn
+from torch.nn import functional as F
 
+from fedpfl.core.frozen import frozen
+from fedpfl.core.rng import generator
 from fedpfl.data.federation import federated_data
 from fedpfl.models import BaseHeadModel, registry
 from fedpfl.setup.assembly import assemble
@@ -32,7 +36,7 @@ def normalised(input_shape, num_classes):
 class Task:
     """A finished run, what it started from, and its data as float64."""
 
-    def __init__(self, run):
+    def __init__(self, run, first):
         config = Config.parse(run.config())
         data = federated_data(config.data, 3, config.run.seed)
         self.train, self.test = (
@@ -45,7 +49,7 @@ class Task:
         self.rounds = [line["clients"] for line in self.lines]
         common = run.path / "global.safetensors"  # none where each client gets a model of its own
         self.shared = load_file(common) if common.exists() else {}
-        assert [len(clients) for clients in self.rounds] == [2, 2, 2]
+        assert [len(clients) for clients in self.rounds] == [first, 2, 2]
 
     def mean(self, arrays, clients, names, weights=None):
         """Return the mean over ``clients`` of the arrays called ``names``, weighted by training samples."""
@@ -74,12 +78,13 @@ def play(tmp_path, monkeypatch):
     x = rng.normal(size=(40, 4)).astype(np.float32) + y[:, None]
     np.savez(tmp_path / "task.npz", x=x, y=y, client=client)
 
-    def run(method, model="two-layers", **settings):
-        return Task(simulate(
+    def run(method, model="two-layers", first=2, **settings):
+        finished = simulate(
             tmp_path, 3, method=method, model=model, dataset="npz", data=str(tmp_path / "task.npz"),
             partitioner="natural", min_samples=2, batch_size=100, momentum=0.0, learning_rate=RATE,
             local_epochs=EPOCHS, fraction_train=0.67, num_server_rounds=3, **settings,
-        ))  # fmt: skip
+        )  # fmt: skip
+        return Task(finished, first)
 
     return run
 
@@ -553,3 +558,291 @@ def test_fedbn(play):
         task.check_loss(at, "personalised", predict)
         assert "global" not in task.lines[at]
     task.check_shared(head)
+
+
+def autograd(loss, w, names, rate=RATE):
+    """Return ``w`` after a step down the gradient of ``loss``, a function of tensors by name, in some of them."""
+    tensors = {k: torch.tensor(a, requires_grad=k in names) for k, a in w.items()}
+    loss(tensors).backward()
+    return {k: a - rate * tensors[k].grad.numpy() if k in names else a for k, a in w.items()}
+
+
+def tensors(data):
+    x, y = data
+    return torch.tensor(x), torch.tensor(y)
+
+
+def base_of(w, x):
+    return x @ w[BASE[0]].T + w[BASE[1]]
+
+
+def head_of(w, z):
+    return z @ w[HEAD[0]].T + w[HEAD[1]]
+
+
+@pytest.mark.parametrize("momentum", [1.0, 0.3])
+def test_feddbe(play, momentum):
+    kappa = 7.0
+    task = play("feddbe", feddbe_kappa=kappa, feddbe_momentum=momentum, first=3)
+    w, own, consensus = task.start, np.zeros((3, 5)), 0
+    for at, clients in enumerate(task.rounds):
+        trained = {}
+        for i in clients:
+            x, y = tensors(task.train[i])
+            if at == 0:
+                local = descend(w, task.train[i], EPOCHS, w)
+                share = len(y) / sum(len(labels) for _, labels in task.train)
+                consensus = consensus + share * features(local, task.train[i][0]).mean(0)
+                continue
+            u, mean = {**w, "own": own[i]}, np.zeros(5)
+            for _ in range(EPOCHS):
+
+                def loss(u, mean=mean, x=x, y=y, consensus=consensus):
+                    z = base_of(u, x)
+                    apart = (1 - momentum) * torch.tensor(mean) + momentum * z.mean(0) - torch.tensor(consensus)
+                    return F.cross_entropy(head_of(u, z + u["own"]), y) + kappa * (0.5 * apart**2).mean()
+
+                mean = (1 - momentum) * mean + momentum * features(u, task.train[i][0]).mean(0)
+                u = autograd(loss, u, u)
+            own[i], trained[i] = u.pop("own"), u
+        w = task.mean(trained, clients, w) if trained else w
+        task.check_loss(at, "personalised", lambda i, x, w=w: (features(w, x) + own[i]) @ w[HEAD[0]].T + w[HEAD[1]])
+        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+    task.check_shared(w)
+
+
+def test_fedcp(play):
+    task = play("fedcp", fedcp_alignment=2.0)
+    # The policy's first values are drawn by PyTorch after the model's.
+    model, _ = assemble(Config.parse({"method": "fedcp", "model": "two-layers", "seed": 3}), (4,), 3)
+    policy = {k: a.numpy().astype(np.float64) for k, a in model.state_dict().items() if k.startswith("policy.")}
+    shared, heads = {**{k: task.start[k] for k in BASE}, **policy}, [{k: task.start[k] for k in HEAD}] * 3
+    common = {f"global_{k}": task.start[k] for k in HEAD}
+
+    def divided(w, z, context):
+        gate = (z * (context / context.norm())) @ w["policy.layer.weight"].T + w["policy.layer.bias"]
+        gate = (gate - gate.mean(1, keepdim=True)) / (gate.var(1, keepdim=True, unbiased=False) + 1e-5).sqrt()
+        gate = (gate * w["policy.norm.weight"] + w["policy.norm.bias"]).clamp(min=0)
+        share = 1 / (1 + torch.exp(gate[:, 5:] - gate[:, :5]))
+        return head_of(w, share * z) + ((1 - share) * z) @ w["global_head.weight"].T + w["global_head.bias"]
+
+    def kernels(a, b):
+        squares = torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist") ** 2
+        return sum((-squares / 2 / width).exp().mean() for width in (10, 15, 20, 50))
+
+    for at, clients in enumerate(task.rounds):
+        trained = {}
+        for i in clients:
+            x, y = tensors(task.train[i])
+            w = {**shared, **heads[i], **common}
+            context, before = torch.tensor(w[HEAD[0]].sum(0)), torch.tensor(features(w, task.train[i][0]))
+
+            def loss(w, x=x, y=y, context=context, before=before):
+                z = base_of(w, x)
+                apart = kernels(z, z) + kernels(before, before) - 2 * kernels(z, before)
+                return F.cross_entropy(divided(w, z, context), y) + 2.0 * apart
+
+            for _ in range(EPOCHS):
+                w = autograd(loss, w, {*shared, *HEAD})
+            heads[i] = {k: w[k] for k in HEAD}
+            trained[i] = {**w, **{f"global_{k}": (w[f"global_{k}"] + w[k]) / 2 for k in HEAD}}
+        shared, common = task.mean(trained, clients, shared), task.mean(trained, clients, common)
+
+        def predict(i, x, shared=shared, common=common):
+            w = {k: torch.tensor(a) for k, a in {**shared, **common, **heads[i]}.items()}
+            return divided(w, base_of(w, torch.tensor(x)), w[HEAD[0]].sum(0)).numpy()
+
+        task.check_loss(at, "personalised", predict)
+        assert "global" not in task.lines[at]
+    task.check_shared({**shared, **common})
+
+
+def test_fedas(play):
+    task = play("fedas", fedas_alignment_epochs=3, fedas_alignment_learning_rate=0.2)
+    base, last = {k: task.start[k] for k in BASE}, [None] * 3
+    for at, clients in enumerate(task.rounds):
+        weights = []
+        for i in clients:
+            x, y = task.train[i]
+            before = last[i] or {**task.start, **base}
+            means, own = class_means(before, x, y)
+            w = {**before, **base}
+            for _ in range(3):
+                # The mean over a class's samples and all features, summed over the classes.
+                dz = 2 * (features(w, x) - means[y]) / own[y][:, None] / 5
+                w = {**w, BASE[0]: w[BASE[0]] - 0.2 * dz.T @ x, BASE[1]: w[BASE[1]] - 0.2 * dz.sum(0)}
+            last[i] = descend(w, (x, y), EPOCHS, w)
+            weights.append(sum((g**2).sum() for g in gradient(last[i], x, y).values()))
+        base = task.mean(last, clients, BASE, weights)
+        task.check_loss(at, "personalised", lambda i, x, w={**task.start, **base}: logits(last[i] or w, x))
+        assert "global" not in task.lines[at]
+    task.check_shared(base)
+
+
+def test_fedgh(play):
+    server = {"fedgh_server_learning_rate": 0.3, "fedgh_server_epochs": 4, "fedgh_server_batch_size": 100}
+    task = play("fedgh", **server)
+    head, bases = {k: task.start[k] for k in HEAD}, [{k: task.start[k] for k in BASE}] * 3
+    for at, clients in enumerate(task.rounds):
+        pairs = []
+        for i in clients:
+            w = descend({**bases[i], **head}, task.train[i], EPOCHS, task.start)
+            bases[i] = {k: w[k] for k in BASE}
+            means, own = class_means(w, *task.train[i])
+            pairs += [(means[c], c) for c in np.flatnonzero(own)]
+        z, y = np.stack([mean for mean, _ in pairs]), np.array([c for _, c in pairs])
+        for _ in range(4):
+            d = (softmax(z @ head[HEAD[0]].T + head[HEAD[1]]) - np.eye(3)[y]) / len(y)
+            head = {HEAD[0]: head[HEAD[0]] - 0.3 * d.T @ z, HEAD[1]: head[HEAD[1]] - 0.3 * d.sum(0)}
+        task.check_loss(at, "personalised", lambda i, x, head=head: logits({**bases[i], **head}, x))
+        assert "global" not in task.lines[at]
+    task.check_shared(head)
+
+
+def test_fedtgp(play):
+    lam, tau = 0.5, 1.5
+    task = play("fedtgp", fedtgp_pull=lam, fedtgp_server_learning_rate=0.2, fedtgp_server_epochs=5, fedtgp_margin=tau)
+    # What PyTorch draws for the server's network, for embeddings and two layers of five features.
+    torch.manual_seed(int(generator(3, "rule network", 1).integers(2**63 - 1)))
+    first, second = nn.Linear(5, 5), nn.Linear(5, 5)
+    embedding = nn.Embedding(3, 5)
+    drawn = [embedding.weight, first.weight, first.bias, second.weight, second.bias]
+    server = {str(at): p.detach().double().numpy() for at, p in enumerate(drawn)}
+    models, prototypes, known = [task.start] * 3, np.zeros((3, 5)), np.zeros(3, bool)
+
+    def network(w):
+        return (w["0"] @ w["1"].T + w["2"]).clamp(min=0) @ w["3"].T + w["4"]
+
+    for at, clients in enumerate(task.rounds):
+        z, c = [], []
+        for i in clients:
+            (x, y), v = task.train[i], models[i]
+            for _ in range(EPOCHS):
+                dz = 2 * (features(v, x) - prototypes[y]) * known[y][:, None] / 5 / len(y)
+                g = gradient(v, x, y)
+                g[BASE[0]] += lam * dz.T @ x
+                g[BASE[1]] += lam * dz.sum(0)
+                v = {k: v[k] - RATE * g[k] for k in v}
+            models[i] = v
+            means, own = class_means(v, x, y)
+            z, c = [*z, *means[own > 0]], [*c, *np.flatnonzero(own)]
+        z, c = np.stack(z), np.array(c)
+        centres = np.stack([z[c == k].mean(0) for k in range(3)])
+        apart = np.linalg.norm(centres[:, None] - centres, axis=2) + np.diag([np.inf] * 3)
+        margin = min(apart.min(1).max(), tau)
+
+        def loss(w, z=z, c=c, margin=margin):
+            z, c = tensors((z, c))
+            logits = -(z[:, None] - network(w)).norm(dim=2) - margin * F.one_hot(c, 3)
+            return F.cross_entropy(logits, c)
+
+        for _ in range(5):
+            server = autograd(loss, server, server, rate=0.2)
+        prototypes = network({k: torch.tensor(a) for k, a in server.items()}).numpy()
+        known |= np.isin(range(3), c)
+        task.check_loss(at, "personalised", lambda i, x: logits(models[i], x))
+        np.testing.assert_allclose(task.lines[at]["details"]["margin"], margin, rtol=1e-5)
+
+
+A, B = "base.fc.lora_A.default.weight", "base.fc.lora_B.default.weight"
+LORA = {"trainable": "lora", "lora_rank": 3, "lora_alpha": 6.0}
+
+
+def adapted_start():
+    """Return what training starts from with adapters, the frozen weights too; B is 0."""
+    model, _ = assemble(Config.parse({"method": "fedavg", "model": "two-layers", "seed": 3, **flat(LORA)}), (4,), 3)
+    arrays = {**model.state_dict(), **dict(frozen(model))}
+    return {name: array.numpy().astype(np.float64) for name, array in arrays.items()}
+
+
+def flat(settings):
+    return {key.replace("_", "-"): value for key, value in settings.items()}
+
+
+def adapted(w):
+    """Return the weights of the plain model; α/r is 2."""
+    plain = {BASE[0]: w["base.fc.base_layer.weight"] + 2 * w[B] @ w[A], BASE[1]: w["base.fc.base_layer.bias"]}
+    return {**plain, **{k: w[k] for k in HEAD}}
+
+
+def descend_adapted(w, data):
+    """Return ``w`` after the local epochs on adapter and head."""
+    for _ in range(EPOCHS):
+        g = gradient(adapted(w), *data)
+        steps = {A: 2 * w[B].T @ g[BASE[0]], B: 2 * g[BASE[0]] @ w[A].T, **{k: g[k] for k in HEAD}}
+        w = {k: w[k] - RATE * steps[k] if k in steps else w[k] for k in w}
+    return w
+
+
+def test_fedsa_lora(play):
+    task = play("fedsa-lora", **LORA)
+    start = adapted_start()
+    shared, own = start[A], [{k: start[k] for k in (B, *HEAD)}] * 3
+    for at, clients in enumerate(task.rounds):
+        trained = {i: descend_adapted({**start, **own[i], A: shared}, task.train[i]) for i in clients}
+        for i in clients:
+            own[i] = {k: trained[i][k] for k in (B, *HEAD)}
+        shared = task.mean(trained, clients, [A])[A]
+        w = [adapted({**start, **own[i], A: shared}) for i in range(3)]
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(w[i], x))
+        assert "global" not in task.lines[at]
+    task.check_shared({A: shared})
+
+
+@pytest.mark.parametrize("ranks", ["", "3,1,2"])
+def test_flexlora(play, ranks):
+    task = play("flexlora", flexlora_ranks=ranks, **LORA)
+    own = [int(rank) for rank in ranks.split(",")] if ranks else [3, 3, 3]
+    w = adapted_start()
+
+    def cut(i, w):
+        return {**w, A: np.where(np.arange(3)[:, None] < own[i], w[A], 0), B: np.where(np.arange(3) < own[i], w[B], 0)}
+
+    for at, clients in enumerate(task.rounds):
+        trained = {i: descend_adapted(cut(i, w), task.train[i]) for i in clients}
+        products = {i: {"product": trained[i][B] @ trained[i][A]} for i in clients}
+        u, s, v = np.linalg.svd(task.mean(products, clients, ["product"])["product"], full_matrices=False)
+        w = {**w, **task.mean(trained, clients, HEAD), A: v[:3], B: (u * s)[:, :3]}
+        task.check_loss(at, "personalised", lambda i, x, w=w: logits(adapted(cut(i, w)), x))
+        assert ("global" in task.lines[at]) == (not ranks)
+    # The factors may have other signs.
+    np.testing.assert_allclose(task.shared[B] @ task.shared[A], w[B] @ w[A], atol=2e-6)
+    assert task.shared.keys() == {A, B, *HEAD}
+
+
+def gaussians(w, x, y, means):
+    z, counts = features(w, x), np.bincount(y, minlength=3)
+    own = np.stack([z[y == c].mean(0) if counts[c] > 2 else means[c] for c in range(3)])
+    return own, (z - own[y]).T @ (z - own[y]) / (len(y) - 1) + np.eye(5)
+
+
+def discriminant(means, covariance, y):
+    """Return the head of Gaussians and the class shares of some labels."""
+    shares = np.bincount(y, minlength=3) / len(y) + 1e-4
+    inverse = np.linalg.inv((1 - 1e-4) * covariance + 1e-4 * np.trace(covariance) / 5 * np.eye(5))
+    bias = np.log(shares / shares.sum()) - np.diag(means @ inverse @ means.T) / 2
+    return {HEAD[0]: means @ inverse, HEAD[1]: bias}
+
+
+def test_pfedfda(play):
+    task, beta = play("pfedfda", pfedfda_beta=0.3), 0.3
+    base, means, covariance = {k: task.start[k] for k in BASE}, task.start[HEAD[0]], np.eye(5)
+    for at, clients in enumerate(task.rounds):
+        trained = {}
+        for i in clients:
+            x, y = task.train[i]
+            w = descend({**base, **discriminant(means, covariance, y)}, (x, y), EPOCHS, BASE)
+            own = gaussians(w, x, y, means)
+            mixed = [beta * mine + (1 - beta) * all_ for mine, all_ in zip(own, (means, covariance), strict=True)]
+            trained[i] = {**w, "means": mixed[0], "covariance": mixed[1]}
+        mean = task.mean(trained, clients, ("means", "covariance", *BASE))
+        means, covariance, base = mean["means"], mean["covariance"], {k: mean[k] for k in BASE}
+
+        def predict(i, x, base=base, means=means, covariance=covariance):
+            own = gaussians(base, *task.train[i], means)
+            mixed = [beta * mine + (1 - beta) * all_ for mine, all_ in zip(own, (means, covariance), strict=True)]
+            return logits({**base, **discriminant(*mixed, task.train[i][1])}, x)
+
+        task.check_loss(at, "personalised", predict)
+        assert "global" not in task.lines[at]
+    task.check_shared(base)

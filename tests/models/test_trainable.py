@@ -99,7 +99,7 @@ def test_the_hash_tells_backbones_apart():
     mine, theirs = (Sharing(built, lambda name: True).layout for built in (one, other))
     received = Layout.from_text(theirs.to_text())
     assert received == theirs
-    with pytest.raises(LayoutError, match=f"stand still differ: the hash {theirs.frozen} arrived, expected the hash"):
+    with pytest.raises(LayoutError, match=f"frozen arrays differ: the hash {theirs.frozen} arrived, expected the hash"):
         mine.require(received)
     with pytest.raises(LayoutError, match="none arrived"):
         mine.require(Layout(mine.entries))

@@ -42,6 +42,9 @@ YOUNGER = {
     "learning-rate-decay-every": 10, "learning-rate-warm-up": 0, "clip-norm": 0.0,
     "augmentation": "none", "normalize": "half", "test-on": "own", "test-at": "end", "keep-momentum": False,
     "factorized-fl-penalty": "gradient", "factorized-fl-plus-penalty": "gradient",
+    "metrics": "", "choose-by": "accuracy", "standardize": "none", "impute": "refuse", "image-size": 0,
+    "class-weights": "none", "learning-rate-over": "rounds",
+    "client-models": "",
 }  # fmt: skip
 
 # Numbers that a table goes through step by step: what trains with the least and the greatest of them trains with those

@@ -43,7 +43,7 @@ class Browser:
         os.close(read)
         os.close(write)
         self._number, self._rest, self.events = 0, b"", []
-        self._session = ""
+        self._session = self._url = ""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -62,18 +62,25 @@ class Browser:
         os.close(self._read)
         os.close(self._write)
 
-    def open(self, page: Path, width: int = 1280, height: int = 800, dark: bool = False) -> list[str]:
-        """Open a file and return what went wrong in it: errors of scripts and of the console, refusals, requests."""
+    def open(self, page: Path | str, width: int = 1280, height: int = 800, dark: bool = False) -> list[str]:
+        """Open a file or an address and return what went wrong: see :meth:`troubles`."""
+        self._url = page if isinstance(page, str) else page.as_uri()
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
                   mobile=width < 500)  # fmt: skip
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.events.clear()
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url="about:blank")  # else another part of the same address loads nothing
+        self.events.clear()
+        self.call("Page.navigate", url=self._url)
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self._receive(time.monotonic() + HANG_SECONDS)
         self.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
-        return [*filter(None, map(_trouble, self.events)), *self._requests(page)]
+        return self.troubles()
+
+    def troubles(self) -> list[str]:
+        """Return errors of scripts and of the console, refusals, and requests to others, since the page was opened."""
+        return [*filter(None, map(_trouble, self.events)), *self._requests()]
 
     def evaluate(self, script: str) -> Any:
         """Return the value of a JavaScript expression in the page."""
@@ -113,9 +120,12 @@ class Browser:
             self.events.append(message)
         return message
 
-    def _requests(self, page: Path) -> list[str]:
+    def _requests(self) -> list[str]:
         urls = [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
-        return [f"requested {url}" for url in urls if url != page.as_uri() and not url.startswith("data:")]
+        page = self._url.partition("#")[0]
+        # A page that is no file may ask its own server.
+        own = (page, "data:") if page.startswith("http") else "data:"
+        return [f"requested {url}" for url in urls if url != page and not url.startswith(own)]
 
 
 def _trouble(event: dict[str, Any]) -> str | None:

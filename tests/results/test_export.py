@@ -1,15 +1,21 @@
 """Exported models are plain models that predict what the personalised ones predict."""
 
+import json
+import sys
+
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
+from support import FEW_SAMPLES, simulate
 
 from fedpfl import models
 from fedpfl.client.state import ClientState
-from fedpfl.core.errors import ConfigError, StateError
-from fedpfl.results.export import export_personal
+from fedpfl.core.errors import ConfigError, FedpflError, StateError
+from fedpfl.data.federation import federated_data
+from fedpfl.results.export import FORMS, export_personal
+from fedpfl.results.onnx import onnx
 from fedpfl.results.run import RunFolder
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
@@ -117,3 +123,47 @@ def test_damaged_files_are_named(tmp_path):
     (folder.path / "task.json").write_text("{")
     with pytest.raises(StateError, match=r"task\.json"):
         export_personal(folder)
+
+
+def right(outputs, y):
+    return float((outputs.argmax(1) == y).mean())
+
+
+@pytest.mark.parametrize("method", ["fedper", "fedavg"])
+@pytest.mark.parametrize("form", ["torchscript", "onnx"])
+def test_programs_have_the_recorded_accuracy(tmp_path, method, form):
+    run = simulate(tmp_path, 2, method=method, num_server_rounds=1, **FEW_SAMPLES)
+    (path,) = export_personal(run, [1] if method == "fedper" else None, form)
+    assert path.name == f"{'client-00001' if method == 'fedper' else 'global'}{FORMS[form]}"
+    about = json.loads((path.parent / "about.json").read_text())
+    assert (about["method"], about["scaling"], about["input_shape"]) == (method, "pixels", [1, 8, 8])
+    config = Config.parse(run.config())
+    x, y = federated_data(config.data, 2, config.run.seed).test(1)
+    if form == "torchscript":
+        outputs = torch.jit.load(str(path))(x).detach().numpy()
+    else:
+        runtime = pytest.importorskip("onnxruntime")
+        outputs = runtime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": x.numpy()})[0]
+    assert right(outputs, y.numpy()) == pytest.approx(about["accuracies"]["1"])
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "vocabulary"), [("gru", (9, 32), 0), ("char-lstm", (20,), 50), ("mlp", (5,), 0)]
+)
+def test_onnx_holds_series_texts_and_tables(model, shape, vocabulary):
+    runtime = pytest.importorskip("onnxruntime")
+    plain = models.original_module(models.build(model, shape, 3, vocabulary)).eval()
+    rng = np.random.default_rng(1)
+    x = torch.from_numpy(
+        rng.integers(0, vocabulary, (4, *shape)) if vocabulary else rng.random((4, *shape), np.float32)
+    )
+    content, why = onnx(plain, plain, x[:2])
+    assert why == ""
+    session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    assert session.run(None, {"x": x.numpy()})[0] == pytest.approx(plain(x).detach().numpy(), abs=1e-4)
+
+
+def test_without_its_packages_onnx_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(FedpflError, match=r"pip install 'fedpfl\[onnx\]'"):
+        onnx(torch.nn.Identity(), torch.nn.Identity(), torch.zeros(2, 3))

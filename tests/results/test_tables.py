@@ -8,6 +8,7 @@ import statistics
 
 import pytest
 
+from fedpfl.cli.common import print_tables
 from fedpfl.results.tables import FORMATS, Spread, Table
 
 TABLE = Table(
@@ -17,6 +18,18 @@ TABLE = Table(
     1,
     note="100 % of clients.",
 )
+
+
+def test_on_a_terminal_a_table_is_drawn(monkeypatch, capsys):
+    table = Table("Two methods", ["method", "accuracy, %"], [["fedper", Spread(91.5, 0.25, 3)]], note="Three seeds.")
+    print_tables([table], "")
+    assert capsys.readouterr().out == table.markdown()
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    print_tables([table], "")
+    drawn = capsys.readouterr().out
+    assert "Two methods" in drawn and "91.50 ± 0.25" in drawn and "Three seeds." in drawn and "|" not in drawn
+    print_tables([table], "csv")
+    assert capsys.readouterr().out == table.csv()
 
 
 def test_a_spread_has_the_sample_standard_deviation() -> None:

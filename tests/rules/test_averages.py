@@ -32,7 +32,8 @@ from fedpfl.setup.config import Config
 KINDS = ["clip", "median", "trimmed-mean", "krum"]
 # What makes a mean for each client, or more than one.
 REFUSED = {
-    "factorized-fl", "factorized-fl-plus", "fedamp", "fedcac", "fedfomo", "fedpac", "fedproto",
+    "factorized-fl", "factorized-fl-plus", "fedamp", "fedcac", "fedfomo", "fedgh", "fedpac", "fedproto", "fedtgp",
+    "flexlora",
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from fedpfl.setup.config import Config
 FEW = {"num_server_rounds": 3, "local_epochs": 1, "fraction_train": 0.67, "model": "resnet8", **FEW_SAMPLES}
 WHOLE_WAY = {"server_optimizer": "momentum", "server_momentum": 0.0, "server_learning_rate": 1.0}
 OWN_STEP = {"feddyn", "fedsplit", "fedfac"}
-MEANS = {"mean", "mean-by-part", "mean-of-rebalanced"}
+MEANS = {"mean", "mean-by-part", "mean-of-rebalanced", "mean-after-consensus", "fisher-mean", "mean-of-gaussians"}
 
 
 def end(tmp_path, **settings):

@@ -8,18 +8,21 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from support import FEW_SAMPLES, arrays, federation, run_federation, simulate
+from support import FEW_SAMPLES, arrays, federation, quick, run_federation, simulate
 from torch import nn
 from torch.nn import functional as F
 
 from fedpfl.client.engine import _require_fitting
+from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError
 from fedpfl.data import Samples
+from fedpfl.data.pixels import scale
 from fedpfl.engine.local import LocalTransport
 from fedpfl.methods import methods
 from fedpfl.setup.config import Config
-from fedpfl.training.augment import flip_crop
+from fedpfl.training.augment import find, flip_crop
 from fedpfl.training.loop import run_phase
+from fedpfl.training.losses import class_weights, weighing, weighted_cross_entropy
 from fedpfl.training.optim import AdamW
 from fedpfl.training.phase import Phase
 from fedpfl.training.schedule import rate_factor
@@ -117,6 +120,86 @@ def test_schedules_are_torch_s():
         assert [rate_factor(settings, number, 9) for number in range(1, 10)] == pytest.approx(theirs(make))
 
 
+def test_over_the_steps_of_a_phase_the_schedule_is_torch_s():
+    lr = torch.optim.lr_scheduler
+    for optimizer, made in (("sgd", sgd(0.05)), ("adamw", lambda p: torch.optim.AdamW(p, 0.05, weight_decay=0.1)),
+                            ("RMSprop", lambda p: torch.optim.RMSprop(p, 0.05, momentum=0.9))):  # fmt: skip
+        for name, make in (
+            ("cosine", lambda o: lr.CosineAnnealingLR(o, 6)), ("step", lambda o: lr.StepLR(o, 2, 0.5)),
+        ):  # fmt: skip
+            theirs, (x, y), rng = model(), data(), np.random.default_rng(7)
+            stepper = made(theirs.parameters())
+            scheduler = make(stepper)
+            for _ in range(2):
+                for at in torch.from_numpy(rng.permutation(len(y))).split(8):
+                    stepper.zero_grad()
+                    F.cross_entropy(theirs(x[at]), y[at]).backward()
+                    stepper.step()
+                    scheduler.step()
+            ours = trained(
+                optimizer=optimizer, learning_rate=0.05, weight_decay=0.1 * (optimizer == "adamw"),
+                learning_rate_schedule=name, learning_rate_decay=0.5, learning_rate_decay_every=2,
+                learning_rate_over="steps",
+            )  # fmt: skip
+            same(ours, theirs)
+
+
+def test_rare_classes_weigh_more():
+    y = torch.tensor([0, 0, 0, 2])
+    weights = class_weights(y)
+    assert weights.tolist() == pytest.approx([4 / 6, 1, 2])
+    outputs = torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
+    padded = torch.cat([weights, torch.ones(2)])
+    with weighing(y):
+        found = {how: weighted_cross_entropy(outputs, y, how) for how in ("mean", "sum", "none")}
+    assert torch.allclose(found["sum"], F.cross_entropy(outputs, y, weight=padded, reduction="sum"))
+    assert torch.allclose(found["mean"], found["sum"] / 4) and torch.allclose(found["none"].sum(), found["sum"])
+    assert torch.equal(weighted_cross_entropy(outputs, y), F.cross_entropy(outputs, y, reduction="none").mean())
+    # All classes count alike: on the whole set the weights of each class sum to the same.
+    assert weights[y][y == 0].sum() == pytest.approx(float(weights[y][y == 2].sum()))
+
+
+def test_randaugment_is_torchvision_s_image_by_image():
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    pixels = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    found = find("randaugment")(scale(pixels), np.random.default_rng(3))
+    torch.manual_seed(int(np.random.default_rng(3).integers(2**63 - 1)))
+    expected = scale(torch.stack([v2.RandAugment()(image) for image in pixels]))
+    assert torch.equal(found, expected) and not torch.equal(found, scale(pixels))
+    with pytest.raises(ConfigError, match="is for grey and colour images; these have 2 channels"):
+        find("randaugment")(torch.zeros(1, 2, 8, 8), np.random.default_rng(3))
+
+
+def test_a_function_of_one_s_own_augments(tmp_path, monkeypatch):
+    (tmp_path / "own.py").write_text(
+        "import torch\n\n\ndef noise(x, rng):\n    return x + torch.from_numpy(rng.normal(size=x.shape)).float()\n\n\n"
+        "def short(x, rng):\n    return x[:1]\n\n\ndef bad(x, rng):\n    raise ValueError('no')\n"
+    )
+    custom.set_folder(tmp_path)
+    x = torch.zeros(3, 5)
+    found = find("own:noise")(x, np.random.default_rng(1))
+    assert torch.equal(found, torch.from_numpy(np.random.default_rng(1).normal(size=(3, 5))).float())
+    for name, words in (("short", r"makes torch.float32 \(1, 5\), and must make a tensor"), ("bad", "raises .*no"),
+                        ("none", "there is no none in")):  # fmt: skip
+        with pytest.raises(ConfigError, match=words):
+            find(f"own:{name}")(x, np.random.default_rng(1))
+    custom.set_folder(None)
+
+
+TINY = {"train_samples": 20, "test_samples": 10, "partitioner": "dirichlet-client", "local_epochs": 1,
+        "num_server_rounds": 1, "class_weights": "balanced", "augmentation": "randaugment",
+        "learning_rate_schedule": "cosine", "learning_rate_over": "steps", "batch_size": 10,
+        "metrics": "f1-macro,auroc"}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", sorted(methods()))
+def test_every_method_trains_with_weights_randaugment_and_a_schedule_of_steps(tmp_path, method):
+    epochs = 2 if method == "feddecomp" else 1  # one for each part of the model
+    line = simulate(tmp_path, 2, **{**TINY, **quick(method), "method": method, "local_epochs": epochs}).metrics()[0]
+    assert not line.get("failed") and np.isfinite(line["train_loss"])
+    assert 0 <= line["personalised"]["f1-macro"] <= 1
+
+
 OPTIONS = {
     "learning_rate_schedule": "exponential", "learning_rate_decay": 0.5, "clip_norm": 1.0, "local_steps": 3,
     "optimizer": "adamw", "learning_rate": 0.003, "augmentation": "flip-crop",
@@ -166,10 +249,14 @@ def test_what_does_not_fit_is_one_line():
         Config.parse({"method": "fedreg", "label-smoothing": 0.1})
     with pytest.raises(ConfigError, match=r"label-smoothing = 0.1: must be 0 for loss = mse"):
         Config.parse({"method": "fedavg", "label-smoothing": 0.1, "loss": "mse"})
+    with pytest.raises(ConfigError, match=r"class-weights = 'balanced': must be none for loss = mse"):
+        Config.parse({"method": "fedavg", "class-weights": "balanced", "loss": "mse"})
     for name in ("LBFGS", "Optimizer", "adaam", "lr_scheduler"):
         with pytest.raises(ConfigError, match=r"adamw, or the name of a class in torch\.optim"):
             Config.parse({"optimizer": name})
-    with pytest.raises(ConfigError, match=r"augmentation = 'flip-crop': must be none for a table"):
+    with pytest.raises(
+        ConfigError, match=r"augmentation = 'flip-crop': must be none, or a function of your own, for a table"
+    ):
         config = Config.parse({"augmentation": "flip-crop"})
         _require_fitting(config, SimpleNamespace(input_shape=(6,), name="a table", has_targets=False))
     assert AdamW([torch.zeros(2)], 0.1, 0.9, 0.0).weight_decay == 0.0

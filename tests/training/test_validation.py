@@ -78,6 +78,7 @@ def test_they_are_measured_with_the_personalised_model_beside_the_tests(tmp_path
 def test_a_run_stalls_when_the_best_round_lies_too_far_back(tmp_path, accuracies, patience, ended):
     lines = [f'{{"round": {i}, "validation": {{"accuracy": {a}}}}}\n' for i, a in enumerate(accuracies, 1)]
     (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    (tmp_path / "config.toml").write_text("")
     assert RunFolder(tmp_path).history().stalled(patience) is ended
 
 

@@ -30,6 +30,12 @@ BATCH = 2**16
 # Columns that an error names.
 MAX_NAMED = 12
 TRAIN, TEST = "train", "test"
+# Names of columns that most likely say whom a row belongs to.
+_PERSON = re.compile(
+    r"(.*[_ -])?(client|person|user|subject|patient|participant|proband|device|writer|speaker|owner|hospital|site)"
+    r"([_ -]?(id|no|nr|name|number|code|key))?",
+    re.IGNORECASE,
+)
 _WHOLE = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
 
 
@@ -113,6 +119,12 @@ def _roles(path: Path, names: Sequence[str], settings: DataSettings, windows: bo
             raise DataError(f"{path}: no column {name!r} ({key}); it has {shown}")
     words = {role: list(names).index(name) for role, name in wanted.items() if name in names}
     features = [at for at, name in enumerate(names) if at not in words.values() and name not in ignored]
+    person = next((names[at] for at in features if _PERSON.fullmatch(names[at])), None)
+    if "client" not in words and settings.client_column and person is not None:
+        raise DataError(
+            f'{path}: column {person!r} seems to say whom a row belongs to: client-column = "{person}" makes each a '
+            f'client, ignore-columns leaves it out, and client-column = "" takes it as a feature'
+        )
     if not features:
         raise DataError(f"{path}: no column of numbers besides {', '.join(names[:MAX_NAMED])}")
     return _Roles(features, words)
@@ -185,11 +197,12 @@ def _read_csv(path: Path, settings: DataSettings, windows: bool) -> Columns:
         raise DataError(f"{path}, line 1: must hold the names of the columns, but holds numbers")
     roles = _roles(path, names, settings, windows)
     values, coders = array("f"), {role: Coder() for role in roles.words}
+    empty = "nan" if settings.impute == "mean" else ""
     for line, cells in lines:
         if len(cells) != len(names):
             raise DataError(f"{path}, line {line}: has {len(cells)} cells, but {len(names)} columns have names")
         try:
-            values.extend([float(cells[at]) for at in roles.features])
+            values.extend([float(cells[at] if cells[at].strip() else empty) for at in roles.features])
         except ValueError:
             _complain_of_numbers(path, line, names, roles.features, cells)
         for role, at in roles.words.items():
@@ -200,8 +213,8 @@ def _read_csv(path: Path, settings: DataSettings, windows: bool) -> Columns:
         if len(values) > MAX_VALUES:
             raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
     table = np.frombuffer(values, np.float32).reshape(-1, len(roles.features)) if values else np.empty((0, 1))
-    if not np.isfinite(table).all():
-        _complain_of_infinity(path, table, [names[at] for at in roles.features])
+    if not _allowed(table, settings).all():
+        _complain_of_infinity(path, table, [names[at] for at in roles.features], settings)
     words = {role: coder.words() for role, coder in coders.items()}
     return Columns(tuple(names[at] for at in roles.features), table, words, "line")
 
@@ -211,13 +224,21 @@ def _complain_of_numbers(
 ) -> NoReturn:
     bad = next(place for place in at if not _is_number(cells[place]))
     what = (
-        f"{cells[bad][:40]!r} is not a number; leave text out by ignore-columns" if cells[bad].strip() else "is empty"
+        f"{cells[bad][:40]!r} is not a number; leave text out by ignore-columns"
+        if cells[bad].strip()
+        else 'is empty; impute = "mean" fills empty cells'
     )
     raise DataError(f"{path}, line {line}, column {names[bad]!r}: {what}")
 
 
-def _complain_of_infinity(path: Path, table: np.ndarray, names: Sequence[str]) -> NoReturn:
-    row, at = np.argwhere(~np.isfinite(table))[0]
+def _allowed(table: np.ndarray, settings: DataSettings) -> np.ndarray:
+    """Return which numbers a model can take, those among them that are still to be filled."""
+    found: np.ndarray = ~np.isinf(table) if settings.impute == "mean" else np.isfinite(table)
+    return found
+
+
+def _complain_of_infinity(path: Path, table: np.ndarray, names: Sequence[str], settings: DataSettings) -> NoReturn:
+    row, at = np.argwhere(~_allowed(table, settings))[0]
     # Lines that are empty, or cells of several lines, do not count alike: the file is gone through again.
     rows = (line for number, (line, _) in enumerate(_lines_of(path)) if number == row + 1)
     raise DataError(f"{path}, line {next(rows)}, column {names[at]!r}: must be a finite number that float32 can hold")
@@ -262,7 +283,8 @@ def _read_parquet(path: Path, settings: DataSettings, windows: bool) -> Columns:
         for batch in file.iter_batches(BATCH, columns=wanted):
             for place, name in enumerate(features):
                 cells = batch.column(batch.schema.get_field_index(name))
-                _refuse_empty(path, at, name, cells)
+                if settings.impute != "mean":
+                    _refuse_empty(path, at, name, cells, '; impute = "mean" fills empty cells')
                 with np.errstate(over="ignore"):
                     table[at : at + len(cells), place] = cells.to_numpy(zero_copy_only=False).astype(np.float32)
             for role, place in roles.words.items():
@@ -273,18 +295,18 @@ def _read_parquet(path: Path, settings: DataSettings, windows: bool) -> Columns:
             at += batch.num_rows
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: not a readable parquet file: {' '.join(str(error).split())[:160]}") from error
-    if not np.isfinite(table).all():
-        row, place = np.argwhere(~np.isfinite(table))[0]
+    if not _allowed(table, settings).all():
+        row, place = np.argwhere(~_allowed(table, settings))[0]
         raise DataError(
             f"{path}, row {row + 1}, column {features[place]!r}: must be a finite number that float32 can hold"
         )
     return Columns(tuple(features), table, {role: coder.words() for role, coder in coders.items()}, "row")
 
 
-def _refuse_empty(path: Path, before: int, name: str, cells: Any) -> None:
+def _refuse_empty(path: Path, before: int, name: str, cells: Any, hint: str = "") -> None:
     if cells.null_count:
         row = before + 1 + int(np.flatnonzero(cells.is_null().to_numpy(zero_copy_only=False))[0])
-        raise DataError(f"{path}, row {row}, column {name!r}: is empty")
+        raise DataError(f"{path}, row {row}, column {name!r}: is empty{hint}")
 
 
 def word(cell: Any) -> str:
@@ -292,6 +314,42 @@ def word(cell: Any) -> str:
     if isinstance(cell, bytes):
         return cell.decode("utf-8", "replace")
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()
+
+
+# -- data frames -------------------------------------------------------------------------------------------------------
+
+
+def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = False) -> Columns:
+    """Return the table that a pandas DataFrame is; ``name`` is what a ``DataError`` calls it, rows count from 1."""
+    where, names = Path(name), [str(column) for column in frame.columns]
+    if not len(frame):
+        raise DataError(f"{name}: no rows")
+    roles = _roles(where, names, settings, windows)
+    if len(frame) * len(roles.features) > MAX_VALUES:
+        raise DataError(f"{name}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
+    table = np.empty((len(frame), len(roles.features)), np.float32)
+    for place, at in enumerate(roles.features):
+        cells = frame.iloc[:, at]
+        if cells.dtype.kind not in "iufb":
+            raise DataError(f"{name}, column {names[at]!r}: holds {cells.dtype}, no numbers; leave it out by "
+                            "ignore-columns")  # fmt: skip
+        with np.errstate(over="ignore"):
+            table[:, place] = cells.to_numpy(np.float64, na_value=np.nan)
+    if not _allowed(table, settings).all():
+        row, place = np.argwhere(~_allowed(table, settings))[0]
+        hint = '; impute = "mean" fills empty cells' if np.isnan(table[row, place]) else ""
+        column = names[roles.features[place]]
+        raise DataError(f"{name}, row {row + 1}, column {column!r}: is empty or not a finite number{hint}")
+    words = {}
+    for role, at in roles.words.items():
+        coder, cells = Coder(), frame.iloc[:, at]
+        empty = np.flatnonzero(cells.isna().to_numpy())
+        if len(empty):
+            raise DataError(f"{name}, row {empty[0] + 1}, column {names[at]!r}: is empty")
+        for row, cell in enumerate(cells.tolist(), 1):
+            coder.add(word(cell), row)
+        words[role] = coder.words()
+    return Columns(tuple(names[at] for at in roles.features), table, words, "row")
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------
@@ -334,7 +392,7 @@ def to_dataset(
     numbers in any case.
     """
     numbers, names = _classes(parts, settings, num_classes, alone, known)
-    owners = _owners(parts)
+    owners, client_names = _owners(parts)
     xs = [part.x for part in parts]
     if len(parts) == 1 and "split" in parts[0].words:
         test = _tests(parts[0], settings)
@@ -345,7 +403,9 @@ def to_dataset(
         xs, numbers = [xs[0][mine] for mine in rows], [numbers[0][mine] for mine in rows]
         owners = [None if owners[0] is None else owners[0][mine] for mine in rows]
     x_test, y_test, client_test = (xs[1], numbers[1], owners[1]) if len(xs) > 1 else (None, None, None)
-    return Dataset(name, xs[0], numbers[0], x_test, y_test, owners[0], client_test, len(names), names)
+    return Dataset(
+        name, xs[0], numbers[0], x_test, y_test, owners[0], client_test, len(names), names, client_names=client_names
+    )
 
 
 def _tests(part: FileSamples, settings: DataSettings) -> np.ndarray:
@@ -358,16 +418,17 @@ def _tests(part: FileSamples, settings: DataSettings) -> np.ndarray:
     return found
 
 
-def _owners(parts: Sequence[FileSamples]) -> list[np.ndarray | None]:
-    """Give the owners numbers from 0, in the order of their numbers or names."""
+def _owners(parts: Sequence[FileSamples]) -> tuple[list[np.ndarray | None], tuple[str, ...]]:
+    """Give the owners numbers from 0, in the order of their numbers or names; return these as well."""
     if not all("client" in part.words for part in parts):
         lacking = [part.path for part in parts if "client" not in part.words]
         if len(lacking) < len(parts):
             raise DataError(f"{lacking[0]}: has no column client, but the other table has one")
-        return [None] * len(parts)
+        return [None] * len(parts), ()
     names = sorted({name for part in parts for name in part.words["client"].names}, key=_order)
     number = {name: at for at, name in enumerate(names)}
-    return [np.array([number[name] for name in w.names])[w.codes] for w in (part.words["client"] for part in parts)]
+    columns = (part.words["client"] for part in parts)
+    return [np.array([number[name] for name in w.names])[w.codes] for w in columns], tuple(names)
 
 
 def _order(name: str) -> tuple[int, int, str]:

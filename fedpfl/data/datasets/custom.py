@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Sequence
+from pathlib import Path
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 
 from ...core import custom
-from ...core.errors import ConfigError, DataError
+from ...core.errors import ConfigError, DataError, in_one_line
 from ..dataset import Dataset
 from ..registry import AUTO, DATASETS, DatasetInfo, Loader
 from ..settings import DataSettings
+from .columns import FileSamples, read_frame, to_dataset
 from .npz import labels_of, samples_of
 
-# What a client of a list has: samples that are still to be cut, or those to train on and those to test with.
+# What a client has: samples that are still to be cut, or those to train on and those to test with.
 PAIR, FOUR = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -33,7 +35,8 @@ def entry(name: str) -> tuple[DatasetInfo, Loader]:
 class CustomLoader:
     """Makes a data set of a user's object; equal only to a loader of the same object.
 
-    The ``source`` is a function that returns a :class:`Dataset`, a data set, or a list of each client's arrays.
+    The ``source`` is a :class:`Dataset`, a pandas DataFrame, a torch Dataset or DataLoader, or what each client has, as
+    a list or as a mapping by the clients' names; or a function that returns one of these.
     """
 
     def __init__(self, name: str, source: Any) -> None:
@@ -62,10 +65,74 @@ def _made(loader: CustomLoader, settings: DataSettings) -> Dataset:
         source = custom.call("dataset", loader.name, source, offered)
     if isinstance(source, Dataset):
         return _checked(source)
+    if _is_frame(source):
+        return _of_frame(name, source, settings)
+    if _is_samples(source):
+        return Dataset(name, *_pair(source, name))
+    if isinstance(source, Mapping):
+        return _of_clients(name, list(source.values()), settings, tuple(map(str, source)))
     if isinstance(source, (list, tuple)):
-        return _of_clients(name, source, settings.min_samples)
-    allowed = f"must make a fedpfl.Dataset or a list of each client's ({', '.join(FOUR)})"
-    raise ConfigError("dataset", loader.name, f"makes {custom.article(source)}, and {allowed}")
+        return _of_clients(name, source, settings)
+    allowed = (
+        f"makes {custom.article(source)}, and must make a fedpfl.Dataset, a DataFrame, a torch Dataset or DataLoader, "
+        f"or a list or dict of what each client has: ({', '.join(FOUR)}) or any of these"
+    )
+    raise ConfigError("dataset", loader.name, allowed)
+
+
+def _is_frame(thing: object) -> bool:
+    """Return whether an object is a pandas DataFrame, without importing pandas."""
+    return type(thing).__name__ == "DataFrame" and hasattr(thing, "iloc")
+
+
+def _is_samples(thing: object) -> bool:
+    """Return whether an object is a torch Dataset or DataLoader: it gives (x, y) one by one, or has one that does."""
+    if isinstance(thing, (list, tuple, str, bytes)) or hasattr(thing, "keys") or hasattr(thing, "__array__"):
+        return False
+    return hasattr(thing, "dataset") or (hasattr(thing, "__getitem__") and hasattr(thing, "__len__"))
+
+
+def _of_frame(name: str, frame: Any, settings: DataSettings) -> Dataset:
+    table = read_frame(frame, name, settings)
+    part = FileSamples(Path(name), table.values, table.words, table.row)
+    return to_dataset([part], name, settings, settings.num_classes or None, alone=False)
+
+
+def _pair(samples: Any, where: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the samples and labels of a torch Dataset, or of that of a DataLoader, in their order."""
+    source = getattr(samples, "dataset", samples)
+    xs, ys = [], []
+    for at in range(len(source)):
+        try:
+            x, y = source[at]
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{where}: sample {at} is no pair of x and y: {in_one_line(error)}") from error
+        xs.append(_array(x, f"{where}: x of sample {at}"))
+        ys.append(_array(y, f"{where}: y of sample {at}"))
+        if xs[-1].shape != xs[0].shape:
+            raise DataError(f"{where}: sample {at} has the shape {xs[-1].shape}, and sample 0 {xs[0].shape}: bring all "
+                            "to one size")  # fmt: skip
+    if not xs:
+        raise DataError(f"{where}: has no samples")
+    x, y = np.stack(xs), np.stack(ys)
+    return samples_of(x, f"{where}: x", planes=True), labels_of(y, len(x), f"{where}: y")
+
+
+def _arrays_of(client: Any, where: str) -> tuple[Any, ...]:
+    """Return what a client has as (x, y), or as training and test samples."""
+    if isinstance(client, Mapping):
+        for names in (FOUR, PAIR):
+            if client.keys() == set(names):
+                return tuple(client[name] for name in names)
+        has = ", ".join(map(str, client)) or "nothing"
+        raise DataError(f"{where} has {has}; it must have {', '.join(FOUR)}, or x, y")
+    if _is_samples(client):
+        return _pair(client, where)
+    if isinstance(client, (list, tuple)) and len(client) == len(PAIR) and all(map(_is_samples, client)):
+        return (*_pair(client[0], f"{where}, training"), *_pair(client[1], f"{where}, test"))
+    if isinstance(client, (list, tuple)) and len(client) in (len(PAIR), len(FOUR)):
+        return tuple(client)
+    raise DataError(f"{where} is {custom.article(client)}; it must be ({', '.join(FOUR)}), or (x, y) to be cut")
 
 
 def _checked(data: Dataset) -> Dataset:
@@ -91,19 +158,20 @@ def _checked(data: Dataset) -> Dataset:
     return replace(data, **found)
 
 
-def _of_clients(name: str, clients: Sequence[Any], least: int) -> Dataset:
+def _of_clients(name: str, clients: Sequence[Any], settings: DataSettings, known: tuple[str, ...] = ()) -> Dataset:
     """Lay the arrays of clients end to end."""
     if not clients:
         raise DataError(f"{name}: the list of clients is empty")
+    if all(map(_is_frame, clients)):
+        return _of_frames(name, clients, settings, known)
     names: tuple[str, ...] = FOUR
     columns: list[list[np.ndarray]] = []
-    for number, client in enumerate(clients):
-        where = f"{name}: client {number}"
-        if not isinstance(client, (list, tuple)) or len(client) not in (len(PAIR), len(FOUR)):
-            raise DataError(f"{where} is {custom.article(client)}; it must be ({', '.join(FOUR)}), or (x, y) to be cut")
+    for number, given in enumerate(clients):
+        where = f"{name}: client {known[number] if known else number}"
+        client = _arrays_of(given, where)
         names = PAIR if len(client) == len(PAIR) else FOUR
         if columns and len(client) != len(columns[0]):
-            raise DataError(f"{where} has {len(client)} arrays, and client 0 has {len(columns[0])}")
+            raise DataError(f"{where} has {len(client)} arrays, and the first client has {len(columns[0])}")
         arrays = [_array(array, f"{where}: {word}") for word, array in zip(names, client)]
         for at in range(0, len(arrays), 2):
             arrays[at] = samples_of(arrays[at], f"{where}: {names[at]}", planes=True)
@@ -114,16 +182,33 @@ def _of_clients(name: str, clients: Sequence[Any], least: int) -> Dataset:
                     f"{where}: {names[at]} has samples of {arrays[at].dtype} {arrays[at].shape[1:]}, and "
                     f"{first.dtype} {first.shape[1:]} come before: all samples must be alike"
                 )
-        if len(arrays[0]) < least:
+        if len(arrays[0]) < settings.min_samples:
             raise DataError(f"{where} has {len(arrays[0])} {'' if names == PAIR else 'training '}samples, "
-                            f"min-samples is {least}")  # fmt: skip
+                            f"min-samples is {settings.min_samples}")  # fmt: skip
         columns.append(arrays)
     joined = [np.concatenate(list(column)) for column in zip(*columns)]
     owners = [np.repeat(np.arange(len(columns)), [len(client[at]) for client in columns]) for at in (0, len(names) - 1)]
     if names == PAIR:
-        return Dataset(name, joined[0], joined[1], client_train=owners[0])
+        return Dataset(name, joined[0], joined[1], client_train=owners[0], client_names=known)
     x_train, y_train, x_test, y_test = joined
-    return Dataset(name, x_train, y_train, x_test, y_test, client_train=owners[0], client_test=owners[1], split="given")
+    return Dataset(
+        name, x_train, y_train, x_test, y_test, client_train=owners[0], client_test=owners[1], split="given",
+        client_names=known,
+    )  # fmt: skip
+
+
+def _of_frames(name: str, frames: Sequence[Any], settings: DataSettings, known: tuple[str, ...]) -> Dataset:
+    """Lay the DataFrames of clients end to end, with a column that says whose each row is."""
+    first = frames[0]
+    for number, frame in enumerate(frames):
+        if list(frame.columns) != list(first.columns):
+            raise DataError(f"{name}: client {known[number] if known else number} has other columns than the first one")
+    column = settings.client_column or "client"
+    whose = known or tuple(map(str, range(len(frames))))
+    table = [frame.assign(**{column: one}) for frame, one in zip(frames, whose)]
+    import pandas
+
+    return _of_frame(name, pandas.concat(table, ignore_index=True), replace(settings, client_column=column))
 
 
 def _array(given: Any, where: str) -> np.ndarray:

@@ -18,12 +18,12 @@ IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif
 MAX_BYTES = 2**34
 
 
-def read_image_folder(root: Path) -> Dataset:
+def read_image_folder(root: Path, size: int = 0) -> Dataset:
     """Read images from ``root/train/<class>/…`` and ``root/test/<class>/…``, or from ``root/<class>/…``.
 
     Classes are numbered in the order of their folders' names; a folder may be empty, so that devices which lack a class
-    still agree on the numbers. All images must have one size. They become grey if all of them are, else RGB.
-    ``DataError`` names the folder or image that is wrong.
+    still agree on the numbers. All images must have one size, or are brought to squares of ``size`` pixels. They become
+    grey if all of them are, else RGB. ``DataError`` names the folder or image that is wrong.
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder")
@@ -41,7 +41,7 @@ def read_image_folder(root: Path) -> Dataset:
     for part, found_files in zip(parts, files):
         if not found_files:
             raise DataError(f"{part}: no images ({', '.join(IMAGE_SUFFIXES)})")
-    pixels = _decode([path for part in files for path, _ in part], f"{root}")
+    pixels = _decode([path for part in files for path, _ in part], f"{root}", size)
     labels = np.array([label for part in files for _, label in part], np.int64)
     n = len(files[0])
     x_test, y_test = (pixels[n:], labels[n:]) if has_split else (None, None)
@@ -58,17 +58,17 @@ def _images(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
 
 
-def _decode(paths: list[Path], why: str) -> np.ndarray:
-    return decode(((str(path), path) for path in paths), len(paths), why)
+def _decode(paths: list[Path], why: str, size: int = 0) -> np.ndarray:
+    return decode(((str(path), path) for path in paths), len(paths), why, size)
 
 
-def decode(files: Iterable[tuple[str, Any]], count: int, why: str) -> np.ndarray:
+def decode(files: Iterable[tuple[str, Any]], count: int, why: str, size: int = 0) -> np.ndarray:
     """Decode images of one size to uint8 n×H×W×C, grey if all of them are; raise ``DataError`` for a wrong one.
 
     ``files`` has what errors call an image, and its path or binary file; ``why`` is what needs Pillow, if that is
-    missing.
+    missing. With a ``size`` above 0 the largest square in the middle of each image is scaled to so many pixels a side.
     """
-    image_module = need("PIL.Image", "Pillow", why)
+    image_module, image_ops = need("PIL.Image", "Pillow", why), need("PIL.ImageOps", "Pillow", why)
     pixels: np.ndarray[Any, Any] = np.empty(0, np.uint8)
     first = ""
     for i, (where, file) in enumerate(files):
@@ -77,7 +77,8 @@ def decode(files: Iterable[tuple[str, Any]], count: int, why: str) -> np.ndarray
                 if image.mode.startswith(("I", "F")):
                     raise DataError(f"{where}: only images of 8 bits a channel can be read, not mode {image.mode}")
                 grey = image.mode in ("1", "L")
-                one = np.asarray(image.convert("L" if grey else "RGB"), np.uint8)
+                whole = image.convert("L" if grey else "RGB")
+                one = np.asarray(image_ops.fit(whole, (size, size)) if size else whole, np.uint8)
         except (OSError, SyntaxError, ValueError, EOFError) as error:
             raise DataError(f"{where}: not a readable image: {error}") from error
         one = one.reshape(one.shape[0], one.shape[1], -1)
@@ -88,7 +89,7 @@ def decode(files: Iterable[tuple[str, Any]], count: int, why: str) -> np.ndarray
         if one.shape[:2] != pixels.shape[1:3]:
             (h, w), (h0, w0) = one.shape[:2], pixels.shape[1:3]
             raise DataError(
-                f"{where} is {w}×{h} pixels but {Path(first).name} is {w0}×{h0}: bring all images to one size"
+                f"{where} is {w}×{h} pixels but {Path(first).name} is {w0}×{h0}: image-size brings all to one size"
             )
         if one.shape[2] > pixels.shape[3]:  # the first images were grey, this one is not
             pixels = np.repeat(pixels, 3, axis=3)
@@ -101,12 +102,12 @@ def decode(files: Iterable[tuple[str, Any]], count: int, why: str) -> np.ndarray
     description="your own images",
     size="any",
     classes="any",
-    shape="any, all images of one size",
+    shape="any, all images of one size, or image-size",
     source="the folder named by `data`: train/<class>/… and test/<class>/…, or <class>/…",
     own=True,
 )
 def _image_folder(settings: DataSettings) -> Dataset:
-    return read_image_folder(own_path(settings, "a folder of images"))
+    return read_image_folder(own_path(settings, "a folder of images"), settings.image_size)
 
 
 @dataset(

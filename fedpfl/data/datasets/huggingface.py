@@ -90,7 +90,7 @@ def _samples(path: Path, table: Any, label: str, settings: DataSettings, module:
     pictures = [name for name, kind in inputs.items() if isinstance(kind, module.Image)]
     if len(pictures) > 1:
         raise DataError(f"{path}: columns {', '.join(pictures)} hold images; leave out all but one by ignore-columns")
-    x = _images(path, table, pictures[0], module) if pictures else _numbers(path, table, inputs)
+    x = _images(path, table, pictures[0], module, settings.image_size) if pictures else _numbers(path, table, inputs)
     return FileSamples(path, x, words, "row")
 
 
@@ -113,7 +113,7 @@ def _words(path: Path, table: Any, name: str, module: Any) -> Words:
     return coder.words()
 
 
-def _images(path: Path, table: Any, name: str, module: Any) -> np.ndarray:
+def _images(path: Path, table: Any, name: str, module: Any, size: int) -> np.ndarray:
     stored = table.select_columns([name]).cast_column(name, module.Image(decode=False))
 
     def files() -> Iterator[tuple[str, Any]]:
@@ -123,7 +123,7 @@ def _images(path: Path, table: Any, name: str, module: Any) -> np.ndarray:
                 raise DataError(f"{where}: is empty")
             yield where, io.BytesIO(cell["bytes"]) if cell["bytes"] else cell["path"]
 
-    return decode(files(), len(stored), str(path))
+    return decode(files(), len(stored), str(path), size)
 
 
 def _numbers(path: Path, table: Any, inputs: dict[str, Any]) -> np.ndarray:

@@ -53,7 +53,7 @@ def read_npz(path: Path, name: str = "", num_classes: int | None = None) -> Data
         x_test, y_test, owner_test = (xs[1], ys[1], owners[1]) if len(parts) > 1 else (None, None, None)
         return Dataset(
             name or path.stem, xs[0], ys[0], x_test, y_test, client_train=owners[0], client_test=owner_test,
-            vocabulary=vocabulary,
+            vocabulary=vocabulary, client_names=owner_names(arrays),
         )  # fmt: skip
     class_names = _class_names(arrays.get("classes"), ys, path, num_classes)
     for part, y in zip(parts, ys):
@@ -72,6 +72,7 @@ def read_npz(path: Path, name: str = "", num_classes: int | None = None) -> Data
         len(class_names),
         class_names,
         vocabulary,
+        client_names=owner_names(arrays),
     )
 
 
@@ -200,6 +201,16 @@ def owners_of(
     _, number = np.unique(np.concatenate(given), return_inverse=True)
     pieces = np.split(number.reshape(-1).astype(np.int64), np.cumsum([len(owner) for owner in given])[:-1])
     return [pieces.pop(0) if owner is not None else None for owner in found]
+
+
+def owner_names(arrays: dict[str, np.ndarray]) -> tuple[str, ...]:
+    """Return the names that :func:`owners_of` numbers; none where the file says nobody's."""
+    given = [owners for key, owners in arrays.items() if key.split("_")[0] == "client"]
+    return tuple(_text(name) for name in np.unique(np.concatenate(given)).tolist()) if given else ()
+
+
+def _text(name: object) -> str:
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
 
 
 @dataset(

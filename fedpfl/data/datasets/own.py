@@ -31,7 +31,7 @@ def read_own(path: Path, settings: DataSettings, num_classes: int | None = None,
         return read_saved(path, settings, alone)
     is_table = path.suffix.lower() in SUFFIXES or any((path / f"{TRAIN}{suffix}").is_file() for suffix in SUFFIXES)
     if path.is_dir() and not is_table:
-        return read_image_folder(path)
+        return read_image_folder(path, settings.image_size)
     if is_table and settings.dataset == "ag-news":
         return read_news(path)
     if is_table:
@@ -92,6 +92,7 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
         len(names),
         names,
         first.vocabulary,
+        client_names=tuple(entry.stem for entry in entries),
     )
 
 

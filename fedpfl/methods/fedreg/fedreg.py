@@ -18,7 +18,6 @@ from logging import WARNING, getLogger
 from typing import Any, Callable
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ...core.errors import ConfigError, NoPlainModel
 from ...core.payload import Payload
@@ -124,7 +123,7 @@ class FedReG(Method):
         both_heads = self.personalised(local.model)
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
-            return F.cross_entropy(both_heads(batch.x), batch.y)
+            return self.training.criterion(both_heads(batch.x), batch.y)
 
         original = Phase(everything if variant in ONE_HEAD else excluding(self._in_head_g), epochs, loss)
         rebalanced = Phase(excluding(in_head_p), epochs, data=self._rebalanced(local))

@@ -12,7 +12,8 @@ import numpy as np
 
 from ...core.errors import ConfigError
 from ...data.federation import Samples
-from ...data.pixels import HALF, pixels_of, scale
+from ...data.pixels import HALF
+from ...training.augment import transformed, transforms
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,26 +85,12 @@ def rebalance(
 
 def augmented(x: Tensor, augmentation: str, seed: int, normalize: str) -> Tensor:
     """Change each image by itself; ``x`` is as :func:`scale` made it."""
-    import torch
-
-    transform = _transform(augmentation, *x.shape[1:])
-    # The pixels that the data were made from: AutoAugment takes no others.
-    pixels = pixels_of(x, normalize)
-    # torchvision draws from torch's global generator, and once for all images of a batch.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return scale(torch.stack([transform(image) for image in pixels]), normalize)
+    return transformed(x, _transform(augmentation, *x.shape[1:]), seed, normalize)
 
 
 def _transform(augmentation: str, channels: int, height: int, width: int) -> Any:
     """Return what changes one image; the strengths of ``simple`` are this project's, as the paper gives none."""
-    # Imported here: it takes two seconds, and devices that never augment need not have it.
-    try:
-        from torchvision.transforms import v2
-    except ImportError as error:
-        raise ConfigError(
-            "augmentation", augmentation, f"needs torchvision 0.15 or later ({error}), or none"
-        ) from error
+    v2 = transforms(augmentation)
     if augmentation == "auto":
         if channels not in (1, 3):
             raise ConfigError(

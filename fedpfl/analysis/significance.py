@@ -1,0 +1,202 @@
+"""Which differences between runs are more than chance.
+
+Wilcoxon's signed-rank test over the clients, with Holm's correction for several pairs. Over several data sets: average
+ranks, Friedman's test and Nemenyi's critical difference. Demšar: Statistical Comparisons of Classifiers over Multiple
+Data Sets, JMLR 2006.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+from ..core.settings import parse
+from ..data.settings import DataSettings
+from ..results.run import RunFolder
+from ..results.tables import Cell, Table
+from .per_client import division
+from .registry import NoOptions, Result, analysis
+from .runs import RunGroup, grouped, require
+
+LEVEL = 0.05
+# With more kinds of runs only the best one is compared with all others: so many pairs would say little.
+MOST_KINDS = 12
+
+# The accuracies in percent of one kind of runs, by client (by seed and client, where seeds have other clients).
+Accuracies = Mapping[object, float]
+
+
+class Pair(NamedTuple):
+    """Two kinds of runs: the mean difference in points, over how many clients, and how likely chance makes one."""
+
+    first: str
+    second: str
+    difference: float
+    clients: int
+    better: int
+    p: float
+    corrected: float
+
+    @property
+    def is_more_than_chance(self) -> bool:
+        """Whether p is below the level after Holm's correction."""
+        return self.corrected < LEVEL
+
+
+@analysis("significance", "Which differences between runs are more than chance (Wilcoxon, Holm; Demšar, JMLR 2006)")
+def significance(runs: Sequence[RunFolder], options: NoOptions) -> Result:
+    """Compare each kind of runs with each other one, client by client.
+
+    A client's accuracy is that of the round that is best on samples for validation, or without these of the last test.
+    If seeds have other clients, a client counts once for each seed; otherwise its mean over the seeds counts once.
+    """
+    by_data: dict[object, list[RunGroup]] = {}
+    for group in grouped(runs):
+        by_data.setdefault(_data(group), []).append(group)
+    result = Result()
+    for groups in by_data.values():
+        named = {group.runs[0].row or group.label: accuracies_of(group) for group in groups}
+        if pairs := compared({label: found for label, found in named.items() if found}):
+            where = groups[0].runs[0].column
+            result.tables.append(_table(pairs, f"Differences{where and f', {where}'}", len(named) > MOST_KINDS))
+    require(result.tables, "others to be compared with", "at least two kinds of runs need the same data and seeds")
+    if len(by_data) > 1 and (ranks := _ranks(list(by_data.values()))):
+        result.tables.append(ranks)
+    return result
+
+
+def accuracies_of(group: RunGroup) -> Accuracies:
+    """Return the accuracies of a kind of runs, by client."""
+    found: dict[object, list[float]] = {}
+    for run in group.runs:
+        history = run.history()
+        line = history.best_validated()
+        each = line["personalised"]["each"] if line else history.last_test()
+        for client, accuracy in each.items():
+            found.setdefault(client if _has_same_clients(run) else (division(run, group.clients), client), []).append(
+                100 * accuracy
+            )
+    return {client: statistics.fmean(values) for client, values in found.items()}
+
+
+def _has_same_clients(run: RunFolder) -> bool:
+    """Return whether runs with other seeds have the same clients."""
+    data = parse(DataSettings, run.config())
+    return bool(data.partition_seed or data.division_file or data.partitioner == "natural")
+
+
+def _data(group: RunGroup) -> object:
+    """Return all that the data of runs follow from, seeds excepted."""
+    clients, _, *settings = division(group.runs[0], group.clients)
+    return (clients, *settings)
+
+
+def compared(kinds: Mapping[str, Accuracies]) -> list[Pair]:
+    """Compare kinds of runs over the clients that both have, the better one first; p is Holm's beside the plain one."""
+    order = sorted(kinds, key=lambda kind: -statistics.fmean(kinds[kind].values()))
+    chosen = list(combinations(order, 2)) if len(order) <= MOST_KINDS else [(order[0], other) for other in order[1:]]
+    found = []
+    for first, second in chosen:
+        both = kinds[first].keys() & kinds[second].keys()
+        differences = [kinds[first][client] - kinds[second][client] for client in sorted(both, key=str)]
+        if differences:
+            found.append((first, second, differences, wilcoxon(differences)))
+    corrected = holm([p for *_, p in found])
+    return [
+        Pair(first, second, statistics.fmean(of), len(of), sum(d > 0 for d in of), p, adjusted)
+        for (first, second, of, p), adjusted in zip(found, corrected, strict=True)
+    ]
+
+
+def wilcoxon(differences: Sequence[float]) -> float:
+    """Return the two-sided p of Wilcoxon's signed-rank test; 1 if no difference is other than 0."""
+    from scipy.stats import wilcoxon as test
+
+    # Beyond the last bits: 0.3 − 0.2 and 0.2 − 0.1 are one rank.
+    rounded = [round(difference, 9) for difference in differences]
+    return float(test(rounded).pvalue) if any(rounded) else 1.0
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Return p values with Holm's correction for their number."""
+    corrected, so_far = [0.0] * len(values), 0.0
+    for place, at in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        so_far = max(so_far, min(1.0, (len(values) - place) * values[at]))
+        corrected[at] = so_far
+    return corrected
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of the mean of measurements, by Student's t; None for a single one."""
+    from scipy.stats import t
+
+    if len(values) < 2:
+        return None
+    mean = statistics.fmean(values)
+    half = float(t.ppf(1 - LEVEL / 2, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+    return mean - half, mean + half
+
+
+def conclusion(pairs: Sequence[Pair]) -> str:
+    """Return in a sentence or two which differences are more than chance."""
+    sure: dict[str, list[str]] = {}
+    for pair in pairs:
+        if pair.is_more_than_chance:
+            sure.setdefault(pair.first, []).append(pair.second)
+    open_pairs = [f"{pair.first} and {pair.second}" for pair in pairs if not pair.is_more_than_chance]
+    above = "; ".join(f"{first} is above {_listed(others)}" for first, others in sure.items())
+    words = f"More than chance (p < {LEVEL} after Holm's correction): {above}." if above else (
+        f"No difference is more than chance (p < {LEVEL} after Holm's correction)."
+    )  # fmt: skip
+    return f"{words} Not told apart: {'; '.join(open_pairs)}." if above and open_pairs else words
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _table(pairs: Sequence[Pair], title: str, best_alone: bool) -> Table:
+    rows: list[list[Cell]] = [
+        [pair.first, pair.second, pair.difference, pair.clients, pair.better, f"{pair.p:.3g}", f"{pair.corrected:.3g}",
+         "yes" if pair.is_more_than_chance else "no"] for pair in pairs
+    ]  # fmt: skip
+    columns = ["higher", "lower", "mean difference, points", "clients", "of them higher", "p", "p, Holm",
+               "more than chance"]  # fmt: skip
+    rest = " Only the best is compared with the others." if best_alone else ""
+    note = f"{conclusion(pairs)}{rest} Wilcoxon's signed-rank test over the clients."
+    return Table(title, columns, rows, note=note)
+
+
+def _ranks(data_sets: Sequence[Sequence[RunGroup]]) -> Table | None:
+    """Return the average ranks of the methods that ran on all data sets; None for fewer than two of them."""
+    means = [
+        {group.runs[0].row or group.method: statistics.fmean(found.values())
+         for group in groups if (found := accuracies_of(group))} for groups in data_sets
+    ]  # fmt: skip
+    # A method that has several kinds of runs on one data set has no rank of its own.
+    if any(len(of) < len(groups) for of, groups in zip(means, data_sets, strict=True)):
+        return None
+    names = [name for name in means[0] if all(name in of for of in means)]
+    if len(names) < 2:
+        return None
+    from scipy.stats import friedmanchisquare, rankdata, studentized_range
+
+    ranks = [rankdata([-of[name] for name in names]) for of in means]
+    average = {name: float(statistics.fmean(of[at] for of in ranks)) for at, name in enumerate(names)}
+    order = sorted(names, key=average.__getitem__)
+    note = f"Rank 1 is the highest accuracy; {len(means)} data sets."
+    if len(names) > 2:
+        p = float(friedmanchisquare(*([of[name] for of in means] for name in names)).pvalue)
+        q = float(studentized_range.ppf(1 - LEVEL, len(names), math.inf)) / math.sqrt(2)
+        critical = q * math.sqrt(len(names) * (len(names) + 1) / (6 * len(means)))
+        apart = [f"{a} and {b}" for a, b in combinations(order, 2) if average[b] - average[a] > critical]
+        which = "; ".join(apart) if p < LEVEL and apart else "none"
+        note += (
+            f" Friedman's test: p = {p:.3g}. Nemenyi's critical difference at {LEVEL} is {critical:.2f}; ranks that "
+            f"differ by more: {which}."
+        )
+    rows: list[list[Cell]] = [[name, average[name]] for name in order]
+    return Table("Average ranks over the data sets", ["run", "average rank"], rows, note=note)

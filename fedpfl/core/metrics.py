@@ -1,0 +1,139 @@
+"""What a test measures besides accuracy and loss, by name, and how the values of clients are put together.
+
+A client sends a sum and a count for each metric; its value is their ratio. If the metric is a ratio of sums, such as
+the mean absolute error, those of clients can be added: their ratio is that of all test samples. Otherwise the client
+sends its value and a count of 1, so that the ratio of all is the mean over the clients. A count of 0 means that the
+metric is not defined for this client.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import Iterable, Mapping, NamedTuple, Sequence
+
+from . import custom
+from .claims import LARGEST
+from .errors import ConfigError, did_you_mean
+
+# The settings `loss` by what the targets are.
+CLASSES, TARGETS, LABELS = "cross-entropy", "mse", "multi-label"
+ACCURACY, LOSS = "accuracy", "loss"
+SUM, COUNT = "-metric-sum", "-metric-count"
+MAX_NAME = 32
+
+
+@dataclass(frozen=True)
+class MetricKind:
+    """What is known of a metric without computing it.
+
+    Attributes
+    ----------
+    losses : tuple of str
+        The settings ``loss`` that it fits.
+    lowest, highest : float
+        Its bounds.
+    is_ratio : bool
+        Whether it is a ratio of sums over values, which those of clients add up to.
+    lower_is_better : bool
+        Whether the smallest value is the best.
+    has_root : bool
+        Whether the value is the square root of the ratio.
+    """
+
+    losses: tuple[str, ...]
+    lowest: float = 0.0
+    highest: float = 1.0
+    is_ratio: bool = False
+    lower_is_better: bool = False
+    has_root: bool = False
+
+
+_ANY_CLASS = (CLASSES, LABELS)
+METRICS: Mapping[str, MetricKind] = {
+    "balanced-accuracy": MetricKind((CLASSES,)),
+    "top-5-accuracy": MetricKind((CLASSES,), is_ratio=True),
+    "precision-macro": MetricKind(_ANY_CLASS),
+    "recall-macro": MetricKind(_ANY_CLASS),
+    "f1-macro": MetricKind(_ANY_CLASS),
+    "f1-weighted": MetricKind(_ANY_CLASS),
+    "f1-micro": MetricKind((LABELS,), is_ratio=True),
+    "auroc": MetricKind(_ANY_CLASS),
+    "average-precision": MetricKind(_ANY_CLASS),
+    "mae": MetricKind((TARGETS,), 0, LARGEST, is_ratio=True, lower_is_better=True),
+    "rmse": MetricKind((TARGETS,), 0, LARGEST, is_ratio=True, lower_is_better=True, has_root=True),
+    "r2": MetricKind((TARGETS,), -LARGEST, 1),
+}
+# Of a function of the user's: any number, the larger the better.
+OWN = MetricKind((CLASSES, TARGETS, LABELS), -LARGEST, LARGEST)
+# Names of other numbers of a test.
+_TAKEN = (ACCURACY, LOSS, "std", "weighted", "each", "samples", "correct")
+
+
+class Part(NamedTuple):
+    """Which number of a reply belongs to which metric of which tested model."""
+
+    model: str
+    metric: str
+    is_sum: bool
+
+
+def words(text: str) -> list[str]:
+    """Return the metrics that the setting ``metrics`` names, as they are written, without accuracy: it always is."""
+    return [word for part in text.split(",") if (word := part.strip()) and word != ACCURACY]
+
+
+def names(text: str) -> list[str]:
+    """Return the metrics that the setting ``metrics`` names, as they are recorded."""
+    return [custom.short_name(word) for word in words(text)]
+
+
+def require(text: str, choose_by: str, loss: str) -> None:
+    """Raise :class:`ConfigError` for a metric that there is not, or that does not fit the loss."""
+    listed = words(text)
+    for word in listed:
+        if custom.is_reference(word):
+            name = custom.short_name(word)
+            if name in METRICS or name in _TAKEN or len(name) > MAX_NAME:
+                raise ConfigError("metrics", word, f"needs another name, of at most {MAX_NAME} characters")
+            continue
+        fitting = [name for name, metric in METRICS.items() if loss in metric.losses]
+        if word not in fitting:
+            allowed = f"must be one of {', '.join([ACCURACY, *fitting])}, or {custom.FORM}"
+            raise ConfigError("metrics", word, allowed + did_you_mean(word, fitting))
+    recorded = names(text)
+    if len(set(recorded)) < len(recorded):
+        raise ConfigError("metrics", text, "names a metric twice")
+    if choose_by not in (ACCURACY, LOSS, *recorded):
+        raise ConfigError("choose-by", choose_by, f"must be one of {', '.join((ACCURACY, LOSS, *recorded))}")
+
+
+def known(name: str) -> MetricKind:
+    """Return what is known of a metric; one of the user's own is any number."""
+    return METRICS.get(name, OWN)
+
+
+def lower_is_better(name: str) -> bool:
+    """Return whether the smallest value of a number of a test is the best."""
+    return name == LOSS or known(name).lower_is_better
+
+
+def part_of(key: str) -> Part | None:
+    """Return which part of a metric a number of a reply is; None if it is none."""
+    for ending in (SUM, COUNT):
+        if key.endswith(ending):
+            model, dash, metric = key[: -len(ending)].partition("-")
+            return Part(model, metric, ending == SUM) if dash and metric else None
+    return None
+
+
+def value(name: str, total: float, count: float) -> float:
+    """Return a metric's value from its sum and its count, which is above 0."""
+    ratio = total / count
+    return sqrt(ratio) if known(name).has_root else ratio
+
+
+def combined(name: str, pairs: Iterable[Sequence[float]]) -> float | None:
+    """Return the value of several clients' sums and counts; None where the metric is defined for none."""
+    found = [pair for pair in pairs if pair[1]]
+    return value(name, sum(pair[0] for pair in found), sum(pair[1] for pair in found)) if found else None

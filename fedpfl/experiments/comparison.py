@@ -1,0 +1,132 @@
+"""A comparison of methods: an experiment whose rows are methods and whose columns are data sets.
+
+The settings of each method are chosen on samples for validation; then it is run with every seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..analysis.registry import NoOptions, NotRecorded
+from ..analysis.significance import interval, significance
+from ..core.errors import ConfigError, printable
+from ..core.metrics import names as names_of
+from ..results.tables import Cell, Table
+from ..setup.config import owners
+from . import metrics
+from .description import Experiment
+from .measured import Measured, in_words
+from .store import NOT_IDENTIFYING, PlannedRun, Store
+
+# Of each client's training samples, where settings are chosen and the user has not said how many.
+VALIDATION_FRACTION = 0.2
+SCALE = "paper"  # the name of an experiment's whole size, which a comparison always has
+NUMBERS = ("personalised-last", "worst-tenth-last", "megabytes", "seconds")
+NUMBERS_WITH_VALIDATION = ("personalised-chosen", "worst-tenth-chosen", "megabytes", "seconds")
+
+
+def comparison(
+    methods: Mapping[str, str],
+    base: Mapping[str, Any],
+    tune: Mapping[str, Sequence[Any]],
+    seeds: int,
+    on: Mapping[str, Mapping[str, Any]],
+    store: Store,
+) -> Measured:
+    """Plan a comparison, whose runs are in ``store``.
+
+    ``methods`` has the text that the setting ``method`` has for each, by its name, and ``on`` the settings of each data
+    set, by its name. ``tune`` has the values that are tried, every one with every other one, for the methods that have
+    these settings. Each method is run with the seeds 1 … ``seeds``.
+    """
+    known = owners()
+    for key, values in tune.items():
+        if known.get(key, next(iter(methods))) not in methods:
+            raise ConfigError("tune", key, f"is a setting of {known[key]}, and the methods are {', '.join(methods)}")
+        if key in NOT_IDENTIFYING or key in ("method", "seed"):
+            raise ConfigError("tune", key, "is nothing to choose for a method")
+        if not values:
+            raise ConfigError("tune", key, "needs at least one value")
+    if tune and not base.get("validation-fraction", VALIDATION_FRACTION):
+        raise ConfigError("tune", ", ".join(tune), "needs validation-fraction above 0")
+    base = {"validation-fraction": VALIDATION_FRACTION, **base} if tune else base
+    rows = {
+        name: {"method": text, "choose": {key: [*of] for key, of in tune.items() if known.get(key, name) == name}}
+        for name, text in methods.items()
+    }
+    described = {
+        "title": "Comparison", "paper": "", "metrics": ["personalised-last"], "seeds": seeds, "settings": dict(base),
+        "rows": rows, "columns": {name: {**settings} for name, settings in on.items()},
+        "choose": {key: [*values] for key, values in tune.items()},
+        "scale": {SCALE: {"rows": [*rows], "columns": [*on]}},
+    }  # fmt: skip
+    return Measured(Experiment.model_validate(described, context=Path("compare")), SCALE, store, seeds)
+
+
+def first_runs(measured: Measured) -> list[PlannedRun]:
+    """Return the runs that do not depend on the number of seeds, nor on what is chosen."""
+    tried = [run for of in measured.trials.values() for _, run in of]
+    return tried + [
+        run for (*place, seed), run in measured.runs.items() if seed == 1 and tuple(place) not in measured.trials
+    ]
+
+
+def tables(measured: Measured, title: str) -> list[Table]:
+    """Return a table with a line for each method, and those of the differences between methods."""
+    found = [_methods(measured, title)]
+    finished = measured.finished()
+    try:
+        return found + significance(finished, NoOptions()).tables if finished else found
+    except NotRecorded:  # one method alone has finished
+        return found
+
+
+def _methods(measured: Measured, title: str) -> Table:
+    kind, own = (metrics.CHOSEN, NUMBERS_WITH_VALIDATION) if _validated(measured) else (metrics.LAST, NUMBERS)
+    asked = dict.fromkeys(name for run in measured.planned() for name in names_of(str(run.settings["metrics"])))
+    names = [*own[:2], *(f"{kind}:{name}" for name in asked), *own[2:]]
+    numbers = [metrics.find(name) for name in names]
+    several, failures = len(measured.at.columns) > 1, [printable(failure) for failure in measured.failures()]
+    lines: list[tuple[int, float, list[Cell]]] = []
+    for row, column in measured.cells:
+        values = [measured.values(name, row, column) for name in names]
+        accuracy, *others = [number.spread(of) for number, of in zip(numbers, values, strict=True)]
+        chosen = measured.chosen.get((row, column))
+        between = interval([100 * value for value in values[0]]) or (None, None)
+        cells: list[Cell] = [row, *([column] if several else [])]
+        cells += [in_words(chosen) if chosen else None] if measured.trials else []
+        cells += [accuracy, *between, *others, f"{len(values[0])}/{len(measured.seeds)}"]
+        order = -accuracy.mean if accuracy else math.inf
+        lines.append((measured.at.columns.index(column), order, cells))
+    heads = ["method", *(["data"] if several else []), *(["chosen"] if measured.trials else [])]
+    first, *rest = [number.short_title for number in numbers]
+    heads += [first, "95 % interval from", "to", *rest, "runs done"]
+    note = " ".join([*_remarks(measured), *(f"Failed: {failure.rstrip('.')}." for failure in failures)])
+    return Table(title, heads, [cells for *_, cells in sorted(lines, key=lambda line: line[:2])], note=note)
+
+
+def _validated(measured: Measured) -> bool:
+    return all(run.settings["validation-fraction"] for run in measured.planned())
+
+
+def _remarks(measured: Measured) -> Iterator[str]:
+    """Yield how the numbers came about."""
+    which = "round that is best on samples for validation" if _validated(measured) else "last round"
+    yield f"Accuracy on test samples, in the {which}."
+    seeds = len(measured.seeds)
+    if seeds > 1:
+        yield f"Mean ± standard deviation over {seeds} seeds; the 95 % interval is that of the mean, by Student's t."
+    if measured.trials:
+        among = "; ".join(f"{key} {', '.join(map(str, of))}" for key, of in measured.experiment.choose.items())
+        yield f"Settings were chosen for each method with seed 1 on the samples for validation, among {among}."
+    ends = []
+    for (row, column), choice in measured.chosen.items():
+        for key, value in choice.items():
+            tried = measured.experiment.choose[key]
+            if len(tried) > 1 and not isinstance(value, (str, bool)) and value in (min(tried), max(tried)):
+                ends.append(f"{row}{column and f' on {column}'}: {key} {value}")
+    if ends:
+        yield f"At an end of what was tried, so that a wider range may be better: {'; '.join(ends)}."

@@ -1,0 +1,116 @@
+"""FedAS: a client aligns the received base with its last one, and weighs by the Fisher information of what it trained.
+
+Yang, Huang, Ye: FedAS: Bridging Inconsistency in Personalized Federated Learning, CVPR 2024, Section 3 and Algorithm 1.
+
+As in the authors' code the trace of the Fisher information is Σ_b ‖∇_b‖², ∇_b being the gradient of the mean loss over
+batch b at the trained model, and a client is tested with what it trained last. The alignment takes batches of B samples
+(the authors' of 16) and leaves BatchNorm's running statistics alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.errors import LayoutError
+from ..core.extras import SERVER, Extra
+from ..core.federation import Client
+from ..core.payload import Payload
+from ..core.settings import setting
+from ..layers.memory import in_twin, twin
+from ..models import cut
+from ..rules.mean import Mean
+from ..training.loop import predict
+from ..training.phase import PLAIN_SGD, Batch, Phase
+from .base import Aggregation, LocalRound, excluding
+from .prototypes import class_by_width
+from .trained import KeepsTrained
+
+# A trace is sent as its logarithm, which stays within these bounds: a model that fits all samples has a trace of 0.
+LEAST, MOST = -30.0, 30.0
+
+
+@dataclass(frozen=True)
+class FedASSettings:
+    """Settings of FedAS; the defaults are those of the authors' code."""
+
+    alignment_epochs: int = setting(1, "Epochs that align the received base; 0: none.", minimum=0)
+    alignment_learning_rate: float = setting(0.01, "Step of the alignment, by plain SGD.", above=0)
+
+
+class FisherMean(Mean):
+    """The mean of bases, weighted by the traces of the clients' Fisher information."""
+
+    name = "fisher-mean"
+    no_server_step = ""
+    no_robust_mean = ""
+
+    def check(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
+        """Require a trace within the bounds; noise may have moved it out of them."""
+        (trace,) = reply.arrays["fisher"]
+        if not self.federation.noisy and not LEAST <= trace <= MOST:
+            raise LayoutError(f"its array 'fisher' is {trace:g}, which must be from {LEAST:g} to {MOST:g}")
+
+    def weight(self, client: Client, reply: Payload | None = None) -> float:
+        """Return the trace."""
+        assert reply is not None  # clients that are absent do not count
+        return math.exp(min(max(float(reply.arrays["fisher"][0]), LEAST), MOST))
+
+
+class FedAS(KeepsTrained):
+    """Base and personal head train together, after the base has learnt the class means of the client's last base."""
+
+    name = "fedas"
+    paper = "Yang et al., FedAS: Bridging Inconsistency in Personalized Federated Learning, CVPR 2024"
+    shares = "the base, and the trace of the Fisher information"
+    equations = (
+        r"\theta \leftarrow \theta - \eta_a \nabla \sum_c \mathrm{mean}_{y_s = c} (\theta(x_s) - \mu_{ic})^2, \quad "
+        r"\mu_{ic} = \frac{1}{n_{ic}} \sum_{y_s = c} \theta_i(x_s)"
+        "\n"
+        r"\theta \leftarrow \frac{\sum_i F_i \theta_i}{\sum_i F_i}, \quad F_i = \sum_b \| \nabla f_{ib} \|^2"
+    )
+    refuses = {"loss": "aligns the features of each class"}
+    Settings = FedASSettings
+    extras = (Extra("fisher", SERVER, "logarithm of the trace of the Fisher information", (1,), checked=True),)
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Share the base."""
+        return super().is_shared(name, model) and not cut(model).in_head(name)
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """Align the base, then train E epochs of everything."""
+        x, y = local.samples
+        features = predict(cut(twin(local.model).eval()).base, x)
+        of_class = F.one_hot(y, class_by_width(local.model)[0]).to(features)
+        means = (of_class.t() @ features) / of_class.sum(0).clamp(min=1)[:, None]
+
+        def apart(model: nn.Module, batch: Batch) -> Tensor:
+            squares = (cut(model).base(batch.x) - means[batch.y]).square().mean(1)
+            value: Tensor = (squares / torch.bincount(batch.y)[batch.y]).sum()
+            return value
+
+        aligned = Phase(
+            train=lambda name: name.startswith("base."), epochs=self.settings.alignment_epochs, loss=apart,
+            learning_rate=self.settings.alignment_learning_rate, move_statistics=False, **PLAIN_SGD,
+        )  # fmt: skip
+        return [aligned, Phase(train=excluding(in_twin), epochs=self.training.local_epochs)]
+
+    def conclude(self, local: LocalRound) -> Payload:
+        """Keep the trained model; send its Fisher information."""
+        super().conclude(local)
+        model, trace = twin(local.model).eval(), 0.0
+        for x, y in zip(*(torch.split(part, self.training.batch_size) for part in local.samples)):
+            grads = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()), allow_unused=True)
+            trace += sum(float(grad.double().square().sum()) for grad in grads if grad is not None)
+        logarithm = math.log(max(trace, math.exp(LEAST)))
+        return Payload(arrays={"fisher": np.array([min(logarithm, MOST)], np.float32)})
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """The mean weighted by the Fisher information."""
+        return Aggregation(FisherMean)

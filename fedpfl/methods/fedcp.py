@@ -1,0 +1,142 @@
+"""FedCP: a conditional policy divides each sample's features between the global head and the client's own.
+
+Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedCP: Separating Feature Information for Personalized Federated Learning via
+Conditional Policy, KDD 2023, Section 4 and Algorithm 1.
+
+A client sends the mean of its own head and the global one, and the distance to the received base's features is a
+maximum mean discrepancy with four Gaussian kernels, both as in the authors' code. That code adds Gumbel noise to the
+policy, in tests too; here the policy is the softmax alone. The authors' first context is random; here it follows from
+the initial head. The received base computes the features of a round in evaluation mode, once.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.errors import NoPlainModel
+from ..core.payload import Payload
+from ..core.settings import setting
+from ..models import cut
+from ..training.loop import predict
+from ..training.phase import Batch, Forward, Phase
+from .base import LocalRound, Method, excluding
+from .prototypes import class_by_width
+
+GLOBAL_HEAD = "global_head."
+BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)  # the authors'
+
+
+@dataclass(frozen=True)
+class FedCPSettings:
+    """Settings of FedCP."""
+
+    alignment: float = setting(5.0, "Weight λ of the discrepancy from the received base's features.", minimum=0)
+
+
+class ConditionalPolicy(nn.Module):
+    """Shares r and 1 − r of each feature: softmax of ReLU–LayerNorm–Linear, from the features times a context."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(width, 2 * width), nn.LayerNorm(2 * width)
+
+    def forward(self, features: Tensor, context: Tensor) -> Tensor:
+        """Map features (n, d) in a context (d,) to the shares r of the client's own head, (n, d)."""
+        values = self.layer(features * F.normalize(context, dim=0))
+        # In the type of the weights: PyTorch 1.13 has no layer norm for bfloat16 beside float32.
+        both = F.relu(self.norm(values.to(self.norm.weight.dtype)))
+        return both.view(-1, 2, features.shape[1]).softmax(1)[:, 0]
+
+
+class FedCP(Method):
+    """Base, policy and global head are averaged; the own head stays.
+
+    r = policy(z ⊙ v/‖v‖) for z = base(x) and v the sum of the rows of the own head's weight at the start of a round. A
+    client predicts own(r ⊙ z) + global((1 − r) ⊙ z), and trains all but the global head.
+    """
+
+    name = "fedcp"
+    paper = (
+        "Zhang et al., FedCP: Separating Feature Information for Personalized Federated Learning via Conditional "
+        "Policy, KDD 2023"
+    )
+    shares = "base, conditional policy, global head"
+    equations = (
+        r"\min_{\theta_i, \phi_i, \Theta_i} \; \mathrm{CE}(\phi_i(r \odot z) + \phi((1 - r) \odot z), y) + \lambda "
+        r"\, \mathrm{MMD}(z, \theta(x)), \quad z = \theta_i(x)"
+        "\n"
+        r"(r, 1 - r) = \mathrm{softmax}(\Theta_i(z \odot v_i / \|v_i\|)), \quad v_i = \sum_c \phi_{i, c}"
+        "\n"
+        r"\phi \leftarrow \frac{\sum_i n_i (\phi_i + \phi) / 2}{\sum_i n_i}"
+    )
+    refuses = {"personal-head": "has a personal head already, and its other one is common to all"}
+    Settings = FedCPSettings
+
+    def build(self, model: Any) -> Any:
+        """Add the global head, at first a copy of the own one, the policy, and the context."""
+        model.global_head = copy.deepcopy(cut(model).head)
+        model.policy = ConditionalPolicy(class_by_width(model)[1])
+        model.register_buffer("context", model.head.weight.detach().sum(0))
+        return model
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Keep the own head, and the context that follows from it."""
+        return name != "context" and not name.startswith("head.")
+
+    @torch.no_grad()
+    def prepare(self, local: LocalRound) -> None:
+        """Make the context of the own head as it is."""
+        model: Any = local.model
+        model.context.copy_(model.head.weight.sum(0))
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """Train E epochs of all but the global head, near the features of the received base."""
+        received = predict(cut(local.model.eval()).base, local.samples.x)
+
+        def loss(model: nn.Module, batch: Batch) -> Tensor:
+            features = cut(model).base(batch.x)
+            apart = discrepancy(features.float(), received[batch.positions].float())
+            value: Tensor = self.training.criterion(divided(model, features), batch.y) + self.settings.alignment * apart
+            return value
+
+        all_but = excluding(lambda name: name.startswith(GLOBAL_HEAD))
+        return [Phase(train=all_but, epochs=self.training.local_epochs, loss=loss)]
+
+    @torch.no_grad()
+    def conclude(self, local: LocalRound) -> Payload:
+        """Move the global head, which is sent, half the way to the own one."""
+        model: Any = local.model
+        for common, own in zip(model.global_head.parameters(), model.head.parameters()):
+            common.add_(own).mul_(0.5)
+        return Payload()
+
+    def personalised(self, model: nn.Module) -> Forward:
+        """Divide the features between both heads."""
+        return lambda x: divided(model, cut(model).base(x))
+
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """Refuse: the plain model has no policy between base and head."""
+        raise NoPlainModel("fedcp divides features by a policy, which the plain model does not have")
+
+
+def divided(model: Any, features: Tensor) -> Tensor:
+    """Return the sum of both heads' logits, each of its share of the features."""
+    own = model.policy(features, model.context) * features
+    logits: Tensor = model.head(own) + model.global_head(features - own)
+    return logits
+
+
+def discrepancy(x: Tensor, y: Tensor) -> Tensor:
+    """Return the mean of k(x_i, x_j) + k(y_i, y_j) − 2·k(x_i, y_j), k the sum of the kernels exp(−‖·‖²/2a)."""
+
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        squares = a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.t()
+        return torch.stack([torch.exp(-squares / (2 * width)) for width in BANDWIDTHS]).sum(0)
+
+    return (kernel(x, x) + kernel(y, y) - 2 * kernel(x, y)).mean()

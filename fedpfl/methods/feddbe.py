@@ -1,0 +1,165 @@
+"""FedDBE: a client keeps the bias of its features, so that the shared base learns features without one.
+
+Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan: Eliminating Domain Bias for Federated Learning in Representation Space,
+NeurIPS 2023, Section 4 and Algorithm 1.
+
+The paper's initialisation is round 1: all clients train the initial model, without either part of the method, and tell
+the mean of their features. As in the authors' code the models of that round are not averaged. The authors take the
+running mean of the last batches, which with µ = 1 is one batch; here it is the mean of all training samples. The
+personal mean steps with the run's optimiser, in the paper with plain SGD.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import LayoutError, NoPlainModel
+from ..core.extras import CLIENT, SERVER, Extra
+from ..core.federation import Client, Federation
+from ..core.payload import Payload
+from ..core.settings import setting
+from ..models import cut
+from ..rules.averages import RunningMean
+from ..rules.mean import Mean
+from ..training.loop import predict
+from ..training.phase import Batch, Forward, Phase
+from .base import Aggregation, LocalRound, Method, everything, excluding
+from .prototypes import class_by_width
+
+OWN = "personal_mean"
+
+
+@dataclass(frozen=True)
+class FedDBESettings:
+    """Settings of FedDBE; the defaults are the paper's for its CNN."""
+
+    kappa: float = setting(50.0, "Weight κ of the distance of the features' mean to the common one.", minimum=0)
+    momentum: float = setting(1.0, "Share µ of the newest batch in the features' running mean.", above=0, maximum=1)
+
+
+class AfterConsensus(Mean):
+    """The mean, from round 2 on; before it the mean of the clients' mean features, which all get from then on."""
+
+    name = "mean-after-consensus"
+    no_server_step = ""
+    no_robust_mean = ""
+    starts_with_all = True
+    remembers = ("consensus",)
+
+    def __init__(self, federation: Federation, shared: np.ndarray) -> None:
+        super().__init__(federation, shared)
+        self.consensus = np.zeros(0, np.float32)
+
+    def begin(self) -> None:
+        """Start the sums at zero."""
+        super().begin()
+        self._features: RunningMean | None = None
+
+    def attachments(self, client: Client, kind: str) -> Payload:
+        """Send the common mean to clients that train, once there is one."""
+        return Payload(arrays={"consensus": self.consensus} if self.consensus.size and kind == "train" else {})
+
+    def check(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
+        """Require the mean features as long as there is no common mean."""
+        if not self.consensus.size and "features" not in reply.arrays:
+            raise LayoutError("a reply without the array 'features' arrived")
+
+    def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
+        """Add the client's arrays, or its mean features."""
+        if self.consensus.size:
+            super().add(client, shared, reply)
+            return
+        features = reply.arrays["features"]
+        self._features = self._features or self.averaging(len(features))
+        self._features.add(features, self.weight(client, reply))
+
+    def finish(self) -> None:
+        """Divide by the sum of the weights."""
+        if self._features is None:
+            super().finish()
+        else:
+            self.consensus = self._features.value()
+
+
+class FedDBE(Method):
+    """A client predicts with head(base(x) + p_i) and learns p_i; the mean of its features is pulled to that of all.
+
+    m is the running mean of the features within a round: m ← (1 − µ)·m + µ·(mean of a batch), 0 at first.
+    """
+
+    name = "feddbe"
+    paper = "Zhang et al., Eliminating Domain Bias for Federated Learning in Representation Space, NeurIPS 2023"
+    shares = "everything but the client's mean p_i; in round 1 mean features instead"
+    equations = (
+        r"\min_{\theta, \phi, p_i} \; \mathrm{CE}(\phi(\theta(x) + p_i), y) + \frac{\kappa}{2 K} \|m - \bar{z}\|^2"
+        "\n"
+        r"\bar{z} = \frac{\sum_i n_i \bar{z}_i}{\sum_i n_i}, \quad \bar{z}_i = \frac{1}{n_i} \sum_s \theta_i(x_s) \; "
+        r"\text{ after a first training of every client}"
+    )
+    Settings = FedDBESettings
+    extras = (
+        Extra("features", SERVER, "mean features, in round 1 alone", lambda m: class_by_width(m)[1:], required=False),
+        Extra("consensus", CLIENT, "mean features of all clients", lambda m: class_by_width(m)[1:]),
+    )
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add the client's mean, 0 at first."""
+        model.register_parameter(OWN, nn.Parameter(torch.zeros(class_by_width(model)[1])))
+        return model
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Share all but the client's mean."""
+        return name != OWN
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """Train E epochs of everything; in round 1 without the method."""
+        epochs = self.training.local_epochs
+        if not local.has_received("consensus"):
+            return [Phase(train=excluding(lambda name: name == OWN), epochs=epochs)]
+        mu, mean = self.settings.momentum, torch.zeros(())
+        consensus = torch.tensor(local.received("consensus")).to(next(local.model.parameters()))
+
+        def loss(model: nn.Module, batch: Batch) -> Tensor:
+            nonlocal mean
+            base, head, _ = cut(model)
+            features = base(batch.x)
+            running = (1 - mu) * mean.to(features) + mu * features.mean(0)
+            mean = running.detach()
+            pull = self.settings.kappa / 2 * (running - consensus).square().mean()
+            value: Tensor = self.training.criterion(head(features + model.get_parameter(OWN)), batch.y) + pull
+            return value
+
+        return [Phase(train=everything, epochs=epochs, loss=loss)]
+
+    def conclude(self, local: LocalRound) -> Payload:
+        """Send the mean features as long as there is no common mean."""
+        if local.has_received("consensus"):
+            return Payload()
+        features = predict(cut(local.model.eval()).base, local.samples.x).double().mean(0)
+        return Payload(arrays={"features": features.float().cpu().numpy()})
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """The mean, after the round in which all clients tell their mean features."""
+        return Aggregation(AfterConsensus)
+
+    def personalised(self, model: nn.Module) -> Forward:
+        """Add the client's mean to the features."""
+        return lambda x: cut(model).head(cut(model).base(x) + model.get_parameter(OWN))
+
+    def global_model(self, model: nn.Module) -> Forward:
+        """Return the shared arrays alone."""
+        return model
+
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """Add what the head makes of the client's mean to the head's bias."""
+        head: Any = cut(model).head
+        if head.bias is None:
+            raise NoPlainModel("feddbe predicts with a mean in the features, which this model's head has no bias for")
+        arrays = dict(model.state_dict())
+        return {**arrays, "head.bias": head.bias + head.weight @ model.get_parameter(OWN)}

@@ -1,0 +1,106 @@
+"""FedGH: the server trains the head on the clients' class means; bases stay with their clients.
+
+Yi, Wang, Liu, Shi, Yu: FedGH: Heterogeneous Federated Learning with Generalized Global Header, MM 2023, Section 3 and
+Algorithm 1.
+
+The class means of a round are shuffled; the authors' program takes them client by client. There the steps are those of
+an optimiser of a client's model, so that the server's head stays as it was drawn; here it trains, as in the paper. A
+client is tested with its base and the received head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Sequence, cast
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ..core.extras import SERVER, Extra
+from ..core.federation import Client, Federation
+from ..core.payload import Payload
+from ..core.settings import setting
+from ..models import cut
+from ..training.loop import fit
+from ..training.phase import PLAIN_SGD, Phase
+from .base import Aggregation, everything
+from .prototypes import PairsRule, PrototypeMethod, class_by_width
+
+
+@dataclass(frozen=True)
+class FedGHSettings:
+    """Settings of FedGH."""
+
+    server_learning_rate: float = setting(0.01, "Step η of the server's plain SGD.", above=0)
+    server_epochs: int = setting(1, "Epochs of a round over the class means.", minimum=1)
+    server_batch_size: int = setting(1, "Class means in a step.", minimum=1)
+
+
+class TrainedHead(PairsRule):
+    """The head after training on the class means of the clients that answered."""
+
+    name = "trained-head"
+    takes_shared = False
+    no_robust_mean = "trains on class means"
+
+    def __init__(self, federation: Federation, shared: np.ndarray, settings: FedGHSettings) -> None:
+        super().__init__(federation, shared)
+        self.settings = settings
+
+    def attachments(self, client: Client, kind: str) -> Payload:
+        """Send nothing but the head."""
+        return Payload()
+
+    def finish(self) -> None:
+        """Train the head."""
+        arrays = {name: torch.tensor(array) for name, array in self.layout.unflatten(self.shared).items()}
+        outputs, inputs = arrays["head.weight"].shape
+        model = nn.Module()
+        model.head = nn.Linear(inputs, outputs, bias="head.bias" in arrays)
+        model.load_state_dict(arrays)
+        phase = Phase(
+            train=everything, epochs=self.settings.server_epochs, batch_size=self.settings.server_batch_size,
+            learning_rate=self.settings.server_learning_rate, data=self.pairs(), **PLAIN_SGD,
+            loss=lambda trained, batch: F.cross_entropy(cast(Any, trained).head(batch.x), batch.y),
+        )  # fmt: skip
+        self.note("server-loss", fit(model, phase, self.generator("pairs")))
+        self.shared = self.layout.flatten({name: array.numpy() for name, array in model.state_dict().items()})
+
+
+class FedGH(PrototypeMethod):
+    """A client takes the head, trains base and head, and sends the mean features of each of its classes.
+
+    The server takes steps on the cross-entropy of the head's predictions for these means.
+    """
+
+    name = "fedgh"
+    paper = "Yi et al., FedGH: Heterogeneous Federated Learning with Generalized Global Header, MM 2023"
+    shares = "the head, from the server to the clients; mean features of each class, to the server"
+    equations = (
+        r"\phi \leftarrow \phi - \eta \nabla_\phi \, \mathrm{CE}(\phi(\bar{z}_{ic}), c), \quad \bar{z}_{ic} = "
+        r"\frac{1}{n_{ic}} \sum_{y_s = c} \theta_i(x_s)"
+    )
+    refuses = {
+        "personal-head": "trains one head for all clients",
+        "loss": "has mean features of each class",
+    }
+    Settings = FedGHSettings
+
+    @property
+    def extras(self) -> Sequence[Extra]:
+        """The means, and which of them there are."""
+        return (
+            Extra("prototypes", SERVER, "mean features of each class", class_by_width),
+            Extra("counts", SERVER, "training samples of each class", lambda m: class_by_width(m)[:1], checked=True),
+        )
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Share the head."""
+        return cut(model).in_head(name)
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """The server's training."""
+        return Aggregation(TrainedHead, {"settings": self.settings})

@@ -1,0 +1,119 @@
+"""FedTGP: the server trains the prototypes, which it keeps apart by as much as the clients' own ones are.
+
+Zhang, Liu, Hua, Cao: FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning for Data
+and Model Heterogeneity in Federated Learning, AAAI 2024, Section 4 and Algorithm 1.
+
+The server's batches have as many class means as the clients' have samples (B), and its layers start as PyTorch draws
+them. The authors' program predicts by the nearest prototype, and sends prototypes of classes that no client has had.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from ..core.federation import Federation
+from ..core.settings import setting
+from ..training.loop import fit
+from ..training.phase import PLAIN_SGD, Batch, Phase
+from .base import Aggregation, everything
+from .fedproto import FedProto, FedProtoSettings
+from .prototypes import PairsRule
+
+
+@dataclass(frozen=True)
+class FedTGPSettings(FedProtoSettings):
+    """Settings of FedTGP."""
+
+    server_learning_rate: float = setting(0.01, "Step of the server's plain SGD.", above=0)
+    server_epochs: int = setting(100, "Epochs S of a round over the clients' class means.", minimum=1)
+    margin: float = setting(100.0, "Largest margin τ.", minimum=0)
+
+
+class TrainedPrototypes(PairsRule):
+    """Prototypes that a small network makes of a vector for each class, trained on the clients' class means.
+
+    The margin δ is the largest distance of a class's mean to that of its nearest other class, at most τ.
+    """
+
+    name = "trained-prototypes"
+    no_robust_mean = "trains on class means"
+    remembers = ("trained",)
+
+    def __init__(self, federation: Federation, shared: np.ndarray, settings: FedTGPSettings, batch_size: int) -> None:
+        super().__init__(federation, shared)
+        self.settings, self.batch_size = settings, batch_size
+        self.trained = np.zeros(0, np.float32)  # the network's parameters, end to end
+
+    def finish(self) -> None:
+        """Train the network; take its prototypes of the classes that clients have had."""
+        super().finish()  # notes which classes there have been
+        classes, width = self.prototypes.shape
+        data, every = self.pairs(), torch.arange(classes)
+        margin = self._margin(data.x, F.one_hot(data.y, classes).float())
+        network = self._network(classes, width)
+
+        def loss(model: nn.Module, batch: Batch) -> Tensor:
+            distances = torch.cdist(batch.x, model(every), compute_mode="donot_use_mm_for_euclid_dist")
+            return F.cross_entropy(-distances - margin * F.one_hot(batch.y, classes), batch.y)
+
+        phase = Phase(
+            train=everything, epochs=self.settings.server_epochs, batch_size=self.batch_size, loss=loss, data=data,
+            learning_rate=self.settings.server_learning_rate, **PLAIN_SGD,
+        )  # fmt: skip
+        self.note("server-loss", fit(network, phase, self.generator("pairs")))
+        self.note("margin", margin)
+        with torch.no_grad():
+            self.trained = parameters_to_vector(network.parameters()).numpy()
+            self.prototypes = network(every).numpy()
+
+    def _network(self, classes: int, width: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(self.generator("network").integers(2**63 - 1)))
+            layers = nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)
+            network = nn.Sequential(nn.Embedding(classes, width), *layers)
+        if self.trained.size:
+            vector_to_parameters(torch.from_numpy(self.trained.copy()), network.parameters())
+        return network
+
+    def _margin(self, features: Tensor, of_class: Tensor) -> float:
+        counts = of_class.sum(0)
+        means = ((of_class.t() @ features) / counts.clamp(min=1)[:, None])[counts > 0]
+        if len(means) < 2:
+            return self.settings.margin
+        apart = torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist")
+        nearest = (apart + torch.diag(torch.full((len(means),), math.inf))).min(1).values
+        return min(float(nearest.max()), self.settings.margin)
+
+
+class FedTGP(FedProto):
+    """Clients do what they do in FedProto; the server trains the prototypes P = g(E), a network g of a vector each.
+
+    It minimises −log of exp(−‖z̄ − P_c‖ − δ) / (exp(−‖z̄ − P_c‖ − δ) + Σ_{c' ≠ c} exp(−‖z̄ − P_c'‖)) over the clients'
+    class means z̄ of class c.
+    """
+
+    name = "fedtgp"
+    paper = "Zhang et al., FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced …, AAAI 2024"
+    shares = "nothing of the model, but mean features of each class, and prototypes that the server trains on them"
+    equations = (
+        r"\min_{E, g} \; -\sum_{i, c} \log \frac{e^{-\|\bar{z}_{ic} - P_c\| - \delta}}{e^{-\|\bar{z}_{ic} - P_c\| - "
+        r"\delta} + \sum_{c' \neq c} e^{-\|\bar{z}_{ic} - P_{c'}\|}}, \quad P_c = g(E_c)"
+        "\n"
+        r"\delta = \min \left( \max_c \min_{c' \neq c} \|Q_c - Q_{c'}\|, \; \tau \right), \quad Q_c = "
+        r"\mathrm{mean}_i \, \bar{z}_{ic}"
+        "\n"
+        r"\min_{w_i} \; \mathrm{CE}(w_i) + \lambda \, \mathrm{mean}_s (\theta_i(x_s) - P_{y_s})^2"
+    )
+    Settings = FedTGPSettings
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """The server's training."""
+        return Aggregation(TrainedPrototypes, {"settings": self.settings, "batch_size": self.training.batch_size})

@@ -1,0 +1,190 @@
+"""pFedFDA: the classifier follows from Gaussians of the features, in which a client mixes its own with those of all.
+
+McLaughlin, Su: Personalized Federated Learning via Feature Distribution Adaptation, NeurIPS 2024, Section 4 and
+Algorithm 1.
+
+The statistics are those of all training samples by the trained base; the authors' code takes the features of the steps.
+As in that code the identity is added to a client's covariance. At first the means are the rows of the drawn head; the
+authors draw uniform numbers. The server sets negative eigenvalues of the mean covariance to 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...core.errors import ConfigError
+from ...core.extras import BOTH, RECEIVED, Extra
+from ...core.federation import Client, Federation
+from ...core.payload import Payload
+from ...core.settings import setting
+from ...models import cut
+from ...rules.averages import RunningMean
+from ...rules.mean import Mean
+from ...training.loop import predict
+from ...training.phase import Phase
+from ..base import Aggregation, LocalRound, Method, excluding
+from ..prototypes import class_by_width
+from .gaussians import EPSILON, best_shares, classifier, gaussian, mix
+
+
+@dataclass(frozen=True)
+class PFedFDASettings:
+    """Settings of pFedFDA."""
+
+    beta: float = setting(
+        -1.0,
+        "Share β of the client's own statistics, from 0 (all clients' alone) to 1 (its own alone). -1: a share for the "
+        "means and one for the covariance, which predict best in a cross-validation with two folds.",
+        minimum=-1,
+        maximum=1,
+    )
+
+
+class MeanOfGaussians(Mean):
+    """The mean, and that of the clients' means and covariances."""
+
+    name = "mean-of-gaussians"
+    no_server_step = ""
+    no_robust_mean = ""
+    remembers = ("means", "covariance")
+
+    def __init__(self, federation: Federation, shared: np.ndarray) -> None:
+        super().__init__(federation, shared)
+        self.means = self.covariance = np.zeros((0, 0), np.float32)
+
+    def begin(self) -> None:
+        """Start the sums at zero."""
+        super().begin()
+        self._statistics: RunningMean | None = None
+
+    def attachments(self, client: Client, kind: str) -> Payload:
+        """Send the statistics, once there are any."""
+        statistics = {"means": self.means, "covariance": self.covariance}
+        return Payload(arrays=statistics if self.means.size else {})
+
+    def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
+        """Add the client's arrays and its statistics."""
+        super().add(client, shared, reply)
+        self._shape = reply.arrays["means"].shape
+        vector = np.concatenate([reply.arrays[name].reshape(-1) for name in ("means", "covariance")])
+        self._statistics = self._statistics or self.averaging(len(vector))
+        self._statistics.add(vector, self.weight(client, reply))
+
+    def finish(self) -> None:
+        """Divide by the sums of the weights."""
+        super().finish()
+        assert self._statistics is not None  # at least one client has answered
+        classes, width = self._shape
+        means, covariance = np.split(self._statistics.value(), [classes * width])
+        square = covariance.reshape(width, width).astype(np.float64)
+        values, vectors = np.linalg.eigh((square + square.T) / 2)
+        self.means = means.reshape(classes, width)
+        self.covariance = ((vectors * np.maximum(values, 0)) @ vectors.T).astype(np.float32)
+
+
+class PFedFDA(Method):
+    """The base trains under the classifier of all clients' Gaussians; a client predicts with that of a mixture.
+
+    The classifier of means µ_c, a covariance Σ and the client's class shares π_c is Σ⁻¹µ_c·z − ½·µ_cᵀΣ⁻¹µ_c + log π_c.
+    """
+
+    name = "pfedfda"
+    paper = "McLaughlin and Su, Personalized Federated Learning via Feature Distribution Adaptation, NeurIPS 2024"
+    shares = "the base, and means and covariance of the features"
+    equations = (
+        r"h_c(z) = \mu_c^\top \Sigma^{-1} z - \frac{1}{2} \mu_c^\top \Sigma^{-1} \mu_c + \log \pi_{ic}"
+        "\n"
+        r"\mu_i = \beta_\mu \hat{\mu}_i + (1 - \beta_\mu) \mu, \quad \Sigma_i = \beta_\Sigma \hat{\Sigma}_i + (1 - "
+        r"\beta_\Sigma) \Sigma, \quad (\beta_\mu, \beta_\Sigma) = \arg\min \mathrm{CE} \text{ of held-out samples}"
+        "\n"
+        r"\mu \leftarrow \frac{\sum_i n_i \mu_i}{\sum_i n_i}, \quad \Sigma \leftarrow \frac{\sum_i n_i \Sigma_i}"
+        r"{\sum_i n_i}"
+    )
+    refuses = {
+        "personal-head": "makes its heads of statistics, which are shared",
+        "loss": "has a Gaussian for each class",
+    }
+    Settings = PFedFDASettings
+    extras = (
+        Extra("means", BOTH, "mean features of each class", class_by_width, private_from=RECEIVED),
+        Extra("covariance", BOTH, "of the features", lambda m: class_by_width(m)[1:] * 2, private_from=RECEIVED),
+    )
+
+    def check(self) -> None:
+        """Refuse what is neither a share nor -1."""
+        if -1 < self.settings.beta < 0:
+            raise ConfigError("pfedfda-beta", self.settings.beta, "must be -1 or from 0 to 1")
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Refuse a head without a bias."""
+        head: Any = cut(model).head
+        if head.bias is None:
+            raise ConfigError("method", self.name, "needs a bias in the model's last layer")
+        return model
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Share the base."""
+        return not cut(model).in_head(name)
+
+    def schedule(self, local: LocalRound) -> list[Phase]:
+        """Train E epochs of the base under the classifier of all clients' statistics."""
+        in_head = cut(local.model).in_head
+        set_head(local, *common(local))
+        return [Phase(train=excluding(in_head), epochs=self.training.local_epochs)]
+
+    def conclude(self, local: LocalRound) -> Payload:
+        """Send the mixture, by the trained base."""
+        mixture = zip(("means", "covariance"), self._mix(local))
+        return Payload(arrays={name: array.float().cpu().numpy() for name, array in mixture})
+
+    def adaptation(self, local: LocalRound) -> list[Phase]:
+        """Predict with the classifier of the mixture by the base as it is; nothing trains."""
+        self._mix(local)
+        return []
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """The mean of everything."""
+        return Aggregation(MeanOfGaussians)
+
+    @torch.no_grad()
+    def _mix(self, local: LocalRound) -> tuple[Tensor, Tensor]:
+        """Make the client's classifier; return means and covariance of its mixture."""
+        x, y = local.samples
+        z, statistics = predict(cut(local.model.eval()).base, x).double(), common(local)
+        beta = torch.full((2,), float(self.settings.beta)).to(z)
+        if self.settings.beta < 0:
+            beta = best_shares(z, y, *statistics, priors(local), local.generator("folds"))
+        mixture = mix(beta, gaussian(z, y, statistics[0]), statistics)
+        set_head(local, *mixture)
+        return mixture
+
+
+def common(local: LocalRound) -> tuple[Tensor, Tensor]:
+    """Return all clients' means (classes, width) and covariance (width, width), or what they are at first."""
+    head: Any = cut(local.model).head
+    if not local.has_received("means"):
+        weight = head.weight.detach().double()
+        return weight, torch.eye(weight.shape[1]).to(weight)
+    means, covariance = (torch.tensor(local.received(name)).to(head.weight) for name in ("means", "covariance"))
+    return means.double(), covariance.double()
+
+
+def priors(local: LocalRound) -> Tensor:
+    """Return the client's share of each class, none 0."""
+    shares = torch.from_numpy(local.class_counts / local.class_counts.sum()) + EPSILON
+    return (shares / shares.sum()).to(next(local.model.parameters()).device)
+
+
+@torch.no_grad()
+def set_head(local: LocalRound, means: Tensor, covariance: Tensor) -> None:
+    """Make the head the classifier of these statistics."""
+    head: Any = cut(local.model).head
+    weight, bias = classifier(means, covariance, priors(local))
+    head.weight.copy_(weight)
+    head.bias.copy_(bias)

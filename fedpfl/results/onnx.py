@@ -1,0 +1,51 @@
+"""Models as ONNX, for onnxruntime and TensorRT; needs the extra onnx."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import FedpflError
+from ..training.phase import Forward
+
+MISSING = "ONNX needs packages that are not installed: pip install 'fedpfl[onnx]'"
+# Most samples of a batch.
+MAX_BATCH = 2**16
+
+
+def onnx(forward: Forward, model: nn.Module, x: Tensor) -> tuple[bytes | None, str]:
+    """Return a model as ONNX; or None, and why it cannot be.
+
+    ``x`` is a batch with which onnxruntime's outputs are compared. The input ``x`` has a free first dimension.
+    """
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+        import onnxscript  # noqa: F401  torch.onnx needs it
+    except ImportError as error:
+        raise FedpflError(MISSING) from error
+
+    with tempfile.TemporaryDirectory(prefix="fedpfl-") as folder, warnings.catch_warnings():
+        path = Path(folder) / "model.onnx"
+        warnings.simplefilter("ignore")
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        try:
+            torch.onnx.export(
+                model, (x,), str(path), input_names=["x"], output_names=["y"], dynamo=True, external_data=False,
+                dynamic_shapes=({0: torch.export.Dim("n", min=1, max=MAX_BATCH)},), verbose=False,
+            )  # fmt: skip
+        except (torch.onnx.errors.OnnxExporterError, RuntimeError, TypeError, ValueError) as error:
+            return None, f"ONNX cannot hold it ({str(error).strip().partition(chr(10))[0][:200]})"
+        content = path.read_bytes()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    for batch in (x[:1], torch.cat([x, x[:1]])):
+        with torch.no_grad():
+            expected = forward(batch).numpy()
+        if not np.allclose(expected, session.run(None, {"x": batch.numpy()})[0], rtol=1e-3, atol=1e-4):
+            return None, "ONNX of it predicts something else"
+    return content, ""

@@ -1,0 +1,190 @@
+"""Computes the metrics of a test on the client: a sum and a count each (``core/metrics.py``)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Mapping, NamedTuple, Tuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..core import custom, metrics
+from ..core.claims import LARGEST
+from ..core.errors import ConfigError, FedpflError, in_one_line
+from .losses import CROSS_ENTROPY, KINDS, MSE
+
+SumAndCount = Tuple[float, float]
+# (the model's numbers, labels or targets, the setting ``loss``) → sum and count.
+Measure = Callable[[Tensor, Tensor, str], SumAndCount]
+UNDEFINED: SumAndCount = (0.0, 0)
+TOP = 5
+
+
+class _Cases(NamedTuple):
+    """One yes-or-no question for each class or label: scores, the truth and the model's answer, n × classes."""
+
+    scores: Tensor
+    truth: Tensor
+    said: Tensor
+
+
+def find(text: str) -> dict[str, Measure]:
+    """Return what computes each metric of the setting ``metrics``, by its short name; raise :class:`ConfigError`."""
+    return {custom.short_name(word): _OURS.get(word) or _own(word) for word in metrics.words(text)}
+
+
+def require_working(measures: Mapping[str, Measure], num_classes: int, loss: str) -> None:
+    """Try the metrics with two samples of different classes, so that a mistake of the user's shows before round 1."""
+    y = torch.arange(2) % num_classes if loss == CROSS_ENTROPY else torch.eye(2, num_classes)
+    measured(measures, torch.eye(2, num_classes), y, loss)
+
+
+def measured(measures: Mapping[str, Measure], outputs: Tensor, y: Tensor, loss: str) -> dict[str, SumAndCount]:
+    """Return sum and count of each metric for the numbers that a model made of all test samples."""
+    if not len(y):
+        return dict.fromkeys(measures, UNDEFINED)
+    outputs, y = outputs.detach().cpu(), y.detach().cpu()
+    return {name: measure(outputs, y, loss) for name, measure in measures.items()}
+
+
+def _own(word: str) -> Measure:
+    function = custom.find("metrics", word)
+    if not callable(function):
+        raise ConfigError("metrics", word, f"is {custom.article(function)}, and must be a function")
+
+    def measure(outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
+        try:
+            found = function(outputs, y)
+        except FedpflError:
+            raise
+        except Exception as error:  # of any kind: it is the user's
+            raise ConfigError("metrics", word, f"raises {in_one_line(error)}") from error
+        return _pair(word, found)
+
+    return measure
+
+
+def _pair(word: str, found: Any) -> SumAndCount:
+    """Return what a function of the user's made as a sum and a count; not a number means that it is not defined."""
+    pair = tuple(found) if isinstance(found, (tuple, list)) else (found, 1)
+    try:
+        total, count = (float(number) for number in pair)
+    except (TypeError, ValueError):
+        allowed = f"makes {custom.article(found)}, and must make a number, or a sum and a count"
+        raise ConfigError("metrics", word, allowed) from None
+    if math.isnan(total) or count == 0:
+        return UNDEFINED
+    if not (abs(total) <= LARGEST and 0 < count <= LARGEST):
+        raise ConfigError("metrics", word, f"makes {total:g} and {count:g}: must be finite, with a count of at least 0")
+    return total, count
+
+
+def _cases(outputs: Tensor, y: Tensor, loss: str) -> _Cases:
+    scores = outputs.double()
+    if loss == CROSS_ENTROPY:
+        classes = outputs.shape[1]
+        said = F.one_hot(outputs.argmax(1), classes).bool()
+        return _Cases(scores.softmax(1), F.one_hot(y, classes).bool(), said)
+    return _Cases(scores, y > 0.5, outputs > 0)
+
+
+def _counts(cases: _Cases) -> tuple[Tensor, Tensor, Tensor]:
+    """Return true positives, false positives and false negatives of each class."""
+    pairs = ((cases.truth, cases.said), (~cases.truth, cases.said), (cases.truth, ~cases.said))
+    right, wrong, missed = ((a & b).sum(0).double() for a, b in pairs)
+    return right, wrong, missed
+
+
+def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+    """Return ratios, 0 where there is nothing to divide by."""
+    return torch.where(whole > 0, part / whole.clamp(min=1), torch.zeros_like(part))
+
+
+def _f1(right: Tensor, wrong: Tensor, missed: Tensor) -> Tensor:
+    return _ratio(2 * right, 2 * right + wrong + missed)
+
+
+def _macro(of_counts: Callable[[Tensor, Tensor, Tensor], Tensor], only_true: bool = False) -> Measure:
+    """Return the mean of a number of each class, over the classes that occur in the labels or among the answers."""
+
+    def measure(outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
+        cases = _cases(outputs, y, loss)
+        each = of_counts(*_counts(cases))
+        if loss == CROSS_ENTROPY:
+            each = each[(cases.truth if only_true else cases.truth | cases.said).any(0)]
+        return float(each.mean()), 1
+
+    return measure
+
+
+def _f1_weighted(outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
+    cases = _cases(outputs, y, loss)
+    weights = cases.truth.sum(0).double()
+    total = float(weights.sum())
+    return (float((_f1(*_counts(cases)) * weights).sum()) / total, 1) if total else UNDEFINED
+
+
+def _f1_micro(outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
+    right, wrong, missed = (float(count.sum()) for count in _counts(_cases(outputs, y, loss)))
+    return 2 * right, 2 * right + wrong + missed
+
+
+def _one_against_rest(of_class: Callable[[Tensor, Tensor], float]) -> Measure:
+    """Return the mean over the classes of which there are samples and samples of others."""
+
+    def measure(outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
+        cases = _cases(outputs, y, loss)
+        both = cases.truth.any(0) & ~cases.truth.all(0)
+        places = both.nonzero().flatten().tolist()
+        if not places:
+            return UNDEFINED
+        return math.fsum(of_class(cases.scores[:, at], cases.truth[:, at]) for at in places) / len(places), 1
+
+    return measure
+
+
+def _auroc(scores: Tensor, truth: Tensor) -> float:
+    """Return the share of pairs of a positive and a negative sample in the right order; equal scores count half."""
+    _, places, sizes = torch.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (sizes.cumsum(0).double() - (sizes - 1).double() / 2)[places]
+    positive, negative = int(truth.sum()), int((~truth).sum())
+    return (float(ranks[truth].sum()) - positive * (positive + 1) / 2) / (positive * negative)
+
+
+def _average_precision(scores: Tensor, truth: Tensor) -> float:
+    """Return the sum of precisions at each distinct score, weighted by how much the recall grows there."""
+    values, places = torch.unique(-scores, return_inverse=True)
+    positives = torch.zeros(len(values), dtype=torch.float64).index_add_(0, places, truth.double())
+    everything = torch.zeros(len(values), dtype=torch.float64).index_add_(0, places, torch.ones_like(scores))
+    precision = positives.cumsum(0) / everything.cumsum(0)
+    return float((precision * positives).sum() / positives.sum())
+
+
+def _top(outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
+    best = outputs.topk(min(TOP, outputs.shape[1]), 1).indices
+    return int((best == y[:, None]).sum()), len(y)
+
+
+def _r2(outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
+    return KINDS[MSE].score(outputs, y) / y.numel(), 1
+
+
+def _errors(of_errors: Callable[[Tensor], Tensor]) -> Measure:
+    return lambda outputs, y, loss: (float(of_errors(outputs.double() - y.double()).sum()), y.numel())
+
+
+_OURS: Mapping[str, Measure] = {
+    "balanced-accuracy": _macro(lambda right, wrong, missed: _ratio(right, right + missed), only_true=True),
+    "top-5-accuracy": _top,
+    "precision-macro": _macro(lambda right, wrong, missed: _ratio(right, right + wrong)),
+    "recall-macro": _macro(lambda right, wrong, missed: _ratio(right, right + missed)),
+    "f1-macro": _macro(_f1),
+    "f1-weighted": _f1_weighted,
+    "f1-micro": _f1_micro,
+    "auroc": _one_against_rest(_auroc),
+    "average-precision": _one_against_rest(_average_precision),
+    "mae": _errors(torch.abs),
+    "rmse": _errors(torch.square),
+    "r2": _r2,
+}

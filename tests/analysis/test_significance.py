@@ -1,0 +1,107 @@
+"""Which differences are more than chance, against SciPy, statsmodels and numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedpfl.analysis import ANALYSES, NotRecorded
+from fedpfl.analysis.significance import Pair, compared, conclusion, holm, interval, wilcoxon
+
+
+def test_holm_is_that_of_statsmodels():
+    multitest = pytest.importorskip("statsmodels.stats.multitest")
+    for seed in range(5):
+        values = np.random.default_rng(seed).uniform(0, 0.1, 6).tolist()
+        assert holm(values) == pytest.approx(multitest.multipletests(values, method="holm")[1].tolist())
+    assert holm([]) == []
+
+
+def test_wilcoxon_is_scipy_s_and_equal_clients_are_no_difference():
+    assert wilcoxon([0.0, 0.0]) == 1
+    assert wilcoxon([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx(2 / 2**5)
+    # The last bits make no ranks: 0.3 − 0.2 is 0.2 − 0.1.
+    assert wilcoxon([0.3 - 0.2, -(0.2 - 0.1)]) == wilcoxon([0.1, -0.1])
+
+
+def test_the_interval_is_student_s():
+    values = [50.0, 52.0, 57.0]
+    low, high = interval(values)
+    expected = stats.t.interval(0.95, 2, loc=fmean(values), scale=stats.sem(values))
+    assert (low, high) == pytest.approx(expected)
+    assert interval([50.0]) is None
+
+
+def test_pairs_are_of_the_clients_that_both_have():
+    first = {client: 50.0 + client for client in range(8)}
+    second = {client: 40.0 + client - client / 10 for client in range(1, 9)}
+    (pair,) = compared({"b": second, "a": first})
+    assert pair[:5] == ("a", "b", pytest.approx(10 + fmean(range(1, 8)) / 10), 7, 7)
+    assert pair.p == pair.corrected == pytest.approx(2 / 2**7)
+    assert pair.is_more_than_chance
+    many = compared({str(kind): {client: kind + client % 3 for client in range(6)} for kind in range(13)})
+    assert len(many) == 12 and {pair.first for pair in many} == {"12"}
+
+
+def test_a_sentence_says_what_is_sure_and_what_is_not():
+    def pair(first, second, p):
+        return Pair(first, second, 1.0, 10, 8, p, p)
+
+    assert conclusion([pair("a", "b", 0.2)]) == "No difference is more than chance (p < 0.05 after Holm's correction)."
+    assert conclusion([pair("a", "b", 0.2), pair("a", "c", 0.01), pair("a", "d", 0.01), pair("b", "c", 0.01)]) == (
+        "More than chance (p < 0.05 after Holm's correction): a is above c and d; b is above c. "
+        "Not told apart: a and b."
+    )
+
+
+def test_clients_of_each_seed_count_but_a_person_once(make_run, tested):
+    def runs(**settings):
+        return [
+            make_run(method, [tested(*(base + seed / 100 + client / 50 for client in range(4)))], seed=seed, **settings)
+            for method, base in (("local", 0.5), ("fedper", 0.6)) for seed in (1, 2)
+        ]  # fmt: skip
+
+    (table,) = ANALYSES["significance"].make(runs()).tables
+    higher, lower, difference, clients, better, p, corrected, sure = table.rows[0]
+    assert (higher, lower, clients, better, sure) == ("fedper", "local", 8, 8, "yes")
+    assert difference == pytest.approx(10) and p == corrected
+    assert "fedper is above local" in table.note
+    (table,) = ANALYSES["significance"].make(runs(partition_seed=7)).tables
+    assert table.rows[0][3] == 4 and table.rows[0][-1] == "no"
+
+
+def test_the_round_is_that_of_validation(make_run, tested):
+    lines = [
+        {**tested(0.9, 0.9), "validation": {"accuracy": 0.8}},
+        {**tested(0.1, 0.1), "validation": {"accuracy": 0.7}},
+    ]
+    runs = [make_run("local", lines), make_run("fedper", [{**line, **tested(0.5, 0.5)} for line in lines])]
+    (table,) = ANALYSES["significance"].make(runs).tables
+    assert table.rows[0][:3] == ["local", "fedper", pytest.approx(40)]
+
+
+def test_runs_with_other_clients_are_not_compared(make_run, tested):
+    runs = [make_run("local", [tested(0.5, 0.6)]), make_run("fedper", [tested(0.1, 0.1)], dirichlet_alpha=0.9)]
+    with pytest.raises(NotRecorded, match="none of the runs has others to be compared with"):
+        ANALYSES["significance"].make(runs)
+
+
+def test_ranks_over_data_sets_are_demsar_s(make_run, tested):
+    accuracies = {
+        "local": (0.5, 0.4, 0.6, 0.3), "fedper": (0.7, 0.5, 0.8, 0.6), "fedavg": (0.6, 0.3, 0.7, 0.5)
+    }  # fmt: skip
+    runs = [
+        make_run(method, [tested(accuracy, accuracy)], dirichlet_alpha=0.1 * (at + 1))
+        for method, of in accuracies.items() for at, accuracy in enumerate(of)
+    ]  # fmt: skip
+    *_, ranks = ANALYSES["significance"].make(runs).tables
+    assert [list(row) for row in ranks.rows] == [["fedper", 1.0], ["fedavg", 2.25], ["local", 2.75]]
+    friedman = stats.friedmanchisquare(*([*of] for of in accuracies.values())).pvalue
+    # q of Demšar's table 5 for three classifiers: 2.343.
+    critical = 2.343 * math.sqrt(3 * 4 / (6 * 4))
+    assert f"p = {friedman:.3g}" in ranks.note
+    assert f"is {critical:.2f}; ranks that differ by more: fedper and local" in ranks.note

@@ -1,0 +1,203 @@
+"""Data that users bring as Python objects, gaps and scales: what each client sees."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import fedpfl.data.datasets.custom as custom
+from fedpfl.core.errors import ConfigError, DataError
+from fedpfl.data import DataSettings, FederatedData
+from fedpfl.data.datasets import read_image_folder, read_own
+from fedpfl.data.datasets.custom import CustomLoader
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Return a function that divides a Python object among clients."""
+
+    def make(source, num_clients, **settings):
+        loader = CustomLoader("data", source)
+        monkeypatch.setattr("fedpfl.data.federation.load_once", lambda given: loader(given))
+        return FederatedData(DataSettings(**settings), num_clients, 1)
+
+    custom._made.cache_clear()
+    return make
+
+
+def arrays(seed, n=20, shape=(3,)):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, *shape)).astype(np.float32), np.arange(n) % 2
+
+
+class Pairs(torch.utils.data.Dataset):
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, at):
+        return torch.from_numpy(self.x[at]), int(self.y[at])
+
+
+def same(data, client, x):
+    """Whether a client's samples are these, in some order."""
+    found = torch.cat([data.train(client).x, data.test(client).x]).numpy()
+    assert np.array_equal(found[np.lexsort(found.T)], x[np.lexsort(x.T)])
+
+
+def test_a_dict_of_arrays_names_the_clients(made):
+    given = {"anna": arrays(1), "ben": {"x": arrays(2)[0], "y": arrays(2)[1]}, "eve": Pairs(*arrays(3))}
+    data = made(given, 3)
+    assert data.client_names == ("anna", "ben", "eve")
+    for client in range(3):
+        same(data, client, arrays(client + 1)[0])
+
+
+def test_a_loader_is_its_data_set_in_its_order(made):
+    loader = torch.utils.data.DataLoader(Pairs(*arrays(1)), batch_size=3, shuffle=True)
+    tensors = tuple(map(torch.from_numpy, arrays(3)))
+    data = made([loader, Pairs(*arrays(2)), tensors], 3)
+    for client in range(3):
+        same(data, client, arrays(client + 1)[0])
+    assert data.client_names == ()
+    split = made([(Pairs(*arrays(1)), Pairs(*arrays(2, 6)))] * 2, 2)
+    assert np.array_equal(split.train(0).x.numpy(), arrays(1)[0]) and len(split.test(1).y) == 6
+
+
+def test_a_torch_data_set_is_divided(made):
+    data = made(Pairs(*arrays(1, 60)), 2, partitioner="iid")
+    assert data.input_shape == (3,) and sum(sum(data.sizes(client)) for client in range(2)) == 60
+    pictures = made([Pairs(*arrays(seed, shape=(1, 4, 4))) for seed in range(2)], 2)
+    assert pictures.input_shape == (1, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"anna": arrays(1), "ben": 3}, "client ben is an int; it must be (x_train, y_train, x_test, y_test)"),
+        ({"anna": {"x": 1}}, "client anna has x; it must have x_train, y_train, x_test, y_test, or x, y"),
+        ([Pairs(np.array([np.zeros(2), np.zeros(3)], object), np.zeros(2))], "x of sample 0|sample 1 has the shape"),
+        ([[3, 4]], "client 0: x"),
+    ],
+)
+def test_what_is_no_data_is_one_line(made, given, words):
+    with pytest.raises(DataError) as error:
+        made(given, 1)
+    assert any(word in str(error.value) for word in words.split("|"))
+
+
+def frame(**columns):
+    pandas = pytest.importorskip("pandas")
+    n = 24
+    rng = np.random.default_rng(1)
+    given = {
+        "client": ["anna"] * (n // 2) + ["ben"] * (n // 2), "age": rng.integers(20, 60, n),
+        "height": rng.normal(size=n), "label": ["sits", "walks"] * (n // 2), **columns,
+    }  # fmt: skip
+    return pandas.DataFrame(given)
+
+
+def test_a_data_frame_is_a_table(made):
+    data = made(frame(), 2)
+    assert data.client_names == ("anna", "ben") and data.class_names == ("sits", "walks")
+    assert data.input_shape == (2,) and sum(data.sizes(0)) == 12
+    same(data, 1, frame()[["age", "height"]].to_numpy(np.float32)[12:])
+    parts = {name: rows.drop(columns="client") for name, rows in frame().groupby("client")}
+    by_name = made(parts, 2)
+    assert by_name.client_names == ("anna", "ben")
+    same(by_name, 0, frame()[["age", "height"]].to_numpy(np.float32)[:12])
+    with pytest.raises(DataError, match=r"data, column 'job': holds .*, no numbers; leave it out by ignore-columns"):
+        made(frame(job="x"), 2)
+
+
+def test_empty_cells_become_the_mean_of_the_client_s_own_training_samples(made):
+    heights = np.arange(24.0)
+    heights[[0, 3, 20]] = np.nan
+    with pytest.raises(DataError, match="row 1, column 'height': is empty or not a finite number; impute = \"mean\""):
+        made(frame(height=heights), 2)
+    data = made(frame(height=heights), 2, impute="mean")
+    for client in range(2):
+        share, part = data.share(client), slice(12 * client, 12 * client + 12)
+        mean = np.nanmean(heights[data._part(client, "train")])
+        assert np.isfinite(data.train(client).x.numpy()).all()
+        expected = np.where(np.isnan(heights[part]), mean, heights[part])
+        positions = np.concatenate(share) - part.start
+        found = np.concatenate([data.train(client).x.numpy()[:, 1], data.test(client).x.numpy()[:, 1]])
+        np.testing.assert_allclose(found, expected[positions], rtol=1e-6)
+    empty = made(frame(height=np.full(24, np.nan)), 2, impute="mean")
+    assert not empty.train(0).x.numpy()[:, 1].any()
+
+
+def test_empty_cells_of_a_file_are_filled(tmp_path):
+    path = tmp_path / "people.csv"
+    path.write_text("client,age,label\n" + "ann,30,0\nann,,1\n" * 10)
+    with pytest.raises(DataError, match=r"line 3, column 'age': is empty; impute = \"mean\" fills empty cells"):
+        read_own(path, DataSettings(dataset="table"), alone=False)
+    found = read_own(path, DataSettings(dataset="table", impute="mean"), alone=False)
+    assert np.isnan(found.x_train[1::2]).all() and found.client_names == ("ann",)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 5)])
+def test_features_are_standardised_by_the_client_or_by_all(made, shape):
+    clients = [tuple(part + 3 * at * (part.dtype.kind == "f") for part in arrays(at, shape=shape)) for at in range(3)]
+    axes = (0, *range(2, len(shape) + 1))
+    own = made(clients, 3, standardize="client", validation_fraction=0.2)
+    for client in range(3):
+        x = own.train(client).x.double()
+        np.testing.assert_allclose(x.mean(axes), 0, atol=1e-5)
+        np.testing.assert_allclose(x.std(axes, unbiased=False), 1, atol=1e-5)
+        scaling = own.scaling(client)
+        raw = own.arrays(client)["x_test"]
+        np.testing.assert_allclose(own.test(client).x, scaling.applied(raw), rtol=1e-6)
+    everyone = made(clients, 3, standardize="all")
+    x = torch.cat([everyone.train(client).x for client in range(3)]).double()
+    np.testing.assert_allclose(x.mean(axes), 0, atol=1e-5)
+    np.testing.assert_allclose(x.std(axes, unbiased=False), 1, atol=1e-5)
+    assert "in a real federation would leave the clients" in " ".join(everyone.remarks)
+    constant = made([(np.ones((20, 3), np.float32), arrays(1)[1])] * 2, 2, standardize="client")
+    assert not constant.train(0).x.any()
+
+
+def test_images_are_not_standardised_and_a_device_has_no_other_s_data(made, tmp_path):
+    with pytest.raises(ConfigError, match="standardize = 'client': must be none for digits, whose samples are images"):
+        FederatedData(DataSettings(standardize="client"), 2, 1)
+    with pytest.raises(ConfigError, match="standardize = 'all': needs the data of all clients"):
+        FederatedData.own(DataSettings(standardize="all"), str(tmp_path), 0, 1)
+
+
+def test_owners_with_few_samples_are_named(made):
+    rows = frame()
+    rows.loc[20:, "client"] = "cleo"
+    data = made(rows, 1, min_samples=9)
+    assert data.remarks[-1] == (
+        "data: 2 of 3 owners have fewer than min-samples = 9 samples and are left out: ben, cleo"
+    )
+    assert data.client_names == ("anna",)
+
+
+def test_a_column_of_persons_is_asked_about(tmp_path):
+    path = tmp_path / "people.csv"
+    path.write_text("person_id,age,label\n" + "1,30,0\n2,40,1\n" * 10)
+    with pytest.raises(DataError) as error:
+        read_own(path, DataSettings(dataset="table"), alone=False)
+    assert "column 'person_id' seems to say whom a row belongs to: client-column = \"person_id\"" in str(error.value)
+    for settings, features in (({"client_column": "person_id"}, 1), ({"client_column": ""}, 2),
+                               ({"ignore_columns": "person_id"}, 1)):  # fmt: skip
+        found = read_own(path, DataSettings(dataset="table", **settings), alone=False)
+        assert found.x_train.shape[1] == features
+        assert (found.client_names == ("1", "2")) == (settings.get("client_column") == "person_id")
+
+
+def test_images_of_mixed_sizes_are_brought_to_one(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for name, size in (("a", (20, 30)), ("b", (40, 10))):
+        folder = tmp_path / name
+        folder.mkdir()
+        image.fromarray(np.full((size[1], size[0]), 7, np.uint8)).save(folder / "one.png")
+    with pytest.raises(DataError, match="image-size brings all to one size"):
+        read_image_folder(tmp_path)
+    found = read_image_folder(tmp_path, 8)
+    assert found.x_train.shape == (2, 8, 8, 1) and (found.x_train == 7).all()

@@ -1,0 +1,148 @@
+"""Metrics of a run: sent, checked, recorded, chosen by."""
+
+from __future__ import annotations
+
+import json
+from statistics import fmean
+
+import numpy as np
+import pytest
+from support import FEW_SAMPLES, simulate
+
+import fedpfl
+from fedpfl.analysis import ANALYSES
+from fedpfl.core.errors import ConfigError
+from fedpfl.core.federation import Client
+from fedpfl.engine.replies import leave_out, problems
+from fedpfl.results.history import History
+
+FEW = {"model": "mlp", "local_epochs": 1, "num_server_rounds": 2, "output_dir": "runs", "workers": 0, "quiet": True}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_run_records_metrics_of_every_tested_model_and_chooses_by_one(elsewhere):
+    pytest.importorskip("pandas")
+
+    def errors(outputs, y):
+        return int((outputs.argmax(1) != y).sum()), len(y)
+
+    def negative(outputs, y):
+        return -float(len(y))
+
+    given = {"method": "fedper", "num_clients": 3, **FEW_SAMPLES, **FEW, "evaluate_global": True}
+    run = fedpfl.run(
+        metrics=["accuracy", "f1-macro", errors, negative], validation_fraction=0.2, choose_by="errors", **given
+    )
+    line = fedpfl.load(run.path)._folder.metrics()[-1]
+    own = line["personalised"]
+    assert {"f1-macro", "errors", "errors-pooled", "negative", "each-f1-macro"} <= own.keys()
+    assert "f1-macro-pooled" not in own, "a mean over clients alone"
+    assert own["f1-macro"] == pytest.approx(fmean(own["each-f1-macro"].values()))
+    assert own["errors"] == pytest.approx(1 - own["accuracy"]) and own["errors-pooled"] == pytest.approx(
+        1 - own["weighted"]
+    )
+    assert line["global"]["errors"] == pytest.approx(1 - line["global"]["accuracy"])
+    assert line["validation"]["errors"] == pytest.approx(1 - line["validation"]["accuracy"])
+    assert "details" not in line
+    names = ("errors", "errors-pooled", "f1-macro", "negative")
+    assert run.summary["metrics"] == {name: own[name] for name in names}
+    assert run.rounds.loc[2, "personalised_f1_macro"] == own["f1-macro"]
+    assert run.clients.loc[(2, 1), "errors"] == own["each-errors"]["1"]
+    assert "f1-macro, personalised, last round" in (run.path / "summary.md").read_text()
+    history = run._folder.history()
+    # A user's own number is the better the larger it is.
+    assert history.best_validated()["validation"]["errors"] == max(history.curve("validation.errors").values())
+    plain = fedpfl.run(**given)
+    assert plain.rounds["personalised_accuracy"].iloc[0] != 0
+    with pytest.raises(ConfigError, match=r"metrics = 'python:.*give it again"):
+        fedpfl.run(resume=run, num_server_rounds=3, quiet=True)
+    again = fedpfl.run(resume=run, num_server_rounds=3, metrics=["accuracy", "f1-macro", errors, negative], quiet=True)
+    assert again.summary["rounds"] == 3
+
+
+def test_names_of_persons_and_classes_stay_in_the_run_s_folder(elsewhere):
+    pytest.importorskip("pandas")
+    rng = np.random.default_rng(1)
+    data = {name: (rng.normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2) for name in ("anna", "ben")}
+    run = fedpfl.run(method="fedper", data=data, standardize="client", **{**FEW, "num_server_rounds": 1})
+    task = run._folder.task()
+    assert task["client_names"] == ["anna", "ben"] and "class_names" not in task
+    assert run.clients.loc[(1, 1), "name"] == "ben"
+    about = json.loads((run.path / "personal" / "about.json").read_text())
+    assert (about["client_names"], about["standardize"], about["scaling"]) == (["anna", "ben"], "client", "none")
+    text = ANALYSES["per-client"].make([run._folder]).tables[0].markdown()
+    assert "| client | name | fedper |" in text and "| 1 | ben |" in text
+
+
+def test_accuracies_do_not_depend_on_metrics(tmp_path):
+    settings = {"method": "fedper", "num_server_rounds": 1, **FEW_SAMPLES}
+    plain, more = (
+        simulate(tmp_path / str(at), 2, metrics=metrics, **settings).metrics()[0]["personalised"]
+        for at, metrics in enumerate(("", "auroc"))
+    )
+    assert more["each-auroc"].keys() == {"0", "1"}
+    assert plain == {key: value for key, value in more.items() if "auroc" not in key}
+
+
+def test_a_users_metric_that_fails_is_one_line(elsewhere):
+    (elsewhere / "own.py").write_text("def bad(outputs, y):\n    return 'much'\n\n\nthing = 3\n")
+    given = {"method": "fedavg", "num_clients": 2, **FEW_SAMPLES, **FEW}
+    with pytest.raises(fedpfl.FedpflError, match="metrics = 'own:bad': makes a str, and must make a number"):
+        fedpfl.run(metrics="own:bad", **given)
+    with pytest.raises(fedpfl.ConfigError, match="metrics = 'own:thing': is an int, and must be a function"):
+        fedpfl.run(metrics="own:thing", **given)
+    with pytest.raises(fedpfl.ConfigError, match="metrics = 'own:none': there is no none in"):
+        fedpfl.run(metrics="own:none", **given)
+
+
+def reply(**claims):
+    score = {"personalised-correct": 5, "personalised-loss-sum": 1.0, "personalised-samples": 10}
+    return {**score, **{f"personalised-{key.replace('_', '-')}": value for key, value in claims.items()}}
+
+
+@pytest.mark.parametrize(
+    ("claim", "words"),
+    [
+        ({"auroc_metric_sum": 1.5, "auroc_metric_count": 1}, "must be from 0 to 1 times its count"),
+        ({"auroc_metric_sum": 0.5, "auroc_metric_count": 21}, "must be a number from 0 to 20"),
+        ({"auroc_metric_sum": 5.0, "auroc_metric_count": 10}, "must be 0 or 1, as this metric is a mean over clients"),
+        ({"auroc_metric_sum": 0.5}, "must be a number from 0 to 20"),
+        ({"auroc_metric_sum": float("nan"), "auroc_metric_count": 1}, "must be a number from"),
+        ({"f1_macro_metric_sum": 0.5, "f1_macro_metric_count": 1}, "is no metric that this run asks for"),
+    ],
+)
+def test_a_false_claim_is_left_out_with_its_other_half(claim, words):
+    client = Client(0, 10, 10)
+    metrics = reply(**claim)
+    wrong = problems(metrics, ("personalised-correct",), client, asked=["auroc"])
+    assert words in "; ".join(wrong.values())
+    leave_out(metrics, wrong)
+    assert metrics == reply()
+
+
+def test_an_honest_claim_is_believed():
+    honest = reply(auroc_metric_sum=1.0, auroc_metric_count=1)
+    # Samples for validation may be more than those for testing.
+    honest.update({"validation-auroc-metric-sum": 1.0, "validation-auroc-metric-count": 1})
+    assert problems(honest, ("personalised-correct",), Client(0, 10, 10), asked=["auroc"]) == {}
+
+
+def test_the_best_round_and_early_stop_go_by_choose_by():
+    def line(number, mae):
+        scores = {"accuracy": number / 10, "loss": 1.0, "mae": mae}
+        return {"round": number, "validation": scores, "personalised": {**scores, "each": {}}}
+
+    lines = [line(at + 1, mae) for at, mae in enumerate((3.0, 1.0, 2.0, 2.5))]
+    assert History(lines).best_validated()["round"] == 4 and not History(lines).stalled(2)
+    by = History(lines, "mae")
+    assert by.best_validated()["round"] == 2 and by.best_score() == -1.0 and by.stalled(2) and not by.stalled(3)
+    some = History([{**one, "personalised": {**one["personalised"], "each": {"0": 0.5, "1": 0.7},
+                                             "each-mae": {"0": 1.0, "1": 3.0}}} for one in lines])  # fmt: skip
+    assert some.only([1]).lines[0]["personalised"]["mae"] == 3.0
+    assert np.isclose(some.only([1]).lines[0]["personalised"]["accuracy"], 0.7)

@@ -1,0 +1,35 @@
+"""What the ServerApp says before anything else."""
+
+from __future__ import annotations
+
+import sys
+from logging import Handler, getLogger
+from types import SimpleNamespace
+
+import pytest
+
+from fedpfl.flower.server_app import INSTALLS, app
+
+
+class Lines(Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record) -> None:
+        self.lines.append(record.getMessage())
+
+
+@pytest.mark.parametrize("installs", [True, False])
+def test_the_first_line_says_what_an_installation_costs_and_how_to_avoid_it(monkeypatch, installs):
+    run = "fedpfl.flower.transport.run_over_flower"
+    monkeypatch.setattr(run, lambda grid, values: getLogger("flwr").warning("run"))
+    monkeypatch.setattr(sys, "argv", ["flwr-serverapp", *[INSTALLS] * installs])
+    seen = Lines()
+    getLogger("flwr").addHandler(seen)
+    try:
+        app(grid=None, context=SimpleNamespace(run_config={}))
+    finally:
+        getLogger("flwr").removeHandler(seen)
+    assert ("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1" in seen.lines[0]) is installs
+    assert seen.lines[-1] == "run"

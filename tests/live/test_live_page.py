@@ -1,0 +1,198 @@
+"""The live page in a real browser: a run from start to end, a board that dies, and what others send."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from live.live_parts import add_round, make_run, served
+from mqtt.mqtt_parts import MOSQUITTO, Broker, Side
+from report.browser import PROGRAM, Browser
+from waiting import wait_until
+
+from fedpfl.core.files import locked
+from fedpfl.mqtt import topics
+from fedpfl.mqtt.account import Account, read_password
+
+pytestmark = [
+    pytest.mark.skipif(PROGRAM is None, reason="needs Chromium (apt-get install chromium)"),
+    pytest.mark.xdist_group("chromium"),
+]
+
+PHONE = 390
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Browser(tmp_path_factory.mktemp("chromium") / "profile") as started:
+        yield started
+
+
+def text(browser, selector):
+    return browser.evaluate(f"document.querySelector({json.dumps(selector)})?.textContent ?? ''")
+
+
+def shows(browser, selector, words):
+    """Wait until a part of the page says something."""
+    wait_until(lambda: words in text(browser, selector), hint=lambda: text(browser, selector))
+
+
+def test_a_run_is_watched_from_its_start_to_its_end(browser, tmp_path):
+    other = make_run(tmp_path, "other", rounds=4, seed=2)
+    (other / "summary.md").touch()
+    folder = make_run(tmp_path, "one")
+    with served(tmp_path) as page, locked(folder / ".lock") as lock:
+        assert browser.open(page.address("one")) == []
+        shows(browser, "#status", "one is running.")
+        assert "token" not in browser.evaluate("location.href")
+        assert text(browser, "#run-state").startswith(
+            "running, round 0 of 5: fedavg on digits, model small-cnn, 3 clients"
+        )
+        assert text(browser, "#remarks") == "nothing is personal"
+        for number in (1, 2):
+            add_round(folder, number, failed={1: "out of memory"} if number == 2 else None)
+            shows(browser, "#run-state", f"round {number} of 5")
+        assert text(browser, "#rounds tbody tr") == "2" + "4.5 %" + "1.4 %" + "50.0 %" + "0.500" + "3.00" + "0.75" + "1"
+        assert "personalised 4.5 %; worst tenth 1.4 %; global 50.0 %" in text(browser, "#t-accuracy")
+        assert text(browser, "#t-moved") == "Round 2: moved 6.0 MB"
+        rows = browser.evaluate("[...document.querySelectorAll('#clients tbody tr')].map(row => row.textContent)")
+        assert rows[0] == "0" + "10" + "4" + "1.4 %" + "–" + "1.4 %" + "2"
+        assert rows[1] == "1" + "20" + "4" + "–" + "–" + "3.8 %" + "1" + "round 2: out of memory"
+        assert browser.evaluate("[matrix.width, matrix.height]") == [2, 3]
+        assert browser.evaluate("document.querySelectorAll('.plot canvas').length") == 4
+
+        browser.evaluate("other.value = 'other'; other.dispatchEvent(new Event('change'))")
+        shows(browser, "#verdict", "0 of 2 clients are better than in other, 2 are worse")
+        assert "other" in browser.evaluate("location.hash")
+        differing = browser.evaluate("[...document.querySelectorAll('#settings tr.bad')].map(row => row.textContent)")
+        assert differing == ["seed12 (differs)"]
+
+        (folder / "summary.md").touch()
+        lock.close()
+        shows(browser, "#status", "one is finished.")
+        shows(browser, "#runs a[aria-current]", "one")
+        assert browser.troubles() == []
+    shows(browser, "#status", "The page's server has ended")
+
+
+def test_without_the_token_the_page_says_what_to_do(browser, tmp_path):
+    make_run(tmp_path, "one", rounds=1)
+    with served(tmp_path) as page:
+        browser.open(page.address().partition("token=")[0] + "token=wrong")
+        shows(browser, "#status", "open the address that the command has printed")
+        assert browser.evaluate("document.body.innerText.includes('one ')") is False
+
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+def test_what_others_wrote_is_text(browser, tmp_path):
+    folder = make_run(tmp_path, EVIL, method="<script>alert(1)</script>")
+    add_round(folder, 1, failed={0: EVIL})
+    with served(tmp_path) as page:
+        assert browser.open(page.address(EVIL)) == []
+        shows(browser, "#run-name", EVIL)
+        shows(browser, "#clients", EVIL)
+        shows(browser, "#runs", "<script>alert(1)</script>")
+        browser.evaluate(f"location.hash = addressOf({json.dumps(EVIL)}, {json.dumps(EVIL)})")
+        shows(browser, ".u-legend", EVIL)
+        assert browser.evaluate("document.querySelectorAll('img, main script').length") == 0
+        assert browser.troubles() == []
+
+
+def test_a_page_of_another_origin_gets_nothing(browser, tmp_path):
+    make_run(tmp_path / "runs", "one", rounds=1)
+    elsewhere = tmp_path / "site"
+    elsewhere.mkdir()
+    (elsewhere / "index.html").write_text("<!DOCTYPE html><title>waiting</title>")
+    handler = partial(SimpleHTTPRequestHandler, directory=elsewhere)
+    with served(tmp_path / "runs") as page, ThreadingHTTPServer(("127.0.0.1", 0), handler) as site:
+        threading.Thread(target=site.serve_forever, daemon=True).start()
+        browser.open(f"http://127.0.0.1:{site.server_address[1]}/index.html")
+        where = page.address().partition("#")[0] + "api/runs"
+        told = {"headers": {"Authorization": f"Bearer {page.token}"}}
+        for options in ({}, told, {"mode": "no-cors"}):
+            asked = f"fetch({json.dumps(where)}, {json.dumps(options)}).then(a => a.text(), () => 'refused')"
+            assert browser.evaluate(asked) in ("refused", "")
+        site.shutdown()
+
+
+def test_a_hundred_clients_and_five_hundred_rounds_are_drawn_and_can_be_read_by_keys(browser, tmp_path):
+    folder = make_run(tmp_path, "long", clients=100, rounds=500, num_server_rounds=501)
+    with served(tmp_path) as page:
+        assert browser.open(page.address("long")) == []
+        shows(browser, "#run-state", "round 500 of 501")
+        assert browser.evaluate("[matrix.width, matrix.height]") == [500, 100]
+        add_round(folder, 501, clients=100)
+        shows(browser, "#run-state", "round 501 of 501")
+        browser.evaluate("matrix.focus()")
+        for key in ("ArrowDown", "ArrowDown", "ArrowLeft"):
+            browser.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key)
+        shows(browser, "#cell", f"client 1, round 500: {(500 * 7 + 31) % 1001 / 10:.1f} %")
+        assert browser.troubles() == []
+        # uPlot draws when the script has ended.
+        drawn = "draw(); await new Promise(done => queueMicrotask(() => queueMicrotask(done)));"
+        timed = f"(async () => {{ const from = performance.now(); {drawn} return performance.now() - from; }})()"
+        times = sorted(browser.evaluate(timed) for _ in range(15))
+        print(f"a redraw takes {times[7]:.1f} ms (median of 15)")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_fits_a_telephone_and_follows_the_reader_s_colours(browser, tmp_path, dark):
+    make_run(tmp_path, "20261125-022103-0a1b-feddecomp-a-long-name", clients=12, rounds=5)
+    with served(tmp_path) as page:
+        assert browser.open(page.address(), width=PHONE, height=844, dark=dark) == []
+        shows(browser, "#run-state", "round 5 of 5")
+        browser.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+        assert browser.evaluate("document.documentElement.scrollWidth") <= PHONE
+        assert browser.evaluate("innerWidth") == PHONE
+        background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, background[4:-1].split(","))) < 384) is dark
+
+
+def test_everything_has_a_name_and_can_be_reached(browser, tmp_path):
+    make_run(tmp_path, "one", rounds=2)
+    with served(tmp_path) as page:
+        browser.open(page.address())
+        shows(browser, "#run-state", "round 2 of 5")
+        found = browser.call("Accessibility.getFullAXTree")["nodes"]
+        roles = {"link", "combobox", "table", "region", "img", "image", "figure", "heading", "row", "status"}
+        named = [(n["role"]["value"], n.get("name", {}).get("value", "")) for n in found if not n.get("ignored")]
+        seen = {role for role, _ in named}
+        assert {"link", "combobox", "table", "region", "heading", "status"} <= seen
+        unnamed = [role for role, name in named if role in roles - {"row", "table", "status", "figure"} and not name]
+        assert unnamed == []
+        scrolled = "[...document.querySelectorAll('.scroll')].every(box => box.tabIndex === 0)"
+        assert browser.evaluate(scrolled), "what scrolls can be scrolled by keys"
+
+
+@pytest.mark.xdist_group("mqtt")
+@pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed (Debian: apt-get install mosquitto)")
+def test_a_board_that_dies_is_shown(browser, tmp_path):
+    broker = Broker(tmp_path)
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    try:
+        board, device = broker.client("nano-2"), Side.device(broker, tmp_path, "nano-1")
+        account = Account("127.0.0.1", broker.port, "watch", read_password(broker.files.passwords["watch"]))
+        with served(runs, account=account) as page:
+            assert browser.open(page.address()) == []
+            shows(browser, "#devices", "nano-1online")
+            telemetry = {"temperature_c": {"cpu": 51.4}, "memory_mib": {"available": 900}, "power_mw": {"all": 2500}}
+            board.publish(topics.telemetry("nano-2"), json.dumps(telemetry), 1)
+            shows(browser, "#devices", "51 °C900 MiB2500 mW")
+            board.publish(topics.log("nano-2"), json.dumps({"level": "warning", "message": EVIL}), 1)
+            shows(browser, "#log", f"nano-2warning {EVIL}")
+            device.end(signal.SIGKILL)
+            shows(browser, "#devices tbody tr.bad", "nano-1offline")
+            assert "offline since" in text(browser, "#devices tbody tr.bad")
+            assert browser.evaluate("document.querySelectorAll('img').length") == 0
+            assert browser.troubles() == []
+        board.disconnect()
+        board.loop_stop()
+    finally:
+        broker.end()

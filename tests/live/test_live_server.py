@@ -1,0 +1,206 @@
+"""Who gets what of the live page, and how long it lives."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+
+import httpx
+import pytest
+from live.live_parts import make_run, served
+from mqtt.mqtt_parts import certificates
+from typer.testing import CliRunner
+from waiting import HANG_SECONDS, wait_until
+
+from fedpfl.cli import app
+from fedpfl.core.errors import ConfigError
+from fedpfl.live.server import FILES, LiveBoard, LivePage, beside, listen
+from fedpfl.mqtt import topics
+from fedpfl.mqtt.publisher import Message
+from fedpfl.mqtt.watch import Board
+
+
+def client(page, **headers):
+    """Return a client that knows the page's token."""
+    where = page.address().partition("/#")[0]
+    known = {"Authorization": f"Bearer {page.token}", **headers}
+    return httpx.Client(base_url=where, headers=known, timeout=HANG_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("runs")
+    make_run(runs, "one", rounds=2)
+    with served(runs) as page:
+        yield page
+
+
+def test_what_the_page_asks_for(page):
+    with client(page) as web:
+        runs = web.get("/api/runs").json()
+        assert [run["name"] for run in runs["runs"]] == ["one"]
+        assert (runs["folder"], runs["bench"]) == (str(page.runs), False)
+        assert web.get("/api/run", params={"name": "one"}).json()["rounds"] == [1, 2]
+        missing = web.get("/api/run", params={"name": "../one"})
+        assert missing.status_code == 404
+        assert "there is no such run" in missing.json()["error"]
+        assert web.get("/api/bench").json() == {"devices": [], "log": []}
+        assert web.get("/page.html").status_code == 404
+        assert web.post("/api/runs").status_code == 405
+
+
+def test_the_files_of_the_page_need_no_token_and_allow_nothing_from_elsewhere(page):
+    with client(page, Authorization="") as web:
+        for path in FILES:
+            answer = web.get(path)
+            assert answer.status_code == 200
+            assert "default-src 'none'" in answer.headers["content-security-policy"]
+            assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+            assert "access-control-allow-origin" not in answer.headers
+        assert page.token not in "".join(web.get(path).text for path in FILES)
+
+
+@pytest.mark.parametrize("token", ["", "Bearer", "Bearer wrong", "Basic abc", "Bearer é"])
+def test_without_the_token_there_is_nothing(page, token):
+    with client(page, Authorization=token.encode()) as web:
+        for path in ("/api/runs", "/api/run?name=one", "/api/bench", "/api/other"):
+            answer = web.get(path)
+            assert answer.status_code == 401
+            assert "one" not in answer.text.replace("open", "")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "rebound.example"}, 403), ({"Host": "rebound.example:8078"}, 403), ({"Host": ""}, 403),
+        ({"Host": "127.0.0.1.example"}, 403), ({"Host": "127.0.0.1"}, 200), ({"Host": "[::1]:8078"}, 200),
+        ({"Host": "localhost:9000"}, 200),
+        ({"Origin": "http://evil.example"}, 403), ({"Origin": "null"}, 403), ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Host": "localhost:9000", "Origin": "http://localhost:9000"}, 200),
+        ({"Host": "localhost:9000", "Origin": "https://localhost:9000"}, 403),
+    ],
+)  # fmt: skip
+def test_other_names_and_other_origins_get_nothing(page, headers, status):
+    with client(page, **headers) as web:
+        assert web.get("/api/runs").status_code == status
+
+
+def test_beyond_loopback_it_needs_tls(tmp_path):
+    for host in ("0.0.0.0", "192.168.1.10", "example.org", "::"):
+        with pytest.raises(ConfigError, match=r"needs TLS.*--tls-cert and --tls-key are missing"):
+            listen(host, 0)
+    folder = certificates(tmp_path)
+    make_run(tmp_path / "runs", "one")
+    with served(tmp_path / "runs", host="localhost", tls=(folder / "server.pem", folder / "server.key")) as page:
+        assert page.address().startswith("https://localhost:")
+        authority = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+        where = page.address().partition("/#")[0]
+        with httpx.Client(base_url=where, verify=authority, headers={"Authorization": f"Bearer {page.token}"}) as web:
+            assert web.get("/api/runs").status_code == 200
+
+
+def test_a_port_that_is_taken_is_named_unless_nobody_asked_for_it(monkeypatch):
+    with listen(port=0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"port.*{port}.*cannot be listened on"):
+            listen(port=port)
+        monkeypatch.setattr("fedpfl.live.server.PORT", port)
+        with listen() as other:
+            assert other.getsockname()[1] not in (port, 0)
+
+
+def test_a_bench_is_told_without_what_devices_made_up(monkeypatch):
+    now = [1000.0]
+    board = LiveBoard()
+    board._board = Board(clock=lambda: now[0], log_lines=3)
+    events = [
+        (topics.node_presence("nano-1"), {"state": "online"}),
+        (topics.telemetry("nano-1"), {"temperature_c": {"a": 40.0, "b": 51.2}, "memory_mib": {"available": 900},
+                                      "power_mw": {"x": 2000, "y": 500}}),
+        (topics.telemetry("nano-2"), {"temperature_c": {"a": float("nan"), "b": "hot"},
+                                      "memory_mib": {"available": [1]}, "power_mw": {"x": float("inf")}}),
+        (topics.node_presence("nano-2"), {"state": {"a": ["b"] * 3000}}),
+        (topics.log("nano-1"), {"level": "warning", "message": "<b>hot</b>"}),
+    ]  # fmt: skip
+    for topic, values in events:
+        board.receive(Message(topic, json.dumps(values).encode()))
+    board.receive(Message("fedpfl/log/\x1b", b"{"))
+    now[0] = 1060.0
+    board.receive(Message(topics.node_presence("nano-2"), b'{"state": "offline"}'))
+    now[0] = 1100.0
+    told = board.told()
+    first, second = told["devices"]
+    assert first == {"name": "nano-1", "state": "online", "temperature": 51.2, "memory": 900, "power": 2500,
+                     "heard": 100.0, "silent": True}  # fmt: skip
+    assert second == {"name": "nano-2", "state": "offline", "temperature": None, "memory": None, "power": None,
+                      "heard": 40.0, "silent": False}  # fmt: skip
+    assert told["log"] == [{"at": 1000.0, "name": "nano-1", "text": "warning <b>hot</b>"},
+                           {"at": 1000.0, "name": "", "text": "fedpfl/log/�: not JSON"}]  # fmt: skip
+    json.dumps(told, allow_nan=False)
+
+
+def test_beside_a_run_it_lives_as_long_as_the_block(tmp_path):
+    make_run(tmp_path, "one", rounds=1)
+    page = LivePage(tmp_path, listen(port=0))
+    where, port = page.address("one"), page.listening.getsockname()[1]
+    assert where == f"http://127.0.0.1:{port}/#token={page.token}&run=one"
+    with beside(page), httpx.Client(headers={"Authorization": f"Bearer {page.token}"}, timeout=HANG_SECONDS) as web:
+        assert web.get(f"http://127.0.0.1:{port}/api/run?name=one").json()["rounds"] == [1]
+    assert not connects(port)
+
+
+def connects(port):
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
+BESIDE = """
+import sys, time
+from pathlib import Path
+from fedpfl.live.server import LivePage, beside, listen
+page = LivePage(Path(sys.argv[1]), listen(port=0))
+port = page.listening.getsockname()[1]
+with beside(page):
+    print(port, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_it_ends_when_the_run_s_process_is_killed(tmp_path):
+    started = subprocess.Popen([sys.executable, "-c", BESIDE, tmp_path], stdout=subprocess.PIPE, text=True)
+    port = int(started.stdout.readline())
+    answer = httpx.get(f"http://127.0.0.1:{port}/", timeout=HANG_SECONDS)
+    assert answer.status_code == 200
+    os.kill(started.pid, signal.SIGKILL)
+    started.wait(HANG_SECONDS)
+    wait_until(lambda: not connects(port))
+
+
+def test_fedpfl_watch_web_serves_until_its_time_is_over(tmp_path):
+    make_run(tmp_path, "one")
+    done = CliRunner().invoke(app, ["watch", "--web", "--runs", str(tmp_path), "--port", "0", "--seconds", "0.2"])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("live page: http://127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--port", "1"], "port = 1: is an option of --web"),
+        (["--runs", "x"], "runs = x: is an option of --web"),
+        (["--web", "--json"], "leave it out with --web"),
+        (["--web", "--runs", "/nowhere"], "/nowhere: is not a folder"),
+        (["--web", "--host", "0.0.0.0"], "--tls-cert and --tls-key are missing"),
+        (["--web", "--tls-cert", "x"], "goes together with --tls-key"),
+        (["--web", "--broker", "x"], "must be host:port"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options, words):
+    done = CliRunner().invoke(app, ["watch", *options, "--seconds", "0"])
+    assert done.exit_code == 2, done.output
+    assert words in " ".join(done.output.split()).replace("'", ""), done.output

@@ -1,0 +1,75 @@
+"""Eight methods, written with the public names alone; and the examples of those names."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import FEW_SAMPLES, arrays, needed, simulate
+
+import fedpfl
+from fedpfl.core import custom, extras
+
+FOLDER = Path(fedpfl.__file__).parent / "methods"
+FILES = {
+    "feddbe": ["feddbe.py"],
+    "fedcp": ["fedcp.py"],
+    "fedas": ["fedas.py"],
+    "fedgh": ["fedgh.py"],
+    "fedtgp": ["fedtgp.py"],
+    "fedsa-lora": ["fedsa_lora.py"],
+    "flexlora": ["flexlora.py"],
+    "pfedfda": ["pfedfda/gaussians.py", "pfedfda/pfedfda.py"],
+}
+# Imports from this package; from other packages they do not begin with a dot.
+RELATIVE = re.compile(r"^from \.[\w.]* import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
+FUTURE = "from __future__ import annotations\n"
+
+
+def as_a_user_s(method, monkeypatch):
+    """Return the method's class from its file, in which ``from fedpfl import …`` stands in place of relative imports.
+
+    Names that are not public are missing there, and only annotations, which nothing evaluates, may have them.
+    """
+    text = "".join((FOLDER / file).read_text(encoding="utf-8").replace(FUTURE, "") for file in FILES[method])
+    names = {name for found in RELATIVE.findall(text) for name in re.findall(r"\w+", " ".join(found))}
+    public = {name: getattr(fedpfl, name) for name in names & set(fedpfl.__all__)}
+    words = {name: getattr(extras, name) for name in names & {"SERVER", "CLIENT", "BOTH", "RECEIVED"}}  # Extra has them
+    module = types.ModuleType(f"own_{method.replace('-', '_')}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    vars(module).update(**public, **words)
+    if "FedProto" in names:
+        built_in = fedpfl.method_class("fedproto")
+        vars(module).update(FedProto=built_in, FedProtoSettings=built_in.Settings)
+    own = RELATIVE.sub("", text).replace(f'name = "{method}"', f'name = "own-{method}"')
+    exec(compile(FUTURE + own, module.__name__, "exec"), vars(module))
+    (found,) = (value for value in vars(module).values() if getattr(value, "name", None) == f"own-{method}")
+    return found
+
+
+@pytest.mark.parametrize("method", FILES)
+def test_a_copy_of_a_method_in_a_user_s_file_needs_public_names_alone_and_has_the_same_bits(
+    tmp_path, monkeypatch, method
+):
+    if needed(method):
+        pytest.importorskip("peft")
+    settings = {"num_server_rounds": 2, "local_epochs": 1, "model": "mlp", **FEW_SAMPLES, **needed(method)}
+    ours = simulate(tmp_path / "ours", 2, method=method, **settings)
+    with custom.as_setting("method", as_a_user_s(method, monkeypatch)) as name:
+        own = simulate(tmp_path / "own", 2, method=name, **settings)
+    expected, found = arrays(ours, tmp_path / "ours"), arrays(own, tmp_path / "own")
+    assert expected.keys() == found.keys()
+    for key, array in expected.items():
+        np.testing.assert_array_equal(found[key], array, err_msg=key)
+
+
+@pytest.mark.parametrize("name", [name for name in fedpfl.__all__ if name not in ("__version__", "PLAIN_SGD")])
+def test_examples_of_public_names_work(name):
+    found = doctest.DocTestFinder(recurse=False).find(getattr(fedpfl, name), name, globs={})
+    for example in found:
+        assert doctest.DocTestRunner().run(example).failed == 0

@@ -92,7 +92,7 @@ test-cluster: install ## `flwr run .` on a Ray cluster of two nodes, here on one
 
 # What meets Flower: messages and Grid, `flwr run .`, `fedpfl up`, bridge, worker and fork server, and its private names.
 FLOWER_TESTS := tests/test_app.py tests/test_cluster.py tests/test_flower_private.py tests/test_layering.py \
-	tests/flower tests/cli/test_plan.py tests/cli/test_watched.py tests/client tests/deployment/test_credentials.py \
+	tests/flower tests/cli/test_plan.py tests/cli/test_follow.py tests/client tests/deployment/test_credentials.py \
 	tests/deployment/test_faults.py tests/deployment/test_testbed.py tests/deployment/test_up.py tests/launch tests/mqtt
 LATEST := build/flower-latest
 

@@ -6,6 +6,8 @@ sees to that and compares what stands here with the Flower that is installed.
 
 from __future__ import annotations
 
+from importlib import import_module
+
 # Why a message failed is said by a number, and the numbers have names in no public module.
 CLIENT_APP_RAISED_EXCEPTION = 2
 
@@ -25,3 +27,24 @@ TASK_POLL_INTERVAL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 # What the SuperLink logs. `flwr ls` says how a run goes on, but costs more than a second of a core each time.
 TASK_ENDED = "Finished task"
 RUN_REFUSED = "Could not start run"
+# What `flwr ls` says of a run that the SuperLink does not know.
+UNKNOWN_RUN = "not found"
+
+# Who pulls a message before all of its objects have arrived pauses before the next look: at first for a second, which
+# is most of a small round. Each pause is twice as long as the one before, up to Flower's own limit, which stays.
+PULL_MODULE = "flwr.supercore.inflatable.inflatable_utils"
+PULL_FUNCTIONS = ("pull_objects", "pull_and_inflate_object_from_tree")
+FIRST_PAUSE = "initial_backoff"
+FIRST_PAUSE_SECONDS = 0.05
+
+
+def shorten_first_pause() -> None:
+    """Let this process look for a message's missing objects sooner; do nothing where Flower has other names."""
+    try:
+        module = import_module(PULL_MODULE)
+    except ImportError:
+        return
+    for name in PULL_FUNCTIONS:
+        defaults = getattr(getattr(module, name, None), "__kwdefaults__", None) or {}
+        if FIRST_PAUSE in defaults:
+            defaults[FIRST_PAUSE] = FIRST_PAUSE_SECONDS

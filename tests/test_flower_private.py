@@ -126,7 +126,7 @@ def test_the_package_has_private_names_in_one_file_only():
     paths = [*python_files("fedpfl", "experiments", "jetson"), ROOT / "client_app.py", ROOT / "server_app.py"]
     assert len(paths) > 150
     found = {str(path.relative_to(ROOT)): names for path in paths if (names := used(path.read_text()))}
-    assert found == {"fedpfl/flower_private.py": {flower_private.TASK_POLL_INTERVAL}}
+    assert found == {"fedpfl/flower_private.py": {flower_private.TASK_POLL_INTERVAL, flower_private.PULL_MODULE}}
 
 
 def test_what_is_imported_outside_the_package_is_listed():
@@ -161,6 +161,28 @@ def test_the_private_names_are_those_of_the_flower_that_is_installed():
     assert f'"{flower_private.TASK_POLL_INTERVAL}"' in sources
     assert f'log(INFO, "{flower_private.TASK_ENDED} ' in sources
     assert f'log(ERROR, "{flower_private.RUN_REFUSED}: ' in sources
+    assert f'"Run {{run_id}} {flower_private.UNKNOWN_RUN} while listing' in sources
+
+
+def test_the_first_pause_before_missing_objects_is_short_and_the_longest_stays():
+    module = import_module(flower_private.PULL_MODULE)
+    functions = [getattr(module, name) for name in flower_private.PULL_FUNCTIONS]
+    before = [dict(function.__kwdefaults__) for function in functions]
+    assert [defaults[flower_private.FIRST_PAUSE] for defaults in before] == [1, 1]
+    try:
+        flower_private.shorten_first_pause()
+        for function, defaults in zip(functions, before, strict=True):
+            assert function.__kwdefaults__ == {**defaults, flower_private.FIRST_PAUSE: 0.05}
+    finally:
+        for function, defaults in zip(functions, before, strict=True):
+            function.__kwdefaults__.update(defaults)
+
+
+def test_where_flower_has_other_names_its_pauses_stay(monkeypatch):
+    monkeypatch.setattr(flower_private, "PULL_FUNCTIONS", ("other",))
+    flower_private.shorten_first_pause()
+    monkeypatch.setattr(flower_private, "PULL_MODULE", "flwr.other")
+    flower_private.shorten_first_pause()
 
 
 def test_what_is_tried_with_the_newest_flower_is_there():

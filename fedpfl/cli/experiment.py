@@ -54,11 +54,12 @@ def run_command(
     discard_models: many.DiscardModels = False,
     executor: many.ExecutorName = "local",
     slurm: many.SlurmOptions = None,
+    federation: many.Federation = None,
     quiet: many.Quiet = False,
 ) -> None:
     """Run an experiment, skip finished runs, and print its tables; once all are finished, write them to a folder."""
     measured = plan(name, scale, seeds, output_dir, run_config, row, column)
-    runner = many.Runner(output_dir, executor, slurm, jobs, discard_models, quiet)
+    runner = many.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
     states = runner.run(measured.planned())
     measured.choose()
     if more := [run for run in measured.runs.values() if run.name not in states]:  # with the chosen settings

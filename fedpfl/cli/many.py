@@ -13,6 +13,7 @@ from ..core.errors import ConfigError
 from .common import names_file, print_tables, read_settings, require_one_of
 
 if TYPE_CHECKING:
+    from ..experiments.bench import Bench
     from ..experiments.cluster import Cluster
     from ..experiments.store import PlannedRun, State, Store
     from ..results.tables import Table
@@ -22,17 +23,27 @@ Jobs = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Runs side by side, each on its share of the cores (1); with --executor slurm: jobs in the queue (100).",
+        help="Runs side by side, each on its share of the cores (1); with --executor slurm: jobs in the queue (100). "
+        "With --executor flower always one.",
     ),
 ]
 ExecutorName = Annotated[
-    str, typer.Option("--executor", help="local: runs on this machine; slurm: each as a job of a cluster.")
+    str,
+    typer.Option(
+        "--executor",
+        help="local: runs on this machine; slurm: each as a job of a cluster; flower: on the bench of --federation, "
+        "one after the other.",
+    ),
 ]
 SlurmOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--slurm", metavar="KEY=VALUE", help="An option of sbatch such as partition=gpu, or a TOML file; repeatable."
     ),
+]
+Federation = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="With --executor flower: the SuperLink, as Flower's config.toml names it."),
 ]
 DiscardModels = Annotated[
     bool, typer.Option("--discard-models", help="Remove the models and the clients' state of a run that has finished.")
@@ -57,43 +68,58 @@ class Runner:
     """Runs many runs as a command's options say."""
 
     def __init__(
-        self, output_dir: Path | None, executor: str, slurm: list[str] | None, jobs: int | None, discard_models: bool,
-        quiet: bool,
+        self, output_dir: Path | None, executor: str, slurm: list[str] | None, federation: str | None,
+        jobs: int | None, discard_models: bool, quiet: bool,
     ) -> None:  # fmt: skip
         self.store = store(output_dir)
-        self._cluster = _cluster(executor, slurm, self.store)
+        self._elsewhere = _elsewhere(executor, slurm, federation, jobs, self.store)
         self._jobs, self._discard_models, self._quiet = jobs, discard_models, quiet
 
     def run(self, runs: Iterable[PlannedRun]) -> dict[str, State]:
         """Run what is not finished, with progress on standard error; Ctrl-C ends the program with exit code 130."""
-        from ..experiments.cluster import POLL_SECONDS, QUEUED
+        from ..experiments.cluster import POLL_SECONDS
         from ..experiments.grid import Grid
         from ..launch.progress import grid_display
         from ..launch.superlink import ending_signals
 
-        cluster = self._cluster
-        grid = Grid(runs, self.store, cluster, POLL_SECONDS if cluster else None)
+        elsewhere = self._elsewhere
+        grid = Grid(runs, self.store, elsewhere, POLL_SECONDS if elsewhere else None)
         try:
             with ending_signals(), grid_display(self._quiet) as shown:
-                return grid.run(shown, self._jobs or (QUEUED if cluster else 1), self._discard_models)
+                if elsewhere:
+                    elsewhere.require(grid.runs)
+                jobs = self._jobs or (elsewhere.side_by_side if elsewhere else 1)
+                return grid.run(shown, jobs, self._discard_models)
         except KeyboardInterrupt:
             message = "interrupted; the same command continues from here"
-            if cluster and (active := cluster.active()):
+            if elsewhere and (active := elsewhere.active()):
                 message = (
-                    f"interrupted; {len(active)} jobs stay in Slurm's queue: the same command waits for them again, "
-                    f"and this ends them: scancel {' '.join(active)}"
+                    f"interrupted; {len(active)} {elsewhere.stay}: the same command waits for them again, "
+                    f"and this ends them: {elsewhere.end} {' '.join(active)}"
                 )
             typer.echo(message, err=True)
             raise typer.Exit(130) from None
 
 
-def _cluster(executor: str, slurm: list[str] | None, store: Store) -> Cluster | None:
-    """Return the cluster that takes the runs; None for this machine."""
-    require_one_of("executor", executor, ("local", "slurm"))
+def _elsewhere(
+    executor: str, slurm: list[str] | None, federation: str | None, jobs: int | None, store: Store
+) -> Cluster | Bench | None:
+    """Return the cluster or the bench that takes the runs; None for this machine."""
+    require_one_of("executor", executor, ("local", "slurm", "flower"))
+    if slurm and executor != "slurm":
+        raise ConfigError("slurm", slurm[0], "does nothing without --executor slurm")
+    if federation and executor != "flower":
+        raise ConfigError("federation", federation, "does nothing without --executor flower")
     if executor == "local":
-        if slurm:
-            raise ConfigError("slurm", slurm[0], "does nothing without --executor slurm")
         return None
+    if executor == "flower":
+        from ..experiments.bench import Bench
+
+        if not federation:
+            raise ConfigError("federation", "", "names the SuperLink of --executor flower in Flower's config.toml")
+        if jobs not in (None, 1):
+            raise ConfigError("jobs", jobs, "must be 1 with --executor flower: a bench has its devices once")
+        return Bench(federation)
     from ..experiments import cluster
     from ..experiments.sweep import toml_or_text
 

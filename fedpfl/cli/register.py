@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..core.errors import ConfigError, FedpflError
+from ..core.errors import ConfigError
 from ..core.files import write_atomically
 from .app import app
 
@@ -84,11 +83,6 @@ def _note(record: Path, nodes: dict[str, dict[str, str]]) -> None:
 
 
 def _flwr(*arguments: str) -> dict[str, Any]:
-    from ..launch.superlink import COMMAND_SECONDS, answer, script
+    from ..launch.superlink import answer, run_flwr
 
-    command = [script("flwr"), "supernode", *arguments, "--format", "json"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        raise FedpflError(f"`flwr supernode {arguments[0]}` did not end within {COMMAND_SECONDS:g} s") from None
-    return answer(f"supernode {arguments[0]}", done)
+    return answer(f"supernode {arguments[0]}", run_flwr("supernode", *arguments, "--format", "json"))

@@ -44,6 +44,7 @@ def sweep_command(
     discard_models: many.DiscardModels = False,
     executor: many.ExecutorName = "local",
     slurm: many.SlurmOptions = None,
+    federation: many.Federation = None,
     quiet: many.Quiet = False,
 ) -> None:
     """Run a sweep over settings or seeds, skip finished runs, and print a line for each, the best first."""
@@ -56,7 +57,7 @@ def sweep_command(
     sweep = SweepPlan(_with_clients(overrides(run_config)), grid or (), random or (), samples, seeds, select)
     require_used(run_config, sweep.methods)
     what = f"{len(sweep.points)} points over {', '.join(sweep.keys)}" if sweep.keys else f"{seeds} seeds"
-    runner = many.Runner(output_dir, executor, slurm, jobs, discard_models, quiet)
+    runner = many.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
     folder = runner.store.tables(SWEEPS, name)
     require_same_sweep(folder, name, sweep.runs)  # before anything is run
     write_run_names(folder, sweep.runs)  # so that the runs of a sweep that is interrupted are found by its name
@@ -98,6 +99,7 @@ def compare_command(
     discard_models: many.DiscardModels = False,
     executor: many.ExecutorName = "local",
     slurm: many.SlurmOptions = None,
+    federation: many.Federation = None,
     quiet: many.Quiet = False,
 ) -> None:
     """Choose settings of each method on validation samples, run it with all seeds, and test the differences.
@@ -129,7 +131,7 @@ def compare_command(
         own = overrides([text]) if text else {}
         clients = _with_clients({**base, **own})["num-clients"]
         data_sets[chosen_in_words(own)] = {**own, "num-clients": clients}
-    runner = many.Runner(output_dir, executor, slurm, jobs, discard_models, quiet)
+    runner = many.Runner(output_dir, executor, slurm, federation, jobs, discard_models, quiet)
     require_used(run_config, [*named])
     planned = comparison.comparison(named, base, listed(tune or (), "tune"), seeds, data_sets, runner.store)
     if not name:

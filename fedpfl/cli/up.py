@@ -31,6 +31,13 @@ class TransportName(StrEnum):
     MQTT = "mqtt"
 
 
+class StateName(StrEnum):
+    """Where the SuperLink has its state."""
+
+    DATABASE = "database"
+    MEMORY = "memory"
+
+
 @app.command("up")
 def up_command(
     app_dir: AppDir = None,
@@ -65,6 +72,13 @@ def up_command(
         str | None,
         typer.Option(metavar='"RATE DELAY"', help='Speed and delay between a device and the server: "20mbit 15ms".'),
     ] = None,
+    state: Annotated[
+        StateName,
+        typer.Option(
+            help="Where the SuperLink has its state: in a database, with which it may end and be started again during "
+            "the run, or in memory, which takes less of a processor."
+        ),
+    ] = StateName.DATABASE,
     keys: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Certificates, node keys and passwords, made on first use.")
     ] = Path("~/.fedpfl/testbed"),
@@ -85,9 +99,8 @@ def up_command(
     if network is not None:
         Network.parse(network)
     # A bench of boards talks MQTT: the playbooks set up nothing else.
-    bed = Testbed(
-        keys.expanduser(), (transport or (TransportName.MQTT if bench else TransportName.HTTP)) is TransportName.MQTT
-    )
+    way = transport or (TransportName.MQTT if bench else TransportName.HTTP)
+    bed = Testbed(keys.expanduser(), way is TransportName.MQTT, state is StateName.DATABASE)
 
     pages = ExitStack()
 

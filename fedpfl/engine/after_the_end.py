@@ -22,7 +22,7 @@ from ..setup.config import Config
 from ..training.losses import MSE
 from .agreement import Agreement, agree_with
 from .rounds import RoundLoop
-from .transport import EVALUATE, TRAIN, Transport
+from .transport import EVALUATE, TRAIN, Transport, Wait
 
 logger = getLogger("flwr")
 
@@ -76,7 +76,7 @@ class _Afterwards(RoundLoop):
         """Send clients their messages; return what they answered as a round's tests."""
         self.round = Round(number)
         requests = self._requests(clients, number, kind)
-        self.collect_scores(transport.replies(requests, self.settings.round_timeout, self._fail))
+        self.collect_scores(transport.replies(requests, Wait(self.settings.round_timeout), self._fail))
         return self.round
 
 

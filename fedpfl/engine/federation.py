@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import numpy as np
 
 from ..core.errors import ConfigError, FedpflError
 from ..core.extras import SERVER, Extras
-from ..core.federation import new_clients
+from ..core.federation import Client, new_clients
+from ..core.payload import Payload
 from ..results.run import RunFolder
 from ..results.summary import summary
 from ..rules import Rule
@@ -19,7 +21,9 @@ from ..setup.assembly import extras_of, make_rule, mean_model_layout
 from ..setup.config import Config, scored, untuned
 from ..training.losses import MSE
 from .after_the_end import personalise
-from .agreement import Agreement, agree
+from .agreement import Agreement, agree, agree_with
+from .attendance import SILENT, Attendance, Recorded
+from .buffered import STATE, BufferedLoop
 from .listener import Listener
 from .listeners.diagnostics import Diagnostics
 from .listeners.mean_model import MeanModel
@@ -76,7 +80,10 @@ def _run(
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
     finished, state, about = _start(folder, config, earlier)
     task, before = folder.task(), None if earlier is None else earlier.task()
-    agreed = agree(config, transport.find_clients(config, task["state_key"], task.get("identities"), before))
+    recorded = Recorded.of(config.run, folder.path.parent) if config.run.replay else None
+    found = transport.find_clients(config, task["state_key"], task.get("identities"), before)
+    later = {client: found.pop(client) for client in recorded.absent & found.keys()} if recorded else {}
+    agreed = agree(config, found)
     if config.run.resume:
         folder.require_task(agreed.input_shape, agreed.classes, agreed.division)
         folder.add_identities(transport.identities())
@@ -101,9 +108,10 @@ def _run(
     for listener in listeners:
         listener.run_started(folder, remarks)
     kind = config.training.kind
-    loop = RoundLoop(
+    loop = (BufferedLoop if config.run.schedule == "buffered" else RoundLoop)(
         rule, config.run, task["state_key"], extras, listeners,
         counted=config.training.loss != MSE, several=not kind.classes, continued=continued.get("personal", ()),
+        attendance=Attendance(config.run, partial(_admit, config, folder, transport), recorded, later),
     )  # fmt: skip
     if state is not None:
         loop.load_state(state)
@@ -114,6 +122,23 @@ def _run(
     if not folder.stalled(config.run.early_stop):
         loop.run(transport, first_round=finished + 1)
     folder.finish(rule, summary(folder))
+
+
+def _admit(config: Config, folder: RunFolder, transport: Transport, client: int, description: Payload) -> Client | None:
+    """Return a client that was absent, and store that it takes part; None if it does not fit the run's task."""
+    task, said = folder.described(), int(description.config["num-classes"])
+    try:
+        if said > task["num_classes"]:
+            raise FedpflError(f"client {client} has {said} classes, the run was begun for {task['num_classes']}")
+        agreed = agree_with(config, {client: description}, task)
+    except FedpflError as error:
+        logger.log(WARNING, "fedpfl: client %d cannot join: %s", client, error)
+        return None
+    joined = agreed.clients[client]
+    logger.log(INFO, "fedpfl: client %d joins, with %d training samples", client, joined.train_samples)
+    folder.add_client(joined)
+    folder.add_identities(transport.identities())
+    return joined
 
 
 def _start(
@@ -129,7 +154,9 @@ def _start(
     state: Mapping[str, np.ndarray]
     if source is earlier:
         with source.exclusive():
-            state, about, remarks = source.to_continue(config.run.state_dir)
+            stored, about, remarks = source.to_continue(config.run.state_dir)
+        # Who was silent or still trained then is nothing to a new run.
+        state = {name: array for name, array in stored.items() if name not in (SILENT, *STATE)}
     else:
         finished, state, remarks = source.last_intact(config.run.state_dir)
     for remark in remarks:

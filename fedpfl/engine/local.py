@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,7 @@ from ..core.payload import Payload
 from ..core.settings import Value
 from ..setup.config import Config
 from .pool import Died, WorkerPool
-from .transport import Fail, Request, Transport
+from .transport import Fail, Request, Transport, Wait
 from .worker import Failed, keep_freed_memory, run_client
 
 # How many replies may wait for their turn, so that a thousand large models are never in memory together.
@@ -90,13 +90,17 @@ class LocalTransport(Transport):
         """Describe the clients; none has to be asked."""
         return {client: self._engine.query(client, Payload()) for client in range(self._engine.num_clients)}
 
+    def first(self, work: Mapping[int, int], count: int) -> Collection[int]:
+        """Return those with the least work, who are the first where all are equally fast."""
+        return sorted(work, key=lambda client: (work[client], client))[:count]
+
     def names(self) -> dict[str, list[str]]:
         """Return the names that the data have for clients and classes."""
         data = self._engine.data
         found = {"client_names": data.client_names, "class_names": () if data.has_no_class_names else data.class_names}
         return {key: list(names) for key, names in found.items() if names}
 
-    def replies(self, requests: Sequence[Request], timeout: float, fail: Fail) -> Iterator[tuple[Client, Payload]]:
+    def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[tuple[Client, Payload]]:
         """Run the clients in the workers or in this process; all of them answer, so there is no time limit."""
         answers = self._run_here(requests) if self.workers == 0 else self._run_by_workers(requests)
         for client, answer in answers:

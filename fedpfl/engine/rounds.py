@@ -22,14 +22,14 @@ from ..core.federation import Client
 from ..core.layout import Layout, rounded
 from ..core.metrics import names as names_of_metrics
 from ..core.payload import EVALUATION_ONLY, Payload
-from ..core.rng import generator
 from ..core.settings import Value
 from ..results.record import Round
 from ..rules import Rule
 from ..setup.config import RunSettings
+from .attendance import Attendance
 from .listener import Listener
 from .replies import REQUIRED, leave_out, problems
-from .transport import EVALUATE, TRAIN, Request, Transport, array_bytes, count_bytes
+from .transport import EVALUATE, TRAIN, Request, Transport, Wait, array_bytes, count_bytes
 
 logger = getLogger("flwr")
 
@@ -52,7 +52,7 @@ class RoundLoop:
     Clients start from ``rule.shared`` and store their personal state under ``state_key``. ``listeners`` are called in
     this order. ``counted``: tests count correct predictions, otherwise they give a score. ``several``: a sample has
     several values that tests count. ``continued``: for each client, key and round of the personal arrays that it has
-    from a run that this one continues.
+    from a run that this one continues. ``attendance`` decides who is asked.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class RoundLoop:
         counted: bool = True,
         several: bool = False,
         continued: Sequence[tuple[str, int]] = (),
+        attendance: Attendance | None = None,
     ) -> None:
         self.rule = rule
         self.settings = settings
@@ -74,12 +75,14 @@ class RoundLoop:
         self.counted, self.several = counted, several
         self.continued = continued
         self._asked = names_of_metrics(settings.metrics)
+        self.attendance = attendance or Attendance(settings)
         self.round = Round(0)
         self._cause: Exception | None = None
+        self._answered: set[int] = set()
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that the next round depends on, by name."""
-        found = self.rule.state()
+        found = {**self.rule.state(), **self.attendance.state()}
         for listener in self.listeners:
             found.update(listener.state())
         return found
@@ -87,12 +90,13 @@ class RoundLoop:
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore what :meth:`state` returned; raise ``LayoutError`` if it is another model's."""
         self.rule.load_state(state)
+        self.attendance.load_state(state)
         for listener in self.listeners:
             listener.load_state(state)
 
     def run(self, transport: Transport, first_round: int = 1) -> None:
         """Run the rounds from ``first_round`` to the last, or until a listener ends the run."""
-        asked = len(self.choose(first_round))
+        asked = self.settings.asked(len(self.rule.participants))
         if self.settings.min_replies > asked:
             raise ConfigError("min-replies", self.settings.min_replies, f"{asked} clients are asked in a round")
         layout = self.rule.layout
@@ -104,22 +108,20 @@ class RoundLoop:
 
     def run_round(self, transport: Transport, number: int) -> bool:
         """Train and test in one round; return whether a listener ends the run."""
-        timeout, tests_first = self.settings.round_timeout, self.settings.test_at == "start"
+        timeout = self.settings.round_timeout
         self.round, self._cause = Round(number), None
+        self._answered = set()
         begun = time.perf_counter()
         transport.begin_round()
-        requests = self.train_requests(number)
-        if tests_first:  # once the rule has begun the round: it may make no message before
-            self._test(transport, number, timeout * MIN_FOR_TESTS)
-            begun = time.perf_counter()
-        limit = timeout * (1 - MIN_FOR_TESTS) if self.settings.evaluates_in(number) else timeout
-        self.combine(number, transport.replies(requests, limit, self._fail))
-        self.round.seconds_train = time.perf_counter() - begun
-        if not tests_first:
+        self.attendance.begin(transport, self.rule, self.round)
+        chosen = self.train(transport, number)
+        self.round.seconds_train = time.perf_counter() - begun - self.round.seconds_evaluate
+        if self.settings.test_at != "start":
             # The time that sending took is not taken from the tests.
             self._test(transport, number, max(timeout - self.round.seconds_train, timeout * MIN_FOR_TESTS))
         for client, reason in self.round.failed.items():
             logger.log(WARNING, "round %d: client %d: %s", number, client, reason)
+        self.attendance.end(self.round, chosen, self._answered)
         state = self.state() if self.listeners else {}
         # Every listener sees the round, even if an earlier one ends the run.
         ends = [listener.round_ended(self.rule, self.round, state) for listener in self.listeners]
@@ -127,28 +129,49 @@ class RoundLoop:
 
     def _test(self, transport: Transport, number: int, timeout: float) -> None:
         begun = time.perf_counter()
-        self.collect_scores(transport.replies(self.test_requests(number), timeout, self._fail))
+        self.collect_scores(transport.replies(self.test_requests(number), Wait(timeout), self._fail))
         self.round.seconds_evaluate = time.perf_counter() - begun
 
     def choose(self, number: int) -> list[Client]:
-        """Draw the clients that train in a round: ``fraction-train`` of the participants, at least one.
+        """Draw the clients that are asked to train in a round: ``fraction-train`` of the participants, at least one.
 
         In round 1 it is all of them if the rule starts with all.
         """
-        clients = self.rule.participants
-        if number == 1 and self.rule.starts_with_all:
-            return clients
-        rng = generator(self.settings.seed, "clients", number)
-        chosen = rng.choice(len(clients), self.settings.asked(len(clients)), replace=False)
-        return [clients[i] for i in sorted(chosen)]
+        done = self.round if self.round.number == number else Round(number)
+        return self.attendance.choose(self.rule, done)
 
-    def train_requests(self, number: int) -> list[Request]:
-        """Begin a round; return the requests to its clients, the longest work first."""
+    def train(self, transport: Transport, number: int) -> list[Client]:
+        """Let clients train and combine their replies; return those that were asked."""
         chosen = self.choose(number)
+        asked, wait = self.attendance.sent(transport, self.rule, self.round, chosen)
+        self.begin(transport, number, chosen)
+        # The longest work first.
+        requests = self._requests(sorted(asked, key=lambda client: -client.train_samples), number, TRAIN)
+        if self.settings.evaluates_in(number):
+            wait = replace(wait, timeout=wait.timeout * (1 - MIN_FOR_TESTS))
+        self.combine(number, transport.replies(requests, wait, self._fail))
+        self.attendance.trained(self.round, chosen)
+        return chosen
+
+    def begin(self, transport: Transport, number: int, chosen: Sequence[Client]) -> None:
+        """Begin a round in which these clients are asked; test first, if that is wanted."""
         self.rule.begin_round(number, chosen)
         for listener in self.listeners:
             listener.round_started(self.rule, self.round, chosen)
-        return self._requests(sorted(chosen, key=lambda client: -client.train_samples), number, TRAIN)
+        if self.settings.test_at == "start":  # once the rule has begun the round: it may make no message before
+            self._test(transport, number, self.settings.round_timeout * MIN_FOR_TESTS)
+
+    def relative(self, client: Client, shared: np.ndarray) -> np.ndarray:
+        """Return a client's shared vector as if it had started from what the shared arrays are now: it has."""
+        return shared
+
+    def trained_in(self, client: int) -> int:
+        """Return the round whose personal arrays belong to a client's reply: this one."""
+        return self.round.number
+
+    def outgoing(self, client: Client, kind: str) -> np.ndarray:
+        """Return the shared vector for a message."""
+        return self.rule.outgoing(client)
 
     def combine(self, number: int, replies: Iterable[tuple[Client, Payload]]) -> None:
         """Combine a round's replies, which come with their clients and in client order."""
@@ -163,6 +186,7 @@ class RoundLoop:
                 reply = replace(reply, arrays=self.extras.read(reply.arrays, SERVER))
                 if not np.isfinite(shared).all():
                     raise LayoutError("its arrays hold values that are not finite (the training diverged)")
+                shared = self.relative(client, shared)
                 rule.check(client, shared, reply)
                 for listener in self.listeners:
                     shared = listener.receive(rule, client, shared, reply)
@@ -175,7 +199,7 @@ class RoundLoop:
                 listener.added(rule, client, shared, reply)
             self.round.trained[client.id] = dict(reply.metrics)
         # Not earlier: a transport makes messages while replies come in, and all of them see the same numbers.
-        rule.personal_round.update(dict.fromkeys(self.round.trained, number))
+        rule.personal_round.update({client: self.trained_in(client) for client in self.round.trained})
         trained, wanted = len(self.round.trained), self.settings.min_replies
         if trained < wanted:
             found = f"{trained} of at least {wanted} clients" if trained else "no client"
@@ -194,10 +218,10 @@ class RoundLoop:
         return rounded(self.rule.outgoing(client), self.settings.wire_dtype)
 
     def test_requests(self, number: int) -> list[Request]:
-        """Return the requests to all participants in a round with tests, else none."""
+        """Return the requests to the participants that are there in a round with tests, else none."""
         due = self.settings.evaluates_in(number)
-        clients = sorted(self.rule.participants, key=lambda client: -client.test_samples) if due else []
-        return self._requests(clients, number, EVALUATE)
+        clients = self.attendance.tested(self.rule, self.round) if due else []
+        return self._requests(sorted(clients, key=lambda client: -client.test_samples), number, EVALUATE)
 
     def collect_scores(self, replies: Iterable[tuple[Client, Payload]]) -> None:
         """Note the scores of the clients that were tested."""
@@ -213,7 +237,7 @@ class RoundLoop:
 
     def _payload(self, client: Client, number: int, kind: str, layout: str, packed: Packed) -> Payload:
         extra = self.rule.attachments(client, kind)
-        arrays = {**extra.arrays, "shared": self.rule.outgoing(client)}
+        arrays = {**extra.arrays, "shared": self.outgoing(client, kind)}
         for listener in self.listeners:
             arrays.update(listener.attach(self.rule, client, kind))
         # Clients that get the same arrays get the same packed ones: made once, and sent once where they share a way.
@@ -241,6 +265,7 @@ class RoundLoop:
         """Yield the replies whose numbers can be computed with; note the others as failed."""
         for client, reply in replies:
             self.round.bytes_up += self._count(reply)
+            self._answered.add(client.id)
             try:
                 require_metrics(reply.metrics)
             except LayoutError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -28,6 +28,19 @@ class Request:
     kind: str  # train or evaluate
     # Called again for a client that lost the message. Requests with the same array objects may share one copy.
     make: Callable[[], Payload]
+
+
+@dataclass(frozen=True)
+class Wait:
+    """How long replies are waited for, where clients may be slow or silent."""
+
+    timeout: float  # seconds for all of them; who has not answered then has failed
+    first: int | None = None  # replies without an error after which nobody else is waited for; None: all
+    # Seconds after which `least` replies are enough; and the same in medians of the last trainings' seconds. 0: none.
+    deadline: float = 0.0
+    pace: float = 0.0
+    least: int = 1
+    keep: bool = False  # whether those that nobody waits for any longer are waited for with the next requests
 
 
 class Fail(Protocol):
@@ -66,12 +79,27 @@ class Transport(ABC):
     def begin_round(self) -> None:  # noqa: B027  most transports have nothing to prepare
         """Prepare for a round, for example look for clients that have moved to other nodes."""
 
+    def newcomers(self) -> dict[int, Payload]:
+        """Return how clients describe themselves that have connected since the last call, and were absent before."""
+        return {}
+
+    def speaking(self, silent: Collection[int]) -> set[int]:
+        """Return which of some silent clients can be asked again, without waiting for any; all unless overridden."""
+        return set(silent)
+
+    def first(self, work: Mapping[int, int], count: int) -> Collection[int]:
+        """Return the clients among which the first ``count`` to reply are, all unless overridden.
+
+        ``work`` is by client what they have to do, or when they would be ready, in training samples.
+        """
+        return work.keys()
+
     @abstractmethod
-    def replies(self, requests: Sequence[Request], timeout: float, fail: Fail) -> Iterator[tuple[Client, Payload]]:
+    def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[tuple[Client, Payload]]:
         """Send requests, one a client, and yield the replies in client order, each as soon as its turn has come.
 
-        Requests are in the order in which they should be worked on. ``timeout`` is in seconds for all of them, where a
-        client may be silent for ever; ``fail`` is told of each client without a reply, and why.
+        Requests are in the order in which they should be worked on. ``fail`` is told of each client without a reply,
+        and why, unless ``wait`` says that it is not waited for.
         """
 
 

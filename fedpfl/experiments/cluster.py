@@ -12,7 +12,7 @@ import math
 import re
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +57,12 @@ class Cluster:
     ``executor`` is submitit's, for Slurm or, in tests, for this machine. A job imports ``start``, which starts a run,
     by its name.
     """
+
+    side_by_side = QUEUED
+    stay, end = "jobs stay in Slurm's queue", "scancel"
+
+    def require(self, runs: Iterable[PlannedRun]) -> None:
+        """Refuse nothing: a job can do what this machine can."""
 
     def __init__(self, executor: Executor, workers: int, start: Start = Process) -> None:
         self._executor, self._workers, self._start = executor, workers, start

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from ..core.errors import printable
 from ..core.federation import Client
 from ..core.payload import probe
-from ..engine.transport import Fail
+from ..engine.transport import Fail, Wait
 from .messages import to_content
 from .nodes import Node
 from .pace import Pace
@@ -64,23 +64,38 @@ class Exchange:
         # Errors of nodes that went away during this exchange, and until when they may come back.
         self._away: dict[int, tuple[Message, float]] = {}
         self._present: set[int] = set()
+        # Replies that came after the last that was waited for.
+        self._held: dict[int, Message] = {}
+        # Seconds from a client's message to its reply.
+        self.seconds: dict[int, float] = {}
 
-    def replies(self, clients: Iterable[int], timeout: float) -> Iterator[tuple[Client, Message]]:
-        """Send clients their messages; yield (client, reply) in client order, each as soon as its turn has come."""
+    def replies(self, clients: Iterable[int], wait: Wait) -> Iterator[tuple[Client, Message]]:
+        """Send clients their messages; yield (client, reply) in client order, each as soon as its turn has come.
+
+        Clients that work on a message from an earlier call get no other one. ``wait.pace`` counts for nothing here.
+        """
         self._present = set(self._grid.get_node_ids())
-        self._send([self._make(client) for client in clients])
-        order, arrived = sorted(self._sent_at), dict[int, Message]()
-        deadline, pace = time.monotonic() + timeout, Pace()
-        while self._sent_at and time.monotonic() < deadline:
+        self._resends = {}
+        order, arrived = sorted(clients), dict[int, Message]()
+        self._send([self._make(client) for client in clients if client not in {*self._sent_at, *self._held}])
+        begun, good, over, pace = time.monotonic(), 0, False, Pace()
+        while (self._sent_at or self._held) and not (over := time.monotonic() - begun >= wait.timeout):
             looked_at = time.monotonic()
             found = self._pull()
             if time.monotonic() - looked_at > AWAY_SECONDS:
                 self._back_at = time.monotonic()
-            arrived.update(found)
+            self._held.update(found)
+            for client in sorted(self._held):
+                if good != wait.first:
+                    arrived[client] = self._held.pop(client)
+                    good += not arrived[client].has_error()
             while order and order[0] not in self._sent_at:
                 client = order.pop(0)
                 if client in arrived:
                     yield self._nodes[client].client, arrived.pop(client)
+            late = wait.deadline and good >= wait.least and time.monotonic() - begun >= wait.deadline
+            if late or good == wait.first:
+                break
             if self._sent_at:
                 self._probe_the_silent()
                 pace.pause(bool(found))
@@ -88,8 +103,9 @@ class Exchange:
         for client in order:
             if client in arrived:
                 yield self._nodes[client].client, arrived.pop(client)
-            elif client in self._sent_at:
-                self._fail(self._nodes[client].client, f"no reply within {round(timeout, 1):g} s")
+            elif client in self._sent_at and over:
+                self._fail(self._nodes[client].client, f"no reply within {round(wait.timeout, 1):g} s")
+                self._close(client)
 
     def _send(self, messages: list[Message]) -> None:
         by_node = {node.id: node.client for node in self._nodes.values()}
@@ -124,6 +140,7 @@ class Exchange:
                     self._away[client] = reply, time.monotonic() + self._check_after
                     continue
             found[client] = reply
+            self.seconds[client] = time.monotonic() - self._sent_at[client]
             self._close(client)
         for client, (reply, until) in list(self._away.items()):
             if client not in self._sent_at or self._send_again(client, "its node was away"):

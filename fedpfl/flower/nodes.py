@@ -107,23 +107,24 @@ class Nodes:
             self.identities.update(_identity(answer))
         return answers
 
-    def find_again(self, gone: set[int], known: set[int]) -> dict[int, int]:
-        """Return the new nodes of clients whose nodes are gone, by client; ``known`` nodes are not asked.
+    def find_again(self, wanted: set[int], known: set[int]) -> dict[int, tuple[int, Payload]]:
+        """Return the new nodes of clients that have none, and their answers, by client; ``known`` nodes are not asked.
 
         A SuperNode without a registered key gets another node id each time it starts.
         """
         nodes = set(self._grid.get_node_ids()) - known - self._left_out.keys()
         new = {node for node in nodes if self._asks[node] < MAX_ASKS}
         self._asks.update(new)
-        found: dict[int, int] = {}
+        found: dict[int, tuple[int, Payload]] = {}
         for node, answer in self._query(sorted(new), time.monotonic() + ASK_SECONDS).items():
             client = int(answer.config.get("client", -1))
-            if client not in gone or client in found:
+            if client not in wanted or client in found:
                 continue
             if wrong := self._wrong_identity(answer):
                 self._leave_out(node, wrong)
             else:
-                found[client] = node
+                found[client] = node, answer
+                self.identities.update(_identity(answer))
         return found
 
     def _stable_nodes(self, deadline: float) -> list[int]:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO, getLogger
 from typing import Any
 
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
 
 from ..core.errors import LayoutError, printable
 from ..core.federation import Client
-from ..core.payload import Payload
+from ..core.payload import Payload, probe
 from ..core.settings import Value
 from ..engine.federation import run_federation
 from ..engine.listeners.log import Log
-from ..engine.transport import Fail, Request, Transport
+from ..engine.transport import TRAIN, Fail, Request, Transport, Wait
 from ..results.run import RunFolder
 from ..setup.config import Config, unused
 from .exchange import Exchange
@@ -43,6 +45,14 @@ class FlowerTransport(Transport):
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._clients: dict[int, Node] = {}
+        # Clients that were absent at the start, if they may join; and the answers of those that have since connected.
+        self._absent: set[int] = set()
+        self._new: dict[int, Payload] = {}
+        # Questions to clients that were silent, with their times; and the seconds of each client's last training.
+        self._asked: dict[int, tuple[str, float]] = {}
+        self._seconds: dict[int, float] = {}
+        # With Wait.keep: the exchange that goes on, and the requests of which it makes messages.
+        self._kept: tuple[Exchange, dict[int, Request]] | None = None
 
     def find_clients(
         self,
@@ -57,10 +67,11 @@ class FlowerTransport(Transport):
         by_client: dict[int, Payload] = {}
         answers = self._nodes.find(config.data.num_clients)
         for node, answer in sorted(answers.items(), key=lambda found: int(found[1].config["client"])):
-            number, metrics = int(answer.config["client"]), answer.metrics
-            client = Client(number, int(metrics["train-samples"]), int(metrics["test-samples"]))
-            self._clients[number] = Node(client, node, answer.config.get("in-turn") is True)
-            by_client[number] = answer
+            by_client[int(answer.config["client"])] = answer
+            self._place(node, answer)
+        if config.run.new_nodes == "join":
+            total = int(next(iter(by_client.values())).config["num-clients"])
+            self._absent = set(range(total)) - by_client.keys()
         return by_client
 
     def identities(self) -> dict[str, str]:
@@ -70,16 +81,59 @@ class FlowerTransport(Transport):
     def begin_round(self) -> None:
         """Look for clients whose node is gone among the nodes that are new."""
         nodes = set(self._grid.get_node_ids())
-        gone = {client for client, node in self._clients.items() if node.id not in nodes}
-        if not gone:
+        wanted = {client for client, node in self._clients.items() if node.id not in nodes} | self._absent
+        if not wanted:
             return
-        for client, node in self._nodes.find_again(gone, {node.id for node in self._clients.values()}).items():
-            logger.log(INFO, "client %d is back as node %d", client, node)
-            self._clients[client] = replace(self._clients[client], id=node)
+        known = {node.id for node in self._clients.values()}
+        for client, (node, answer) in self._nodes.find_again(wanted, known).items():
+            if client in self._absent:
+                self._absent.remove(client)
+                self._new[client] = answer
+                self._place(node, answer)
+            else:
+                logger.log(INFO, "client %d is back as node %d", client, node)
+                self._clients[client] = replace(self._clients[client], id=node)
 
-    def replies(self, requests: Sequence[Request], timeout: float, fail: Fail) -> Iterator[tuple[Client, Payload]]:
+    def newcomers(self) -> dict[int, Payload]:
+        """Return the answers of clients that connected since the last call, and were absent before."""
+        new, self._new = self._new, {}
+        return new
+
+    def speaking(self, silent: Collection[int]) -> set[int]:
+        """Return the clients that have answered a question; ask the others one, without waiting."""
+        online = set(self._grid.get_node_ids())
+        asked = {client: question for client, (question, _) in self._asked.items()}
+        replies = list(self._grid.pull_messages(set(asked.values()))) if asked else []
+        answered = {reply.metadata.reply_to_message_id: not reply.has_error() for reply in replies}
+        found = {client for client in silent if answered.get(asked.get(client, ""))}
+        # A question can be lost, too.
+        again = time.monotonic() - self._check_after
+        self._asked = {
+            client: (question, at)
+            for client, (question, at) in self._asked.items()
+            if client in silent and question not in answered and at > again
+        }
+        nodes = [self._clients[client] for client in sorted(set(silent) - found - self._asked.keys())]
+        nodes = [node for node in nodes if node.id in online]
+        questions = [Message(to_content(probe()), node.id, MessageType.QUERY) for node in nodes]
+        sent = self._grid.push_messages(questions) if questions else ()
+        now = time.monotonic()
+        self._asked.update({node.client.id: (of, now) for node, of in zip(nodes, sent, strict=True) if of})
+        return found
+
+    def _place(self, node: int, answer: Payload) -> None:
+        number, metrics = int(answer.config["client"]), answer.metrics
+        client = Client(number, int(metrics["train-samples"]), int(metrics["test-samples"]))
+        self._clients[number] = Node(client, node, answer.config.get("in-turn") is True)
+
+    def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[tuple[Client, Payload]]:
         """Send Flower's messages; what devices lose is sent again."""
         by_client = {request.client.id: request for request in requests}
+        if wait.keep and self._kept is not None:
+            exchange, known = self._kept
+            known.update(by_client)
+            yield from self._read(exchange.replies(by_client, wait), fail)
+            return
         records: OrderedDict[tuple[int, ...], tuple[Payload, ArrayRecord]] = OrderedDict()
 
         def make(client: int) -> Message:
@@ -99,7 +153,17 @@ class FlowerTransport(Transport):
             return Message(content, node.id, request.kind, group_id=number)
 
         exchange = Exchange(self._grid, self._clients, make, self.begin_round, fail, self._check_after)
-        for client, reply in exchange.replies(by_client, timeout):
+        if wait.pace and self._seconds:
+            usual = wait.pace * statistics.median(self._seconds.values())
+            wait = replace(wait, deadline=min(wait.deadline or usual, usual))
+        if wait.keep:
+            self._kept = exchange, by_client
+        yield from self._read(exchange.replies(list(by_client), wait), fail)
+        if requests and requests[0].kind == TRAIN:
+            self._seconds.update(exchange.seconds)
+
+    def _read(self, replies: Iterator[tuple[Client, Message]], fail: Fail) -> Iterator[tuple[Client, Payload]]:
+        for client, reply in replies:
             if reply.has_error():
                 fail(client, printable(reply.error.reason or f"error code {reply.error.code}"))
                 continue

@@ -31,6 +31,7 @@ from ..client.protocol import require_own_peer
 from ..client.worker import end_at_signals, listening
 from ..core.errors import FedpflError
 from ..core.files import write_atomically
+from ..flower_private import shorten_first_pause
 
 logger = logging.getLogger("fedpfl.launch.forkserver")
 
@@ -70,6 +71,7 @@ def load() -> Callable[[], Any]:
     for name in IMPORTED_LATE:
         with suppress(ImportError):
             importlib.import_module(name)
+    shorten_first_pause()
     found = importlib.metadata.entry_points(group="console_scripts", name=COMMAND)
     if not found:
         raise FedpflError(f"the command {COMMAND} is not installed; install flwr")

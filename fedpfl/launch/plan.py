@@ -106,6 +106,8 @@ def prepare(
     decided["num-clients"] = given_number or natural_clients(config.data) or default_clients
     if not config.run.resume and (earlier := RunFolder.continued(config)):
         decided["continue-from"] = str(earlier.path)
+    if config.run.replay:
+        decided["replay"] = str(find_run(config.run.replay, Path(config.run.output_dir)).path)
     decided["run-name"] = config.run.run_name or _new_name(config)
     # The server and the clients run in another working directory.
     config = Config.parse({**absolute_places(config.flat()), **decided})

@@ -202,13 +202,20 @@ class SuperLink:
         return answer(arguments[0], self._command(*arguments))
 
     def _command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        try:
-            return subprocess.run(
-                [script("flwr"), *arguments], env=self._environment, cwd=self._work, stdin=subprocess.DEVNULL,
-                capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False, start_new_session=True,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise FedpflError(f"`flwr {arguments[0]}` did not end within {COMMAND_SECONDS:g} s") from None
+        return run_flwr(*arguments, env=self._environment, cwd=self._work)
+
+
+def run_flwr(
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of ``flwr`` to its end."""
+    try:
+        return subprocess.run(
+            [script("flwr"), *arguments], env=env, cwd=cwd, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False, start_new_session=True,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise FedpflError(f"`flwr {arguments[0]}` did not end within {COMMAND_SECONDS:g} s") from None
 
 
 def answer(command: str, done: subprocess.CompletedProcess[str]) -> dict[str, Any]:

@@ -45,13 +45,15 @@ class Testbed(SuperLink):
     """A SuperLink with its own SuperNodes.
 
     Over MQTT, once they run, ``watch`` is the command that shows them live, and ``watcher`` the account that it uses.
+
+    With ``database`` the SuperLink keeps its state in a file and may be started again during a run.
     """
 
-    def __init__(self, keys: Path, mqtt: bool = False) -> None:
+    def __init__(self, keys: Path, mqtt: bool = False, database: bool = True) -> None:
         super().__init__()
         self._mqtt = mqtt
         self._folder_of_keys = keys
-        self._database = self.folder / "superlink.db"
+        self._database = self.folder / "superlink.db" if database else None
         self._commands: dict[str, tuple[list[str], dict[str, str]]] = {}
         self._restarts: dict[str, list[float]] = {}
         self._complete = False
@@ -114,6 +116,8 @@ class Testbed(SuperLink):
         for name, process in self._processes.items():
             if process.poll() is None:
                 continue
+            if name == SUPERLINK and self._database is None:
+                return f"{name} ended, and with it the run: its state was in memory (--state)"
             now, times = time.monotonic(), self._restarts.setdefault(name, [])
             if len(times) >= MAX_RESTARTS:
                 return f"{name} ended {MAX_RESTARTS + 1} times: {last_line(self._log_of(name))}"
@@ -138,7 +142,7 @@ class Testbed(SuperLink):
             "--ssl-certfile", str(keys.certificate), "--ssl-keyfile", str(keys.key),
             "--ssl-ca-certfile", str(keys.authority), "--enable-supernode-auth",
             "--isolation", "process", "--superexec-auth-secret-file", str(keys.superexec_secret),
-            "--database", str(self._database),
+            *(("--database", str(self._database)) if self._database else ()),
         ]  # fmt: skip
 
     def _certificate_setting(self) -> str:

@@ -33,6 +33,7 @@ def summarise(done: Round) -> dict[str, Any]:
     ``each-NAME`` and, of ratios of sums, that of all samples as ``NAME-pooled``; ``global`` has one number each, of all
     samples where the metric is such a ratio, else the mean over clients.
     ``details`` has what the method measured itself: means over the clients, and the rule's own numbers;
+    ``asked``, ``late``, ``forgotten`` and ``joined`` are the clients of a :class:`Round`;
     ``privacy`` what differential privacy has cost up to this round, if there is any.
     """
     line: dict[str, Any] = {
@@ -66,6 +67,10 @@ def summarise(done: Round) -> dict[str, Any]:
         line["details"] = details
     if done.privacy:
         line["privacy"] = done.privacy
+    if done.asked is not None:
+        line["asked"] = done.asked
+    present = {"late": done.late, "forgotten": done.forgotten, "joined": done.joined}
+    line.update({name: clients for name, clients in present.items() if clients})
     if done.failed:
         line["failed"] = {str(i): reason for i, reason in sorted(done.failed.items())}
     return line

@@ -37,6 +37,7 @@ import numpy as np
 from ..client.state import ClientState
 from ..core import custom
 from ..core.errors import ConfigError, DamagedFile, StateError
+from ..core.federation import Client
 from ..core.files import locked, private_folder, write_atomically
 from ..core.metrics import ACCURACY
 from ..core.stored import Stored, from_json_line, json_line, read_arrays, read_toml, write_arrays, write_toml
@@ -55,7 +56,7 @@ _CHECKPOINT = re.compile(r"round-(\d{6,})\.safetensors")
 # What a resumed run may change: how long it runs, how long it waits, where things lie, and with how many threads.
 FREE_ON_RESUME = frozenset({
     "resume", "run-name", "num-server-rounds", "node-timeout", "round-timeout", "check-after",
-    "min-replies", "min-clients", "max-client-samples",
+    "round-deadline", "round-deadline-pace", "min-replies", "min-clients", "max-client-samples",
     "output-dir", "state-dir", "data-dir", "data", "division-file", "threads", "early-stop",
     "tracker", "tracker-project", "update-norm-limit", "device-models", "device-models-kept", "personalise",
 })  # fmt: skip
@@ -180,6 +181,12 @@ class RunFolder:
         known = {**identities, **task.get("identities", {})}
         if known != task.get("identities", {}):
             self._write_task({**task, "identities": known})
+
+    def add_client(self, client: Client) -> None:
+        """Store how many samples a client has that was absent before."""
+        samples = [*self.task()["samples"]]
+        samples[client.id] = [client.train_samples, client.test_samples]
+        self._write_task({**self.task(), "samples": samples})
 
     def require_task(
         self,

@@ -119,6 +119,11 @@ class Rule(ABC):
         self.numbers: dict[str, float] = {}
         self.arrays: dict[str, np.ndarray] = {}
 
+    def join(self, client: Client) -> None:
+        """Let a client take part that was absent, before a round."""
+        self.clients[client.id] = client
+        self.participants = sorted([*self.participants, client], key=lambda one: one.id)
+
     # -- a round -----------------------------------------------------------------------------------------------------
 
     def begin_round(self, number: int, asked: Sequence[Client] = ()) -> None:

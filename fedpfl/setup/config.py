@@ -24,6 +24,7 @@ from ..methods.base import REFUSABLE, adapts_itself
 from ..models import TrainableSettings
 from ..models import names as model_names
 from ..models import sources as model_sources
+from ..rules import Rule
 from ..rules.averages import RobustSettings
 from ..rules.server_step import ServerStepSettings
 from ..training.losses import CROSS_ENTROPY
@@ -172,6 +173,48 @@ class RunSettings:
         "means, and what others compute from it.",
         minimum=1,
     )
+    schedule: str = setting(
+        "synchronous",
+        "Whether a round waits for all clients that it asks, or ends with the first buffer-size replies, while the "
+        "others go on training (buffered: FedBuff); for methods whose rule is a mean.",
+        choices=("synchronous", "buffered"),
+    )
+    buffer_size: int = setting(10, "buffered: replies after which the server makes a step.", minimum=1)
+    over_selection: float = setting(
+        0.0,
+        "Share by which more clients are asked than fraction-train says, such as 0.3; the first replies count, as many "
+        "as fraction-train says. Nobody waits for the others.",
+        minimum=0,
+        maximum=10,
+    )
+    round_deadline: float = setting(
+        0.0,
+        "Seconds after which a round's training over Flower goes on with the replies that are there, if they are "
+        "min-replies; 0: it waits for all.",
+        minimum=0,
+    )
+    round_deadline_pace: float = setting(
+        0.0,
+        "As round-deadline, but as a multiple of the median time that the clients' last trainings took; 0: none.",
+        minimum=0,
+    )
+    replay: str = setting(
+        "",
+        "Run (name in output-dir, or folder) of which this one repeats who counted: each round takes the clients whose "
+        "replies that run took.",
+    )
+    new_nodes: str = setting(
+        "ignore",
+        "Over Flower, what becomes of a client that was missing at the start (min-clients) and connects later: it "
+        "takes part from the next round (join), or not in this run (ignore).",
+        choices=("ignore", "join"),
+    )
+    forget_after: int = setting(
+        0,
+        "Rounds in a row without an answer after which a client is neither asked nor waited for; over Flower it takes "
+        "part again when it answers a question. 0: it is asked in every round.",
+        minimum=0,
+    )
     min_replies: int = setting(1, "Fewest clients that have to train in a round; with fewer the run ends.", minimum=1)
 
     tracker: str = setting(
@@ -198,6 +241,13 @@ class RunSettings:
     def asked(self, clients: int) -> int:
         """Return how many of that many clients train in a round."""
         return max(1, round(self.fraction_train * clients))
+
+    @property
+    def records_asked(self) -> bool:
+        """Whether the clients that are asked follow from more than seed and round, and so are recorded."""
+        pace = self.over_selection or self.round_deadline or self.round_deadline_pace
+        words = self.replay or self.new_nodes != "ignore" or self.schedule != "synchronous"
+        return bool(pace or self.forget_after or words)
 
     def evaluates_in(self, server_round: int) -> bool:
         """Return whether the clients are tested in a round."""
@@ -295,6 +345,7 @@ class Config:
         if robust.on and privacy.on and privacy.dp_where == "server":
             allowed = "must be none with dp-where = server: the noise is made for a sum"
             raise ConfigError("robust-aggregation", robust.robust_aggregation, allowed)
+        _require_bufferable(run, own, privacy)
         require_covered(
             privacy, method.name, own.extras, evaluate_global=run.evaluate_global, diagnostics=run.diagnostics
         )
@@ -334,6 +385,25 @@ def client_models(run: RunSettings) -> Iterator[tuple[range, str]]:
             raise ConfigError("client-models", run.client_models, allowed)
         taken.update(numbers)
         yield numbers, found[3]
+
+
+def _require_bufferable(run: RunSettings, method: Method, privacy: PrivacySettings) -> None:
+    """Refuse buffered rounds where a reply means something only together with the others of its round."""
+    if run.schedule == "synchronous":
+        return
+    rule = method.aggregation.rule
+    alone = rule.attachments is Rule.attachments and rule.takes_shared and not rule.starts_with_all
+    if rule.no_server_step or method.extras or not alone:
+        why = f"its rule {rule.name!r} {rule.no_server_step or 'sends or gets more than the shared arrays'}"
+        raise ConfigError("schedule", run.schedule, f"must be synchronous for {method.name}: {why}")
+    others = {
+        "dp-noise-multiplier": privacy.on, "evaluate-global": run.evaluate_global,
+        "over-selection": run.over_selection, "forget-after": run.forget_after,
+        "round-deadline": run.round_deadline, "round-deadline-pace": run.round_deadline_pace,
+        "test-at = start": run.test_at == "start", "min-replies above buffer-size": run.min_replies > run.buffer_size,
+    }  # fmt: skip
+    if on := [key for key, value in others.items() if value]:
+        raise ConfigError("schedule", run.schedule, f"cannot be had with {', '.join(on)}")
 
 
 def sections() -> list[tuple[str, type, str]]:

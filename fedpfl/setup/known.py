@@ -41,6 +41,14 @@ class CommonSettings(TypedDict, total=False):
     check_after: float
     min_clients: int
     max_client_samples: int
+    schedule: Literal["synchronous", "buffered"]
+    buffer_size: int
+    over_selection: float
+    round_deadline: float
+    round_deadline_pace: float
+    replay: str
+    new_nodes: Literal["ignore", "join"]
+    forget_after: int
     min_replies: int
     tracker: Literal["none", "wandb", "mlflow"]
     tracker_project: str
@@ -307,6 +315,14 @@ LIMITS: Mapping[str, tuple[Any, dict[str, Any], bool]] = {
     'check-after': (60.0, {'above': 0}, False),
     'min-clients': (0, {'minimum': 0}, False),
     'max-client-samples': (1000000, {'minimum': 1}, False),
+    'schedule': ('synchronous', {'choices': ('synchronous', 'buffered')}, False),
+    'buffer-size': (10, {'minimum': 1}, False),
+    'over-selection': (0.0, {'minimum': 0, 'maximum': 10}, False),
+    'round-deadline': (0.0, {'minimum': 0}, False),
+    'round-deadline-pace': (0.0, {'minimum': 0}, False),
+    'replay': ('', {}, False),
+    'new-nodes': ('ignore', {'choices': ('ignore', 'join')}, False),
+    'forget-after': (0, {'minimum': 0}, False),
     'min-replies': (1, {'minimum': 1}, False),
     'tracker': ('none', {'choices': ('none', 'wandb', 'mlflow')}, False),
     'tracker-project': ('fedpfl', {}, False),

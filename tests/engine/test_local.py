@@ -21,7 +21,7 @@ from fedpfl.core.federation import Client
 from fedpfl.core.payload import Payload
 from fedpfl.engine import local, worker
 from fedpfl.engine.local import LocalTransport
-from fedpfl.engine.transport import Request, count_bytes
+from fedpfl.engine.transport import Request, Wait, count_bytes
 from fedpfl.engine.worker import ArrayCache, ArrayHeader
 from fedpfl.flower.messages import to_content
 from fedpfl.methods import methods
@@ -280,7 +280,7 @@ def test_replies_that_wait_for_their_turn_are_few(tmp_path, monkeypatch, limit):
 
     requests, ahead = [request(client) for client in reversed(range(500))], []
     with LocalTransport(Config.parse(values), 1) as transport:
-        for client, _ in transport.replies(requests, 1.0, lambda *_: pytest.fail("a reply is missing")):
+        for client, _ in transport.replies(requests, Wait(1.0), lambda *_: pytest.fail("a reply is missing")):
             done.append(client.id)
             ahead.append(len(made) - len(done))
     assert done == list(range(500))

@@ -27,7 +27,7 @@ from fedpfl.core.federation import Client
 from fedpfl.core.payload import Payload
 from fedpfl.data import FederatedData
 from fedpfl.engine.local import LocalTransport
-from fedpfl.engine.transport import Fail, Request
+from fedpfl.engine.transport import Fail, Request, Wait
 from fedpfl.setup.config import Config
 
 # Of the program, of what is done here and of made data: records of another version are old.
@@ -87,7 +87,7 @@ class Few(LocalTransport):
         """Count the rounds."""
         self._round += 1
 
-    def replies(self, requests: Sequence[Request], timeout: float, fail: Fail) -> Iterator[tuple[Client, Payload]]:
+    def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[tuple[Client, Payload]]:
         """Let the chosen clients answer, and note what they say and how long it takes them."""
 
         def failed(client: Client, reason: str, error: Exception | None = None) -> None:
@@ -96,7 +96,7 @@ class Few(LocalTransport):
 
         asked = [request for request in requests if request.client.id in self.chosen]
         kind = asked[0].kind if asked else ""
-        answers = super().replies(asked, timeout, failed)
+        answers = super().replies(asked, wait, failed)
         while True:
             begun = time.process_time()
             try:

@@ -1,0 +1,177 @@
+"""Grids on a bench: `flwr` by a command that stands for it, and a real testbed on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from grids import Silent, leave
+from support import exported
+from typer.testing import CliRunner
+from waiting import wait_until
+
+from fedpfl.cli import app
+from fedpfl.core.errors import ConfigError
+from fedpfl.experiments import bench
+from fedpfl.experiments.bench import Bench
+from fedpfl.experiments.grid import Grid
+from fedpfl.experiments.store import PlannedRun, State, Store, plan
+from fedpfl.launch.testbed import Testbed
+
+QUICK = {"method": "fedavg", "dataset": "digits", "num-clients": 3, "num-server-rounds": 2}
+# Notes each of its commands, and answers from the files `nodes` and `status-ID`; a run's number follows from how many
+# there were.
+FLWR = """\
+import json, os, pathlib, sys
+here, words = pathlib.Path(os.environ["FAKE_FLWR"]), sys.argv[1:]
+before = (here / "log").read_text().splitlines() if (here / "log").exists() else []
+with (here / "log").open("a") as log:
+    log.write(json.dumps(words) + "\\n")
+answer = {"success": True}
+if words[0] == "supernode":
+    answer["nodes"] = [{"status": "online", "node-id": "1"}] * int((here / "nodes").read_text())
+elif words[0] == "run":
+    answer["run-id"] = str(sum(json.loads(line)[0] == "run" for line in before))
+elif words[0] == "ls":
+    status = here / f"status-{words[words.index('--run-id') + 1]}"
+    answer = {"success": True, "runs": [{"status": status.read_text()}]} if status.exists() else \\
+        {"success": False, "error-message": "Run 7 not found while listing runs"}
+else:
+    print("ERROR: fedpfl: a board has melted")
+    raise SystemExit
+print(json.dumps(answer))
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "out")
+
+
+@pytest.fixture
+def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put what stands for `flwr` in the place of Flower's command; return the folder of its files."""
+    folder = tmp_path / "flower"
+    folder.mkdir()
+    command = folder / "flwr"
+    command.write_text(f"#!{sys.executable} -S\n{FLWR}")
+    command.chmod(0o755)
+    (folder / "nodes").write_text("3")
+    monkeypatch.setenv("FAKE_FLWR", str(folder))
+    monkeypatch.setattr("fedpfl.launch.superlink.script", lambda name: str(folder / name))
+    monkeypatch.setattr(bench, "ASK_SECONDS", 0.0)
+    return folder
+
+
+def commands(flwr: Path, word: str) -> list[list[str]]:
+    lines = [json.loads(line) for line in (flwr / "log").read_text().splitlines()]
+    return [words for words in lines if words[0] == word]
+
+
+def play(runs: list[PlannedRun], store: Store) -> dict[str, State]:
+    on_bench = Bench("bench")
+    on_bench.require(runs)
+    return Grid(runs, store, on_bench, 0.05).run(Silent())
+
+
+def settings_of(store: Store, run: PlannedRun) -> str:
+    return (store.cell(run) / "bench.toml").read_text()
+
+
+def test_runs_are_submitted_one_after_the_other(store: Store, flwr: Path) -> None:
+    runs = [plan({**QUICK, "learning-rate": rate}, 1) for rate in (0.1, 0.2)]
+    for number in range(len(runs)):
+        (flwr / f"status-{number}").write_text("finished:completed")
+    states = play(runs, store)
+    submitted = commands(flwr, "run")
+    assert [words[2] for words in submitted] == ["bench", "bench"]
+    assert [Path(words[1]).is_dir() for words in submitted] == [True, True]
+    # Nothing is told as finished that has no results here.
+    assert set(states.values()) == {State.FAILED}
+    assert "start this on its machine as its user" in store.reason(runs[0])
+
+
+def test_a_run_that_goes_on_is_followed_and_not_submitted_again(store: Store, flwr: Path) -> None:
+    run = plan(QUICK, 1)
+    store.cell(run).mkdir(parents=True)
+    (store.cell(run) / "flower.json").write_text('{"id": "5"}\n')
+    (flwr / "status-5").write_text("running")
+    job = Bench("bench")(run, store, None)
+    assert job.outcome() is None
+    assert not job.interrupt()
+    leave(store.folder(run).path, run, 2)
+    (store.folder(run).path / "summary.md").touch()
+    (flwr / "status-5").write_text("finished:completed")
+    assert job.outcome() == {"status": "finished:completed", "error": None}
+    assert commands(flwr, "run") == []
+
+
+def test_a_run_that_was_lost_is_resumed(store: Store, flwr: Path) -> None:
+    run = plan(QUICK, 1)
+    store.cell(run).mkdir(parents=True)
+    (store.cell(run) / "flower.json").write_text('{"id": "7"}\n')
+    Bench("bench")(run, store, None)
+    assert "resume = false" in settings_of(store, run)
+    leave(store.folder(run).path, run, 1)
+    (flwr / "status-0").write_text("finished:failed")
+    Bench("bench")(run, store, None)
+    assert "resume = true" in settings_of(store, run)
+    assert f'run-name = "{run.name}"' in settings_of(store, run)
+    assert 'state-dir = "~/.fedpfl/state"' in settings_of(store, run)
+    assert len(commands(flwr, "run")) == 2
+
+
+def test_why_a_run_failed_is_told(store: Store, flwr: Path) -> None:
+    run = plan(QUICK, 1)
+    (flwr / "status-0").write_text("finished:failed")
+    assert play([run], store) == {run.name: State.FAILED}
+    assert store.reason(run) == "a board has melted"
+
+
+@pytest.mark.parametrize(("settings", "more", "words"), [
+    ({"num-clients": 4}, {}, "num-clients = 4: 3 SuperNodes are online at 'bench'"),
+    ({"new-clients": 0.4}, {"measured": ["new-clients:local-train"]}, "which stay on the devices"),
+    ({}, {"generate": ("make.py",)}, "makes data first, which the devices would not have"),
+])  # fmt: skip
+def test_what_devices_cannot_do_is_refused_before_the_first_run(store, flwr, settings, more, words) -> None:
+    with pytest.raises(ConfigError, match=words):
+        play([plan(QUICK, 1), plan({**QUICK, **settings}, 1, **more)], store)
+    assert commands(flwr, "run") == []
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    (["--executor", "flower"], "federation = ''"),
+    (["--federation", "bench"], "federation = 'bench': does nothing without --executor flower"),
+    (["--executor", "flower", "--federation", "bench", "--jobs", "2"], "jobs = 2: must be 1 with --executor flower"),
+])  # fmt: skip
+def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: list[str], words: str) -> None:
+    done = CliRunner().invoke(app, ["sweep", "--seeds", "2", "--output-dir", str(tmp_path), *options])
+    assert words in str(done.exception) + done.output
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("flower")
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the processes in /proc")
+def test_runs_on_a_bench_have_the_bits_of_the_simulation(tmp_path: Path, store: Store, monkeypatch) -> None:
+    small = {**QUICK, "num-clients": 2, "partitioner": "dirichlet-client", "train-samples": 64, "test-samples": 32,
+             "local-epochs": 1, "threads": 1}  # fmt: skip
+    pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in small.items() if key != "method")
+    options = ["--seeds", "1", "--output-dir", str(store.root), "--executor", "flower", "--federation", "fedpfl"]
+    one, two = ([plan({**small, "method": method}, seed) for method in ("fedavg", "fedper")] for seed in (1, 2))
+    with Testbed(tmp_path / "keys", database=False) as bed:
+        bed.start_nodes(2)
+        for name, value in bed._environment.items():
+            monkeypatch.setenv(name, value)
+        wait_until(lambda: len(Bench("fedpfl").online()) == 2, hint=lambda: bed.log(None), seconds=300)
+        done = CliRunner().invoke(app, ["compare", "fedavg", "fedper", "-c", pairs, *options, "--quiet"])
+        assert done.exit_code == 0, done.output
+        # Two owners at once: each device works on the messages of both, one after the other.
+        states = Grid(two, store, Bench("fedpfl"), 0.3).run(Silent(), jobs=2)
+    assert set(states.values()) == {State.FINISHED}, [store.reason(run) for run in two]
+    for run in [*one, *two]:
+        simulated = exported(tmp_path / run.name, 2, dict(run.settings)).path
+        there = store.folder(run).path
+        assert (there / "global.safetensors").read_bytes() == (simulated / "global.safetensors").read_bytes()
+        assert store.measure(run, "personalised-last") is not None

@@ -124,7 +124,7 @@ HONEST = {
 @pytest.mark.parametrize("kind", HONEST)
 def test_nobody_honest_is_refused(tmp_path, method, kind):
     given = settings(method, **HONEST[kind], num_server_rounds=4, dirichlet_alpha=0.3, fraction_train=0.6)
-    if method in ("pfedpara", "flexlora"):  # they diverge with 0.02 and with 0.2
+    if method in ("pfedpara", "flexlora", "pfedfda"):  # they diverge with 0.02 and with 0.2, pfedfda with the noise
         given["learning_rate"] = 0.01
     failed = refused(simulate(tmp_path, 5, **given))
     assert len(failed) == 4

@@ -74,9 +74,9 @@ class Attendance:
             done.forgotten = list(line.get("forgotten", ()))
         elif self._settings.forget_after:
             silent = [client for client, rounds in self._silent.items() if rounds >= self._settings.forget_after]
-            for client in transport.speaking(silent):
-                del self._silent[client]
-            done.forgotten = sorted(client for client in silent if client in self._silent)
+            for back in transport.speaking(silent):
+                del self._silent[back]
+            done.forgotten = sorted(self._silent.keys() & silent)
 
     def choose(self, rule: Rule, done: Round) -> list[Client]:
         """Draw the clients that are asked to train in a round, or take those of the recorded run."""

@@ -87,8 +87,8 @@ class BufferedLoop(RoundLoop):
         self.combine(number, transport.replies(self._all_requests(sorted(taken)), wait, self._fail))
         late = [number - pending[client].round for client in done.trained]
         done.details["staleness"] = float(np.mean(late))
-        for client in done.trained.keys() | (done.failed.keys() & pending.keys()):
-            del pending[client]
+        for over in done.trained.keys() | (done.failed.keys() & pending.keys()):
+            del pending[over]
         done.late = sorted(pending)
         return asked
 

@@ -28,10 +28,10 @@ from .worker import Answered, ArrayCache, Asked, Failed, Printed, receive_array,
 
 # Linux gives a pipe 64 KiB unless asked for more: a reply then leaves a worker in one go, and it works on at once.
 PIPE_BYTES = 1 << 20
-# A worker gets its next requests while it works on the one before if a client takes no longer than this.
-QUICK_SECONDS, MOST_AHEAD = 0.05, 4
-# So many headers of this size fit into any pipe, so that sending them never waits for the other end.
-SMALL_HEADER = 12 * 1024
+# A header of this size fits into any pipe, so that sending it never waits for the other end.
+SMALL_HEADER = 32 * 1024
+# A worker gets its next request while it works on the one before where these follow each other so quickly.
+QUICK_SECONDS = 0.05
 END_SECONDS = 2.0
 
 
@@ -82,9 +82,10 @@ class WorkerPool:
             self._workers.append(self._start(number))
 
     def free(self) -> int | None:
-        """Return the number of the worker that can take a request now and has the fewest; None if all are busy."""
-        free = [i for i, worker in enumerate(self._workers) if len(worker.asked) <= (MOST_AHEAD if worker.quick else 0)]
-        return min(free, key=lambda i: len(self._workers[i].asked), default=None)
+        """Return the number of a worker that can take a request now; None if all are busy."""
+        idle = (number for number, worker in enumerate(self._workers) if not worker.asked)
+        ahead = (number for number, worker in enumerate(self._workers) if worker.quick and len(worker.asked) == 1)
+        return next(idle, next(ahead, None))
 
     def busy(self) -> bool:
         """Return whether a client is running."""
@@ -126,26 +127,25 @@ class WorkerPool:
             number: int = ready.data
             worker = self._workers[number]
             try:
-                received: Printed | list[Answered | Failed] = worker.replies.recv()
-                if isinstance(received, Printed):
-                    self._printed(received.client, received.text)
+                found = worker.replies.recv()
+                if isinstance(found, Printed):
+                    self._printed(found.client, found.text)
                     continue
-                arrays = [self._arrays(worker, place, found) for place, found in enumerate(received)]
+                arrays = self._arrays(worker, found) if isinstance(found, Answered) else {}
             except (EOFError, OSError):
                 yield from self._replace(number)
                 continue
-            now = time.perf_counter()
-            worker.quick, worker.since = (now - worker.since) / len(received) < QUICK_SECONDS, now
-            for found, of_reply in zip(received, arrays, strict=True):
-                _, slot = worker.asked.popleft()
-                if isinstance(found, Failed):
-                    worker.slots.give_back(slot)
-                    yield found
-                    continue
-                if not found.in_slot:
-                    worker.slots.give_back(slot)
+            _, slot = worker.asked.popleft()
+            if not (isinstance(found, Answered) and found.in_slot):
+                worker.slots.give_back(slot)
+                if isinstance(found, Answered):
                     worker.slots.fit(found.arrays)
-                yield found.client, Payload(dict(found.config), dict(found.metrics), of_reply)
+            now = time.perf_counter()
+            worker.quick, worker.since = now - worker.since < QUICK_SECONDS, now
+            if isinstance(found, Answered):
+                yield found.client, Payload(dict(found.config), dict(found.metrics), arrays)
+            else:
+                yield found
 
     def close(self) -> None:
         """End all workers, whatever they do."""
@@ -162,10 +162,8 @@ class WorkerPool:
         self._workers = []
         self._ends.close()
 
-    def _arrays(self, worker: _Worker, place: int, found: Answered | Failed) -> dict[str, np.ndarray]:
-        if isinstance(found, Failed):
-            return {}
-        slot = worker.asked[place][1]
+    def _arrays(self, worker: _Worker, found: Answered) -> dict[str, np.ndarray]:
+        slot = worker.asked[0][1]
         if found.in_slot and slot is not None:
             return worker.slots.arrays(slot, found.arrays)
         return {item.name: receive_array(worker.replies, item) for item in found.arrays}

@@ -15,7 +15,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -35,8 +34,6 @@ from .slots import Slot, Slots
 
 # Arrays that a worker caches besides those of the last request: clusters of clients share some.
 KEPT_ARRAYS, KEPT_BYTES = 16, 64 * 2**20
-# Replies wait for this many seconds at most while the worker has more requests: each wakes the server's process.
-TOGETHER_SECONDS = 0.02
 # Characters of client output that are sent at a time.
 PRINTED = 1 << 16
 # glibc's mallopt: from which size on a block is the system's own, and how much free memory goes back to it.
@@ -199,8 +196,6 @@ def serve(
     _redirect(output)
     keep_freed_memory()
     engine, cache = make(), ArrayCache()
-    waiting: list[Answered | Failed] = []
-    sent = time.monotonic()
     while True:
         try:
             asked: Asked = requests.recv()
@@ -212,20 +207,15 @@ def serve(
         output.client = asked.client
         answer = run_client(engine, asked.kind, asked.client, Payload(dict(asked.config), {}, arrays))
         output.flush()
-        behind: Sequence[np.ndarray] = []
         if isinstance(answer, Failed):
-            waiting.append(replace(answer, error=None))
+            replies.send(replace(answer, error=None))
         else:
             listed = headers(answer.arrays)
             in_slot = slots.write(asked.slot, answer.arrays, listed)
-            waiting.append(Answered(asked.client, answer.config, answer.metrics, listed, in_slot))
-            behind = [] if in_slot else list(answer.arrays.values())
-        if not behind and time.monotonic() - sent < TOGETHER_SECONDS and requests.poll():
-            continue
-        with output.lock:
-            replies.send(waiting)
-            send_arrays(replies, behind)
-        waiting, sent = [], time.monotonic()
+            with output.lock:
+                replies.send(Answered(asked.client, answer.config, answer.metrics, listed, in_slot))
+                if not in_slot:
+                    send_arrays(replies, list(answer.arrays.values()))
 
 
 def _end_with(lifeline: Connection) -> None:

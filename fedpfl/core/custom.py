@@ -25,7 +25,7 @@ from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Iterable, Iterator, Mapping
 
 from .errors import ConfigError, FedpflError, did_you_mean, in_one_line
 
@@ -33,6 +33,8 @@ from .errors import ConfigError, FedpflError, did_you_mean, in_one_line
 GROUPS = {"model": "fedpfl.models", "dataset": "fedpfl.datasets", "method": "fedpfl.methods"}
 # Settings that may name functions of the user's, several separated by commas.
 FUNCTIONS = ("metrics", "augmentation")
+# Settings that may name code of the user's which only the server runs: no client imports it.
+SERVER_ONLY = ("listeners",)
 # What errors call the form of a custom name.
 FORM = "MODULE:NAME for one of your own"
 PYTHON = "python"
@@ -63,9 +65,9 @@ def is_reference(text: str) -> bool:
     return _REFERENCE.fullmatch(text) is not None
 
 
-def references(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def references(values: Mapping[str, Any], kinds: Iterable[str] = (*GROUPS, *FUNCTIONS)) -> Iterator[tuple[str, str]]:
     """Yield (setting, ``MODULE:NAME``) for each of the user's own parts that settings name."""
-    for kind in (*GROUPS, *FUNCTIONS):
+    for kind in kinds:
         for text in map(str.strip, str(values.get(kind, "")).split(",")):
             if is_reference(text):
                 yield kind, text
@@ -250,7 +252,7 @@ def app_folder(values: Mapping[str, Any]) -> Path | None:
 
     None if they name none, or only modules of installed packages.
     """
-    for _, text in references(values):
+    for _, text in references(values, (*GROUPS, *FUNCTIONS, *SERVER_ONLY)):
         folder = folder_of(text)
         if folder is not None and (folder / "pyproject.toml").is_file():
             return folder

@@ -27,6 +27,7 @@ from .buffered import STATE, BufferedLoop
 from .listener import Listener
 from .listeners.diagnostics import Diagnostics
 from .listeners.mean_model import MeanModel
+from .listeners.named import named_listeners
 from .listeners.norm_limit import NormLimit
 from .listeners.privacy import ServerPrivacy
 from .listeners.recorder import Recorder
@@ -56,7 +57,7 @@ def run_federation(
     with folder.exclusive():
         reason, following = "the run was interrupted", list[Listener]()
         try:
-            following += [*trackers(config, folder), *listeners]
+            following += [*trackers(config, folder), *named_listeners(config.run), *listeners]
             _run(transport, config, folder, following, remarks, earlier)
             reason = ""
         except Exception as error:  # of any kind: the folder records that the run failed, and the error is raised again

@@ -224,6 +224,16 @@ class RunSettings:
         choices=("none", "wandb", "mlflow"),
     )
     tracker_project: str = setting("fedpfl", "Project in Weights & Biases, or experiment in MLflow.")
+    listeners: str = setting(
+        "",
+        "Listeners of your own that follow the run in the server's process (docs/callbacks.md): MODULE:NAME of a class "
+        "or an object, several separated by commas.",
+    )
+
+    @property
+    def listener_names(self) -> list[str]:
+        """The names in the setting ``listeners``."""
+        return [name for part in self.listeners.split(",") if (name := part.strip())]
 
     def model_of(self, client: int) -> str:
         """Return a client's model."""
@@ -314,6 +324,9 @@ class Config:
         if training.keep_momentum and not (training.optimizer == "sgd" and training.momentum):
             raise ConfigError("keep-momentum", True, "needs optimizer = sgd and momentum above 0")
         require_metrics(run.metrics, run.choose_by, training.loss)
+        for text in run.listener_names:
+            if not custom.is_reference(text):
+                raise ConfigError("listeners", text, f"must be {custom.FORM}")
         method = find(run.method)
         own = method(s.parse(method.Settings, values, method.name), training, run.personal_head)
         needing = s.needing("validation-fraction", own.settings, method.name)

@@ -52,6 +52,7 @@ class CommonSettings(TypedDict, total=False):
     min_replies: int
     tracker: Literal["none", "wandb", "mlflow"]
     tracker_project: str
+    listeners: str
     trainable: str
     lora_rank: int
     lora_alpha: float
@@ -326,6 +327,7 @@ LIMITS: Mapping[str, tuple[Any, dict[str, Any], bool]] = {
     'min-replies': (1, {'minimum': 1}, False),
     'tracker': ('none', {'choices': ('none', 'wandb', 'mlflow')}, False),
     'tracker-project': ('fedpfl', {}, False),
+    'listeners': ('', {}, False),
     'trainable': ('all', {}, False),
     'lora-rank': (4, {'minimum': 1}, False),
     'lora-alpha': (8.0, {'above': 0}, False),

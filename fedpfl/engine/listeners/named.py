@@ -1,0 +1,22 @@
+"""Listeners of the user's own that a setting names."""
+
+from __future__ import annotations
+
+from ...core import custom
+from ...core.errors import ConfigError
+from ...setup.config import RunSettings
+from ..listener import Listener
+
+
+def named_listeners(settings: RunSettings) -> list[Listener]:
+    """Return the listeners that ``listeners`` names; a class is called without arguments."""
+    return [_named(text) for text in settings.listener_names]
+
+
+def _named(text: str) -> Listener:
+    found = custom.find("listeners", text)
+    if isinstance(found, type) and issubclass(found, Listener):
+        found = custom.call("listeners", text, found, {})
+    if not isinstance(found, Listener):
+        raise ConfigError("listeners", text, f"is {custom.article(found)}, and must be a class made of fedpfl.Listener")
+    return found

@@ -13,7 +13,7 @@ from ..core.errors import ConfigError
 from .common import names_file, print_tables, read_settings, require_one_of
 
 if TYPE_CHECKING:
-    from ..experiments.bench import Bench
+    from ..experiments.bench import SuperLinkExecutor
     from ..experiments.cluster import Cluster
     from ..experiments.store import PlannedRun, State, Store
     from ..results.tables import Table
@@ -103,7 +103,7 @@ class Runner:
 
 def _elsewhere(
     executor: str, slurm: list[str] | None, federation: str | None, jobs: int | None, store: Store
-) -> Cluster | Bench | None:
+) -> Cluster | SuperLinkExecutor | None:
     """Return the cluster or the bench that takes the runs; None for this machine."""
     require_one_of("executor", executor, ("local", "slurm", "flower"))
     if slurm and executor != "slurm":
@@ -113,13 +113,13 @@ def _elsewhere(
     if executor == "local":
         return None
     if executor == "flower":
-        from ..experiments.bench import Bench
+        from ..experiments.bench import SuperLinkExecutor
 
         if not federation:
             raise ConfigError("federation", "", "names the SuperLink of --executor flower in Flower's config.toml")
         if jobs not in (None, 1):
             raise ConfigError("jobs", jobs, "must be 1 with --executor flower: a bench has its devices once")
-        return Bench(federation)
+        return SuperLinkExecutor(federation)
     from ..experiments import cluster
     from ..experiments.sweep import toml_or_text
 

@@ -30,7 +30,7 @@ ENDED = "finished:"
 COMPLETED = "finished:completed"
 
 
-class Bench:
+class SuperLinkExecutor:
     """Starts runs by ``flwr run``, and finds those that an earlier grid has started.
 
     ``superlink`` is the SuperLink's name in Flower's configuration.
@@ -41,7 +41,7 @@ class Bench:
 
     def __init__(self, superlink: str) -> None:
         self._superlink = superlink
-        self._jobs: list[_Submitted] = []
+        self._jobs: list[_SubmittedRun] = []
 
     def require(self, runs: Iterable[PlannedRun]) -> None:
         """Raise ``ConfigError`` for a run that the devices cannot carry out."""
@@ -71,7 +71,7 @@ class Bench:
         if not known or self.status(known).startswith(ENDED):
             known = self._submit(run, store)
             write_atomically(note, (json.dumps({"id": known}) + "\n").encode())
-        self._jobs.append(_Submitted(self, known, run, store))
+        self._jobs.append(_SubmittedRun(self, known, run, store))
         return self._jobs[-1]
 
     def active(self) -> list[str]:
@@ -112,10 +112,10 @@ class Bench:
         return answer(" ".join(arguments[:1]), run_flwr(*command))
 
 
-class _Submitted:
+class _SubmittedRun:
     """A run on the bench."""
 
-    def __init__(self, bench: Bench, run_id: str, run: PlannedRun, store: Store) -> None:
+    def __init__(self, bench: SuperLinkExecutor, run_id: str, run: PlannedRun, store: Store) -> None:
         self._bench, self.id, self._run, self._store = bench, run_id, run, store
         self._ended: dict[str, Any] | None = None
         self._answered = self._asked = time.monotonic()

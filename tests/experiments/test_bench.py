@@ -15,7 +15,7 @@ from waiting import wait_until
 from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
 from fedpfl.experiments import bench
-from fedpfl.experiments.bench import Bench
+from fedpfl.experiments.bench import SuperLinkExecutor
 from fedpfl.experiments.grid import Grid
 from fedpfl.experiments.store import PlannedRun, State, Store, plan
 from fedpfl.launch.testbed import Testbed
@@ -71,7 +71,7 @@ def commands(flwr: Path, word: str) -> list[list[str]]:
 
 
 def play(runs: list[PlannedRun], store: Store) -> dict[str, State]:
-    on_bench = Bench("bench")
+    on_bench = SuperLinkExecutor("bench")
     on_bench.require(runs)
     return Grid(runs, store, on_bench, 0.05).run(Silent())
 
@@ -98,7 +98,7 @@ def test_a_run_that_goes_on_is_followed_and_not_submitted_again(store: Store, fl
     store.cell(run).mkdir(parents=True)
     (store.cell(run) / "flower.json").write_text('{"id": "5"}\n')
     (flwr / "status-5").write_text("running")
-    job = Bench("bench")(run, store, None)
+    job = SuperLinkExecutor("bench")(run, store, None)
     assert job.outcome() is None
     assert not job.interrupt()
     leave(store.folder(run).path, run, 2)
@@ -112,11 +112,11 @@ def test_a_run_that_was_lost_is_resumed(store: Store, flwr: Path) -> None:
     run = plan(QUICK, 1)
     store.cell(run).mkdir(parents=True)
     (store.cell(run) / "flower.json").write_text('{"id": "7"}\n')
-    Bench("bench")(run, store, None)
+    SuperLinkExecutor("bench")(run, store, None)
     assert "resume = false" in settings_of(store, run)
     leave(store.folder(run).path, run, 1)
     (flwr / "status-0").write_text("finished:failed")
-    Bench("bench")(run, store, None)
+    SuperLinkExecutor("bench")(run, store, None)
     assert "resume = true" in settings_of(store, run)
     assert f'run-name = "{run.name}"' in settings_of(store, run)
     assert 'state-dir = "~/.fedpfl/state"' in settings_of(store, run)
@@ -164,11 +164,11 @@ def test_runs_on_a_bench_have_the_bits_of_the_simulation(tmp_path: Path, store: 
         bed.start_nodes(2)
         for name, value in bed._environment.items():
             monkeypatch.setenv(name, value)
-        wait_until(lambda: len(Bench("fedpfl").online()) == 2, hint=lambda: bed.log(None), seconds=300)
+        wait_until(lambda: len(SuperLinkExecutor("fedpfl").online()) == 2, hint=lambda: bed.log(None), seconds=300)
         done = CliRunner().invoke(app, ["compare", "fedavg", "fedper", "-c", pairs, *options, "--quiet"])
         assert done.exit_code == 0, done.output
         # Two owners at once: each device works on the messages of both, one after the other.
-        states = Grid(two, store, Bench("fedpfl"), 0.3).run(Silent(), jobs=2)
+        states = Grid(two, store, SuperLinkExecutor("fedpfl"), 0.3).run(Silent(), jobs=2)
     assert set(states.values()) == {State.FINISHED}, [store.reason(run) for run in two]
     for run in [*one, *two]:
         simulated = exported(tmp_path / run.name, 2, dict(run.settings)).path

@@ -146,7 +146,7 @@ function drawPlots(run, other) {
     plot(id, curves);
     $("t-" + id).textContent = curves.length && run.rounds.length
       ? "Last: " + curves.map(curve => `${curve.label} ${number(last(curve.values), id === "loss" ? 3 : 1)}${curve.unit}`).join("; ")
-      : "No round yet.";
+      : "Nothing recorded yet.";
   }
 }
 

@@ -44,7 +44,7 @@ def round_line(number: int, clients: int = 3, failed: dict[int, str] | None = No
         number,
         {i: {"train-loss": loss, "train-samples": 10} for i in left},
         {i: {**tested, "personalised-correct": (number * 7 + i * 31) % 1001} for i in left},
-        failed or {}, 0.5, 0.25, bytes_down=2_000_000, bytes_up=1_000_000,
+        failed or {}, seconds_train=0.5, seconds_evaluate=0.25, bytes_down=2_000_000, bytes_up=1_000_000,
     )  # fmt: skip
     return json_line(summarise(done))
 

@@ -14,6 +14,7 @@ from fedpfl.core.errors import NoPlainModel
 from fedpfl.launch.simulation import export
 from fedpfl.methods.fedem import FedEM, FedEMSettings, components
 from fedpfl.results.export import export_personal
+from fedpfl.setup.config import Config
 from fedpfl.training.settings import TrainingSettings
 
 
@@ -85,7 +86,7 @@ def test_there_is_no_plain_model_to_export(tmp_path):
         export_personal(run)
     said: list[str] = []
     export(
-        SimpleNamespace(folder=run), SimpleNamespace(show_step=str, line=said.append)
+        SimpleNamespace(folder=run, config=Config.parse(run.config())), SimpleNamespace(show_step=str, line=said.append)
     )  # as `fedpfl run` does at its end
     assert len(said) == 1 and said[0].startswith("note: no personalised models are written: fedem predicts with")
     assert not (run.path / "personal").exists()

@@ -168,7 +168,8 @@ def test_the_first_pause_before_missing_objects_is_short_and_the_longest_stays()
     module = import_module(flower_private.PULL_MODULE)
     functions = [getattr(module, name) for name in flower_private.PULL_FUNCTIONS]
     before = [dict(function.__kwdefaults__) for function in functions]
-    assert [defaults[flower_private.FIRST_PAUSE] for defaults in before] == [1, 1]
+    # Another test of this process may have shortened them already.
+    assert all(defaults[flower_private.FIRST_PAUSE] in (1, 0.05) for defaults in before)
     try:
         flower_private.shorten_first_pause()
         for function, defaults in zip(functions, before, strict=True):

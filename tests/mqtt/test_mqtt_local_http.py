@@ -157,7 +157,7 @@ def test_bodies_wait_for_room(bridge, server, client):
         working.pop()
 
     server.room, bridge.work = Budget(2 * local.STEP_BYTES), work
-    server.room._changed = Watched()
+    server.room.changed = Watched()
     body = bytes(2 * local.STEP_BYTES)  # of which the first step needs no room
     posts = [InThread(client.post, PUSH, content=body) for _ in range(2)]
     assert [post.result().content for post in posts] == [body] * 2

@@ -23,7 +23,7 @@ from .runs import RunGroup, grouped, require
 
 LEVEL = 0.05
 # With more kinds of runs only the best one is compared with all others: so many pairs would say little.
-MOST_KINDS = 12
+MAX_KINDS = 12
 
 # The accuracies in percent of one kind of runs, by client (by seed and client, where seeds have other clients).
 Accuracies = Mapping[object, float]
@@ -61,7 +61,7 @@ def significance(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         named = {group.runs[0].row or group.label: accuracies_of(group) for group in groups}
         if pairs := compared({label: found for label, found in named.items() if found}):
             where = groups[0].runs[0].column
-            result.tables.append(_table(pairs, f"Differences{where and f', {where}'}", len(named) > MOST_KINDS))
+            result.tables.append(_table(pairs, f"Differences{where and f', {where}'}", len(named) > MAX_KINDS))
     require(result.tables, "others to be compared with", "at least two kinds of runs need the same data and seeds")
     if len(by_data) > 1 and (ranks := _ranks(list(by_data.values()))):
         result.tables.append(ranks)
@@ -97,7 +97,7 @@ def _data(group: RunGroup) -> object:
 def compared(kinds: Mapping[str, Accuracies]) -> list[Pair]:
     """Compare kinds of runs over the clients that both have, the better one first; p is Holm's beside the plain one."""
     order = sorted(kinds, key=lambda kind: -statistics.fmean(kinds[kind].values()))
-    chosen = list(combinations(order, 2)) if len(order) <= MOST_KINDS else [(order[0], other) for other in order[1:]]
+    chosen = list(combinations(order, 2)) if len(order) <= MAX_KINDS else [(order[0], other) for other in order[1:]]
     found = []
     for first, second in chosen:
         both = kinds[first].keys() & kinds[second].keys()

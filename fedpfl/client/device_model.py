@@ -25,7 +25,7 @@ from ..core.errors import DamagedFile, DataError, NoPlainModel, StateError
 from ..core.files import private_folder, write_atomically
 from ..core.stored import Stored, from_json_line, json_line, packed_arrays, read_arrays
 from ..data.datasets.npz import MAX_CLASSES, MAX_TOKENS
-from ..data.federation import Scaling
+from ..data.federation import FederatedData, Scaling
 from ..data.pixels import HALF, NORMALIZATIONS, fits_channels, scale
 from ..training.loop import predict
 from ..training.losses import CROSS_ENTROPY, KINDS, MULTI_LABEL
@@ -49,6 +49,11 @@ MAX_INPUT = 2**24
 MAX_TEXT = 1000
 # TorchScript of a batch of two has to give what the model gives for batches of these sizes.
 _TRACED, _TRIED = 2, (1, 5)
+
+
+def scaling_of(data: FederatedData) -> str:
+    """Return how the inputs of a data set are brought to what models take."""
+    return TOKENS if data.vocabulary else PIXELS if data.is_image else AS_IT_IS
 
 
 class LoadedModel(NamedTuple):

@@ -38,7 +38,7 @@ from ..training.phase import Forward, Phase
 from ..training.schedule import rate_factor
 from ..version import __version__
 from . import policy
-from .device_model import AS_IT_IS, MAX_TEXT, PIXELS, TOKENS, plain_module, traced, write_model
+from .device_model import MAX_TEXT, plain_module, scaling_of, traced, write_model
 from .number import clients_of, own_data_path, stored_number, unnumbered
 from .personalise import LOCAL_TRAIN, of_personal_part
 from .state import ClientState
@@ -274,7 +274,6 @@ class Engine:
 
     def _about_model(self, local: LocalRound) -> dict[str, Any]:
         data, run = self.data, self.config.run
-        scaling = TOKENS if data.vocabulary else PIXELS if data.is_image else AS_IT_IS
         standardized = data.scaling(self._place(local.client))
         numbers = {} if standardized is None else {key: of.tolist() for key, of in standardized._asdict().items()}
         return {
@@ -282,7 +281,7 @@ class Engine:
             "fedpfl": __version__, "run": str(local.message.config["state-key"]), "round": local.round,
             "client": local.client, "method": run.method, "model": run.model, "input-shape": list(data.input_shape),
             "num-classes": data.num_classes, "class-names": list(data.class_names_of(self._place(local.client))),
-            "vocabulary": data.vocabulary, "scaling": scaling, "normalize": self.config.data.normalize,
+            "vocabulary": data.vocabulary, "scaling": scaling_of(data), "normalize": self.config.data.normalize,
             "loss": self.config.training.loss, "why": "",
         }  # fmt: skip
 

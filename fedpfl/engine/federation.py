@@ -38,7 +38,7 @@ from .transport import Transport
 logger = getLogger("flwr")
 
 # Clients whose numbers of samples a remark tells.
-MOST_NAMED = 5
+MAX_NAMED = 5
 
 
 def run_federation(
@@ -99,7 +99,7 @@ def _run(
         identities = transport.identities()
         folder.describe(
             agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division, identities, **more,
-            **transport.names(),
+            **transport.about_data(),
         )  # fmt: skip
     task = folder.task()
     rule = make_rule(config, agreed.clients, agreed.sharing)
@@ -173,8 +173,8 @@ def _grown(name: str, continued: Mapping[str, Any], samples: Sequence[tuple[int,
         return f"{what}; how many samples its clients had was not stored"
     now = [train for train, _ in samples]
     others = [f"client {i} {a} → {b}" for i, (a, b) in enumerate(zip(before, now, strict=True)) if a != b]
-    more = f" and {len(others) - MOST_NAMED} more clients" if len(others) > MOST_NAMED else ""
-    which = f" ({', '.join(others[:MOST_NAMED])}{more})" if others else ""
+    more = f" and {len(others) - MAX_NAMED} more clients" if len(others) > MAX_NAMED else ""
+    which = f" ({', '.join(others[:MAX_NAMED])}{more})" if others else ""
     return f"{what}; training samples: {sum(before)} before, {sum(now)} now{which}"
 
 

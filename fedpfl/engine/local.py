@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from ..client.device_model import scaling_of
 from ..client.engine import Engine, engine_for
 from ..core import custom
 from ..core.errors import FedpflError
@@ -94,11 +95,11 @@ class LocalTransport(Transport):
         """Return those with the least work, who are the first where all are equally fast."""
         return sorted(work, key=lambda client: (work[client], client))[:count]
 
-    def names(self) -> dict[str, list[str]]:
-        """Return the names that the data have for clients and classes."""
+    def about_data(self) -> dict[str, Any]:
+        """Return the names that the data have for clients and classes, and how inputs are scaled."""
         data = self._engine.data
         found = {"client_names": data.client_names, "class_names": () if data.has_no_class_names else data.class_names}
-        return {key: list(names) for key, names in found.items() if names}
+        return {"scaling": scaling_of(data), **{key: list(names) for key, names in found.items() if names}}
 
     def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[tuple[Client, Payload]]:
         """Run the clients in the workers or in this process; all of them answer, so there is no time limit."""

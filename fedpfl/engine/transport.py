@@ -72,8 +72,11 @@ class Transport(ABC):
         """Return what tells the nodes apart, by client; nothing where all clients are in this program."""
         return {}
 
-    def names(self) -> dict[str, list[str]]:
-        """Return the names of clients and classes, where all clients are in this program; on devices they stay."""
+    def about_data(self) -> dict[str, Any]:
+        """Return names of clients and classes and the scaling of inputs, where all clients are in this program.
+
+        On devices they stay.
+        """
         return {}
 
     def begin_round(self) -> None:  # noqa: B027  most transports have nothing to prepare

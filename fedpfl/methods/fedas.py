@@ -32,7 +32,7 @@ from .prototypes import class_by_width
 from .trained import KeepsTrained
 
 # A trace is sent as its logarithm, which stays within these bounds: a model that fits all samples has a trace of 0.
-LEAST, MOST = -30.0, 30.0
+MIN_LOG, MAX_LOG = -30.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class FisherMean(Mean):
     def check(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Require a trace within the bounds; noise may have moved it out of them."""
         (trace,) = reply.arrays["fisher"]
-        if not self.federation.noisy and not LEAST <= trace <= MOST:
-            raise LayoutError(f"its array 'fisher' is {trace:g}, which must be from {LEAST:g} to {MOST:g}")
+        if not self.federation.noisy and not MIN_LOG <= trace <= MAX_LOG:
+            raise LayoutError(f"its array 'fisher' is {trace:g}, which must be from {MIN_LOG:g} to {MAX_LOG:g}")
 
     def weight(self, client: Client, reply: Payload | None = None) -> float:
         """Return the trace."""
         assert reply is not None  # clients that are absent do not count
-        return math.exp(min(max(float(reply.arrays["fisher"][0]), LEAST), MOST))
+        return math.exp(min(max(float(reply.arrays["fisher"][0]), MIN_LOG), MAX_LOG))
 
 
 class FedAS(KeepsTrained):
@@ -107,8 +107,8 @@ class FedAS(KeepsTrained):
         for x, y in zip(*(torch.split(part, self.training.batch_size) for part in local.samples)):
             grads = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()), allow_unused=True)
             trace += sum(float(grad.double().square().sum()) for grad in grads if grad is not None)
-        logarithm = math.log(max(trace, math.exp(LEAST)))
-        return Payload(arrays={"fisher": np.array([min(logarithm, MOST)], np.float32)})
+        logarithm = math.log(max(trace, math.exp(MIN_LOG)))
+        return Payload(arrays={"fisher": np.array([min(logarithm, MAX_LOG)], np.float32)})
 
     @property
     def aggregation(self) -> Aggregation:

@@ -16,7 +16,7 @@ from ..results.tables import Table
 from .sections import Section
 
 # Rows of a table, points of a name in a figure, and clients in a row or column of a figure.
-MOST_ROWS, MOST_POINTS, MOST_CLIENTS = 1000, 1000, 200
+MAX_ROWS, MAX_POINTS, MAX_CLIENTS = 1000, 1000, 200
 
 
 def bounded(section: Section) -> Section:
@@ -32,10 +32,10 @@ def bounded(section: Section) -> Section:
 
 
 def _bounded_table(table: Table) -> Table:
-    places = _spaced(len(table.rows), MOST_ROWS)
+    places = _spaced(len(table.rows), MAX_ROWS)
     if len(places) == len(table.rows):
         return table
-    note = f"{MOST_ROWS:,} of {len(table.rows):,} rows, evenly spaced; `fedpfl analyse … --format csv` writes all."
+    note = f"{MAX_ROWS:,} of {len(table.rows):,} rows, evenly spaced; `fedpfl analyse … --format csv` writes all."
     rows = [table.rows[i] for i in places]
     return replace(table, rows=rows, note=" ".join(filter(None, (note, table.note))))
 
@@ -46,30 +46,30 @@ def _bounded(figure: Figure) -> tuple[Figure, str]:
         most = max(map(len, figure.groups.values()))
         # In order of size, so that the quartiles stay where they are.
         groups = {name: _some(sorted(values)) for name, values in figure.groups.items()}
-        return replace(figure, groups=groups), _of(most, MOST_POINTS, "points of a row, evenly spaced")
+        return replace(figure, groups=groups), _of(most, MAX_POINTS, "points of a row, evenly spaced")
     if isinstance(figure, Points):
         most = max((len(xs) for xs, _ in figure.series.values()), default=0)
         series = {name: (_some(xs), _some(ys)) for name, (xs, ys) in figure.series.items()}
         sizes: Mapping[str, Sequence[float]] = {name: _some(of) for name, of in figure.sizes.items()}
-        return replace(figure, series=series, sizes=sizes), _of(most, MOST_POINTS, "points of a name, evenly spaced")
+        return replace(figure, series=series, sizes=sizes), _of(most, MAX_POINTS, "points of a name, evenly spaced")
     if isinstance(figure, Division):
         # The first ones, since a client's place along the axis is its number.
-        return replace(figure, counts=figure.counts[:MOST_CLIENTS]), _of(
-            len(figure.counts), MOST_CLIENTS, "clients, the first"
+        return replace(figure, counts=figure.counts[:MAX_CLIENTS]), _of(
+            len(figure.counts), MAX_CLIENTS, "clients, the first"
         )
     if isinstance(figure, Heatmap):
-        rows, columns = (_spaced(len(of), MOST_CLIENTS) for of in (figure.rows, figure.columns))
+        rows, columns = (_spaced(len(of), MAX_CLIENTS) for of in (figure.rows, figure.columns))
         values = figure.values[np.ix_(rows, columns)]
         names = [figure.rows[i] for i in rows], [figure.columns[i] for i in columns]
         most = max(len(figure.rows), len(figure.columns))
         return replace(figure, values=values, rows=names[0], columns=names[1]), _of(
-            most, MOST_CLIENTS, "rows, evenly spaced"
+            most, MAX_CLIENTS, "rows, evenly spaced"
         )
     return figure, ""
 
 
 def _some(values: Sequence[float]) -> Sequence[float]:
-    return [values[i] for i in _spaced(len(values), MOST_POINTS)]
+    return [values[i] for i in _spaced(len(values), MAX_POINTS)]
 
 
 def _spaced(count: int, most: int) -> np.ndarray:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import models
-from ..client.device_model import AS_IT_IS, PIXELS, TOKENS, TORCHSCRIPT, traced
+from ..client.device_model import TORCHSCRIPT, traced
 from ..client.state import ClientState
 from ..core.errors import ConfigError, NoPlainModel
 from ..core.federation import Client
@@ -61,16 +61,15 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None, for
 
 
 def _about(folder: RunFolder) -> dict[str, Any]:
-    """Return what the exported models take and give, and each client's accuracy at the last test of the run."""
+    """Return what the exported models take and give, and each client's accuracy at the last test of the run.
+
+    Only a run whose clients were in its own program knows the scaling of their inputs.
+    """
     task, config = folder.task(), Config.parse(folder.config()).flat()
-    shape = task["input_shape"]
-    scaling = TOKENS if task.get("vocabulary") else PIXELS if len(shape) == 3 else AS_IT_IS
     settings = {key: config[key] for key in ("method", "model", "client-models", "normalize", "standardize", "loss")}
-    known = ("num_classes", "classes_of_clients", "vocabulary", "client_names", "class_names")
-    return {
-        **settings, "input_shape": shape, "scaling": scaling, **{key: task[key] for key in known if key in task},
-        "accuracies": folder.history().last_test(),
-    }  # fmt: skip
+    known = ("input_shape", "scaling", "num_classes", "classes_of_clients", "vocabulary", "client_names", "class_names")
+    kept = {key: task[key] for key in known if key in task}
+    return {**settings, **kept, "accuracies": folder.history().last_test()}
 
 
 def _program(module: nn.Module, task: Mapping[str, Any], form: str) -> bytes:
@@ -78,7 +77,7 @@ def _program(module: nn.Module, task: Mapping[str, Any], form: str) -> bytes:
     shape, vocabulary = (PROGRAM_BATCH, *task["input_shape"]), task.get("vocabulary", 0)
     rng = generator(0, "export")
     x = torch.from_numpy(rng.integers(0, vocabulary, shape) if vocabulary else rng.random(shape, np.float32))
-    content, why = (traced if form == TORCHSCRIPT else onnx)(module, module, x)
+    content, why = traced(module, module, x) if form == TORCHSCRIPT else onnx(module, x)
     if content is None:
         raise NoPlainModel(why)
     return content

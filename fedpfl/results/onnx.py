@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import FedpflError
-from ..training.phase import Forward
 
 MISSING = "ONNX needs packages that are not installed: pip install 'fedpfl[onnx]'"
 # Most samples of a batch.
 MAX_BATCH = 2**16
 
 
-def onnx(forward: Forward, model: nn.Module, x: Tensor) -> tuple[bytes | None, str]:
+def onnx(model: nn.Module, x: Tensor) -> tuple[bytes | None, str]:
     """Return a model as ONNX; or None, and why it cannot be.
 
     ``x`` is a batch with which onnxruntime's outputs are compared. The input ``x`` has a free first dimension.
@@ -45,7 +44,7 @@ def onnx(forward: Forward, model: nn.Module, x: Tensor) -> tuple[bytes | None, s
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     for batch in (x[:1], torch.cat([x, x[:1]])):
         with torch.no_grad():
-            expected = forward(batch).numpy()
+            expected = model(batch).numpy()
         if not np.allclose(expected, session.run(None, {"x": batch.numpy()})[0], rtol=1e-3, atol=1e-4):
             return None, "ONNX of it predicts something else"
     return content, ""

@@ -146,3 +146,12 @@ def test_the_best_round_and_early_stop_go_by_choose_by():
                                              "each-mae": {"0": 1.0, "1": 3.0}}} for one in lines])  # fmt: skip
     assert some.only([1]).lines[0]["personalised"]["mae"] == 3.0
     assert np.isclose(some.only([1]).lines[0]["personalised"]["accuracy"], 0.7)
+
+
+def test_floats_of_three_dimensions_are_not_taken_for_pixels(elsewhere):
+    pytest.importorskip("pandas")
+    rng = np.random.default_rng(1)
+    data = [(rng.normal(size=(20, 1, 8, 8)).astype(np.float32), np.arange(20) % 2) for _ in range(2)]
+    run = fedpfl.run(method="fedper", data=data, **{**FEW, "num_server_rounds": 1})
+    about = json.loads((run.path / "personal" / "about.json").read_text())
+    assert (about["scaling"], about["input_shape"]) == ("none", [1, 8, 8])

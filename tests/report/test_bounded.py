@@ -5,7 +5,7 @@ import pytest
 
 from fedpfl.analysis.figure import Bars, Distributions, Division, Heatmap, Points
 from fedpfl.report import Section, write_page
-from fedpfl.report.bounded import MOST_CLIENTS, MOST_POINTS, MOST_ROWS, bounded
+from fedpfl.report.bounded import MAX_CLIENTS, MAX_POINTS, MAX_ROWS, bounded
 from fedpfl.results.tables import Table
 
 MANY = 100_000
@@ -32,13 +32,13 @@ def test_tables_and_figures_are_bounded_and_say_so():
     section = bounded(of_many_clients())
     (table,) = section.tables
     spread, gains, data, similar = section.figures
-    assert len(table.rows) == MOST_ROWS
+    assert len(table.rows) == MAX_ROWS
     assert (table.rows[0][0], table.rows[-1][0]) == (0, MANY - 1)
     assert table.note == "1,000 of 100,000 rows, evenly spaced; `fedpfl analyse … --format csv` writes all. Own."
-    assert [len(values) for values in spread.groups.values()] == [MOST_POINTS, 5]
-    assert len(gains.series["a"][0]) == len(gains.sizes["a"]) == MOST_POINTS
-    assert len(data.counts) == MOST_CLIENTS
-    assert similar.values.shape == (MOST_CLIENTS, MOST_CLIENTS)
+    assert [len(values) for values in spread.groups.values()] == [MAX_POINTS, 5]
+    assert len(gains.series["a"][0]) == len(gains.sizes["a"]) == MAX_POINTS
+    assert len(data.counts) == MAX_CLIENTS
+    assert similar.values.shape == (MAX_CLIENTS, MAX_CLIENTS)
     assert similar.rows[-1] == similar.columns[-1] == "499"
     assert similar.values[-1, 0] == 499 * 500
     assert section.notes == [

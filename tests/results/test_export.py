@@ -157,7 +157,7 @@ def test_onnx_holds_series_texts_and_tables(model, shape, vocabulary):
     x = torch.from_numpy(
         rng.integers(0, vocabulary, (4, *shape)) if vocabulary else rng.random((4, *shape), np.float32)
     )
-    content, why = onnx(plain, plain, x[:2])
+    content, why = onnx(plain, x[:2])
     assert why == ""
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
     assert session.run(None, {"x": x.numpy()})[0] == pytest.approx(plain(x).detach().numpy(), abs=1e-4)
@@ -166,4 +166,4 @@ def test_onnx_holds_series_texts_and_tables(model, shape, vocabulary):
 def test_without_its_packages_onnx_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(FedpflError, match=r"pip install 'fedpfl\[onnx\]'"):
-        onnx(torch.nn.Identity(), torch.nn.Identity(), torch.zeros(2, 3))
+        onnx(torch.nn.Identity(), torch.zeros(2, 3))

@@ -58,7 +58,7 @@ def significance(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         by_data.setdefault(_data(group), []).append(group)
     result = Result()
     for groups in by_data.values():
-        named = {group.runs[0].row or group.label: accuracies_of(group) for group in groups}
+        named = {group.runs[0].row or group.label: accuracies_of(group.runs) for group in groups}
         if pairs := compared({label: found for label, found in named.items() if found}):
             where = groups[0].runs[0].column
             result.tables.append(_table(pairs, f"Differences{where and f', {where}'}", len(named) > MAX_KINDS))
@@ -68,17 +68,16 @@ def significance(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     return result
 
 
-def accuracies_of(group: RunGroup) -> Accuracies:
-    """Return the accuracies of a kind of runs, by client."""
+def accuracies_of(runs: Sequence[RunFolder]) -> Accuracies:
+    """Return the accuracies of runs that differ in their seed alone, by client."""
     found: dict[object, list[float]] = {}
-    for run in group.runs:
+    for run in runs:
         history = run.history()
         line = history.best_validated()
         each = line["personalised"]["each"] if line else history.last_test()
         for client, accuracy in each.items():
-            found.setdefault(client if _has_same_clients(run) else (division(run, group.clients), client), []).append(
-                100 * accuracy
-            )
+            key = client if _has_same_clients(run) else (division(run, run.described()["clients"]), client)
+            found.setdefault(key, []).append(100 * accuracy)
     return {client: statistics.fmean(values) for client, values in found.items()}
 
 
@@ -94,10 +93,15 @@ def _data(group: RunGroup) -> object:
     return (clients, *settings)
 
 
-def compared(kinds: Mapping[str, Accuracies]) -> list[Pair]:
-    """Compare kinds of runs over the clients that both have, the better one first; p is Holm's beside the plain one."""
+def compared(kinds: Mapping[str, Accuracies], base: str = "") -> list[Pair]:
+    """Compare kinds of runs over the clients that both have, in each pair the better one first.
+
+    With ``base`` each other kind is compared with that one alone. ``Pair`` has p without and with Holm's correction.
+    """
     order = sorted(kinds, key=lambda kind: -statistics.fmean(kinds[kind].values()))
-    chosen = list(combinations(order, 2)) if len(order) <= MAX_KINDS else [(order[0], other) for other in order[1:]]
+    if len(order) > MAX_KINDS:
+        base = base or order[0]
+    chosen = [pair for pair in combinations(order, 2) if not base or base in pair]
     found = []
     for first, second in chosen:
         both = kinds[first].keys() & kinds[second].keys()
@@ -154,6 +158,19 @@ def conclusion(pairs: Sequence[Pair]) -> str:
     return f"{words} Not told apart: {'; '.join(open_pairs)}." if above and open_pairs else words
 
 
+def against(kinds: Mapping[str, Accuracies], base: str) -> str:
+    """Return in a sentence which kinds of runs differ from one of them by more than chance."""
+    pairs = compared(kinds, base)
+    sure = [pair for pair in pairs if pair.is_more_than_chance]
+    higher = [pair.first for pair in sure if pair.second == base]
+    lower = [pair.second for pair in sure if pair.first == base]
+    found = [f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {word}"
+             for names, word in ((higher, "higher"), (lower, "lower")) if names]  # fmt: skip
+    if rest := len(pairs) - len(sure):
+        found.append(f"{rest} {'other' if rest == 1 else 'others'} cannot be told apart from it")
+    return f"Compared with {base} (Wilcoxon over clients, p < {LEVEL} after Holm's correction): {'; '.join(found)}."
+
+
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
@@ -174,7 +191,7 @@ def _ranks(data_sets: Sequence[Sequence[RunGroup]]) -> Table | None:
     """Return the average ranks of the methods that ran on all data sets; None for fewer than two of them."""
     means = [
         {group.runs[0].row or group.method: statistics.fmean(found.values())
-         for group in groups if (found := accuracies_of(group))} for groups in data_sets
+         for group in groups if (found := accuracies_of(group.runs))} for groups in data_sets
     ]  # fmt: skip
     # A method that has several kinds of runs on one data set has no rank of its own.
     if any(len(of) < len(groups) for of, groups in zip(means, data_sets, strict=True)):

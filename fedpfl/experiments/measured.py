@@ -118,12 +118,12 @@ class Measured:
         """Return the state of each run, by name."""
         return {run.name: self.store.state(run) for run in self.planned()}
 
-    def finished(self, column: str | None = None) -> list[RunFolder]:
-        """Return the folders of the finished runs, or of those of one column, each once and with its names."""
+    def finished(self, column: str | None = None, row: str | None = None) -> list[RunFolder]:
+        """Return the folders of the finished runs, or of those of a column or row, each once and with its names."""
         places: dict[str, list[Place]] = {}
-        for (row, other, _), run in self.runs.items():
-            if column in (None, other) and self.store.state(run) is State.FINISHED:
-                places.setdefault(run.name, []).append((row, other))
+        for (of, other, _), run in self.runs.items():
+            if column in (None, other) and row in (None, of) and self.store.state(run) is State.FINISHED:
+                places.setdefault(run.name, []).append((of, other))
         runs = {run.name: run for run in self.runs.values()}
         return [
             self._named(runs[name], *(" / ".join(dict.fromkeys(of)) for of in zip(*at, strict=True)))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ..analysis import ANALYSES, Result
 from ..analysis.figure import Figure, Lines, Points
+from ..analysis.significance import accuracies_of, against
 from ..core.errors import FedpflError
 from ..results.tables import Cell as TableCell
 from ..results.tables import Spread, Table
@@ -109,12 +110,21 @@ def _ranking(measured: Measured, ranking: Ranking, column: str) -> RankedColumn:
         heads.insert(2, f"over {ranking.baseline}")
     said = (f"Scale {measured.scale}: {at.remarks}", experiment.remarks, *_repeated(measured))
     protocol = tuple(part for part in said if part)
-    remarks = tuple(_remarks(measured, ranking, column, below if compared else None))
     rows = [cells for _, cells in lines]
+    chance = _chance(measured, column, [str(cells[0]) for cells in rows], ranking.baseline)
+    remarks = (*chance, *_remarks(measured, ranking, column, below if compared else None))
     title = f"{experiment.title}: {column} ({measured.scale} scale)"
     table = Table(title, heads, rows, digits=1, note=" ".join([*protocol, *remarks]))  # many columns, few seeds
     figure = _ranking_figure(measured, ranking, column, title, [str(cells[0]) for cells in rows])
     return RankedColumn(column, table, figure, protocol, remarks)
+
+
+def _chance(measured: Measured, column: str, best_first: Sequence[str], baseline: str) -> Iterator[str]:
+    """Yield which rows differ by more than chance from the best one, and from the baseline."""
+    found = {row: accuracies_of(runs) for row in best_first if (runs := measured.finished(column, row))}
+    kinds = {row: accuracies for row, accuracies in found.items() if accuracies}
+    bases = dict.fromkeys([next(iter(kinds), ""), baseline])
+    yield from (against(kinds, base) for base in bases if base in kinds and len(kinds) > 1)
 
 
 def _difference(measured: Measured, metric: str, row: str, baseline: str, column: str) -> Spread | None:

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from fedpfl.analysis import ANALYSES, NotRecorded
-from fedpfl.analysis.significance import Pair, compared, conclusion, holm, interval, wilcoxon
+from fedpfl.analysis.significance import Pair, against, compared, conclusion, holm, interval, wilcoxon
 
 
 def test_holm_is_that_of_statsmodels():
@@ -56,6 +56,22 @@ def test_a_sentence_says_what_is_sure_and_what_is_not():
         "More than chance (p < 0.05 after Holm's correction): a is above c and d; b is above c. "
         "Not told apart: a and b."
     )
+
+
+def test_one_kind_is_compared_with_all_others():
+    clients = range(12)
+    kinds = {
+        "best": {client: 60.0 + client for client in clients}, "base": {client: 50.0 + client for client in clients},
+        "near": {client: 50.0 + client + (-1) ** client * (client + 1) for client in clients},
+        "worst": {client: 40.0 + client for client in clients},
+    }  # fmt: skip
+    pairs = compared(kinds, "base")
+    assert {(pair.first, pair.second) for pair in pairs} == {("best", "base"), ("base", "near"), ("base", "worst")}
+    assert against(kinds, "base") == (
+        "Compared with base (Wilcoxon over clients, p < 0.05 after Holm's correction): best is higher; worst is lower; "
+        "1 other cannot be told apart from it."
+    )
+    assert "best, near are higher" not in against(kinds, "worst") and against(kinds, "best").count("lower") == 1
 
 
 def test_clients_of_each_seed_count_but_a_person_once(make_run, tested):

@@ -238,6 +238,8 @@ def test_one_command_runs_it_and_one_makes_the_page(
     assert "; 18 of 20 runs are finished, 2 failed. Machine: an abacus." in page
     assert "| [FedProx](#a-3) | 61.5 ± 0.7 |" in page
     assert "\n- Below Local on these data: FedAvg.\n" in page
+    assert "\n- Compared with FedProx (Wilcoxon over clients, p < 0.05 after Holm's correction): 2 others" in page
+    assert "\n- Compared with Local (Wilcoxon over clients, p < 0.05 after Holm's correction): 2 others" in page
     assert page.count("Mean ± standard deviation over seeds 1, 2.") == 1, "what holds for all columns is said once"
     for picture in re.findall(r"!\[[^]]*\]\(([^)]*)\)", page):
         assert "<svg" in (tmp_path / "docs" / picture).read_text()

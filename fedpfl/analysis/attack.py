@@ -39,30 +39,35 @@ BIAS = "head.bias"  # of the classifier
 class AttackOptions:
     """Options of the attack."""
 
-    clients: int = setting(5, "Clients attacked, drawn by attack-seed; fewer where there are fewer.", minimum=1)
-    images: int = setting(1, "Training images attacked of each of them.", minimum=1)
-    iterations: int = setting(300, "Steps of the reconstruction.", minimum=1)
+    clients: int = setting(5, "Number of clients to attack, drawn with attack-seed; all if there are fewer.", minimum=1)
+    images: int = setting(1, "Number of training images to attack per client.", minimum=1)
+    iterations: int = setting(300, "Optimisation steps per reconstruction.", minimum=1)
     kind: str = setting(
         "cosine",
-        "Cosine distance and total variation with Adam (cosine), or squared distance with L-BFGS (dlg).",
+        "Attack. cosine: cosine distance and total variation, with Adam. dlg: squared distance, with L-BFGS.",
         choices=tuple(ATTACKS),
     )
     tv: float = setting(1e-2, "Weight of the total variation.", minimum=0)
-    step: float = setting(0.1, "Step of Adam at first; L-BFGS takes 10 times that.", above=0)
-    restarts: int = setting(1, "Attempts at an image; the one whose gradients match best counts.", minimum=1)
-    learning_rate: float = setting(0.01, "Step of the client's SGD, by which its update is divided.", above=0)
+    step: float = setting(0.1, "Initial step size of Adam; L-BFGS uses 10 times this value.", above=0)
+    restarts: int = setting(1, "Attempts per image; the attempt whose gradient matches best is kept.", minimum=1)
+    learning_rate: float = setting(
+        0.01, "Learning rate of the client's SGD step, by which its update is divided.", above=0
+    )
     label: str = setting(
         "known",
-        "Whether the attacker knows the image's class, or infers it from the gradient of the classifier's bias.",
+        "Whether the attacker knows the image's class (known) or infers it from the gradient of the classifier's bias.",
         choices=("known", "inferred"),
     )
     personal: str = setting(
         "drawn",
-        "What the attacker puts in the place of personal arrays: an initialisation of its own (drawn), the one from "
-        "which all clients started (initial), or the client's own, which it cannot know (true).",
+        "What the attacker uses for the personal arrays. drawn: a random initialisation. initial: the "
+        "initialisation from which all clients started. true: the client's own arrays, which a real attacker cannot "
+        "know.",
         choices=("drawn", "initial", "true"),
     )
-    attack_seed: int = setting(1, "Clients, images, first guesses and the attacker's arrays follow from it.", minimum=0)
+    attack_seed: int = setting(
+        1, "Seed of the choice of clients and images, the first guesses and the attacker's arrays.", minimum=0
+    )
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ from .registry import Result, analysis
 class AugmentationOptions:
     """Options of the analysis ``augmentations``."""
 
-    client: int = setting(0, "The client whose training images are augmented.", minimum=0)
-    images: int = setting(4, "How many of them.", minimum=1)
-    copies: int = setting(5, "Copies of each.", minimum=1)
+    client: int = setting(0, "Client whose training images are augmented.", minimum=0)
+    images: int = setting(4, "Number of images.", minimum=1)
+    copies: int = setting(5, "Number of augmented copies per image.", minimum=1)
 
 
 @analysis(

@@ -25,9 +25,9 @@ from .runs import RunGroup, grouped
 class FeatureMapOptions:
     """Which maps are shown."""
 
-    client: int = setting(0, "The client whose model and test images are used.", minimum=0)
-    images: int = setting(2, "The first test images of that client.", minimum=1, maximum=100)
-    filters: int = setting(6, "Most filters shown of each kind.", minimum=1)
+    client: int = setting(0, "Client whose model and test images are used.", minimum=0)
+    images: int = setting(2, "Number of test images, from the client's first one on.", minimum=1, maximum=100)
+    filters: int = setting(6, "Maximum number of filters shown of each kind.", minimum=1)
 
 
 @analysis(

@@ -28,7 +28,7 @@ HIGHEST_SEED = 2**31
 class MaskingOptions:
     """Options of the ablation."""
 
-    draws: int = setting(3, "Draws of random values, over which accuracies are averaged.", minimum=1)
+    draws: int = setting(3, "Number of draws of random values; accuracies are averaged over them.", minimum=1)
 
 
 @analysis(

@@ -29,7 +29,9 @@ from .runs import grouped
 class NeuronOptions:
     """Options of the analysis ``neuron-outputs``; the paper does not say its k."""
 
-    neighbours: int = setting(3, "k of the k-nearest-neighbour estimate of the entropy.", minimum=1)
+    neighbours: int = setting(
+        3, "Number of neighbours k in the k-nearest-neighbour estimate of the entropy.", minimum=1
+    )
 
 
 @analysis(

@@ -31,23 +31,26 @@ class PrivacySettings:
 
     dp_noise_multiplier: float = setting(
         0.0,
-        "Standard deviation z of the noise on what is shared, in units of dp-clip-norm; 0: no differential privacy.",
+        "Standard deviation z of the noise on the shared arrays, in units of dp-clip-norm. 0: no differential privacy.",
         minimum=0,
     )
     dp_clip_norm: float = setting(
-        1.0, "Largest L2 norm C of a client's update of all shared arrays; a longer one is scaled down to it.", above=0
+        1.0,
+        "Maximum L2 norm C of a client's update over all shared arrays; longer updates are scaled down to it.",
+        above=0,
     )
     dp_delta: float = setting(
-        1e-5, "δ for which ε is reported; well below 1 / number of clients.", above=0, maximum=0.1
+        1e-5, "δ for which ε is reported; choose it well below 1 / number of clients.", above=0, maximum=0.1
     )
     dp_where: str = setting(
         "client",
-        "Who adds the noise: each client to what it sends (any rule; the server need not be trusted), or the server to "
-        "the sum (rules that are a mean; the clients count alike, and the server sees their clipped updates).",
+        "Where noise is added. client: each client adds it to what it sends; works with any rule, and the server "
+        "need not be trusted. server: the server adds it to the sum; needs a rule that is a mean, gives all clients "
+        "equal weight, and lets the server see their clipped updates.",
         choices=("client", "server"),
     )
     dp_reproducible: bool = setting(
-        False, "Draw the noise from the seed, for experiments: anyone who knows the seed can subtract it."
+        False, "Draw the noise from the seed. For experiments only: anyone who knows the seed can subtract the noise."
     )
 
     @property

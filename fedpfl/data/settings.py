@@ -49,150 +49,148 @@ class DataSettings:
 
     dataset: str = setting(
         "digits",
-        "Data set; `fedpfl datasets` lists them: `npz`, `image-folder`, `table`, `series`, `huggingface` and `clients` "
-        "read your own.",
+        "Data set; `fedpfl datasets` lists all. npz, image-folder, table, series, huggingface and clients read your "
+        "own data.",
         choices=dataset_names,
         open_to={custom.FORM: custom.is_reference},
     )
     data: str = setting(
         "",
-        'Path of your own data: the file or the folder for dataset = "npz" and the others that read your own; a data '
-        "set of your own gets it, too.",
+        'Path of your own data: the file or folder that dataset = "npz" and the other readers of your own data '
+        "load. A data set class of your own receives it too.",
     )
     data_dir: str = setting(
         "~/.fedpfl/data",
-        "Folder in which data sets are looked for (as torchvision stores them, or as `<name>.npz`) "
-        "and into which they are downloaded.",
+        "Folder with data sets (in torchvision's layout, or as `<name>.npz`); downloads are stored here.",
     )
     normalize: str = setting(
         HALF,
-        "How pixels of images are scaled: to −1 … 1 (half), or by mean and deviation of each of three channels "
-        "(cifar-100: 0.507, 0.487, 0.441 and 0.267, 0.256, 0.276, as FedDecomp's authors do for CIFAR-100 and Tiny "
-        "ImageNet).",
+        "Scaling of image pixels. half: to −1 … 1. cifar-100: by the mean and standard deviation of each of three "
+        "channels (0.507, 0.487, 0.441 and 0.267, 0.256, 0.276), as FedDecomp's authors do for CIFAR-100 and Tiny "
+        "ImageNet.",
         choices=tuple(NORMALIZATIONS),
     )
     standardize: str = setting(
         "none",
-        "Bring each feature or channel to mean 0 and deviation 1: by the client's own training samples (client), or by "
-        "those of all clients (all), for which these two numbers of each feature would leave the clients of a real "
-        "federation. Not for images and texts.",
+        "Scale each feature or channel to mean 0 and standard deviation 1. client: with the statistics of the "
+        "client's own training samples. all: with those of all clients' training samples; in a real federation, two "
+        "numbers per feature would leave each client. Not for images and texts.",
         choices=("none", "client", "all"),
     )
     impute: str = setting(
         "refuse",
-        "What happens to empty cells among the features of tables and series: they are an error (refuse), or become "
-        "the mean of the client's own training samples, 0 where it has none (mean).",
+        "Empty cells among the features of tables and series. refuse: an error. mean: replaced by the mean of the "
+        "client's own training samples, or 0 if it has none.",
         choices=("refuse", "mean"),
     )
     image_size: int = setting(
         0,
-        "Pixels of a side to which images of folders and of Hugging Face data sets are brought: the largest square in "
-        "the middle is scaled. 0: they must have one size.",
+        "Side length in pixels for images from folders and Hugging Face data sets: the largest central square is "
+        "cropped and resized. 0: no resizing; all images must then have the same size.",
         minimum=0,
         maximum=4096,
     )
     text_step: int = setting(
         80,
-        "Characters between the starts of two samples, if running text is cut into samples of 80 characters "
-        "(shakespeare.json). LEAF uses 1, with which training and test samples overlap.",
+        "Characters between the starts of consecutive samples when running text is cut into samples of 80 "
+        "characters (shakespeare.json). LEAF uses 1, with which training and test samples overlap.",
         minimum=1,
     )
-    label_column: str = setting("label", "Column of a table that has the label.")
+    label_column: str = setting("label", "Table column with the label.")
     client_column: str = setting(
-        "client", "Column of a table that says who owns a row; a table need not have the default one."
+        "client", "Table column with the owner of each row. A table may lack the default column."
     )
     split_column: str = setting(
-        "split", "Column of a table that says train or test; a table need not have the default one."
+        "split", "Table column that marks each row as train or test. A table may lack the default column."
     )
     ignore_columns: str = setting(
-        "", "Columns of a table that are not features, separated by commas, such as row numbers and remarks."
+        "", "Table columns that are not features, such as row numbers and comments, separated by commas."
     )
     class_names: str = setting(
         "",
-        "Names of the classes of a table in their order, separated by commas; empty: the labels' own, sorted. Devices "
-        "that hold their own tables with names as labels need it.",
+        "Class names of a table in order, separated by commas. Empty: the labels found in the table, sorted. "
+        "Devices whose own tables have names as labels need this setting.",
     )
     window_column: str = setting(
         "window",
-        "Column of a series that says to which window a row belongs; a table need not have the default one.",
+        "Column of a series with the window that each row belongs to. A table may lack the default column.",
     )
     window_length: int = setting(
-        0, "Rows of a window, if a series has no window column; 0: it must have one.", minimum=0
+        0, "Rows per window for a series without a window column. 0: the column is required.", minimum=0
     )
     window_step: int = setting(
         0,
-        "Rows from the start of a window to that of the next; 0: window-length. With fewer, windows overlap, and those "
-        "for training and for testing may share rows.",
+        "Rows between the starts of consecutive windows. 0: window-length. With a smaller step windows overlap, and "
+        "training and test windows may share rows.",
         minimum=0,
     )
     num_clients: int = setting(
         0,
-        "Number of clients among which the data are divided; 0 means one for each node, which for `fedpfl run` are all "
-        "natural clients of the data, or 10.",
+        "Number of clients to divide the data among. 0: one per node; in `fedpfl run`, the natural clients of the "
+        "data, or 10.",
         minimum=0,
     )
     num_classes: int = setting(
         0,
-        "Number of classes, for devices that hold their own data and may lack the highest ones, and for a file of "
-        "your own in which some have no samples; 0: the data say.",
+        "Number of classes. Set it if devices hold their own data and may lack the highest classes, or if some "
+        "classes of your own file have no samples. 0: inferred from the data.",
         minimum=0,
     )
     partitioner: str = setting(
         AUTO,
-        "How the data are divided among the clients; auto is natural where the data say who owns a sample, else "
+        "How data are divided among clients. auto: natural if the data name the owner of each sample, otherwise "
         "dirichlet.",
         choices=lambda: (AUTO, *PARTITIONERS),
     )
     division_file: str = setting(
         "",
-        "File that says which client has each sample, instead of a partitioner; `fedpfl partition --export FILE.npz` "
-        "writes one. The partitioner, split and what belongs to them are then not used.",
+        "File that assigns each sample to a client, written by `fedpfl partition --export FILE.npz`. It replaces "
+        "the partitioner, the split and their settings.",
     )
     partition_seed: int = setting(
-        0, "Seed of the division, so that runs with several seeds have the same clients; 0: the run's.", minimum=0
+        0, "Seed of the division, which gives runs with different seeds the same clients. 0: the run's seed.", minimum=0
     )
     dirichlet_alpha: float = setting(
-        0.3, "Concentration α of the Dirichlet partitioners: the smaller, the more the clients differ.", above=0
+        0.3, "Concentration α of the Dirichlet partitioners. The smaller it is, the more clients differ.", above=0
     )
     classes_per_client: int = setting(
-        2, "Number of distinct classes of every client, for the pathological partitioners.", minimum=1
+        2, "Number of distinct classes per client, for the pathological partitioners.", minimum=1
     )
-    train_samples: int = setting(
-        500, 'Training samples of every client, for partitioner = "dirichlet-client".', minimum=1
-    )
-    test_samples: int = setting(100, 'Test samples of every client, for partitioner = "dirichlet-client".', minimum=1)
+    train_samples: int = setting(500, 'Training samples per client, for partitioner = "dirichlet-client".', minimum=1)
+    test_samples: int = setting(100, 'Test samples per client, for partitioner = "dirichlet-client".', minimum=1)
     split: str = setting(
         "mixed",
-        'Where test samples come from: "mixed" pools the training and the test set, divides the pool among the '
-        'clients and cuts each client\'s share by test-fraction; "given" divides the training set and gives each '
-        "client test samples of the same classes from the test set.",
+        "Source of test samples. mixed: pool the training and test sets, divide the pool among clients, and split "
+        "each client's samples by test-fraction. given: divide the training set, and give each client samples of "
+        "the same classes from the test set.",
         choices=("mixed", "given"),
     )
     test_fraction: float = setting(
-        0.25, 'Share of a client\'s samples that are for testing (split = "mixed"); below 1.', above=0, maximum=0.99
+        0.25, 'Share of a client\'s samples used for testing (split = "mixed"); below 1.', above=0, maximum=0.99
     )
     test_on: str = setting(
         "own",
-        "What a client is tested on: its own test samples, or those of all clients that tell the same classes apart, "
-        "in its own numbering of them (all, as Factorized-FL does). Devices with data of their own have the first.",
+        "Samples on which a client is tested. own: its own test samples. all: the test samples of all clients with "
+        "the same classes, in the client's own numbering, as in Factorized-FL. Devices with data of their own "
+        "support only own.",
         choices=("own", "all"),
     )
     validation_fraction: float = setting(
         0.0,
-        "Share of each client's training samples that no method trains on: personalised models are also measured on "
-        "them (validation in metrics.jsonl), to choose settings by; 0: none.",
+        "Share of each client's training samples held out from training. Personalised models are also evaluated on "
+        "them (validation in metrics.jsonl), for choosing settings. 0: none.",
         minimum=0,
         maximum=0.9,
     )
     min_samples: int = setting(
         10,
-        'Fewest samples of a client: training and test together with split = "mixed", training alone with '
-        'split = "given".',
+        'Minimum number of samples per client: training and test samples together with split = "mixed", training '
+        'samples alone with split = "given".',
         minimum=2,
     )
     permute_labels: bool = setting(
         False,
-        "Give every client its own numbering of the classes, as in the label-heterogeneous runs of Factorized-FL.",
+        "Give every client a different numbering of the classes, as in Factorized-FL's label-heterogeneous runs.",
     )
 
     def division(self) -> dict[str, Value]:

@@ -30,10 +30,10 @@ class APFLSettings:
     """Settings of APFL."""
 
     alpha: float = setting(
-        0.5, "Share α of a client's own model in the mixture, at first; 0: FedAvg with all clients weighing alike.",
+        0.5, "Initial share α of the client's own model in the mixture. 0: FedAvg with equal weights.",
         minimum=0, maximum=1,
     )  # fmt: skip
-    adaptive: bool = setting(True, "Whether each client learns its α.")
+    adaptive: bool = setting(True, "Whether each client learns α.")
 
 
 class APFL(Method):

@@ -24,22 +24,26 @@ from .base import Aggregation, Method
 class ClusteredFLSettings:
     """Settings of clustered federated learning; each is the rule's option of the same name."""
 
-    epsilon1: float = setting(0.4, "A cluster may split when the norm of its mean update is below this ε1.", minimum=0)
-    epsilon2: float = setting(1.6, "It then splits if a client's update has a norm above this ε2.", minimum=0)
+    epsilon1: float = setting(0.4, "A cluster may split when the norm of its mean update is below ε1.", minimum=0)
+    epsilon2: float = setting(
+        1.6, "A cluster that may split does so if some client's update has a norm above ε2.", minimum=0
+    )
     weights: str = setting(
         "examples",
-        "Weights of a cluster's mean: each client's training samples, or all alike.",
+        "Weights of a cluster's mean. examples: by training samples. uniform: equal.",
         choices=("examples", "uniform"),
     )
     linkage: str = setting(
         "complete",
-        "How a cluster is divided: as in the authors' code (complete), or as in the paper's Algorithm 1 (single).",
+        "Clustering that splits a cluster. complete: as in the authors' code. single: as in the paper's Algorithm 1.",
         choices=("complete", "single"),
     )
     first_split: int = setting(
-        21, "First round after which clusters may split: in the authors' code after more than 20 rounds.", minimum=1
+        21, "First round after which clusters may split; the authors' code waits for more than 20 rounds.", minimum=1
     )
-    smallest_split: int = setting(3, "Fewest clients of a cluster that may split, as in the authors' code.", minimum=2)
+    smallest_split: int = setting(
+        3, "Minimum number of clients in a cluster that may split, as in the authors' code.", minimum=2
+    )
 
 
 class ClusteredFL(Method):

@@ -21,9 +21,9 @@ class DittoSettings:
     """Settings of Ditto."""
 
     pull: float = setting(
-        0.1, "Weight λ of the pull towards the received global model; 0 is training alone.", minimum=0
+        0.1, "Weight λ of the proximal term towards the received global model. 0: local training only.", minimum=0
     )
-    p_epochs: int = setting(5, "Epochs of a round that train the personal model.", minimum=1)
+    p_epochs: int = setting(5, "Epochs per round for the personal model.", minimum=1)
 
 
 class Ditto(Method):

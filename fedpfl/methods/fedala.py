@@ -32,13 +32,13 @@ class FedALASettings:
 
     layers: int = setting(
         1,
-        "Highest layers p that are mixed, of those that travel; the lower ones are as received. 0: FedAvg.",
+        "Number p of shared layers to mix, counted from the output; lower layers are used as received. 0: FedAvg.",
         minimum=0,
     )
-    samples: float = setting(0.8, "Share s of a client's samples on which it learns W.", above=0, maximum=1)
-    weight_learning_rate: float = setting(1.0, "Step η of W.", above=0)
-    epochs: int = setting(1, "Epochs over these samples that learn W.", minimum=1)
-    first_epochs: int = setting(10, "Epochs that learn W as long as all of it is 1.", minimum=1)
+    samples: float = setting(0.8, "Share s of a client's samples on which W is learned.", above=0, maximum=1)
+    weight_learning_rate: float = setting(1.0, "Learning rate η of W.", above=0)
+    epochs: int = setting(1, "Epochs over these samples in which W is learned.", minimum=1)
+    first_epochs: int = setting(10, "Epochs in which W is learned while all its entries are still 1.", minimum=1)
 
 
 class FedALA(Method):

@@ -27,11 +27,15 @@ from .trained import KeepsTrained
 class FedAMPSettings:
     """Settings of FedAMP."""
 
-    alpha: float = setting(1.0, "Step α_k of the mixture; 0: every client keeps its own model.", minimum=0)
+    alpha: float = setting(1.0, "Step α_k of the mixture. 0: every client keeps its own model.", minimum=0)
     sigma: float = setting(
-        50.0, "Range σ of the attention exp(−‖w_i − w_j‖²/σ); the others' weights must stay below 1 together.", above=0
+        50.0,
+        "Scale σ of the attention exp(−‖w_i − w_j‖²/σ). The weights of all other clients must sum to less than 1.",
+        above=0,
     )
-    prox: float = setting(0.1, "Weight λ of the pull λ/(2α_k)·‖w − u_i‖² to the client's mixture.", minimum=0)
+    prox: float = setting(
+        0.1, "Weight λ of the proximal term λ/(2α_k)·‖w − u_i‖² towards the client's mixture.", minimum=0
+    )
 
 
 class FedAMP(KeepsTrained):

@@ -39,8 +39,8 @@ MIN_LOG, MAX_LOG = -30.0, 30.0
 class FedASSettings:
     """Settings of FedAS; the defaults are those of the authors' code."""
 
-    alignment_epochs: int = setting(1, "Epochs that align the received base; 0: none.", minimum=0)
-    alignment_learning_rate: float = setting(0.01, "Step of the alignment, by plain SGD.", above=0)
+    alignment_epochs: int = setting(1, "Epochs that align the received base. 0: none.", minimum=0)
+    alignment_learning_rate: float = setting(0.01, "Learning rate of the alignment, with plain SGD.", above=0)
 
 
 class FisherMean(Mean):

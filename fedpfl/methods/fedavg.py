@@ -21,11 +21,11 @@ class FedAvgSettings:
 
     weights: str = setting(
         "examples",
-        "Weights of the mean: each client's training samples, or all alike.",
+        "Weights of the mean. examples: by training samples. uniform: equal.",
         choices=("examples", "uniform"),
     )
     share_buffers: bool = setting(
-        True, "Whether BatchNorm's running statistics are averaged; FedFac's authors leave them to each client."
+        True, "Whether BatchNorm's running statistics are averaged. FedFac's authors keep them on each client."
     )
 
 

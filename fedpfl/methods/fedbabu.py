@@ -21,8 +21,12 @@ from .head import HeadMethod, HeadSettings
 class FedBABUSettings(HeadSettings):
     """Settings of FedBABU; epochs as in FedReG's comparison."""
 
-    tuning_epochs: int = setting(10, "Epochs for which a client tunes a copy before it is tested.", minimum=0)
-    tune: str = setting("head", "What is tuned before a test: the head or everything.", choices=("head", "everything"))
+    tuning_epochs: int = setting(
+        10, "Epochs for which a client fine-tunes a copy of its model before a test.", minimum=0
+    )
+    tune: str = setting(
+        "head", "What is fine-tuned before a test: the head or everything.", choices=("head", "everything")
+    )
 
 
 class FedBABU(HeadMethod):

@@ -30,9 +30,9 @@ class FedCACSettings:
     """
 
     share: float = setting(
-        0.5, "Share τ of the values of each array that are critical, if as many moved.", above=0, maximum=1
+        0.5, "Share τ of each array's values that count as critical; fewer if fewer values changed.", above=0, maximum=1
     )
-    beta: float = setting(100.0, "Rounds β over which clients collaborate on critical values less and less.", above=0)
+    beta: float = setting(100.0, "Number of rounds β over which collaboration on critical values fades out.", above=0)
 
 
 class FedCAC(Method):

@@ -36,7 +36,9 @@ BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)  # the authors'
 class FedCPSettings:
     """Settings of FedCP."""
 
-    alignment: float = setting(5.0, "Weight λ of the discrepancy from the received base's features.", minimum=0)
+    alignment: float = setting(
+        5.0, "Weight λ of the discrepancy between the features and those of the received base.", minimum=0
+    )
 
 
 class ConditionalPolicy(nn.Module):

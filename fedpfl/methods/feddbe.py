@@ -38,8 +38,10 @@ OWN = "personal_mean"
 class FedDBESettings:
     """Settings of FedDBE; the defaults are the paper's for its CNN."""
 
-    kappa: float = setting(50.0, "Weight κ of the distance of the features' mean to the common one.", minimum=0)
-    momentum: float = setting(1.0, "Share µ of the newest batch in the features' running mean.", above=0, maximum=1)
+    kappa: float = setting(50.0, "Weight κ of the distance between the features' mean and the global mean.", minimum=0)
+    momentum: float = setting(
+        1.0, "Weight µ of the newest batch in the running mean of the features.", above=0, maximum=1
+    )
 
 
 class AfterConsensus(Mean):

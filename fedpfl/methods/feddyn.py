@@ -28,7 +28,7 @@ from .kept import KeepsArrays
 class FedDynSettings:
     """Settings of FedDyn."""
 
-    alpha: float = setting(0.01, "Weight α of the regulariser; 0 is FedAvg with all clients weighing alike.", minimum=0)
+    alpha: float = setting(0.01, "Weight α of the regulariser. 0: FedAvg with equal weights.", minimum=0)
 
 
 class DynamicRegulariser(Proximal):

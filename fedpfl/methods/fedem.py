@@ -30,7 +30,9 @@ MIXTURE = "mixture"
 class FedEMSettings:
     """Settings of FedEM."""
 
-    components: int = setting(3, "Models M that are mixed, each the size of the whole model.", minimum=1, maximum=100)
+    components: int = setting(
+        3, "Number M of models in the mixture; each has the size of the whole model.", minimum=1, maximum=100
+    )
 
 
 class FedEM(Method):

@@ -33,9 +33,9 @@ from .prototypes import PairsRule, PrototypeMethod, class_by_width
 class FedGHSettings:
     """Settings of FedGH."""
 
-    server_learning_rate: float = setting(0.01, "Step η of the server's plain SGD.", above=0)
-    server_epochs: int = setting(1, "Epochs of a round over the class means.", minimum=1)
-    server_batch_size: int = setting(1, "Class means in a step.", minimum=1)
+    server_learning_rate: float = setting(0.01, "Learning rate η of the server's plain SGD.", above=0)
+    server_epochs: int = setting(1, "Epochs per round over the class means.", minimum=1)
+    server_batch_size: int = setting(1, "Class means per step.", minimum=1)
 
 
 class TrainedHead(PairsRule):

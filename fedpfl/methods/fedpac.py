@@ -29,10 +29,8 @@ class FedPACSettings:
     """Settings of FedPAC."""
 
     alignment: float = setting(1.0, "Weight λ of the distance to the centroids.", minimum=0)
-    p_epochs: int = setting(1, "Epochs of a round that train the head, before the E epochs of the base.", minimum=0)
-    combine: bool = setting(
-        True, "Whether clients get combinations of heads; without, and with λ = 0, the method is FedRep."
-    )
+    p_epochs: int = setting(1, "Epochs per round that train the head, before the E epochs of the base.", minimum=0)
+    combine: bool = setting(True, "Whether clients receive combinations of heads. false with λ = 0 is FedRep.")
 
 
 class HeadCombination(PrototypeRule):

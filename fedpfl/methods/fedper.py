@@ -18,7 +18,7 @@ class FedPerSettings(HeadSettings):
     """Settings of FedPer."""
 
     head_layers: int = setting(
-        1, "Linear layers at the model's end that are its head; 0: none, which is FedAvg.", minimum=0
+        1, "Number of linear layers at the model's end that form its head. 0: none, which is FedAvg.", minimum=0
     )
 
 

@@ -28,9 +28,10 @@ from .prototypes import PrototypeMethod, PrototypeRule, apart, class_by_width
 class FedProtoSettings:
     """Settings of FedProto."""
 
-    pull: float = setting(1.0, "Weight λ of the distance to the prototypes; 0 is training alone.", minimum=0)
+    pull: float = setting(1.0, "Weight λ of the distance to the prototypes. 0: local training only.", minimum=0)
     predict: str = setting(
-        "model", "What predicts: a client's own model, or the class of the nearest prototype.",
+        "model", "How classes are predicted. model: by the client's own model. prototype: as the class of the nearest "
+        "prototype.",
         choices=("model", "prototype"),
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ from .base import LocalRound, Method, everything
 class FedProxSettings:
     """Settings of FedProx."""
 
-    mu: float = setting(0.001, "Weight µ of the pull towards the received model; 0 is FedAvg.", minimum=0)
+    mu: float = setting(0.001, "Weight µ of the proximal term towards the received model. 0: FedAvg.", minimum=0)
 
 
 class FedProx(Method):

@@ -20,7 +20,7 @@ from .head import HeadMethod, HeadSettings
 class FedRepSettings(HeadSettings):
     """Settings of FedRep."""
 
-    p_epochs: int = setting(5, "Epochs of a round that train the head, before the E epochs of the base.", minimum=0)
+    p_epochs: int = setting(5, "Epochs per round that train the head, before the E epochs of the base.", minimum=0)
 
 
 class FedRep(HeadMethod):

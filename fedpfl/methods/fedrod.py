@@ -31,11 +31,11 @@ class FedRoDSettings:
     """Settings of FedRoD."""
 
     balanced: bool = setting(
-        True, "Whether the generic head learns by balanced softmax; without it, base and generic head are FedAvg's."
+        True, "Whether the generic head is trained with balanced softmax. false: base and generic head are FedAvg's."
     )
     personal_start: str = setting(
         "generic",
-        "How the personal head starts: as a copy of the generic one, or at zero.",
+        "Initialisation of the personal head. generic: a copy of the generic head. zero: zeros.",
         choices=("generic", "zero"),
     )
 

@@ -31,9 +31,9 @@ from .prototypes import PairsRule
 class FedTGPSettings(FedProtoSettings):
     """Settings of FedTGP."""
 
-    server_learning_rate: float = setting(0.01, "Step of the server's plain SGD.", above=0)
-    server_epochs: int = setting(100, "Epochs S of a round over the clients' class means.", minimum=1)
-    margin: float = setting(100.0, "Largest margin τ.", minimum=0)
+    server_learning_rate: float = setting(0.01, "Learning rate of the server's plain SGD.", above=0)
+    server_epochs: int = setting(100, "Epochs S per round over the clients' class means.", minimum=1)
+    margin: float = setting(100.0, "Maximum margin τ.", minimum=0)
 
 
 class TrainedPrototypes(PairsRule):

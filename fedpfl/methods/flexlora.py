@@ -34,8 +34,8 @@ class FlexLoRASettings:
 
     ranks: str = setting(
         "",
-        "Ranks of the clients' adapters, separated by commas, each at most lora-rank: client i has the one at place i, "
-        "from the start again after the last. Empty: lora-rank for all.",
+        "Ranks of the clients' adapters, separated by commas, each at most lora-rank. Client i takes entry i; the "
+        "list repeats after its end. Empty: lora-rank for all.",
     )
 
 

@@ -29,9 +29,11 @@ class GPFLSettings:
     """Settings of GPFL; the defaults are those of the authors' runs with CNNs."""
 
     guidance_weight: float = setting(
-        0.01, "λ: weight of a batch's distance (a Frobenius norm) to the global class embeddings.", minimum=0
+        0.01, "Weight λ of a batch's distance (Frobenius norm) to the global class embeddings.", minimum=0
     )
-    embedding_decay: float = setting(0.1, "µ: weight decay of class embeddings and conditional valve.", minimum=0)
+    embedding_decay: float = setting(
+        0.1, "Weight decay µ of the class embeddings and the conditional valve.", minimum=0
+    )
 
 
 class GPFL(Method):

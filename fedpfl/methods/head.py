@@ -16,7 +16,7 @@ from .base import Method
 class HeadSettings:
     """Where the head begins."""
 
-    head_layers: int = setting(1, "Linear layers at the model's end that are its head.", minimum=1)
+    head_layers: int = setting(1, "Number of linear layers at the model's end that form its head.", minimum=1)
 
 
 class HeadMethod(Method):

@@ -28,15 +28,17 @@ LEAST = 1e-12  # The least probability whose logarithm is taken.
 class KNNPerSettings:
     """Settings of kNN-Per."""
 
-    k: int = setting(10, "Neighbours k of a sample; all of a client's training samples if it has fewer.", minimum=1)
-    scale: float = setting(1.0, "Scale σ of distances: the larger, the more alike the neighbours count.", above=0)
+    k: int = setting(10, "Number of neighbours k; all training samples if the client has fewer.", minimum=1)
+    scale: float = setting(
+        1.0, "Scale σ of distances. The larger it is, the more evenly neighbours are weighted.", above=0
+    )
     weight: float = setting(
-        0.5, "Weight λ of the neighbours; 0 is FedAvg, 1 the neighbours alone.", minimum=0, maximum=1
+        0.5, "Weight λ of the neighbours. 0: FedAvg. 1: the neighbours alone.", minimum=0, maximum=1
     )
     tune: bool = setting(
         False,
-        "Each client takes the weight λ_m of 0, 0.1, … 1 that predicts most of its samples for validation "
-        "(validation-fraction) right, as in the paper; a client that has none takes the common weight.",
+        "Each client chooses λ_m from 0, 0.1, … 1 for the highest accuracy on its validation samples "
+        "(validation-fraction), as in the paper. A client without validation samples uses the common weight.",
         needs="validation-fraction",
     )
 

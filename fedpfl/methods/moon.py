@@ -26,7 +26,7 @@ from .trained import KeepsTrained
 class MoonSettings:
     """Settings of MOON; the paper takes the best µ of 0.1, 1, 5 and 10: 5 for CIFAR-10, 1 for its other data."""
 
-    mu: float = setting(1.0, "Weight µ of the contrastive loss; 0 is FedAvg.", minimum=0)
+    mu: float = setting(1.0, "Weight µ of the contrastive loss. 0: FedAvg.", minimum=0)
     temperature: float = setting(0.5, "Temperature τ of the contrastive loss.", above=0)
 
 

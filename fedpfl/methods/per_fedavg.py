@@ -26,11 +26,13 @@ from .base import Aggregation, LocalRound, Method, everything
 class PerFedAvgSettings:
     """Settings of Per-FedAvg; the step α of the adaptation is ``learning-rate``."""
 
-    beta: float = setting(0.001, "Step β of the shared model.", above=0)
-    delta: float = setting(0.001, "Step δ of the difference that stands for the Hessian (hessian-free).", above=0)
+    beta: float = setting(0.001, "Step size β of the shared model.", above=0)
+    delta: float = setting(
+        0.001, "Step δ of the finite difference that approximates the Hessian-vector product (hessian-free).", above=0
+    )
     gradient: str = setting(
         "first-order",
-        "Leave the Hessian out (first-order), or approximate its product by a difference (hessian-free).",
+        "first-order: ignore the Hessian. hessian-free: approximate the Hessian-vector product by a finite difference.",
         choices=("first-order", "hessian-free"),
     )
 

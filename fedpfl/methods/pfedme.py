@@ -32,11 +32,15 @@ class PFedMeSettings:
     """Settings of pFedMe; the step η of w is ``learning-rate``. λ and K are the paper's for MNIST."""
 
     pull: float = setting(
-        15.0, "Weight λ of the pull of a client's model θ towards w; 0: θ trains alone and w never moves.", minimum=0
+        15.0,
+        "Weight λ of the proximal term between a client's model θ and w. 0: θ trains alone and w never changes.",
+        minimum=0,
     )
-    steps: int = setting(5, "Steps K of θ on a batch.", minimum=1)
-    personal_learning_rate: float = setting(0.02, "Step of θ; times λ it should stay well below 2.", above=0)
-    beta: float = setting(1.0, "Step β of the server towards the mean of the clients' w.", above=0)
+    steps: int = setting(5, "Number of steps K of θ per batch.", minimum=1)
+    personal_learning_rate: float = setting(
+        0.02, "Learning rate of θ; its product with λ should stay well below 2.", above=0
+    )
+    beta: float = setting(1.0, "Server step size β towards the mean of the clients' w.", above=0)
 
 
 class PFedMe(KeepsTrained):

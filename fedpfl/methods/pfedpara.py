@@ -29,8 +29,8 @@ class PFedParaSettings:
 
     gamma: float = setting(
         0.5,
-        "γ: the inner rank between the smallest that allows a weight of full rank (0) and the largest that holds no "
-        "more values than the weight (1).",
+        "Position γ of the inner rank between the smallest one that allows a weight of full rank (0) and the "
+        "largest one that has no more values than the weight (1).",
         minimum=0, maximum=1,
     )  # fmt: skip
 

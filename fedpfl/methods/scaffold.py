@@ -35,16 +35,16 @@ from .kept import KeepsArrays
 class ScaffoldSettings:
     """Settings of SCAFFOLD."""
 
-    server_learning_rate: float = setting(1.0, "Step η_g of the server towards the mean.", above=0)
+    server_learning_rate: float = setting(1.0, "Server step size η_g towards the mean.", above=0)
     control: str = setting(
         "steps",
-        "Which gradient becomes a client's c_i: the mean over its steps (option II of the paper), or that at the model "
-        "which it received, the mean over another epoch's batches (start, option I).",
+        "Gradient that becomes a client's c_i. steps: the mean over its steps (option II of the paper). start: the "
+        "gradient at the received model, as the mean over the batches of an additional epoch (option I).",
         choices=("steps", "start"),
     )
     momentum: float = setting(
         0.0,
-        "Momentum of a client's SGD steps, in place of `momentum`; the paper has none.",
+        "Momentum of a client's SGD, in place of `momentum`; the paper uses none.",
         minimum=0,
         maximum=0.999999,
     )

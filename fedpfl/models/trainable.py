@@ -25,21 +25,21 @@ class TrainableSettings:
 
     trainable: str = setting(
         ALL,
-        "What trains: everything (all), the head alone (head), adapters and the head (lora), or the head and the "
-        "arrays of the base whose names fit a pattern (base.blocks.block6.*), several separated by commas. The rest is "
-        "frozen: it is never sent and never stored, and is compared by a hash.",
+        "Parameters to train: everything (all), the head (head), adapters and the head (lora), or the head and the "
+        "base arrays whose names match a pattern (base.blocks.block6.*; several separated by commas). The others "
+        "are frozen: they are neither sent nor stored, and a hash checks that they are equal everywhere.",
     )
     lora_rank: int = setting(4, "Rank r of an adapter B·A.", minimum=1)
     lora_alpha: float = setting(8.0, "Scale α of an adapter, which adds (α/r)·B·A to a weight.", above=0)
     lora_targets: str = setting(
         "",
-        "Layers with an adapter, as patterns of their names (*attention*), separated by commas; empty: all linear "
-        "layers and 2-D convolutions of the base.",
+        "Layers with adapters, as name patterns (*attention*) separated by commas. Empty: all linear layers and 2-D "
+        "convolutions of the base.",
     )
     download_weights: bool = setting(
         False,
-        "Whether torchvision:, timm: and hf: may fetch pretrained weights from the internet; without it the first two "
-        "start from random ones and the last reads a folder on this machine.",
+        "Whether torchvision:, timm: and hf: may download pretrained weights. false: torchvision: and timm: start "
+        "from random weights, and hf: reads a local folder.",
     )
 
 

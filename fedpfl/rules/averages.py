@@ -40,34 +40,34 @@ class RobustSettings:
 
     update_norm_limit: float = setting(
         4.0,
-        "A client's update longer than this many times the shared vector, and than 5 times as many medians of the last "
-        "rounds' updates, is refused (docs/robustness.md). 0: no limit but that of the numbers' type.",
+        "Factor f: refuse a client's update whose norm exceeds f · max(norm of the shared vector, 5 · median norm of "
+        "recent updates). 0: no limit besides that of the number type (docs/robustness.md).",
         minimum=0,
     )
     robust_aggregation: str = setting(
         "none",
-        "What takes the place of the mean, in methods whose rule is one: the mean of shortened updates (clip), each "
-        "value's median or mean without the extremes (trimmed-mean), or the mean of the updates nearest to most others "
-        "(krum). Clients count alike in the last three.",
+        "Replacement for the mean, in methods whose rule is a mean. clip: mean of shortened updates. median: median "
+        "of each value. trimmed-mean: mean of each value without the extremes. krum: mean of the updates closest to "
+        "most others. The last three give all clients equal weight.",
         choices=tuple(READS),
     )
     robust_clip: float = setting(
-        0.0, "clip: the norm to which longer updates are shortened; 0: the median norm of the round.", minimum=0
+        0.0, "clip: norm to which longer updates are shortened. 0: the round's median norm.", minimum=0
     )
     robust_false_share: float = setting(
         0.2,
-        "trimmed-mean, krum: the share of a round's clients that may be false, rounded up; trimmed-mean drops as many "
-        "of the largest and of the smallest values.",
+        "trimmed-mean, krum: share of a round's clients that may be malicious, rounded up. trimmed-mean drops this "
+        "many of the largest and of the smallest values.",
         minimum=0,
         maximum=0.49,
     )
     krum_clients: int = setting(
-        0, "krum: updates that are averaged; 1 is Krum, 0 all but as many as may be false.", minimum=0
+        0, "krum: number of updates to average. 1: Krum. 0: all except as many as may be malicious.", minimum=0
     )
     max_weight_share: float = setting(
         1.0,
-        "Most that one client's samples count for, as a share of the samples of all clients that are asked in a round; "
-        "with a share below 1 / clients all count alike.",
+        "Maximum weight of one client, as a share of the samples of all clients asked in a round. Below 1 / clients "
+        "all clients have equal weight.",
         above=0,
         maximum=1,
     )

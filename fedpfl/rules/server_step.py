@@ -33,20 +33,20 @@ class ServerStepSettings:
 
     server_optimizer: str = setting(
         "none",
-        "What the server does with the mean, in methods whose rule is a mean: it takes the mean (none), or uses the "
-        "difference to it as the gradient of momentum (FedAvgM), adam (FedAdam) or yogi (FedYogi).",
+        "How the server applies the mean, in methods whose rule is a mean. none: use the mean itself. momentum "
+        "(FedAvgM), adam (FedAdam), yogi (FedYogi): use the difference to the mean as a gradient.",
         choices=tuple(READS),
     )
     server_learning_rate: float = setting(
         0.0,
-        "Its step η. 0 means 0.01 for adam and yogi, and for momentum 1 − server-momentum, with which a round's update "
-        "is applied once in total.",
+        "Server learning rate η. 0: 0.01 for adam and yogi; for momentum 1 − server-momentum, which applies each "
+        "round's update once in total.",
         minimum=0,
     )
-    server_momentum: float = setting(0.9, "Its momentum, β₁ of adam and yogi.", minimum=0, maximum=0.999999)
-    server_beta2: float = setting(0.99, "Its β₂, for adam and yogi.", minimum=0, maximum=0.999999)
+    server_momentum: float = setting(0.9, "Server momentum; β₁ of adam and yogi.", minimum=0, maximum=0.999999)
+    server_beta2: float = setting(0.99, "β₂ of adam and yogi.", minimum=0, maximum=0.999999)
     server_tau: float = setting(
-        0.001, "Its τ, for adam and yogi: the larger, the less the step adapts to each parameter.", above=0
+        0.001, "τ of adam and yogi. The larger it is, the less the step adapts to each parameter.", above=0
     )
 
     @property

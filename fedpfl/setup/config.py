@@ -41,7 +41,7 @@ _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 class RunSettings:
     """What is run, for how long, and where the results go."""
 
-    method: str = setting("feddecomp", "The method.", choices=method_names, open_to={custom.FORM: custom.is_reference})
+    method: str = setting("feddecomp", "Method.", choices=method_names, open_to={custom.FORM: custom.is_reference})
     model: str = setting(
         "small-cnn",
         "Model; its input and output sizes follow from the data.",
@@ -50,184 +50,194 @@ class RunSettings:
     )
     client_models: str = setting(
         "",
-        "Other models for some clients: numbers of clients, from 0, each with a model, separated by commas "
-        "(0-9:fedavg-cnn,12:resnet8). What the method shares must be the same in all of them.",
+        "Models for some of the clients, as client numbers (from 0) with a model, separated by commas: "
+        "0-9:fedavg-cnn,12:resnet8. The arrays that the method shares must have the same shapes in all models.",
     )
-    num_server_rounds: int = setting(5, "Rounds.", minimum=1)
+    num_server_rounds: int = setting(5, "Number of rounds.", minimum=1)
     fraction_train: float = setting(
-        1.0, "Share of the clients asked to train in a round (join rate); at least one client.", above=0, maximum=1
+        1.0, "Share of the clients asked to train in each round (join rate); at least one client.", above=0, maximum=1
     )
     personal_head: bool = setting(
         False,
-        "Each client keeps its classifier, the model's last layer, whatever the method shares of it: for clients that "
-        "number their labels differently, or have different ones.",
+        "Keep the classifier (the model's last layer) on each client, even if the method shares it. For clients "
+        "with different labels or label numbering.",
     )
     new_clients: float = setting(
         0.0,
-        "Share of the clients that are held out as new ones: they neither train nor count in a run's accuracies; "
+        "Share of the clients held out as new clients: they do not train and do not count in the run's accuracies. "
         "`fedpfl personalise` makes models for them afterwards.",
         minimum=0,
         maximum=0.9,
     )
     initial_weights: str = setting(
         "",
-        "File of weights to start from (safetensors, or a state dict that PyTorch saved), at the same path on every "
-        "machine; the last layer starts afresh where its shape differs.",
+        "File of initial weights (safetensors, or a PyTorch state dict), at the same path on every machine. The "
+        "last layer is initialised at random if its shape differs.",
     )
-    evaluate_every: int = setting(1, "Rounds between evaluations of all clients; 0: only after the last.", minimum=0)
+    evaluate_every: int = setting(
+        1, "Rounds between evaluations of all clients. 0: only after the last round.", minimum=0
+    )
     test_at: str = setting(
         "end",
-        "Whether clients are tested after a round, with what the server has made of its replies (end), or before they "
-        "train in it, with the same of the round before, as on FedReG's testbed (start). What the last round made is "
-        "then not tested, and devices write no models; `fedpfl personalise` makes up for both.",
+        "When clients are tested. end: after a round, with the new shared arrays. start: before clients train in a "
+        "round, with the shared arrays of the previous round, as on FedReG's testbed. With start the last round's "
+        "result is not tested and devices write no models; `fedpfl personalise` does both afterwards.",
         choices=("end", "start"),
     )
     early_stop: int = setting(
         0,
-        "Rounds without a better mean accuracy on the validation samples (validation-fraction) after which the run "
-        "ends; 0: it never ends early.",
+        "Stop after this number of rounds without a better mean accuracy on the validation samples "
+        "(validation-fraction). 0: no early stop.",
         minimum=0,
     )
     metrics: str = setting(
         "",
-        "What tests measure besides accuracy and loss, separated by commas: balanced-accuracy, top-5-accuracy, "
-        "precision-macro, recall-macro, f1-macro, f1-weighted, auroc, average-precision; with loss = multi-label "
-        "also f1-micro; with mse mae, rmse, r2; or MODULE:NAME, a function of your own.",
+        "Metrics measured in tests besides accuracy and loss, separated by commas: balanced-accuracy, "
+        "top-5-accuracy, precision-macro, recall-macro, f1-macro, f1-weighted, auroc, average-precision; with loss "
+        "= multi-label also f1-micro; with mse mae, rmse, r2; or MODULE:NAME, a function of your own.",
     )
     choose_by: str = setting(
         "accuracy",
-        "What on the samples for validation the best round is chosen by, early-stop waits for and settings are "
-        "compared by: accuracy, loss, or one of metrics.",
+        "Metric on the validation samples that chooses the best round, controls early-stop and compares settings: "
+        "accuracy, loss, or one of metrics.",
     )
     evaluate_global: bool = setting(
         False,
-        "Test the mean of the clients' whole models where a method has no global model of its own: for this alone, "
-        "clients send arrays that otherwise never leave them.",
+        "Also test the mean of the clients' whole models if the method has no global model. Warning: clients then "
+        "send their personal arrays to the server.",
     )
     evaluate_trained: bool = setting(
         False,
-        "Clients also test the model that they have just trained, before the server combines it with others' (trained "
-        "in metrics.jsonl), as FedReG's testbed does.",
+        "Also test each client's model right after local training, before aggregation (trained in metrics.jsonl), "
+        "as on FedReG's testbed.",
     )
     diagnostics: bool = setting(
         False,
-        "Record how far shared and personal arrays move (drift, shared-change and personal-change in metrics.jsonl): "
-        "costs memory on the server and another copy of a client's personal arrays on its disk.",
+        "Record how far shared and personal arrays move (drift, shared-change and personal-change in "
+        "metrics.jsonl). Costs memory on the server, and disk space for a second copy of a client's personal arrays.",
     )
-    seed: int = setting(1, "Every random choice follows from it.", minimum=0)
-    output_dir: str = setting("~/.fedpfl/runs", "Where run folders are made, on the server's machine.")
-    state_dir: str = setting("~/.fedpfl/state", "Where a client keeps its personal arrays, on its own machine.")
+    seed: int = setting(1, "Seed of every random choice.", minimum=0)
+    output_dir: str = setting("~/.fedpfl/runs", "Folder for run folders, on the server's machine.")
+    state_dir: str = setting("~/.fedpfl/state", "Folder for a client's personal arrays, on the client's machine.")
     device_models: str = setting(
         "auto",
-        "Whether a client writes its whole personalised model on its own machine, below state-dir, after the last "
-        "round: auto: a device does, the clients of a simulation do not.",
+        "Whether a client writes its whole personalised model below state-dir on its own machine after the last "
+        "round. auto: devices do, clients of a simulation do not.",
         choices=("auto", "always", "never"),
     )
     device_model_every: int = setting(
         0,
-        "Rounds after which clients write their models as well; they are tested in these rounds. 0: only after the "
-        "last.",
+        "Number of rounds between further device models; clients are tested in these rounds. 0: only after the last "
+        "round.",
         minimum=0,
     )
-    device_models_kept: int = setting(2, "Written models that a client keeps: the latest.", minimum=1)
-    run_name: str = setting("", "Name of the run's folder; empty makes one from method, data set and time.")
+    device_models_kept: int = setting(
+        2, "Number of device models that a client keeps; older ones are deleted.", minimum=1
+    )
+    run_name: str = setting("", "Name of the run's folder. Empty: made from method, data set and time.")
     resume: bool = setting(False, "Continue the run called run-name after its last finished round.")
     continue_from: str = setting(
         "",
-        "Run (name in output-dir, or folder) that this new one continues: it starts from the shared and the personal "
-        "arrays that that one ended with, and clients' data may be others than they were.",
+        "Run (name in output-dir, or folder) whose final shared and personal arrays this new run starts from. "
+        "Clients' data may have changed.",
     )
     personalise: str = setting(
         "none",
-        "With resume, what is done instead of more rounds: clients that were not in the run make models of their own "
-        "from its final shared arrays, by training their personal part (local-train) or everything (fine-tune) for a "
-        "round; those that missed its last test are tested and get their model. `fedpfl personalise` sets it.",
+        "What to do with resume instead of more rounds. Clients that were not in the run make a model from its "
+        "final shared arrays, by one round of training of their personal part (local-train) or of everything "
+        "(fine-tune). Clients that missed the last test are tested and get their model. `fedpfl personalise` sets "
+        "this.",
         choices=("none", "local-train", "fine-tune"),
     )
-    wire_dtype: str = setting("float32", "Type in which arrays of floats travel.", choices=DTYPES)
+    wire_dtype: str = setting("float32", "Number type of the float arrays in messages.", choices=DTYPES)
     node_timeout: float = setting(
-        600.0, "Seconds to wait over Flower until all clients are connected; `fedpfl run` has them at once.", above=0
+        600.0,
+        "Seconds to wait over Flower until all clients are connected. In `fedpfl run` they are there at once.",
+        above=0,
     )
     round_timeout: float = setting(
         600.0,
-        "Seconds to wait for a round's replies over Flower, training and tests together; the tests have at least a "
-        "quarter of it. `fedpfl run` waits for its workers as long as they live.",
+        "Seconds to wait over Flower for a round's replies, training and tests together; at least a quarter is "
+        "reserved for the tests. `fedpfl run` waits as long as its workers are alive.",
         above=0,
     )
     check_after: float = setting(
         60.0,
-        "Seconds without a reply after which a device is asked whether it still works; a message that it lost is sent "
-        "again.",
+        "Seconds without a reply after which a device is asked whether it still works; a message that it lost is "
+        "sent again.",
         above=0,
     )
     min_clients: int = setting(
         0,
-        "Over Flower, clients that have to be there at the start. Nodes whose answers cannot be right are left out by "
-        "name. 0: more than half, and a node that is missing or silent ends the start after node-timeout. Another "
-        "number: after node-timeout the run starts without those that are missing, too.",
+        "Over Flower, minimum number of clients at the start. Nodes that give impossible answers are left out and "
+        "named. 0: more than half; the start fails if a node is missing or silent after node-timeout. Other values: "
+        "after node-timeout the run also starts without the missing nodes.",
         minimum=0,
     )
     max_client_samples: int = setting(
         1_000_000,
-        "Most samples that a client may have. A client that claims more is left out; the number bounds its weight in "
-        "means, and what others compute from it.",
+        "Maximum number of samples per client. A client that reports more is left out; this bounds its weight in "
+        "means and what others compute from the number.",
         minimum=1,
     )
     schedule: str = setting(
         "synchronous",
-        "Whether a round waits for all clients that it asks, or ends with the first buffer-size replies, while the "
-        "others go on training (buffered: FedBuff); for methods whose rule is a mean.",
+        "synchronous: a round waits for all clients that it asked. buffered (FedBuff): a round ends with the first "
+        "buffer-size replies while the other clients keep training; for methods whose rule is a mean.",
         choices=("synchronous", "buffered"),
     )
-    buffer_size: int = setting(10, "buffered: replies after which the server makes a step.", minimum=1)
+    buffer_size: int = setting(10, "buffered: number of replies per server step.", minimum=1)
     over_selection: float = setting(
         0.0,
-        "Share by which more clients are asked than fraction-train says, such as 0.3; the first replies count, as many "
-        "as fraction-train says. Nobody waits for the others.",
+        "Extra clients to ask, as a share of those that fraction-train asks, such as 0.3. The first replies count, "
+        "up to the number that fraction-train gives; the round does not wait for the others.",
         minimum=0,
         maximum=10,
     )
     round_deadline: float = setting(
         0.0,
-        "Seconds after which a round's training over Flower goes on with the replies that are there, if they are "
-        "min-replies; 0: it waits for all.",
+        "Over Flower, seconds after which a round's training ends with the replies received, if there are at least "
+        "min-replies. 0: wait for all.",
         minimum=0,
     )
     round_deadline_pace: float = setting(
         0.0,
-        "As round-deadline, but as a multiple of the median time that the clients' last trainings took; 0: none.",
+        "Like round-deadline, as a multiple of the median duration of the clients' last trainings. 0: none.",
         minimum=0,
     )
     replay: str = setting(
         "",
-        "Run (name in output-dir, or folder) of which this one repeats who counted: each round takes the clients whose "
-        "replies that run took.",
+        "Run (name in output-dir, or folder) whose participation to repeat: each round asks the clients whose "
+        "replies counted in that run.",
     )
     new_nodes: str = setting(
         "ignore",
-        "Over Flower, what becomes of a client that was missing at the start (min-clients) and connects later: it "
-        "takes part from the next round (join), or not in this run (ignore).",
+        "Over Flower, what happens to a client that was missing at the start (min-clients) and connects later. "
+        "join: it takes part from the next round. ignore: it does not take part in this run.",
         choices=("ignore", "join"),
     )
     forget_after: int = setting(
         0,
-        "Rounds in a row without an answer after which a client is neither asked nor waited for; over Flower it takes "
-        "part again when it answers a question. 0: it is asked in every round.",
+        "Number of consecutive rounds without an answer after which a client is no longer asked. Over Flower it "
+        "takes part again once it answers a check. 0: it is asked in every round.",
         minimum=0,
     )
-    min_replies: int = setting(1, "Fewest clients that have to train in a round; with fewer the run ends.", minimum=1)
+    min_replies: int = setting(
+        1, "Minimum number of clients that must train in a round; with fewer, the run ends.", minimum=1
+    )
 
     tracker: str = setting(
         "none",
-        "Where rounds are sent as well, from the server's machine: Weights & Biases (extra wandb; WANDB_MODE=offline "
-        "keeps all in the run's folder) or MLflow (extra mlflow; MLFLOW_TRACKING_URI, else mlflow.db in output-dir).",
+        "Service that also receives the rounds, from the server's machine. wandb: Weights & Biases (extra wandb; "
+        "WANDB_MODE=offline keeps everything in the run's folder). mlflow: MLflow (extra mlflow; "
+        "MLFLOW_TRACKING_URI, or mlflow.db in output-dir).",
         choices=("none", "wandb", "mlflow"),
     )
     tracker_project: str = setting("fedpfl", "Project in Weights & Biases, or experiment in MLflow.")
     listeners: str = setting(
         "",
-        "Listeners of your own that follow the run in the server's process (docs/callbacks.md): MODULE:NAME of a class "
-        "or an object, several separated by commas.",
+        "Your own listeners, which follow the run in the server's process (docs/callbacks.md): MODULE:NAME of a "
+        "class or an object, separated by commas.",
     )
 
     @property

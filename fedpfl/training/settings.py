@@ -17,108 +17,112 @@ from .optim import OPTIMIZERS, is_torch_optimizer
 class TrainingSettings:
     """How a client trains; a method may spend the epochs on several phases."""
 
-    local_epochs: int = setting(10, "Epochs E over the client's data in a round.", minimum=1)
-    batch_size: int = setting(10, "Samples B in a batch.", minimum=1)
+    local_epochs: int = setting(10, "Local epochs E per round.", minimum=1)
+    batch_size: int = setting(10, "Batch size B.", minimum=1)
     last_batch: str = setting(
         "drop",
-        "What happens to the samples of an epoch that do not fill a batch: they are left out of this epoch, if the "
-        "client has at least one whole batch (drop), they become a smaller batch (keep), or all batches of the epoch "
-        "are made nearly equal, about B samples each (even). Every epoch draws another order.",
+        "Samples of an epoch that do not fill a batch. drop: they are left out of this epoch, if there is at least "
+        "one full batch. keep: they form a smaller batch. even: all batches of the epoch get nearly the same size, "
+        "about B. Every epoch draws a new order.",
         choices=LAST_BATCH,
     )
     loss: str = setting(
         CROSS_ENTROPY,
-        "What a model's numbers are for: classes (cross-entropy), targets that are numbers (mse, the mean squared "
-        "error), or labels of which several can be right (multi-label, binary cross-entropy). What is called accuracy "
-        "is R² with mse and the share of labels that are right with multi-label.",
+        "Loss. cross-entropy: classification. mse: regression, with the mean squared error. multi-label: several "
+        "labels per sample, with binary cross-entropy. The reported accuracy is R² with mse, and the share of "
+        "correct labels with multi-label.",
         choices=tuple(KINDS),
     )
     batch_loss: str = setting(
         "mean",
-        "Loss of a batch: the mean over its samples, or their sum. The sum's gradient is larger by the number of "
-        "samples, while weight-decay and a method's penalties stay the same. Recorded losses are always means.",
+        "Reduction of a batch's loss: mean or sum over its samples. With sum the gradient is larger by the number "
+        "of samples; weight-decay and the penalties of methods stay the same. Recorded losses are always means.",
         choices=("mean", "sum"),
     )
     label_smoothing: float = setting(
         0.0,
-        "Share of a sample's label that is spread evenly over all classes, in the loss cross-entropy. Tests measure "
-        "the loss without it.",
+        "Share of a sample's label that is spread evenly over all classes, in cross-entropy. Tests compute the loss "
+        "without it.",
         minimum=0,
         maximum=0.999999,
     )
     class_weights: str = setting(
         "none",
-        "Weights of classes in the loss cross-entropy, in training: none, or n / (C · n_c) for a class with n_c of the "
-        "n samples of a client that has C classes, so that all of them count alike (balanced). The recorded training "
-        "loss has these weights, tests have none.",
+        "Class weights of cross-entropy in training. balanced: n / (C · n_c) for a class with n_c of the client's n "
+        "samples in C classes, which gives all classes the same total weight. The recorded training loss includes "
+        "the weights; test losses do not.",
         choices=("none", "balanced"),
     )
     augmentation: str = setting(
         "none",
-        "What happens to samples in training: each image is mirrored with probability 1/2 and shifted by up to 4 "
-        "pixels, over a reflected border (flip-crop); two operations of RandAugment at magnitude 9, which need "
-        "torchvision (randaugment); or a function of your own, of a batch and a random generator.",
+        "Augmentation of training samples. flip-crop: flip each image with probability 1/2, and shift it by up to 4 "
+        "pixels with reflection padding. randaugment: two operations of RandAugment at magnitude 9 (needs "
+        "torchvision). Or a function of your own that takes a batch and a random generator.",
         choices=AUGMENTATIONS,
         open_to={custom.FORM: custom.is_reference},
     )
     local_steps: int = setting(
         0,
-        "Steps that take the place of the E local epochs of a round, with a part of them in each phase as of the "
-        "epochs (rounded, at least 1); 0: epochs count.",
+        "Optimiser steps per round, in place of local-epochs. A method with several phases divides them in the "
+        "ratio of its epochs (rounded, at least 1 each). 0: use local-epochs.",
         minimum=0,
     )
     optimizer: str = setting(
         "sgd",
-        "Local optimiser, fresh in every phase.",
+        "Local optimiser, new in every phase.",
         choices=tuple(OPTIMIZERS),
         open_to={"the name of a class in torch.optim": is_torch_optimizer},
     )
     learning_rate: float = setting(0.02, "Learning rate η.", above=0)
     learning_rate_schedule: str = setting(
         "constant",
-        "How clients' learning rates, those of methods too, change over the rounds: times learning-rate-decay every "
-        "learning-rate-decay-every rounds (step) or every round (exponential), or along half a cosine that would reach "
-        "0 after the last round (cosine).",
+        "Schedule of the clients' learning rates over the rounds, including those of methods. step: times "
+        "learning-rate-decay every learning-rate-decay-every rounds. exponential: times learning-rate-decay every "
+        "round. cosine: half a cosine that would reach 0 after the last round.",
         choices=("constant", "step", "exponential", "cosine"),
     )
     learning_rate_over: str = setting(
         "rounds",
-        "What the schedule, its decay and its warm-up count: the rounds of the run, or the steps of each phase of a "
-        "client's round, for which the schedule then starts again.",
+        "Unit of the schedule, its decay and its warm-up: rounds of the run, or steps of each local phase. With "
+        "steps the schedule restarts in every phase.",
         choices=("rounds", "steps"),
     )
-    learning_rate_decay: float = setting(0.99, "Factor of the schedules step and exponential.", above=0, maximum=1)
+    learning_rate_decay: float = setting(
+        0.99, "Decay factor of the schedules step and exponential.", above=0, maximum=1
+    )
     learning_rate_decay_every: int = setting(10, "Rounds between two steps of the schedule step.", minimum=1)
     learning_rate_warm_up: int = setting(
-        0, "Rounds W before the schedule begins: in round r of them the learning rate is r / (W + 1) of η.", minimum=0
+        0,
+        "Number of warm-up rounds W before the schedule: in round r of them the learning rate is r / (W + 1) of η.",
+        minimum=0,
     )
     clip_norm: float = setting(
         0.0,
-        "Euclidean norm to which the gradient of a step, with penalties, is scaled down where it is longer; 0: none.",
+        "Maximum L2 norm of a step's gradient, penalties included; longer gradients are scaled down. 0: no clipping.",
         minimum=0,
     )
-    momentum: float = setting(0.9, "Momentum of SGD (first β of Adam).", minimum=0, maximum=0.999999)
+    momentum: float = setting(0.9, "Momentum of SGD; β₁ of Adam.", minimum=0, maximum=0.999999)
     keep_momentum: bool = setting(
         False,
-        "A client's momentum of SGD survives the round, in each phase by itself, among its personal arrays; otherwise "
+        "Keep a client's SGD momentum across rounds, separately for each phase, among its personal arrays. false: "
         "it starts from 0 in every phase.",
     )
-    weight_decay: float = setting(0.0, "L2 penalty added to the gradient.", minimum=0)
+    weight_decay: float = setting(0.0, "Weight decay, as an L2 penalty added to the gradient.", minimum=0)
     tune_epochs: int = setting(
         0,
-        "Epochs for which each client trains a copy of its whole model before that is tested (with FedAvg this is "
-        "called FedAvg+); 0: none. What clients keep and send, exports and the global model are not tuned.",
+        "Epochs for which each client fine-tunes a copy of its whole model before a test (with FedAvg this is known "
+        "as FedAvg+). 0: none. Stored and sent arrays, exports and the global model are not fine-tuned.",
         minimum=0,
     )
-    device: str = setting("cpu", "Where clients compute.", choices=("cpu", "cuda"))
+    device: str = setting("cpu", "Device on which clients compute.", choices=("cpu", "cuda"))
     precision: str = setting(
         "float32",
-        "Number type of a training step's forward and backward pass: float32, or bfloat16 (bf16) where PyTorch's "
-        "autocast allows it. Weights, gradients and the optimiser's sums are float32 either way, and so are all tests.",
+        "Number type of the forward and backward pass in training. float32, or bf16: bfloat16 where PyTorch's "
+        "autocast allows it. Weights, gradients, optimiser state and all tests stay float32.",
         choices=("float32", "bf16"),
     )
     threads: int = setting(
-        0, "Threads a client computes with; 0: one in `fedpfl run` and `up`, else OMP_NUM_THREADS or all cores.",
+        0, "Threads per client. 0: one in `fedpfl run` and `fedpfl up`, otherwise OMP_NUM_THREADS or all cores.",
         minimum=0,
     )  # fmt: skip
 

@@ -31,30 +31,37 @@ TRAINED = "trained"  # the model's child that remembers the shared arrays as the
 class FactorizedFLSettings:
     """Settings of Factorized-FL; the defaults are those for permuted labels within one domain."""
 
-    l1: float = setting(5e-4, "Weight λ of ‖µ‖₁ in the loss; outside training an entry below λ counts as 0.", minimum=0)
+    l1: float = setting(5e-4, "Weight λ of ‖µ‖₁ in the loss. Outside training, entries below λ count as 0.", minimum=0)
     penalty: str = setting(
         "gradient",
-        "Whether λ‖µ‖₁ moves µ in training (gradient), or λ is only the size below which an entry counts as 0 "
-        "(threshold), as in the authors' program, whose penalty has no gradient.",
+        "Effect of λ‖µ‖₁. gradient: it is part of the training loss. threshold: λ is only the value below which an "
+        "entry counts as 0, as in the authors' code, whose penalty has no gradient.",
         choices=("gradient", "threshold"),
     )
-    mu: bool = setting(True, "Whether weights have a µ in addition to u ⊗ v; false is the ablation without it.")
-    threshold: float = setting(0.0, "Clients less similar than this τ (a cosine) drop out; above 1 all do.", minimum=-1)
-    scaling: float = setting(1.0, "Scaling ε of the similarities; 0 weighs all matched clients alike.", minimum=0)
-    min_aggregate: int = setting(10, "Nearest clients that stay below τ too, the client itself included.", minimum=1)
+    mu: bool = setting(True, "Whether weights have a term µ besides u ⊗ v. false: the ablation without µ.")
+    threshold: float = setting(
+        0.0, "Threshold τ: clients whose cosine similarity is below it are left out. Above 1 all are.", minimum=-1
+    )
+    scaling: float = setting(1.0, "Scaling ε of the similarities. 0: all matched clients weigh the same.", minimum=0)
+    min_aggregate: int = setting(
+        10, "Minimum number of nearest clients to average, even below τ; includes the client itself.", minimum=1
+    )
     matching: str = setting(
         "similar",
-        "Whose arrays a client gets: of clients like it or, to compare, of three at random or the three least like it.",
+        "Clients whose arrays are averaged. similar: the matched ones. random: three drawn at random. worst: the "
+        "three least similar. The last two are for comparison.",
         choices=("similar", "random", "worst"),
     )
     classifier: str = setting(
         "personal",
-        "Whether the classifier stays with the client, as where labels or tasks differ, or is treated as any layer is.",
+        "Whether each client keeps its classifier, as when labels or tasks differ (personal), or the classifier is "
+        "treated like any other layer (shared).",
         choices=("personal", "shared"),
     )
     test: str = setting(
         "received",
-        "Test a client with the shared arrays that it would receive next, or as it was right after its training.",
+        "Shared arrays with which a client is tested. received: those it would receive next. trained: its own, "
+        "right after training.",
         choices=("received", "trained"),
     )
 

@@ -47,30 +47,31 @@ class FedDecompSettings:
     rank_linear: float = setting(0.6, "Rank ratio R_l of τ in linear layers.", above=0, maximum=1)
     lora_epochs: int = setting(
         -1,
-        "Epochs E_lora of a round that train τ; the rest train σ, and at least one has to. -1: two fifths of E, as in "
-        "the authors' code, but at least 1; in a single epoch both train at once. 0: τ never trains, which is FedAvg "
-        "with equal weights.",
+        "Epochs E_lora per round that train τ; the remaining ones train σ and must be at least one. -1: two fifths "
+        "of E, as in the authors' code, but at least 1; with a single epoch both train together. 0: τ is never "
+        "trained, which is FedAvg with equal weights.",
         minimum=-1,
     )
     init: str = setting(
         "code",
-        "Shape and start of τ, as in the paper or as in its code; the code's comes nearer to the paper's table 1.",
+        "Shape and initialisation of τ, as in the paper or as in the authors' code. Results with code are closer to "
+        "the paper's table 1.",
         choices=INITS,
     )
     variant: str = setting(
         "alternating",
-        "First τ then σ (alternating), both at once (simultaneous), τ shared and σ personal (reverse), or τ alone "
-        "(tau-only: figure 5's E_lora = E; σ stays as it starts). Table 4's controls train both at once and share both "
-        "(all-shared: FedAvg with low-rank matrices) or none (all-local).",
+        "alternating: τ first, then σ. simultaneous: both together. reverse: τ shared and σ personal. tau-only: "
+        "only τ is trained and σ stays as initialised (figure 5, E_lora = E). Table 4's controls train both "
+        "together and share both (all-shared: FedAvg with low-rank matrices) or neither (all-local).",
         choices=(*IN_TURN, "tau-only", *TOGETHER),
     )
     absent_clients: str = setting(
         "skip",
-        "Clients that were not asked in a round are left out of the mean (skip) or count with the last mean (last).",
+        "Clients not asked in a round. skip: they are left out of the mean. last: they count with the last mean.",
         choices=("skip", "last"),
     )
     lora_moves_statistics: bool = setting(
-        False, "Whether BatchNorm's running statistics move while τ trains, as in the authors' code."
+        False, "Whether BatchNorm's running statistics are updated while τ trains, as in the authors' code."
     )
 
 

@@ -36,37 +36,43 @@ class FedFacSettings(ChannelSettings):
 
     variant: str = setting(
         "dynamic",
-        "One factor analysis after the first round (static), or one after every round (dynamic).",
+        "static: one factor analysis, after the first round. dynamic: one after every round.",
         choices=("static", "dynamic"),
     )
     kappa: str = setting(
-        "0.85", 'Share κ of the variance that the factors explain, for all layers or for each: "0.85" or "0.75,0.9".'
+        "0.85", 'Share κ of the variance explained by the factors, for all layers or per layer: "0.85" or "0.75,0.9".'
     )
     tau: str = setting(
         "0.5",
-        "Threshold τ below which a channel is client-specific, as a quantile of the communalities, for all layers or "
-        'for each: "0.5" or "0.25,inf"; inf: the whole layer is personal, -inf: shared; mean: their mean.',
+        "Threshold τ below which a channel is client-specific, as a quantile of the communalities, for all layers "
+        'or per layer: "0.5" or "0.25,inf". inf: the whole layer is personal. -inf: the whole layer is shared. '
+        "mean: the communalities' mean is the threshold.",
     )
     factor: str = setting(
         "principal-axis",
-        "Factor analysis of the paper, or the authors' code's: squared entries of the first eigenvectors.",
+        "Factor analysis. principal-axis: as in the paper. eigenvector: squared entries of the first eigenvectors, "
+        "as in the authors' code.",
         choices=("principal-axis", "eigenvector"),
     )
-    tolerance: float = setting(1e-3, "Change of the communalities at which the principal-axis iteration ends.", above=0)
-    max_iterations: int = setting(200, "Most principal-axis iterations of a layer.", minimum=1)
+    tolerance: float = setting(
+        1e-3, "Change of the communalities at which the principal-axis iteration stops.", above=0
+    )
+    max_iterations: int = setting(200, "Maximum number of principal-axis iterations per layer.", minimum=1)
     update: str = setting(
         "weights",
-        "What is analysed: the clients' weights, or their differences from the start of the round.",
+        "What is analysed. weights: the clients' weights. difference: their change since the start of the round.",
         choices=("weights", "difference"),
     )
     mask: str = setting(
         "none",
-        "Ablation of table 8: the channels of Λ that a client replaces by random values before it trains in a round, "
-        "those that are shared or those that are its own (personal).",
+        "Ablation of table 8: channels of Λ that a client replaces by random values before training in a round. "
+        "shared: the shared channels. personal: the client-specific ones.",
         choices=("none", "shared", "personal"),
     )
     pre_rounds: int = setting(
-        1, "Rounds' worth of local training that precede the split of the static variant, all in round 1.", minimum=1
+        1,
+        "Local training before the split of the static variant, in rounds; all of it takes place in round 1.",
+        minimum=1,
     )
 
 

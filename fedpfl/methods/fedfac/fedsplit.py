@@ -28,19 +28,20 @@ class ChannelSettings:
 
     layers: str = setting(
         "auto",
-        "Layers Λ to split, by name or by number (1 is the first convolution or linear layer, a residual network's "
-        'projections not counted), such as "16,17"; auto: the last convolution, or without one the last hidden layer.',
+        'Layers Λ to split, by name or by number, such as "16,17". Number 1 is the first convolution or linear '
+        "layer; the projections of residual networks are not counted. auto: the last convolution, or the last "
+        "hidden layer of a model without convolutions.",
     )
     splits: str = setting(
         "channel",
-        "What belongs to a channel: its row of the weight, its bias and its BatchNorm channel (channel), or the row "
-        "alone, the layer's biases and BatchNorm being personal, as in the authors' code (weight).",
+        "What belongs to a channel. channel: its row of the weight, its bias and its BatchNorm channel. weight: the "
+        "row alone; the layer's biases and BatchNorm are personal, as in the authors' code.",
         choices=("channel", "weight"),
     )
     share_buffers: bool = setting(
         True, "Whether BatchNorm's running statistics are shared; the authors' runs keep all of them personal."
     )
-    server_step: float = setting(1.0, "Step η_g of the server along the mean update.", above=0)
+    server_step: float = setting(1.0, "Server step size η_g along the mean update.", above=0)
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ class FedSplitSettings(ChannelSettings):
 
     split: str = setting(
         "random",
-        "random, or the absolute path of a NumPy file on the server's machine with a 1 (shared) or 0 (client-specific) "
-        "for every channel of Λ, as FedFac leaves them in RUN/arrays/split.",
+        "random, or the absolute path of a NumPy file on the server's machine with 1 (shared) or 0 "
+        "(client-specific) for each channel of Λ. FedFac writes such files to RUN/arrays/split.",
     )
     shared: float = setting(
         0.5, "Share of each layer's channels that are shared, with split = random.", minimum=0, maximum=1

@@ -38,21 +38,21 @@ BEFORE = "before"  # the model's child that remembers the shared arrays from bef
 class FedFomoSettings:
     """Settings of FedFomo."""
 
-    models: int = setting(5, "Most other clients' models M that a client is sent.", minimum=0)
+    models: int = setting(5, "Maximum number M of other clients' models sent to a client.", minimum=0)
     validation: float = setting(
         0.2,
-        "Share of a client's training samples that judge the models and do not train.",
+        "Share of a client's training samples used to compare models; they are not used for training.",
         minimum=0,
         maximum=0.9,
     )
     epsilon: float = setting(
         0.3, "Probability ε, in round 1, that a model to send is drawn at random.", minimum=0, maximum=1
     )
-    epsilon_decay: float = setting(0.05, "What ε falls by with each round, down to 0.", minimum=0, maximum=1)
+    epsilon_decay: float = setting(0.05, "Decrease of ε per round, down to 0.", minimum=0, maximum=1)
     baseline: str = setting(
         "before-training",
-        "What the models are compared with: the client's own before its last local training, as in the authors' code, "
-        "the trained one being among the models; or the trained one (trained).",
+        "Model with which the others are compared. before-training: the client's own before its last local "
+        "training, as in the authors' code; its trained model is then one of the others. trained: the trained model.",
         choices=("before-training", "trained"),
     )
 

@@ -44,34 +44,36 @@ class FedReGSettings:
 
     threshold: str = setting(
         "average",
-        "Size t of a client's rebalanced set, from the training samples of all clients; a class gets t / C of it.",
+        "How the size t of a client's rebalanced set follows from the training samples of all clients; each class "
+        "gets t / C samples.",
         choices=tuple(THRESHOLDS),
     )
     augmentation: str = setting(
         "simple",
-        "How a class with too few images is filled up: flip, crop, rotation, colour jitter, affine map (simple), "
-        "AutoAugment (auto) or plain copies (none). Data that are no images are always filled up with copies.",
+        "How a class with too few images is filled up. simple: flip, crop, rotation, colour jitter and affine map. "
+        "auto: AutoAugment. none: plain copies. Data other than images are always filled up with copies.",
         choices=AUGMENTATIONS,
     )
     max_growth: float = setting(
         20.0,
-        "Maximum size of a client's rebalanced set as a multiple of its own training samples, of which at least 1,000 "
-        "are counted: the threshold follows from what all clients say of themselves.",
+        "Maximum size of a client's rebalanced set, as a multiple of its own training samples (counted as at least "
+        "1,000). It bounds the effect of the sample counts that other clients report.",
         minimum=1,
         maximum=10_000,
     )
-    redraw: bool = setting(False, "Draw another rebalanced set in every round; the paper draws it once (Algorithm 1).")
+    redraw: bool = setting(False, "Draw a new rebalanced set in every round; the paper draws it once (Algorithm 1).")
     order: str = setting(
         "sequential",
-        "E epochs on the original data, then E on the rebalanced (sequential), or one of each, E times (interleaved).",
+        "sequential: E epochs on the original data, then E on the rebalanced data. interleaved: one epoch of each, "
+        "E times.",
         choices=("sequential", "interleaved"),
     )
-    head_layers: int = setting(1, "Linear layers at the end of the model that make a head.", minimum=1)
+    head_layers: int = setting(1, "Number of linear layers at the model's end that form a head.", minimum=1)
     variant: str = setting(
         "full",
-        "The method, or an ablation: a) base and head with the same weights (same-weights), b) no personal head "
-        "(one-head), c) no rebalanced data (original-only), d) no step on the original data and hence no personal head "
-        "(rebalanced-only).",
+        "full: the method. The others are ablations. same-weights (a): base and head have the same weights. "
+        "one-head (b): no personal head. original-only (c): no rebalanced data. rebalanced-only (d): no training on "
+        "the original data, hence no personal head.",
         choices=VARIANTS,
     )
 

@@ -38,8 +38,8 @@ class PFedFDASettings:
 
     beta: float = setting(
         -1.0,
-        "Share β of the client's own statistics, from 0 (all clients' alone) to 1 (its own alone). -1: a share for the "
-        "means and one for the covariance, which predict best in a cross-validation with two folds.",
+        "Weight β of the client's own statistics, from 0 (the global ones only) to 1 (its own only). -1: choose one "
+        "β for the means and one for the covariance by cross-validation with two folds.",
         minimum=-1,
         maximum=1,
     )

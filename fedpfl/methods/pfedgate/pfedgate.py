@@ -26,13 +26,13 @@ class PFedGateSettings:
     share: float = setting(0.5, "Share s of the model's values that a client uses.", above=0, maximum=1)
     gate_learning_rate: float = setting(0.1, "Learning rate of the gate.", above=0)
     clip_norm: float = setting(
-        10.0, "Norm to which the gradient of the gate and that of the model are clipped, each by itself.", above=0
+        10.0, "Maximum gradient norm of the gate and of the model, each clipped separately.", above=0
     )
     opened: float = setting(
-        0.99, "Value of every gate at first; the authors' is 0.5, from which deep models hardly learn.",
+        0.99, "Initial value of every gate. The authors start at 0.5, with which deep models hardly train.",
         above=0, maximum=0.999,
     )  # fmt: skip
-    blocks: int = setting(5, "Blocks into which every parameter is cut.", minimum=1)
+    blocks: int = setting(5, "Number of blocks into which every parameter is divided.", minimum=1)
 
 
 class PFedGate(Method):

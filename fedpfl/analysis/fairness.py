@@ -35,7 +35,7 @@ def fairness(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         [group.label, *(group.percent(_of_clients(number)) for number in COLUMNS.values())] for group in grouped(runs)
     ]
     rows = [row for row in rows if row[1] is not None]
-    require(rows, "a test of its clients", "every run tests them after its last round; wait until it is over")
+    require(rows, "a test of its clients", "every run tests all clients after its last round; wait for its end")
     table = Table("Fairness: the clients' accuracies in percent", ["run", *COLUMNS], rows)
     return Result([table], [bars("Fairness", "percent", list(COLUMNS)[:4], rows)])
 

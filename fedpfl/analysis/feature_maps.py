@@ -43,8 +43,10 @@ def feature_maps(runs: Sequence[RunFolder], options: FeatureMapOptions) -> Resul
     groups = grouped(runs)
     reference = next((found for group in groups for found in [_split_layer(group, options)] if found), None)
     if reference is None:
-        raise NotRecorded("none of the runs splits the channels of a convolution: fedfac and fedsplit do "
-                          "(fedfac-layers says which layers)")  # fmt: skip
+        raise NotRecorded(
+            "none of the runs splits the channels of a convolution: fedfac and fedsplit do (set the layers with "
+            "fedfac-layers)"
+        )
     layer, shared = reference
     figures, rows = [], []
     for group in groups:
@@ -71,7 +73,7 @@ def _split_layer(group: RunGroup, options: FeatureMapOptions) -> tuple[str, np.n
     """Return the first split convolution of a group's first run and which of its channels are shared (bool)."""
     stored = Simulation.of(group.runs[0])
     if options.client not in stored.rule.clients:
-        raise ConfigError("client", options.client, f"{group.label} has the clients 0 … {len(stored.rule.clients) - 1}")
+        raise ConfigError("client", options.client, f"{group.label} has clients 0 … {len(stored.rule.clients) - 1}")
     stored.load(options.client)
     sharing = stored.engine.sharing
     if not isinstance(sharing, ChannelSharing):
@@ -91,7 +93,7 @@ def _activations(stored: Simulation, layer: str, filters: int, images: Tensor, l
     model = stored.engine.model.eval()
     modules = dict(model.named_modules())
     if layer not in modules:
-        raise ConfigError("run", label, f"its model has no layer called {layer}; compare runs of one model")
+        raise ConfigError("run", label, f"its model has no layer called {layer}; compare runs with the same model")
     seen: list[Tensor] = []
     handle = modules[layer].register_forward_hook(lambda module, inputs, output: seen.append(output))
     try:
@@ -101,7 +103,7 @@ def _activations(stored: Simulation, layer: str, filters: int, images: Tensor, l
     maps = seen[0].cpu().numpy()
     if maps.ndim != 4 or maps.shape[1] != filters:
         raise ConfigError(
-            "run", label, f"{layer} puts out {maps.shape[1:]}, not {filters} maps; compare runs of one model"
+            "run", label, f"{layer} outputs {maps.shape[1:]}, not {filters} maps; compare runs with the same model"
         )
     return maps
 

@@ -27,7 +27,7 @@ def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     """
     groups = grouped(runs)
     columns = {name: each for group in groups for name, each in _accuracies(group).items()}
-    require(columns, "a test of its clients", "every run tests them after its last round")
+    require(columns, "a test of its clients", "every run tests all clients after its last round")
     clients = sorted({client for each in columns.values() for client in each}, key=int)
     names = runs[0].task().get("client_names")
     rows: list[list[Cell]] = [

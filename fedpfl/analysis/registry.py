@@ -48,7 +48,7 @@ class Analysis:
         given = {key.replace("_", "-"): value for key, value in options.items()}
         known = keys(self.options)
         for key in given.keys() - set(known):
-            allowed = "is no option of this analysis; it has " + (", ".join(known) or "none")
+            allowed = "is not an option of this analysis; its options: " + (", ".join(known) or "none")
             raise ConfigError(key, given[key], allowed)
         return self.function(runs, parse(self.options, given))
 

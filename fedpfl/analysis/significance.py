@@ -50,7 +50,7 @@ class Pair(NamedTuple):
 def significance(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     """Compare each kind of runs with each other one, client by client.
 
-    A client's accuracy is that of the round that is best on samples for validation, or without these of the last test.
+    A client's accuracy is that of the round with the best validation score, or without these of the last test.
     If seeds have other clients, a client counts once for each seed; otherwise its mean over the seeds counts once.
     """
     by_data: dict[object, list[RunGroup]] = {}
@@ -182,7 +182,7 @@ def _table(pairs: Sequence[Pair], title: str, best_alone: bool) -> Table:
     ]  # fmt: skip
     columns = ["higher", "lower", "mean difference, points", "clients", "of them higher", "p", "p, Holm",
                "more than chance"]  # fmt: skip
-    rest = " Only the best is compared with the others." if best_alone else ""
+    rest = " Only the best one is compared with the others." if best_alone else ""
     note = f"{conclusion(pairs)}{rest} Wilcoxon's signed-rank test over the clients."
     return Table(title, columns, rows, note=note)
 

@@ -54,5 +54,5 @@ def _sweep(
         title = f"Best {words} in percent, by {name}"
         result.tables.append(Table(title, [*columns, "lost, points"] if loss else columns, rows))
         result.figures.append(Lines(title, name, "percent", series))
-    require(result.tables, "a test of its clients", "every run tests them after its last round")
+    require(result.tables, "a test of its clients", "every run tests all clients after its last round")
     return result

@@ -29,11 +29,13 @@ def training_time(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     means = {(group.method, _kind(group)): spread.mean for group, spread in reversed(timed)}
     bases = [means.get((BASELINE, _kind(group))) for group, _ in timed]
     relative = [base and spread.mean / base for base, (_, spread) in zip(bases, timed, strict=True)]
-    note = "Seconds are what the machine took, whatever else it did: compare runs of one machine that ran alone."
+    note = (
+        "Seconds are wall-clock time, whatever else the machine did: compare only runs that ran alone on one machine."
+    )
     if len({_kind(group) for group, _ in timed}) > 1:
-        note += " Each is related to fedavg with its own data set, model and number of clients."
+        note += " Each run is compared with fedavg on the same data set, model and number of clients."
     if None in relative:
-        note += " No run of fedavg was given for those without a ratio, so there is nothing to relate them to."
+        note += " Runs without a ratio have no matching run of fedavg to compare with."
     rows = [[group.label, seconds, ratio] for (group, seconds), ratio in zip(timed, relative, strict=True)]
     table = Table("Training time", ["run", "seconds a round", "relative to FedAvg"], rows, note=note)
     bars = Bars("Training time", "FedAvg = 1", [group.label for group, _ in timed], {"relative to FedAvg": relative})

@@ -78,7 +78,7 @@ class Comparison:
         """
         found = {table.title: frames.from_table(table) for table in self._tables[1:] if "p, Holm" in table.columns}
         if not found:
-            raise FedpflError("no two of these have the same clients, so no difference can be tested")
+            raise FedpflError("no two of these runs have the same clients, so differences cannot be tested")
         return next(iter(found.values())) if len(found) == 1 else frames.pandas("pairs").concat(found)
 
     @property
@@ -89,7 +89,7 @@ class Comparison:
     def plot(self) -> Plot:
         """Draw the personalised accuracies over the rounds."""
         if not self._figures:
-            raise ConfigError("runs", len(self.runs), "no round of these has been tested so far")
+            raise ConfigError("runs", len(self.runs), "none of these runs has a tested round yet")
         return Plot(self._figures[0], self._labels)
 
     def report(self, path: str | PathLike[str] = "report.html", title: str = "") -> Path:
@@ -125,7 +125,7 @@ def compare(
 ) -> Comparison:
     """Run methods on the same data and test which differences are more than chance, as ``fedpfl compare`` does.
 
-    Each method's settings are chosen on samples for validation, with seed 1; then it is run with all seeds. What is
+    Each method's settings are chosen on validation samples, with seed 1; then it is run with all seeds. What is
     done already is not run again.
 
     Parameters
@@ -350,7 +350,9 @@ class _Runs:
         given = {_key(key): value for key, value in settings.items() if value is not None}
         kinds = {"data": "dataset"} if not isinstance(given.get("data", ""), (str, PathLike)) else {}
         if kinds and "dataset" in given:
-            raise ConfigError("data", custom.article(given["data"]), "is a data set, and dataset names another one")
+            raise ConfigError(
+                "data", custom.article(given["data"]), "is a data set, but the setting dataset names another one"
+            )
         return {kinds.get(key, key): self.text_of(kinds.get(key, key), value) for key, value in given.items()}
 
     def listed(self, grid: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:

@@ -106,7 +106,7 @@ class Run:
         curves = {name: self._folder.history().curve(f"{name}.accuracy") for name in CURVES}
         series = {name: ([*of], [100 * accuracy for accuracy in of.values()]) for name, of in curves.items() if of}
         if not series:
-            raise FedpflError(f"{self.path}: no round has been tested so far")
+            raise FedpflError(f"{self.path}: has no tested round yet")
         return Plot(Lines(self.name, "round", "accuracy in percent", series))
 
     def report(self, path: str | PathLike[str] = "report.html", title: str = "") -> Path:
@@ -290,7 +290,7 @@ def _objects(method: Any, model: Any, dataset: Any, data: Any) -> dict[str, obje
         if thing is None or isinstance(thing, (str, PathLike)):
             continue
         if kind in found or (kind == "dataset" and thing is data and dataset is not None):
-            raise ConfigError("data", custom.article(thing), "is a data set, and dataset names another one")
+            raise ConfigError("data", custom.article(thing), "is a data set, but the setting dataset names another one")
         found[kind] = thing
     return found
 

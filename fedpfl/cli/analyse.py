@@ -17,13 +17,15 @@ from .many import Form
 
 @app.command("analyse")
 def analyse(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The analysis; without, all are listed.")] = None,
-    runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Names of runs, or folders.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Analysis to run. Without it, all analyses are listed.")
+    ] = None,
+    runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Names or folders of runs.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the analyses and their options.")] = False,
     form: Form = "",
     options: Annotated[
         list[str] | None,
-        typer.Option("--option", "-O", metavar="KEY=VALUE", help="Option of the analysis; may be repeated."),
+        typer.Option("--option", "-O", metavar="KEY=VALUE", help="Option of the analysis; repeatable."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Write the figures' data into this folder.")

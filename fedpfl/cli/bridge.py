@@ -47,21 +47,21 @@ PasswordFile = Annotated[
 ]
 Ca = Annotated[
     Path | None,
-    typer.Option(help="Certificate of the authority that signed the broker's; optional on loopback only."),
+    typer.Option(help="CA certificate that signed the broker's certificate; optional on loopback only."),
 ]
 MaxChunk = Annotated[
     int,
     typer.Option(
-        min=4096, max=MAX_CHUNK, help="Longest MQTT payload to send, in bytes; the broker may demand shorter ones."
+        min=4096, max=MAX_CHUNK, help="Maximum MQTT payload to send, in bytes; the broker may set a lower limit."
     ),
 ]
 SuperLink = Annotated[str, typer.Option(metavar="HOST:PORT", help="The SuperLink.")]
 SuperLinkCa = Annotated[
     Path | None,
-    typer.Option(help="Certificate of the authority that signed the SuperLink's; optional on loopback only."),
+    typer.Option(help="CA certificate that signed the SuperLink's certificate; optional on loopback only."),
 ]
-StateDir = Annotated[Path, typer.Option(help="Where answers are kept until they have reached their SuperNode.")]
-LogLevel = Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")]
+StateDir = Annotated[Path, typer.Option(help="Folder for responses until they have reached their SuperNode.")]
+LogLevel = Annotated[str, typer.Option(metavar="LEVEL", help="Log level: debug, info, warning or error.")]
 # <malloc.h>
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
@@ -74,17 +74,22 @@ def device(
     password_file: PasswordFile = None,
     ca: Ca = None,
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where this device's SuperNodes connect to (their --superlink).")
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="Address to which this device's SuperNodes connect (their --superlink)."
+        ),
     ] = "127.0.0.1:8000",
     tls_cert: Annotated[
         Path | None,
-        typer.Option(help="Certificate shown to them; optional on loopback, unless SuperNodes have keys."),
+        typer.Option(
+            help="TLS certificate for SuperNodes; optional on loopback, unless SuperNodes authenticate with keys."
+        ),
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of the TLS certificate.")] = None,
     max_chunk: MaxChunk = DEFAULT_CHUNK,
     log_level: LogLevel = "info",
 ) -> None:
-    """Serve this device's SuperNodes. The account has the device's name unless there is a --username."""
+    """Serve this device's SuperNodes. The MQTT account has the device's name unless --username is given."""
     _log_to_stderr(log_level)
     _require_paho()
     from ..mqtt import topics
@@ -134,7 +139,7 @@ def server(
     max_chunk: MaxChunk = DEFAULT_CHUNK,
     log_level: LogLevel = "info",
 ) -> None:
-    """Carry the devices' requests to the SuperLink. The account is "server" unless there is a --username."""
+    """Forward the devices' requests to the SuperLink. The MQTT account is "server" unless --username is given."""
     _log_to_stderr(log_level)
     _require_paho()
     from ..mqtt import topics
@@ -170,10 +175,12 @@ def server(
 @app.command()
 def direct(
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where SuperNodes connect to (their --superlink).")
+        str, typer.Option(metavar="HOST:PORT", help="Address to which SuperNodes connect (their --superlink).")
     ] = "127.0.0.1:9092",
-    tls_cert: Annotated[Path | None, typer.Option(help="Certificate shown to them; optional on loopback only.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="TLS certificate for SuperNodes; optional on loopback only.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of the TLS certificate.")] = None,
     superlink: SuperLink = "127.0.0.1:8000",
     superlink_ca: SuperLinkCa = None,
     state_dir: StateDir = Path("~/.fedpfl/bridge"),
@@ -208,7 +215,7 @@ def _listening(
     try:
         return LocalServer(address, bridge, tls, *limits)
     except OSError as error:
-        raise ConfigError("listen", option, f"cannot be listened on ({error.strerror})") from error
+        raise ConfigError("listen", option, f"cannot be opened for listening ({error.strerror})") from error
 
 
 def _listen_address(listen: str, tls: ssl.SSLContext | None) -> tuple[str, int]:
@@ -314,7 +321,9 @@ def server_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext
                 raise ConfigError(option, str(path), "there is no such file")
         context.load_cert_chain(certificate.expanduser(), key.expanduser())
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError("tls-cert", str(certificate), f"is no certificate with its key ({error})") from error
+        raise ConfigError(
+            "tls-cert", str(certificate), f"is not a certificate with a matching key ({error})"
+        ) from error
     return context
 
 

@@ -157,7 +157,7 @@ def _proxy() -> Finding:
     names = [name for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy") if os.environ.get(name)]
     bypass = (os.environ.get("NO_PROXY", "") + "," + os.environ.get("no_proxy", "")).split(",")
     if names and not {"127.0.0.1", "*"} & {name.strip() for name in bypass}:
-        words = f"{names[0]} is set and NO_PROXY lacks 127.0.0.1: `fedpfl up` sees to it, plain `flwr run` would fail"
+        words = f"{names[0]} is set and NO_PROXY lacks 127.0.0.1: `fedpfl up` handles this, plain `flwr run` would fail"
         return Finding("proxy", WARNING, f"{words}; export NO_PROXY=127.0.0.1,localhost")
     return Finding("proxy", OK, "no proxy is in the way")
 
@@ -187,7 +187,7 @@ def _local_superlink() -> Finding:
         probe.settimeout(1)
         if probe.connect_ex(("127.0.0.1", LOCAL_SUPERLINK_PORT)) != 0:
             return Finding(check, OK, "no shared SuperLink of `flwr run` is running")
-    matters = "matters for plain `flwr run .` only"
+    matters = "this matters only for plain `flwr run .`"
     found = _process(lambda words: "superlink" in words[1] and str(LOCAL_SUPERLINK_PORT) in " ".join(words))
     if found is None:
         return Finding(check, WARNING, f"something listens on Flower's local port {LOCAL_SUPERLINK_PORT}; {matters}")

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 group = typer.Typer(help="Run the papers' tables and figures.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(group, name="experiment")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="An experiment of `fedpfl experiment list`, or its file.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of an experiment (`fedpfl experiment list`), or its file.")
+]
 ScaleName = Annotated[str, typer.Option(help="smoke (minutes), small (hours) or paper (as published).")]
-Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds 1 … N instead of those of the scale.")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Use the seeds 1 … N instead of the scale's.")]
 Rows = Annotated[list[str] | None, typer.Option("--row", metavar="ROW", help="Only this row; repeatable.")]
 Columns = Annotated[list[str] | None, typer.Option("--column", metavar="COLUMN", help="Only this column; repeatable.")]
 
@@ -81,7 +83,7 @@ def status_command(
     output_dir: many.OutputDir = None,
     run_config: RunConfig = None,
 ) -> None:
-    """Show how far experiments are."""
+    """Show the progress of experiments."""
     from rich.table import Table as Lines
 
     from ..experiments.store import State
@@ -118,13 +120,14 @@ def table_command(
 @group.command("page")
 def page_command(
     name: Name,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the page goes.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File for the page.")],
     scale: ScaleName = "smoke",
     seeds: Seeds = None,
     output_dir: many.OutputDir = None,
     run_config: RunConfig = None,
     tell: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="A sentence for its head, such as the machine; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Sentence for the top of the page, such as the machine; repeatable."),
     ] = None,
 ) -> None:
     """Write a page in Markdown about an experiment's finished runs, with the command of every cell."""

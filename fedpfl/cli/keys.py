@@ -16,7 +16,7 @@ from .bridge import host_and_port, server_context
 
 @app.command("keys")
 def keys_command(
-    folder: Annotated[Path, typer.Argument(help="Where the files go; what is there is kept.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for the files; existing files are kept.")],
     host: Annotated[
         list[str] | None,
         typer.Option(metavar="ADDRESS", help="Address or name under which devices reach the server; repeatable."),
@@ -24,7 +24,7 @@ def keys_command(
     nodes: Annotated[int, typer.Option(min=0, help="Number of node keys.")] = 3,
     account: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Account at the MQTT broker, for a password in passwords/NAME; repeatable."),
+        typer.Option(metavar="NAME", help="MQTT account that gets a password in passwords/NAME; repeatable."),
     ] = None,
 ) -> None:
     """Make a certificate authority, a server certificate for 127.0.0.1 and the given addresses, keys and passwords."""
@@ -35,7 +35,7 @@ def keys_command(
     made = prepare(folder, nodes, [*LOOPBACK, *(host or ())])
     passwords = prepare_passwords(folder, account or ())
     typer.echo(f"server:  {made.authority} {made.certificate} {made.key} {made.superexec_secret}")
-    typer.echo(f"devices: {made.authority}, and each its own of {' '.join(str(key) for key in made.node_keys)}")
+    typer.echo(f"devices: {made.authority}, and one each of {' '.join(str(key) for key in made.node_keys)}")
     if passwords:
         typer.echo(f"broker:  {' '.join(map(str, passwords))}")
     new = sum(before.get(path) != time for path, time in _times(folder).items())
@@ -44,17 +44,22 @@ def keys_command(
 
 @app.command("broker")
 def broker_command(
-    folder: Annotated[Path, typer.Argument(help="Where the files go; passwords that are there are kept.")],
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the broker listens.")] = "127.0.0.1:1883",
+    folder: Annotated[Path, typer.Argument(help="Folder for the files; existing passwords are kept.")],
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address on which the broker listens.")
+    ] = "127.0.0.1:1883",
     device: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Account of a device; repeatable.")] = None,
     watcher: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help='Account for one `fedpfl watch`; repeatable. "watch" by default.'),
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="The broker's certificate, which names its address.")] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="The broker's TLS certificate; it must name the broker's address.")
+    ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
     max_chunk: Annotated[
-        int, typer.Option(min=4096, max=MAX_CHUNK, help="The largest --max-chunk of `fedpfl-bridge` that it lets pass.")
+        int,
+        typer.Option(min=4096, max=MAX_CHUNK, help="Largest --max-chunk of `fedpfl-bridge` that the broker accepts."),
     ] = DEFAULT_CHUNK,
 ) -> None:
     """Write mosquitto's settings, accounts, access list and passwords; only what changes is written."""
@@ -72,7 +77,7 @@ def broker_command(
         raise ConfigError("folder", str(folder), f"cannot be written ({error.strerror})") from error
     typer.echo(f"broker:    mosquitto -c {files.config}")
     typer.echo(f"passwords: {' '.join(map(str, files.passwords.values()))}")
-    typer.echo(f"written:   {' '.join(files.changed) or 'nothing, all is as it should be'}")
+    typer.echo(f"written:   {' '.join(files.changed) or 'nothing, everything is up to date'}")
 
 
 def _times(folder: Path) -> dict[Path, int]:

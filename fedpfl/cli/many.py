@@ -23,22 +23,28 @@ Jobs = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Runs side by side, each on its share of the cores (1); with --executor slurm: jobs in the queue (100). "
-        "With --executor flower always one.",
+        help=(
+            "Number of parallel runs, which share the cores (default 1). With --executor slurm: number of queued "
+            "jobs (default 100). With --executor flower: always 1."
+        ),
     ),
 ]
 ExecutorName = Annotated[
     str,
     typer.Option(
         "--executor",
-        help="local: runs on this machine; slurm: each as a job of a cluster; flower: on the bench of --federation, "
-        "one after the other.",
+        help=(
+            "local: on this machine. slurm: one cluster job per run. flower: one run at a time on the devices of "
+            "--federation."
+        ),
     ),
 ]
 SlurmOptions = Annotated[
     list[str] | None,
     typer.Option(
-        "--slurm", metavar="KEY=VALUE", help="An option of sbatch such as partition=gpu, or a TOML file; repeatable."
+        "--slurm",
+        metavar="KEY=VALUE",
+        help="sbatch option such as partition=gpu, or a TOML file of options; repeatable.",
     ),
 ]
 Federation = Annotated[
@@ -46,12 +52,14 @@ Federation = Annotated[
     typer.Option(metavar="NAME", help="With --executor flower: the SuperLink, as Flower's config.toml names it."),
 ]
 DiscardModels = Annotated[
-    bool, typer.Option("--discard-models", help="Remove the models and the clients' state of a run that has finished.")
+    bool, typer.Option("--discard-models", help="Delete the models and the clients' state of each finished run.")
 ]
 Form = Annotated[
     str,
     typer.Option(
-        "--format", show_default=False, help="markdown, csv or latex; by default drawn on a terminal, else markdown."
+        "--format",
+        show_default=False,
+        help="markdown, csv or latex. Default: a drawn table on a terminal, otherwise markdown.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]

@@ -26,10 +26,10 @@ CHART = "partition.png"
 def partition_command(
     run_config: RunConfig = None,
     num_supernodes: Annotated[
-        int | None, typer.Option(min=1, help="Number of clients where num-clients is 0; 10 by default.")
+        int | None, typer.Option(min=1, help="Number of clients if the setting num-clients is 0; 10 by default.")
     ] = None,
-    plot: Annotated[bool, typer.Option("--plot", help=f"Draw a chart into {CHART}.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Draw it into this .png, .svg or .pdf instead.")] = None,
+    plot: Annotated[bool, typer.Option("--plot", help=f"Draw a chart to {CHART}.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Draw the chart to this .png, .svg or .pdf file.")] = None,
     export: Annotated[
         Path | None,
         typer.Option(

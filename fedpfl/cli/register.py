@@ -19,11 +19,13 @@ from .app import app
 def register_command(
     keys: Annotated[list[Path], typer.Argument(metavar="KEY.pub...", help="Public keys of all nodes.")],
     record: Annotated[
-        Path, typer.Option(metavar="FILE", help="File that records which node has which key; Flower's list does not.")
+        Path, typer.Option(metavar="FILE", help="File that records the key of each node; Flower's own list does not.")
     ],
     superlink: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Its name in Flower's config.toml; by default the one named there."),
+        typer.Option(
+            metavar="NAME", help="Name of the SuperLink in Flower's config.toml; by default the default one there."
+        ),
     ] = None,
 ) -> None:
     """Register nodes' keys with the SuperLink; recorded nodes whose key was replaced or left out are unregistered."""

@@ -32,7 +32,7 @@ class RunFailedError(FedpflError):
 
 
 AppDir = Annotated[
-    Path | None, typer.Argument(metavar="[APP_DIR]", help="Folder of the app; the working directory by default.")
+    Path | None, typer.Argument(metavar="[APP_DIR]", help="Folder of the app; by default the working directory.")
 ]
 Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Resume this run (name or folder) with its settings.")]
 Continue = Annotated[
@@ -40,7 +40,7 @@ Continue = Annotated[
     typer.Option(
         "--continue",
         metavar="RUN",
-        help="Begin a new run from this one's shared and personal arrays, with its settings; data may have changed.",
+        help="Start a new run from this run's shared and personal arrays and settings; data may have changed.",
     ),
 ]
 Outcome = Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")]
@@ -54,15 +54,20 @@ def run_command(
     num_clients: Annotated[
         int | None,
         typer.Option(
-            "--num-clients", "--num-supernodes", min=1, help="Number of clients where the setting is 0; 10 by default."
+            "--num-clients",
+            "--num-supernodes",
+            min=1,
+            help="Number of clients if the setting num-clients is 0; 10 by default.",
         ),
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="Processes that run the clients, by default one for each core; 0: this process runs them all, for "
-            "debuggers and profilers. The numbers are the same.",
+            help=(
+                "Number of worker processes; by default one per core. 0: clients run in this process, for debuggers "
+                "and profilers. The results are the same."
+            ),
         ),
     ] = None,
     resume: Resume = None,

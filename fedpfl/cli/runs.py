@@ -38,7 +38,7 @@ def show(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="A run's name or folder, a sweep's or an experiment's name; without, all of them.",
+            help="Name or folder of a run, or name of a sweep or experiment. Without it, all are listed.",
             autocompletion=complete_runs,
         ),
     ] = None,
@@ -98,15 +98,15 @@ def _list_tables(grids: Store) -> None:
 @app.command("export")
 def export(
     run: RunName,
-    client: Annotated[
-        list[int] | None, typer.Option("--client", min=0, help="Only this client; may be repeated.")
-    ] = None,
+    client: Annotated[list[int] | None, typer.Option("--client", min=0, help="Only this client; repeatable.")] = None,
     form: Annotated[
         str,
-        typer.Option("--format", help="state-dict: weights; torchscript, onnx: programs (onnx: extra fedpfl[onnx])."),
+        typer.Option(
+            "--format", help="state-dict: weights. torchscript, onnx: programs (onnx needs the extra fedpfl[onnx])."
+        ),
     ] = "state-dict",
 ) -> None:
-    """Write each client's personalised model without the method's changes, from the clients' state on this machine."""
+    """Write each client's personalised model as a plain model, from the clients' state on this machine."""
     from ..results.export import FORMS, export_personal
 
     require_one_of("format", form, FORMS)
@@ -118,8 +118,10 @@ def export(
 Mode = Annotated[
     str,
     typer.Option(
-        help="What new clients do: local-train, their personal part; fine-tune, everything; or ensemble, a test of the "
-        "mean of all clients' models, on their state on this machine."
+        help=(
+            "What new clients do. local-train: train their personal part. fine-tune: train everything. ensemble: "
+            "only test the mean of all clients' models, from the clients' state on this machine."
+        )
     ),
 ]
 Workers = Annotated[int | None, typer.Option(min=0, help="As in `fedpfl run`.")]
@@ -133,13 +135,13 @@ def personalise(
     workers: Workers = None,
     write: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Only write the settings with which `flwr run` asks devices to do it."),
+        typer.Option(metavar="FILE", help="Only write the settings with which `flwr run` asks devices to do this."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give clients that were not in a run, or missed its end, models of their own, here on this machine.
+    """Make personalised models, on this machine, for clients that were not in a run or missed its end.
 
-    A simulation holds clients out with the setting new-clients. The run's own arrays stay as they are.
+    A simulation holds clients out with the setting new-clients. The run's own arrays do not change.
     """
     from ..results.new_clients import ENSEMBLE, MODES, try_new_clients
 

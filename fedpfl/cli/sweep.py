@@ -32,12 +32,12 @@ def sweep_command(
         list[str] | None,
         typer.Option(metavar="KEY=RANGE", help="log:LOW:HIGH, uniform:LOW:HIGH, int:LOW:HIGH, choice:A:B; repeatable."),
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Number of samples of the random settings.")] = 10,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 … N for each point.")] = 1,
+    samples: Annotated[int, typer.Option(min=1, help="Number of draws of the random settings.")] = 10,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per point: 1 … N.")] = 1,
     select: Annotated[
-        str, typer.Option(help="Order the lines by the accuracy on test or validation samples (validation-fraction).")
+        str, typer.Option(help="Order rows by accuracy on test or validation samples (with validation-fraction).")
     ] = "test",
-    name: Annotated[str, typer.Option(help="Folder of the tables, another one for each sweep.")] = "sweep",
+    name: Annotated[str, typer.Option(help="Name of the folder for the tables; each sweep needs another.")] = "sweep",
     jobs: many.Jobs = None,
     output_dir: many.OutputDir = None,
     form: many.Form = "",
@@ -77,21 +77,23 @@ def compare_command(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="METHOD...", help="Methods of `fedpfl methods`, two or more.", autocompletion=complete_methods
+            metavar="METHOD...",
+            help="Two or more methods (`fedpfl methods` lists them).",
+            autocompletion=complete_methods,
         ),
     ],
     run_config: RunConfig = None,
     tune: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=A,B,…", help="Values among which each method's is chosen; repeatable."),
+        typer.Option(metavar="KEY=A,B,…", help="Values of a setting that is tuned for each method; repeatable."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 … N for each method.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per method: 1 … N.")] = 3,
     on: Annotated[
         list[str] | None,
-        typer.Option(metavar="SETTINGS", help="Settings of one of several data sets, as with -c; repeatable."),
+        typer.Option(metavar="SETTINGS", help="Settings of one data set, as with -c; repeat it for several data sets."),
     ] = None,
     name: Annotated[
-        str, typer.Option(help="Folder of the tables; by default it follows from methods and settings.")
+        str, typer.Option(help="Name of the folder for the tables; by default made from methods and settings.")
     ] = "",
     jobs: many.Jobs = None,
     output_dir: many.OutputDir = None,

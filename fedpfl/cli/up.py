@@ -43,22 +43,25 @@ def up_command(
     app_dir: AppDir = None,
     run_config: RunConfig = None,
     num_supernodes: Annotated[
-        int | None, typer.Option(min=1, help=f"SuperNodes where num-clients is 0; {DEFAULT_NODES} by default.")
+        int | None,
+        typer.Option(min=1, help=f"Number of SuperNodes if the setting num-clients is 0; {DEFAULT_NODES} by default."),
     ] = None,
     devices: Annotated[
-        int | None, typer.Option(min=1, help="Devices that the SuperNodes are spread over; by default three on each.")
+        int | None,
+        typer.Option(min=1, help="Number of devices for the SuperNodes; by default three SuperNodes per device."),
     ] = None,
     resume: Resume = None,
     continue_from: Continue = None,
     as_json: Outcome = False,
     quiet: Quiet = False,
-    keep_log: Annotated[bool, typer.Option("--keep-log", help="Keep Flower's log also when all went well.")] = False,
+    keep_log: Annotated[bool, typer.Option("--keep-log", help="Keep Flower's log even if the run succeeds.")] = False,
     worker: Annotated[
-        bool, typer.Option(help="One warm worker for each device; else every message starts a process with torch.")
+        bool,
+        typer.Option(help="One warm worker per device; without it every message starts a process that imports torch."),
     ] = True,
     transport: Annotated[
         TransportName | None,
-        typer.Option(help="Whether SuperNodes reach the SuperLink over HTTP (the default) or through an MQTT broker."),
+        typer.Option(help="How SuperNodes reach the SuperLink: over HTTP (the default) or through an MQTT broker."),
     ] = None,
     inventory: Annotated[
         Path | None,
@@ -66,7 +69,7 @@ def up_command(
     ] = None,
     board: Annotated[
         str | None,
-        typer.Option(help=f"Limit each device to what this board has ({', '.join(BOARD_NAMES)}); needs root."),
+        typer.Option(help=f"Limit each device to the resources of this board ({', '.join(BOARD_NAMES)}); needs root."),
     ] = None,
     network: Annotated[
         str | None,
@@ -75,18 +78,21 @@ def up_command(
     state: Annotated[
         StateName,
         typer.Option(
-            help="Where the SuperLink has its state: in a database, with which it may end and be started again during "
-            "the run, or in memory, which takes less of a processor."
+            help=(
+                "Where the SuperLink stores its state. database: a restart during the run loses nothing. memory: "
+                "needs less CPU time."
+            )
         ),
     ] = StateName.DATABASE,
     keys: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Certificates, node keys and passwords, made on first use.")
+        Path,
+        typer.Option(metavar="FOLDER", help="Folder for certificates, node keys and passwords, made on first use."),
     ] = Path("~/.fedpfl/testbed"),
     web: Web = False,
 ) -> None:
     """Start SuperLink, SuperNodes and workers on this machine, run the app on them, and stop everything.
 
-    Unlike a simulation it uses what real devices use: processes of their own, TLS, node keys. All listen on loopback.
+    Unlike a simulation it uses what real devices use: separate processes, TLS and node keys. All listen on loopback.
     """
     from ..launch.boards import BOARDS
     from ..launch.inventory import read_inventory
@@ -112,7 +118,11 @@ def up_command(
         clients = bench.clients if bench else num_supernodes
         plan = prepare(app_dir, run_config, clients, resume, DEFAULT_NODES, own_data, continue_from)
         if bench and (devices is not None or num_supernodes not in (None, bench.clients)):
-            raise ConfigError("inventory", str(inventory), "says itself how many devices and clients there are")
+            raise ConfigError(
+                "inventory",
+                str(inventory),
+                "already sets the number of devices and clients; leave out --devices and --num-clients",
+            )
         if bench and plan.config.data.num_clients != bench.clients:
             raise ConfigError("num-clients", plan.config.data.num_clients, f"the inventory has {bench.clients} clients")
         if plan.app is None:

@@ -50,14 +50,14 @@ def _flat(path: Path, option: str, text: str) -> dict[str, Any]:
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1
             if documents > 1:
-                raise refuse("a second document; settings are one")
+                raise refuse("a second document; settings must be one document")
         elif isinstance(event, yaml.MappingStartEvent):
             if depth or event.anchor or event.tag:
                 raise refuse(f"{key or 'the file'}: must be one value; settings have no sections")
             depth = 1
         elif isinstance(event, yaml.ScalarEvent):
             if event.anchor or event.tag:
-                raise refuse("anchors and tags are not taken")
+                raise refuse("anchors and tags are not allowed")
             if not depth:
                 if event.value:
                     raise refuse("must be lines of key: value")

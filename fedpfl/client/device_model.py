@@ -228,7 +228,7 @@ def traced(forward: Forward, model: nn.Module, x: Tensor) -> tuple[bytes | None,
             for size in _TRIED:
                 expected, found = forward(x[-size:]).cpu(), again(x[-size:].cpu())
                 if not torch.allclose(expected, found, rtol=1e-3, atol=1e-4):
-                    return None, "TorchScript of it predicts something else"
+                    return None, "its TorchScript export predicts something else"
     except (RuntimeError, TypeError, ValueError) as error:
         return None, f"TorchScript cannot hold it ({str(error).strip().partition(chr(10))[0][:200]})"
     return buffer.getvalue(), ""
@@ -313,7 +313,7 @@ def _read_about(file: Path) -> Stored:
         if key in about and not _are_numbers(about[key], shape[0]):
             raise DamagedFile(file, f"{key} is {str(about[key])[:60]!r}")
     if (Scaling._fields[0] in about) != (Scaling._fields[1] in about):
-        raise DamagedFile(file, "it has one of mean and deviation")
+        raise DamagedFile(file, "it has only one of mean and deviation")
     if len(about["class-names"]) != about["num-classes"]:
         raise DamagedFile(file, f"class-names has {len(about['class-names'])} names")
     return about

@@ -165,7 +165,7 @@ class Engine:
         return reply
 
     def evaluate(self, client: int, message: Payload) -> Payload:
-        """Test the client's personalised model, also on samples for validation, and the global one."""
+        """Test the client's personalised model, also on validation samples, and the global one."""
         started = time.perf_counter()
         state, local = self.load(client, message)
         method, metrics = self.config.method, {}

@@ -42,7 +42,7 @@ def forward(
     """
     path = protocol.socket_path()
     if not path.exists():
-        logger.log(INFO, "fedpfl: no worker at %s, this process answers", path)
+        logger.log(INFO, "fedpfl: no worker at %s; this process handles the request", path)
         return None
     header = {
         "version": __version__, "code": protocol.code_hash(), "kind": kind,
@@ -58,7 +58,7 @@ def forward(
             continue
         with connection:
             protocol.require_own_peer(connection)
-            logger.log(INFO, "fedpfl: the worker at %s answers", path)
+            logger.log(INFO, "fedpfl: the worker at %s is available", path)
             try:
                 with connection.makefile("rwb") as stream:
                     protocol.write(stream, header, message)
@@ -67,7 +67,7 @@ def forward(
                 losses, deadline = losses + 1, time.monotonic() + WAIT_SECONDS
                 logger.log(WARNING, "fedpfl: the worker ended during the request; waiting for it to come back")
     reason = f"ended {losses} times during this request" if losses > MAX_LOSSES else "did not come back"
-    logger.log(WARNING, "fedpfl: the worker at %s %s, this process answers", path, reason)
+    logger.log(WARNING, "fedpfl: the worker at %s %s; this process handles the request", path, reason)
     return None
 
 

@@ -57,7 +57,7 @@ class ModelServer(ThreadingHTTPServer):
         try:
             super().__init__((LOOPBACK, port), _PredictionHandler)
         except OSError as error:
-            raise FedpflError(f"port {port} of {LOOPBACK} cannot be had: {error.strerror}") from error
+            raise FedpflError(f"port {port} of {LOOPBACK} cannot be opened: {error.strerror}") from error
 
     def model(self) -> LoadedModel:
         """Return the latest model that can be read, or raise ``FedpflError``; call it with the lock held."""
@@ -106,7 +106,7 @@ class _PredictionHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path != "/health":
-            self._answer(404, {"error": "there are GET /health and POST /predict"})
+            self._answer(404, {"error": "only GET /health and POST /predict exist"})
             return
         try:
             with self.server.lock:
@@ -120,7 +120,7 @@ class _PredictionHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
         if self.path != "/predict":
-            self._answer(404, {"error": "there are GET /health and POST /predict"})
+            self._answer(404, {"error": "only GET /health and POST /predict exist"})
         elif not (length.isascii() and length.isdigit() and len(length) < 20):
             self._answer(411, {"error": "Content-Length must be the number of bytes"})
         elif int(length) > self.server.most_bytes:

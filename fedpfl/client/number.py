@@ -26,7 +26,7 @@ def own_data_path(node_config: Mapping[str, Value]) -> str:
     """Return where a node's own data lie; an empty text if it has none."""
     given = {key: str(node_config[key]) for key in PATH_KEYS if node_config.get(key)}
     if len(set(given.values())) > 1:
-        raise ConfigError("data-path", given["data-path"], f"data, its other name, says {given['data']!r}")
+        raise ConfigError("data-path", given["data-path"], f"but its other name, data, is set to {given['data']!r}")
     return next(iter(given.values()), "")
 
 

@@ -114,7 +114,10 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("model", metavar="MODEL", help="the folder `model` of a client's state, or a file in it")
     parser.add_argument("files", metavar="FILE", nargs="+", help="images, .npz (x or x_test) or .csv")
     parser.add_argument(
-        "--ignore-columns", metavar="NAMES", default="", help="columns of a .csv that are no features, by commas"
+        "--ignore-columns",
+        metavar="NAMES",
+        default="",
+        help="columns of a .csv that are not features, separated by commas",
     )
     given = parser.parse_args(arguments)
     ignored = [name for name in given.ignore_columns.split(",") if name]

@@ -110,9 +110,9 @@ def unpack(content: bytes) -> tuple[Header, Payload]:
     try:
         found = read(stream)
     except EOFError:
-        raise ProtocolError("a frame without its end arrived") from None
+        raise ProtocolError("an incomplete frame arrived") from None
     if stream.tell() < len(content):
-        raise ProtocolError(f"a frame with {len(content) - stream.tell()} bytes behind its end arrived")
+        raise ProtocolError(f"a frame with {len(content) - stream.tell()} extra bytes arrived")
     return found
 
 

@@ -94,7 +94,7 @@ def _require_same_code(header: protocol.Header) -> None:
     mine, theirs = protocol.code_hash(), header.get("code")
     if mine != theirs:
         raise FedpflError(
-            f"this device's worker has other code (fedpfl {__version__}, {mine}) than the app (fedpfl "
+            f"this device's worker runs other code (fedpfl {__version__}, {mine}) than the app (fedpfl "
             f"{header.get('version')}, {theirs}): install the app's code there and start the worker again, or stop it"
         )
 
@@ -158,14 +158,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="fedpfl-worker",
         description="Train for this device's SuperNodes.",
-        epilog="`fedpfl-worker predict` and `fedpfl-worker serve` use the model that a client has written here; "
-        "`--help` after them tells more.",
+        epilog=(
+            "`fedpfl-worker predict` and `fedpfl-worker serve` use the model that a client has written on this "
+            "device; see their `--help`."
+        ),
     )
     parser.add_argument(
-        "--socket", metavar="PATH", help=f"where to listen; ${protocol.SOCKET_VARIABLE} tells the ClientApps"
+        "--socket", metavar="PATH", help=f"socket to listen on; ${protocol.SOCKET_VARIABLE} gives it to the ClientApps"
     )
     parser.add_argument(
-        "--policy", metavar="FILE", help=f"what this device takes part in; ${policy.VARIABLE} tells the ClientApps"
+        "--policy",
+        metavar="FILE",
+        help=f"policy: what this device takes part in; ${policy.VARIABLE} gives it to the ClientApps",
     )
     arguments = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)

@@ -99,7 +99,7 @@ def find(kind: str, text: str, known: Any = ()) -> Any:
         words = [*known, *entry_point_names(kind)]
         raise ConfigError(kind, text, f"must be one of {', '.join(words)}, or {FORM}{did_you_mean(text, words)}")
     if text in known:
-        raise ConfigError(kind, text, f"is a name of fedpfl, and of {registered.value} of an installed package, too")
+        raise ConfigError(kind, text, f"is a name in fedpfl and also in an installed package ({registered.value})")
     try:
         return registered.load()
     except Exception as error:
@@ -178,7 +178,11 @@ def require_installed(values: Mapping[str, Any]) -> None:
     """Raise :class:`ConfigError` for a module of this folder if no Flower app would take it to the devices."""
     for kind, text in references(values):
         if has_module(text.partition(":")[0].partition(".")[0]):
-            raise ConfigError(kind, text, "lies in no Flower app, which would take it to the devices: fedpfl new NAME")
+            raise ConfigError(
+                kind,
+                text,
+                "is not part of a Flower app, so it would not reach the devices: make an app with `fedpfl new NAME`",
+            )
 
 
 def short_name(text: str) -> str:
@@ -298,7 +302,7 @@ def _attribute(kind: str, text: str) -> Any:
     for word in name.split("."):
         if not hasattr(found, word):
             public = [key for key, value in vars(found).items() if _is_own(found, key, value)]
-            has = f"it has {', '.join(public)}" if public else "it has nothing of the kind"
+            has = f"it has {', '.join(public)}" if public else "it has none"
             raise ConfigError(kind, text, f"there is no {word} in {where}; {has}")
         found = getattr(found, word)
     return found

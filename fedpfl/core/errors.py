@@ -63,7 +63,9 @@ class DamagedFile(StateError):
     """A stored file does not hold what was written to it."""
 
     def __init__(self, path: Path, more: str = "") -> None:
-        super().__init__(f"{path}: is damaged or was changed: it does not hold what was written{more and f' ({more})'}")
+        super().__init__(
+            f"{path}: is damaged or was changed: its content is not what was written{more and f' ({more})'}"
+        )
         self.path = path
         self.more = more
 

@@ -75,11 +75,13 @@ class Extra:
         if self.name in OWN:
             raise ValueError(f"array {self.name!r}: the shared vector travels under this name")
         if self.exact and np.dtype(self.exact).kind not in "biuf":
-            raise ValueError(f"array {self.name!r}: {self.exact} is no type of numbers")
+            raise ValueError(f"array {self.name!r}: {self.exact} is not a number type")
         if self.private_from not in (ZEROS, RECEIVED):
             raise ValueError(f"array {self.name!r}: private_from is {self.private_from!r}, not {ZEROS} or {RECEIVED}")
         if self.private_from == RECEIVED and self.to != BOTH:
-            raise ValueError(f"array {self.name!r}: what does not come from the server cannot be bounded from that")
+            raise ValueError(
+                f"array {self.name!r}: private_from = {RECEIVED} needs an array that the server sends, too"
+            )
 
     def goes(self, to: str) -> bool:
         """Return whether the array travels to ``server`` or ``client``."""
@@ -137,7 +139,7 @@ class Extras:
         for name, array in arrays.items():
             exact = self._expected(name, to).exact
             if array.shape != self._shape(name, array.size) or (exact and array.dtype.name != exact):
-                raise LayoutError(f"{self._unlike(name, array)} was to be sent")
+                raise LayoutError(f"{self._unlike(name, array)} was about to be sent")
             flat = np.ascontiguousarray(array).reshape(-1)
             packed[name] = flat if exact else encode(flat, self._wire_dtype)
         return packed

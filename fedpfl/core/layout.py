@@ -118,7 +118,7 @@ class Layout:
             raise LayoutError(f"{bits.dtype} {bits.shape} arrived, expected one bit for each of {count} sparse entries")
         travels[sparse] = np.unpackbits(bits, count=count)
         if values.shape != (travels.sum(),):
-            raise LayoutError(f"a vector of shape {values.shape} arrived, its bits tell of {travels.sum()} entries")
+            raise LayoutError(f"a vector of shape {values.shape} arrived, but its bits mark {travels.sum()} entries")
         flat = np.zeros(self.size, np.float32)
         flat[travels] = values
         return flat

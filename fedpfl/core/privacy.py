@@ -163,7 +163,9 @@ def require_covered(settings: PrivacySettings, method: str, extras: Sequence[Ext
     sent = [extra for extra in extras if extra.goes(SERVER)]
     for extra in sent:
         if extra.exact not in ("", "float32"):
-            allowed = f"must be 0 with {method}: its clients send {extra.name!r} as {extra.exact}, which bears no noise"
+            allowed = (
+                f"must be 0 with {method}: its clients send {extra.name!r} as {extra.exact}, which cannot carry noise"
+            )
             raise ConfigError("dp-noise-multiplier", value, allowed)
     if sent and settings.dp_where == "server":
         arrays = " and ".join(repr(extra.name) for extra in sent)

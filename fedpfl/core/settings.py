@@ -184,4 +184,6 @@ def absolute_places(values: Mapping[str, Value]) -> dict[str, Value]:
 def require_absolute_path(key: str, place: str) -> None:
     """Raise :class:`ConfigError` for a path that depends on the working directory."""
     if not place.startswith(("/", "~")) and not Path(place).is_absolute():
-        raise ConfigError(key, place, "must be absolute or start with ~: this program runs elsewhere than `flwr run`")
+        raise ConfigError(
+            key, place, "must be absolute or start with ~: this program runs in another folder than `flwr run`"
+        )

@@ -93,7 +93,7 @@ def read_toml(path: Path) -> str:
     found = _FIRST_LINE.match(content)
     text = content[found.end() :] if found else content
     if text.startswith(b"#") or (found and found[1].decode() != _sha256(text)):
-        raise DamagedFile(path, "if its first line is deleted, it is taken as it is")
+        raise DamagedFile(path, "delete its first line to use it without this check")
     try:
         return text.decode()
     except UnicodeDecodeError as error:

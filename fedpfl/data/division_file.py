@@ -42,7 +42,7 @@ def read_division(path: Path, samples: int) -> list[Share]:
     client = client.astype(np.int64)
     count = int(client.max()) + 1
     if not count:
-        raise DataError(f"{path}: every sample belongs to nobody")
+        raise DataError(f"{path}: no sample belongs to a client")
     for part, name in ((False, "training"), (True, "test")):
         sizes = np.bincount(client[(client >= 0) & (test == part)], minlength=count)
         if not sizes.all():
@@ -80,5 +80,5 @@ def _array(archive: zipfile.ZipFile, key: str, path: Path, samples: int) -> np.n
             raise DataError(f"{path}: {key} has shape {shape}, the data set has {samples} samples")
         content = file.read(samples * dtype.itemsize + 1)
     if len(content) != samples * dtype.itemsize:
-        raise DataError(f"{path}: {key} is cut short or has more than its {samples} entries")
+        raise DataError(f"{path}: {key} is truncated or has more than its {samples} entries")
     return np.frombuffer(content, dtype)

@@ -456,19 +456,19 @@ def _remarks(data: Dataset, settings: DataSettings, num_clients: int) -> list[st
         said += _left_out(data, settings)
     if 0 < settings.window_step < settings.window_length and settings.split == "mixed":
         said.append(
-            f"{data.name}: windows overlap (window-step), so that tests see rows of training windows; a column split "
-            'and split = "given" keep them apart'
+            f"{data.name}: windows overlap (window-step), so test windows share rows with training windows; a column "
+            'split and split = "given" keep them apart'
         )
     if settings.standardize == "all":
         said.append(
-            f"{data.name}: mean and deviation of each feature are those of all clients' training samples "
-            "(standardize = all), which in a real federation would leave the clients"
+            f"{data.name}: each feature is scaled by the mean and deviation of all clients' training samples "
+            "(standardize = all); in a real federation these numbers would leave the clients"
         )
     numbers = not data.is_image and not data.vocabulary and settings.standardize == NONE
     if numbers and (largest := max(float(np.nanmax(data.x_train)), -float(np.nanmin(data.x_train)))) > LARGE:
         said.append(
-            f'{data.name}: features reach {largest:,.0f}; models take them as they are: standardize = "client" brings '
-            "them to one scale"
+            f'{data.name}: features reach {largest:,.0f} and are not scaled: standardize = "client" brings them to one '
+            "scale"
         )
     return said
 

@@ -239,7 +239,7 @@ def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> 
     """
     if pool.owners is None:
         raise ConfigError(
-            "partitioner", "natural", "needs data that say who owns each sample (an array client in an npz file)"
+            "partitioner", "natural", "needs data that name the owner of each sample (an array client in an npz file)"
         )
     enough = [mine for mine in _by_owner(pool.owners) if len(mine) >= settings.min_samples]
     if num_clients > len(enough):
@@ -418,7 +418,7 @@ def _matching(y_test: np.ndarray, labels: list[np.ndarray], data: Dataset, seed:
 def _as_one_class(data: Dataset, settings: DataSettings) -> Dataset:
     """Return data that have no classes as if all samples were of one, for partitioners that do not look at them."""
     if settings.partitioner not in ("iid", "natural"):
-        allowed = f"divides by classes, and {data.name} has numbers as targets: use iid or natural"
+        allowed = f"divides by classes, but {data.name} has numbers as targets: use iid or natural"
         raise ConfigError("partitioner", settings.partitioner, allowed)
     test = None if data.y_test is None else np.zeros(len(data.y_test), np.int64)
     return replace(data, y_train=np.zeros(len(data.y_train), np.int64), y_test=test, num_classes=1, class_names=())
@@ -432,7 +432,7 @@ def _check(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -
     if settings.partitioner not in PARTITIONERS:
         raise ConfigError("partitioner", settings.partitioner, "must be one of " + ", ".join(PARTITIONERS))
     if settings.split == "given" and data.y_test is None:
-        raise ConfigError("split", "given", f'{data.name} has no test set of its own, use "mixed"')
+        raise ConfigError("split", "given", f'{data.name} has no separate test set, use "mixed"')
     if settings.split == "given" and PARTITIONERS[settings.partitioner].cuts:
         raise ConfigError("split", "given", f'must be "mixed" for partitioner = "{settings.partitioner}"')
 

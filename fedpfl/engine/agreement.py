@@ -24,7 +24,7 @@ logger = getLogger("flwr")
 
 Descriptions = dict[int, Payload]
 
-OTHER_DATA = "its data do not fit the others'"
+OTHER_DATA = "its data differ from the others'"
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _require_same_sharing(config: Config, descriptions: Descriptions, total: int
     if not named:
         return
     if max(named) >= total:
-        allowed = f"names client {max(named)}; there are the clients 0 … {total - 1}"
+        allowed = f"names client {max(named)}; the clients are 0 … {total - 1}"
         raise ConfigError("client-models", config.run.client_models, allowed)
     shape, classes, vocabulary = _task(descriptions, total)
     made = []

@@ -130,7 +130,7 @@ def _admit(config: Config, folder: RunFolder, transport: Transport, client: int,
     task, said = folder.described(), int(description.config["num-classes"])
     try:
         if said > task["num_classes"]:
-            raise FedpflError(f"client {client} has {said} classes, the run was begun for {task['num_classes']}")
+            raise FedpflError(f"client {client} has {said} classes, the run was started for {task['num_classes']}")
         agreed = agree_with(config, {client: description}, task)
     except FedpflError as error:
         logger.log(WARNING, "fedpfl: client %d cannot join: %s", client, error)
@@ -150,7 +150,7 @@ def _start(
     if source is None:
         return 0, None, {}
     if not source.has_checksums:
-        logger.log(WARNING, "fedpfl: %s was begun without checksums: its files are not checked", source.path)
+        logger.log(WARNING, "fedpfl: %s was started without checksums: its files are not checked", source.path)
     finished, about = 0, dict[str, Any]()
     state: Mapping[str, np.ndarray]
     if source is earlier:
@@ -218,7 +218,7 @@ def _privacy(config: Config, rule: Rule, state_key: str) -> ServerPrivacy:
 def _require_mean_model(config: Config, rule: Rule, classes: Sequence[int]) -> None:
     """Refuse ``evaluate-global`` where clients' models have no mean."""
     if not rule.one_model:
-        allowed = f"{config.method.name} has no mean: each client gets other arrays"
+        allowed = f"{config.method.name} has no mean: each client gets different arrays"
         raise ConfigError("evaluate-global", True, allowed)
     if len(set(classes)) > 1:
         raise ConfigError("evaluate-global", True, "clients with different numbers of classes have no mean model")

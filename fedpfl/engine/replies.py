@@ -46,7 +46,7 @@ def problems(
             wrong[f"{name}-correct"] = f"{name}-correct = {correct:g}: must be at most {name}-samples = {samples:g}"
     for key in sorted(metrics):
         if (part := part_of(key)) and part.metric not in asked:
-            wrong[key] = f"{key}: is no metric that this run asks for"
+            wrong[key] = f"{key}: is not a metric of this run"
         elif key.endswith(SUM) and not _pair(key) & wrong.keys() and (text := _out_of_bounds(key, metrics)):
             wrong[key] = text
     return wrong

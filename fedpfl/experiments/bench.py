@@ -145,7 +145,9 @@ class _SubmittedRun:
             return {"status": COMPLETED, "error": None}
         if status == COMPLETED:
             where = self._store.folder(self._run).path
-            return self._failed(f"its server did not write {where}; start this on its machine as its user")
+            return self._failed(
+                f"its server did not write {where}; run this command on the server's machine, as its user"
+            )
         return self._failed(self._bench.reason(self.id) or f"Flower says {status}")
 
     def _failed(self, reason: str) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class Cluster:
             job = self._executor.submit(Task(run, store, self._workers, self._start))
         except (FailedJobError, OSError, subprocess.SubprocessError) as error:
             lines = str(error).strip().splitlines() or [repr(error)]
-            raise FedpflError(f"the queue does not take {run.name}: {lines[-1]}") from error
+            raise FedpflError(f"Slurm refuses {run.name}: {lines[-1]}") from error
         write_atomically(_note(run, store), (json.dumps({"id": job.job_id}) + "\n").encode())
         return job
 

@@ -1,6 +1,6 @@
 """A comparison of methods: an experiment whose rows are methods and whose columns are data sets.
 
-The settings of each method are chosen on samples for validation; then it is run with every seed.
+The settings of each method are chosen on validation samples; then it is run with every seed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def comparison(
         if known.get(key, next(iter(methods))) not in methods:
             raise ConfigError("tune", key, f"is a setting of {known[key]}, and the methods are {', '.join(methods)}")
         if key in NOT_IDENTIFYING or key in ("method", "seed"):
-            raise ConfigError("tune", key, "is nothing to choose for a method")
+            raise ConfigError("tune", key, "cannot be chosen for each method")
         if not values:
             raise ConfigError("tune", key, "needs at least one value")
     if tune and not base.get("validation-fraction", VALIDATION_FRACTION):
@@ -114,14 +114,14 @@ def _validated(measured: Measured) -> bool:
 
 def _remarks(measured: Measured) -> Iterator[str]:
     """Yield how the numbers came about."""
-    which = "round that is best on samples for validation" if _validated(measured) else "last round"
+    which = "round with the best validation score" if _validated(measured) else "last round"
     yield f"Accuracy on test samples, in the {which}."
     seeds = len(measured.seeds)
     if seeds > 1:
         yield f"Mean ± standard deviation over {seeds} seeds; the 95 % interval is that of the mean, by Student's t."
     if measured.trials:
         among = "; ".join(f"{key} {', '.join(map(str, of))}" for key, of in measured.experiment.choose.items())
-        yield f"Settings were chosen for each method with seed 1 on the samples for validation, among {among}."
+        yield f"Settings were chosen for each method with seed 1 on the validation samples, among {among}."
     ends = []
     for (row, column), choice in measured.chosen.items():
         for key, value in choice.items():
@@ -129,4 +129,4 @@ def _remarks(measured: Measured) -> Iterator[str]:
             if len(tried) > 1 and not isinstance(value, (str, bool)) and value in (min(tried), max(tried)):
                 ends.append(f"{row}{column and f' on {column}'}: {key} {value}")
     if ends:
-        yield f"At an end of what was tried, so that a wider range may be better: {'; '.join(ends)}."
+        yield f"At the edge of the tried values; a wider range may be better: {'; '.join(ends)}."

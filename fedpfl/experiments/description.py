@@ -21,7 +21,7 @@ from .shipped import read_toml
 
 SCALES = ("smoke", "small", "paper")
 DASH = "–"
-AS_PUBLISHED = "As published, but for what the remarks here and those in the files of configs/ list."
+AS_PUBLISHED = "As published, except for what the remarks here and in the files of configs/ list."
 ALL, BY_COLUMN = "all", "column"
 
 # Python's names of the types that pydantic finds missing.
@@ -314,7 +314,7 @@ def _scale(found: Experiment, name: str, scale: Scale, path: Path) -> Scale:
         remarks = f"{shared.remarks} {scale.remarks}".strip()
         scale = scale.model_copy(update={"remarks": remarks, "settings": {**shared.settings, **scale.settings}})
     if not scale.remarks:
-        raise ConfigError("remarks", None, f"{where}: has to say what differs from the paper")
+        raise ConfigError("remarks", None, f"{where}: must list what differs from the paper")
     for key, known in (
         ("rows", found.rows), ("row", found.rows), ("columns", found.columns), ("column", found.columns),
         ("generate", found.columns), ("analyses", found.analyses),
@@ -329,7 +329,7 @@ def _check_names(found: Experiment, file: str) -> None:
     """Check that everything exists that the file names."""
     rows, columns = found.rows, found.columns
     if both := sorted(rows.keys() & columns.keys()):
-        raise ConfigError("rows", both, f"{file}: rows and columns need other names")
+        raise ConfigError("rows", both, f"{file}: rows and columns need different names")
     for metric in (*found.metrics, *(row.metric for row in rows.values() if row.metric)):
         metrics.find(metric)
     for curve in found.curves:
@@ -370,7 +370,7 @@ def _check_paper_values(found: Experiment, where: str) -> None:
                 raise ConfigError(row, [*values], allowed)
     dashes = any(None in values for lines in published.values() for values in lines.values())
     if (dashes or published.keys() != {*found.metrics}) and not found.published.missing:
-        raise ConfigError("missing", None, f"{where} has to say why the paper has no value")
+        raise ConfigError("missing", None, f"{where} must give the reason why the paper has no value")
 
 
 def _check_script(where: str, words: Sequence[str], path: Path) -> None:

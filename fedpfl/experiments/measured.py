@@ -72,7 +72,7 @@ class Measured:
         }
 
     def _best(self, tried: Sequence[tuple[dict[str, Any], PlannedRun]]) -> dict[str, Any] | None:
-        """Return what is best on the samples for validation; None while a trial is open, or where all have failed."""
+        """Return what is best on the validation samples; None while a trial is open, or where all have failed."""
         if any(self.store.state(run) in (State.MISSING, State.INTERRUPTED) for _, run in tried):
             return None
         values = [(self.store.measure(run, "validation-score"), choice) for choice, run in tried]

@@ -134,13 +134,13 @@ GLOBAL, VALIDATION = "global.accuracy", "validation.accuracy"
 _MEAN = "personalised accuracy, mean over clients"
 _TENTH = "personalised accuracy of the worst tenth of the clients"
 _SAMPLES = "personalised accuracy, of all test samples"
-_CHOSEN = "in the round that is best on samples for validation"
+_CHOSEN = "in the round with the best validation score"
 
 METRICS: dict[str, Metric] = {
     "personalised-best": _accuracy(f"{_MEAN}, best round", History.best, PERSONALISED),
     "personalised-last": _accuracy(f"{_MEAN}, last round", History.last, PERSONALISED, "mean over clients"),
-    "validation-best": _accuracy("accuracy on samples for validation, best round", History.best, VALIDATION),
-    "validation-score": Metric("choose-by on samples for validation, best round", History.best_score, digits=4),
+    "validation-best": _accuracy("accuracy on validation samples, best round", History.best, VALIDATION),
+    "validation-score": Metric("choose-by on validation samples, best round", History.best_score, digits=4),
     "personalised-chosen": _accuracy(f"{_MEAN}, {_CHOSEN}", History.chosen, PERSONALISED, "mean over clients"),
     "worst-tenth-chosen": _accuracy(f"{_TENTH}, {_CHOSEN}", History.chosen, WORST, "worst tenth"),
     "worst-tenth-last": _accuracy(f"{_TENTH}, last round", History.last, WORST, "worst tenth"),
@@ -169,6 +169,6 @@ METRICS: dict[str, Metric] = {
 CURVES = {
     "personalised": ("personalised accuracy", PERSONALISED),
     "global": ("global accuracy", GLOBAL),
-    "validation": ("accuracy on samples for validation", VALIDATION),
+    "validation": ("accuracy on validation samples", VALIDATION),
     "train-loss": ("training loss", "train_loss"),
 }

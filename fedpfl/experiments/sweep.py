@@ -142,7 +142,7 @@ class SweepPlan:
 
     def _order(self) -> str:
         if self.select == "validation":
-            return "Ordered by the samples for validation; test samples had no part in it."
+            return "Ordered by the validation samples; test samples had no part in it."
         return "Ordered by the test samples, so the first line's number is too good to report (--select validation)."
 
 

@@ -175,7 +175,7 @@ def _candidates(measured: Measured, column: str) -> Iterator[str]:
     for values, of in sorted(rows.items(), key=lambda item: len(item[1])):
         others = "each row" if len(rows) == 1 else "each other row"
         whose = others if len(of) == max(map(len, rows.values())) else ", ".join(of)
-        yield f"Chosen for {whose} with seed {measured.seeds[0]} on the samples for validation, among {values}."
+        yield f"Chosen for {whose} with seed {measured.seeds[0]} on the validation samples, among {values}."
 
 
 def figures(measured: Measured) -> list[Figure]:

@@ -56,7 +56,7 @@ def make_groups(board: BoardLimits, name: str, mounts: Path = MOUNTS) -> list[Pa
     except OSError as error:
         for folder in made:
             folder.rmdir()
-        root = "" if os.geteuid() == 0 else "; it takes root"
+        root = "" if os.geteuid() == 0 else "; this needs root"
         raise FedpflError(f"--board: {error.filename} cannot be made ({error.strerror}){root}") from error
     return made
 

@@ -57,7 +57,7 @@ def prepare(folder: Path, nodes: int, hosts: Sequence[str] = LOOPBACK) -> Creden
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "nodes").mkdir(exist_ok=True, mode=0o700)
         if folder.stat().st_mode & 0o077:
-            raise ConfigError("folder", str(folder), "holds private keys; take others' access away: chmod 700")
+            raise ConfigError("folder", str(folder), "holds private keys; remove others' access: chmod 700")
         with locked(folder / ".lock"):
             return _prepare(folder, nodes, hosts)
     except OSError as error:

@@ -144,7 +144,7 @@ def _receive(connection: socket.socket) -> tuple[list[bytes], list[int]]:
     prefix, files, _, _ = socket.recv_fds(connection, 4, FILES)
     try:
         if len(prefix) != 4 or len(files) != FILES:
-            raise FedpflError("it does not entry as a request does")
+            raise FedpflError("it does not start like a request")
         (length,) = struct.unpack(">I", prefix)
         if length > MAX_REQUEST_BYTES:
             raise FedpflError(f"it has {length} bytes; at most {MAX_REQUEST_BYTES} are allowed")

@@ -81,7 +81,7 @@ def prepare(
     none in common to check.
     """
     if resume is not None and continued is not None:
-        raise ConfigError("continue", continued, "begins a new run, and --resume goes on with one; use one of them")
+        raise ConfigError("continue", continued, "starts a new run, and --resume continues one; use one of them")
     custom.set_folder(app or Path())
     if app is not None:
         discover()

@@ -72,7 +72,7 @@ class ClusteredFL(Method):
             why = f"of fewer than {smallest} clients ({name}-smallest-split), and the run has {clients}"
         else:
             return []
-        return [f"{name}: no cluster splits {why}: all clients stay in one, and it does what fedavg does"]
+        return [f"{name}: no cluster splits {why}: all clients stay in one cluster, as in fedavg"]
 
     @property
     def aggregation(self) -> Aggregation:

@@ -66,8 +66,9 @@ class FedAMP(KeepsTrained):
         if most < self.settings.sigma:
             return []
         return [
-            f"fedamp: a run ends in the round in which the others' weights of a client add up to 1, and with {clients} "
-            f"clients they can reach {most / self.settings.sigma:.3g}; a fedamp-sigma above {most:g} is always enough"
+            "fedamp: the run fails if the weights of the other clients in a client's mixture add up to 1; with "
+            f"{clients} clients they can reach {most / self.settings.sigma:.3g}; a fedamp-sigma above {most:g} is "
+            "always enough"
         ]
 
     def schedule(self, local: LocalRound) -> list[Phase]:
@@ -114,9 +115,9 @@ class Attentive(PerClientRule):
         totals = others.sum(axis=1)
         if totals.max() >= 1:
             allowed = (
-                f"the others' weights of client {totals.argmax()} add up to {totals.max():.3g} in round "
-                f"{self.round}, they must stay below 1; more than fedamp-alpha × (clients − 1) = "
-                f"{self.alpha * (len(totals) - 1):g} is always enough"
+                f"the weights of the other clients in the mixture of client {totals.argmax()} add up to "
+                f"{totals.max():.3g} in round {self.round}, they must stay below 1; more than fedamp-alpha × (clients "
+                f"− 1) = {self.alpha * (len(totals) - 1):g} is always enough"
             )
             raise ConfigError("fedamp-sigma", self.sigma, allowed)
         self.for_clients = mix(others + np.diag(1 - totals), self.newest)

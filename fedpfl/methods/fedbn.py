@@ -32,4 +32,4 @@ class FedBN(Method):
         """Warn where there is nothing to personalise."""
         if any(isinstance(layer, _BatchNorm) and layer.state_dict() for layer in model.modules()):
             return []
-        return ["no BatchNorm of this model trains: nothing is personal, and fedbn does what fedavg does"]
+        return ["this model has no trainable BatchNorm: nothing is personal, and fedbn equals fedavg"]

@@ -71,7 +71,7 @@ class Mixture:
         return (weight * neighbours + (1 - weight) * shared).clamp(min=LEAST).log()
 
     def _best(self) -> float:
-        """Return the least of the weights that predict most of the samples for validation right."""
+        """Return the least of the weights that predict most of the validation samples right."""
         x, y = self._local.validation
         if not len(y):
             return self.settings.weight

@@ -61,7 +61,7 @@ def _custom(name: str, input_shape: Shape, num_classes: int, vocabulary: int) ->
     offered = {"input_shape": tuple(input_shape), "num_classes": num_classes, "vocabulary": vocabulary}
     built = custom.call("model", name, found, offered)
     if not isinstance(built, nn.Module):
-        raise ConfigError("model", name, f"makes {custom.article(built)}, and must make a torch.nn.Module")
+        raise ConfigError("model", name, f"returns {custom.article(built)}; it must return a torch.nn.Module")
     return with_head(built, input_shape, num_classes, vocabulary, name=name)
 
 

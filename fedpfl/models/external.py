@@ -25,7 +25,7 @@ _UNFIT = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, Asse
 _UNREADABLE = (OSError, *_UNFIT)
 PROBES = 2  # samples
 PADDING = 0
-NO_LINEAR = "has no nn.Linear, which would be its head"
+NO_LINEAR = "has no nn.Linear that could be its head"
 
 
 def extra(package: str, name: str, key: str, value: object) -> Any:

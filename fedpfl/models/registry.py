@@ -72,7 +72,7 @@ class _Entry(NamedTuple):
             steps = f"{self.smallest_length} step{'s' * (self.smallest_length > 1)}"
             return None if fits else f"needs series (channels x time) of at least {steps}"
         if self.smallest_side is None and vocabulary:
-            return "needs numbers that can be computed with"
+            return "needs numeric input"
         if self.smallest_side is None:
             return None if shape and min(shape) >= 1 else "needs an input with at least one value"
         if len(shape) == 3 and shape[0] >= 1 and min(shape[1:]) >= self.smallest_side:

@@ -172,7 +172,7 @@ def _state(run: RunFolder) -> Iterator[str]:
 def _curves(groups: Sequence[RunGroup]) -> Iterator[Section]:
     own = _over_rounds("Personalised accuracy over rounds", groups, "personalised.accuracy")
     shared = _over_rounds("Global accuracy over rounds", groups, "global.accuracy")
-    held = _over_rounds("Accuracy on samples for validation", groups, "validation.accuracy")
+    held = _over_rounds("Accuracy on validation samples", groups, "validation.accuracy")
     traffic = _over_bytes("Accuracy over traffic", groups)
     loss = _over_rounds("Training loss", groups, "train_loss", "training loss", 1)
     measured: list[Figure] = []

@@ -100,7 +100,7 @@ def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     blanks: dict[tuple[int, str], _Blank] = {}
     for client in range(task["clients"]) if clients is None else clients:
         if not 0 <= client < len(classes):
-            raise ConfigError("client", client, f"run {folder.path.name} has the clients 0 … {len(classes) - 1}")
+            raise ConfigError("client", client, f"run {folder.path.name} has clients 0 … {len(classes) - 1}")
         kind = classes[client], config.run.model_of(client)
         if kind not in blanks:
             blanks[kind] = _blank(config.of_client(client), shape, classes[client], vocabulary, stored)
@@ -152,7 +152,7 @@ def _shared_model(folder: RunFolder, config: Config, plain: nn.Module) -> dict[s
     found = {name: array for name, array in {**counts, **also, **shared}.items() if name in wanted}
     fits = all(found[name].shape == array.shape for name, array in wanted.items() if name in found)
     if found.keys() != wanted.keys() or not fits:
-        raise NoPlainModel(f"{config.method.name} leaves no model that all clients share; ask for a client's")
+        raise NoPlainModel(f"{config.method.name} has no model that all clients share; export a client's model")
     return found
 
 

@@ -19,7 +19,7 @@ class History:
 
     A number is named by its place in a line: ``train_loss``, ``personalised.accuracy``, ``details.drift``. A part with
     the clients' accuracies also has ``worst-tenth``. Rounds without the number do not count. ``by`` is what chooses
-    rounds, on the samples for validation.
+    rounds, on the validation samples.
     """
 
     def __init__(self, lines: Sequence[dict[str, Any]], by: str = metrics.ACCURACY) -> None:
@@ -44,12 +44,12 @@ class History:
         return max(self.curve(number).values(), default=None)
 
     def chosen(self, number: str) -> float | None:
-        """Return a number in the round that is best on the samples for validation."""
+        """Return a number in the round that is best on the validation samples."""
         line = self.best_validated()
         return None if line is None else _value(line, number)
 
     def best_validated(self) -> dict[str, Any] | None:
-        """Return the line of the tested round that is best on the samples for validation, the first of several."""
+        """Return the line of the tested round that is best on the validation samples, the first of several."""
         both = [line for line in self.lines if self._score(line) is not None and line.get("personalised")]
         return max(both, key=lambda line: float(self._score(line) or 0), default=None)
 

@@ -76,7 +76,7 @@ class Simulation:
         clients = int(task["clients"])
         engine = Engine(config, federated_data(config.data, clients, config.run.seed), clients)
         if task.get("division", engine.data.checksum) != engine.data.checksum:
-            raise DataError(f"{folder.path.name}: the clients had other data than this machine divides among them")
+            raise DataError(f"{folder.path.name}: the clients had other data than this machine's division gives them")
         return cls(engine, task, last, stored)
 
     @property

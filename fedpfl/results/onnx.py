@@ -46,5 +46,5 @@ def onnx(model: nn.Module, x: Tensor) -> tuple[bytes | None, str]:
         with torch.no_grad():
             expected = model(batch).numpy()
         if not np.allclose(expected, session.run(None, {"x": batch.numpy()})[0], rtol=1e-3, atol=1e-4):
-            return None, "ONNX of it predicts something else"
+            return None, "its ONNX export predicts something else"
     return content, ""

@@ -204,7 +204,7 @@ class RunFolder:
         # Unknown of runs that are older than it, and where a device has data of its own.
         known = before.get("division")
         if None not in (division, known) and division != known:
-            allowed = f"{run} had {known}: clients would get other samples (are the data others, or NumPy?)"
+            allowed = f"{run} had {known}: clients would get other samples (have the data changed, or NumPy?)"
             raise ConfigError("division", division, allowed)
 
     def to_continue(self, state_dir: str) -> tuple[dict[str, np.ndarray], dict[str, Any], list[str]]:
@@ -284,7 +284,7 @@ class RunFolder:
         """Return :meth:`task` of a run whose clients are found."""
         task = self.task()
         if "clients" not in task:
-            raise StateError(f"{self.path}: the run has not got as far as its first round")
+            raise StateError(f"{self.path}: the run has not reached its first round")
         return task
 
     def task(self) -> Stored:
@@ -440,7 +440,7 @@ def find_run(run: str, root: Path) -> RunFolder:
     for path in (Path(run).expanduser(), root / run):
         if (path / "config.toml").is_file():
             return RunFolder(path.resolve())
-    raise ConfigError("run", run, f"there is no such run in {root}, nor a run's folder of this path")
+    raise ConfigError("run", run, f"there is no such run in {root}, and no run's folder at this path")
 
 
 def personal_place(task: Mapping[str, Any], client: int, number: int) -> tuple[str, int]:

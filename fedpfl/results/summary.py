@@ -68,7 +68,7 @@ def summary(folder: RunFolder) -> str:
     if chosen := history.best_validated():
         accuracy, by = _percent(chosen["personalised"]["accuracy"]), chosen["validation"][history.by]
         validation = _percent(by) if history.by == ACCURACY else f"{history.by} {by:.4f}"
-        rows.insert(2, (f"best on samples for validation: round {chosen['round']}", validation))
+        rows.insert(2, (f"best on validation samples: round {chosen['round']}", validation))
         rows.insert(3, ("personalised accuracy in that round", accuracy))
     if history.stalled(values.get("early-stop", 0)):
         rows.append(("ended early", f"no better validation for {values['early-stop']} rounds"))

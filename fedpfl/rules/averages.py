@@ -94,7 +94,7 @@ class RobustSettings:
         default = dict(items(RobustSettings()))
         always = ("update-norm-limit", "robust-aggregation", "max-weight-share", *READS[self.robust_aggregation])
         idle = [key for key, value in items(self) if value != default[key] and key not in always]
-        found = [f"without use for robust-aggregation = {self.robust_aggregation}: {', '.join(idle)}"] if idle else []
+        found = [f"not used with robust-aggregation = {self.robust_aggregation}: {', '.join(idle)}"] if idle else []
         if self.on and not shared:
             found.append("robust-aggregation does nothing: no model's arrays are shared")
         elif self.keeps_all:

@@ -86,8 +86,8 @@ class Rule(ABC):
     name: ClassVar[str]
     one_model: ClassVar[bool] = True
     only_a_sum: ClassVar[bool] = False
-    no_server_step: ClassVar[str] = "makes something else than a mean"
-    no_robust_mean: ClassVar[str] = "makes something else than a mean"
+    no_server_step: ClassVar[str] = "does not compute a mean"
+    no_robust_mean: ClassVar[str] = "does not compute a mean"
     sees_personal: ClassVar[bool] = False
     starts_with_all: ClassVar[bool] = False
     takes_shared: ClassVar[bool] = True

@@ -61,7 +61,7 @@ class ServerStepSettings:
         default = dict(items(ServerStepSettings()))
         read = ("server-optimizer", *READS[self.server_optimizer])
         idle = [key for key, value in items(self) if value != default[key] and key not in read]
-        return [f"without use for server-optimizer = {self.server_optimizer}: {', '.join(idle)}"] if idle else []
+        return [f"not used with server-optimizer = {self.server_optimizer}: {', '.join(idle)}"] if idle else []
 
 
 class ServerStep:

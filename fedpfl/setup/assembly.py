@@ -68,7 +68,7 @@ def assemble(
     sharing = config.method.sharing(model)
     still = [name for name, _ in frozen(model)]
     if not sharing.shared and any(config.method.travels(name, model) for name in still):
-        allowed = f"leaves nothing of what {config.run.method} shares: it would train alone"
+        allowed = f"leaves nothing that {config.run.method} shares: every client would train alone"
         raise ConfigError("trainable", config.trainable.trainable, allowed)
     return model, sharing
 
@@ -105,7 +105,7 @@ def _require_tied(layers: list[dict[str, nn.Module]], model: nn.Module, key: str
     for names in layers:
         kept = all(there.get(name.rpartition(".")[0]) is layer for name, layer in names.items())
         if not kept or len({id(arrays.get(name)) for name in names}) > 1:
-            allowed = f"would take {' and '.join(names)} apart, which are one parameter of the model (tied weights)"
+            allowed = f"would separate {' and '.join(names)}, which are one parameter of the model (tied weights)"
             raise ConfigError(key, value, allowed)
 
 

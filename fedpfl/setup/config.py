@@ -319,12 +319,12 @@ class Config:
             s.parse(RunSettings, {"model": model})
         for key in ("evaluate_global", "initial_weights"):
             if run.client_models and getattr(run, key):
-                allowed = "cannot be had with client-models: it is for one model"
+                allowed = "cannot be combined with client-models: it is for one model"
                 raise ConfigError(key.replace("_", "-"), getattr(run, key), allowed)
         if run.resume and not run.run_name:
             raise ConfigError("resume", True, "needs run-name, the run to resume")
         if run.after_the_end and not run.resume:
-            allowed = "needs resume and run-name, the run that is over: `fedpfl personalise RUN`"
+            allowed = "needs resume and run-name, the finished run: `fedpfl personalise RUN`"
             raise ConfigError("personalise", run.personalise, allowed)
         training, data = s.parse(TrainingSettings, values), s.parse(DataSettings, values)
         if run.early_stop and not (data.validation_fraction and run.evaluate_every):
@@ -426,7 +426,7 @@ def _require_bufferable(run: RunSettings, method: Method, privacy: PrivacySettin
         "test-at = start": run.test_at == "start", "min-replies above buffer-size": run.min_replies > run.buffer_size,
     }  # fmt: skip
     if on := [key for key, value in others.items() if value]:
-        raise ConfigError("schedule", run.schedule, f"cannot be had with {', '.join(on)}")
+        raise ConfigError("schedule", run.schedule, f"cannot be combined with {', '.join(on)}")
 
 
 def sections() -> list[tuple[str, type, str]]:
@@ -474,9 +474,7 @@ def untuned(config: Config) -> list[str]:
 def scored(config: Config) -> list[str]:
     """Return a line on what is recorded as accuracy where the loss is not for classes; else an empty list."""
     training = config.training
-    return (
-        [] if training.kind.classes else [f"loss = {training.loss}: what is called accuracy is {training.kind.called}"]
-    )
+    return [] if training.kind.classes else [f"loss = {training.loss}: accuracy means {training.kind.called}"]
 
 
 def know_method(values: Mapping[str, Any]) -> None:

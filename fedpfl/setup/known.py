@@ -265,7 +265,7 @@ class CommonSettings(TypedDict, total=False):
 
 
 class Settings(CommonSettings, total=False):
-    """Settings that `fedpfl.run` takes beside its own arguments."""
+    """Settings that `fedpfl.run` takes besides its own arguments."""
 
     output_dir: str
     seed: int

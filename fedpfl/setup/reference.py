@@ -134,7 +134,7 @@ def known_module() -> str:
         "",
         "",
         "class Settings(CommonSettings, total=False):",
-        '    """Settings that `fedpfl.run` takes beside its own arguments."""',
+        '    """Settings that `fedpfl.run` takes besides its own arguments."""',
         "",
         "    output_dir: str",
         "    seed: int",
@@ -177,7 +177,7 @@ def hooks_table() -> str:
         if name not in rows and not name.startswith("_"):
             asked = [] if isinstance(hook, property) else [", ".join([*inspect.signature(hook).parameters][1:])]
             rows[name] = "".join([name, *(f"({arguments})" for arguments in asked)]), inspect.getdoc(hook) or ""
-    lines = [HOOKS_BEGIN, "", "| attribute or hook | what it says | set by |", "|---|---|---|"]
+    lines = [HOOKS_BEGIN, "", "| attribute or hook | meaning | set by |", "|---|---|---|"]
     for name, (called, text) in rows.items():
         first = " ".join(text.partition("\n\n")[0].split())
         said = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"`\1`", first).replace("``", "`")

@@ -71,7 +71,7 @@ def _own(name: str) -> Augmentation:
             raise ConfigError("augmentation", name, f"raises {in_one_line(error)}") from error
         if not isinstance(found, Tensor) or found.shape != x.shape or found.dtype != x.dtype:
             has = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else custom.article(found)
-            allowed = f"makes {has}, and must make a tensor of {x.dtype} {tuple(x.shape)}, as it is given"
+            allowed = f"returns {has}; it must return a tensor of {x.dtype} {tuple(x.shape)}, as it is given"
             raise ConfigError("augmentation", name, allowed)
         return found
 

@@ -71,7 +71,7 @@ def _pair(word: str, found: Any) -> SumAndCount:
     try:
         total, count = (float(number) for number in pair)
     except (TypeError, ValueError):
-        allowed = f"makes {custom.article(found)}, and must make a number, or a sum and a count"
+        allowed = f"returns {custom.article(found)}; it must return a number, or a sum and a count"
         raise ConfigError("metrics", word, allowed) from None
     if math.isnan(total) or count == 0:
         return UNDEFINED

@@ -36,7 +36,7 @@ def test_tables_are_printed_and_figures_written(make_run, tested, tmp_path):
         (("fairness", "no-such-run"), "there is no such run"),
         (("fairness", "RUN", "--format", "pdf"), "format = 'pdf': must be one of markdown"),
         (("fairness", "RUN", "-o", "RUN/config.toml"), "config.toml': cannot be written"),
-        (("fairness", "RUN", "-O", "colour=1"), "colour = 1: is no option of this analysis"),
+        (("fairness", "RUN", "-O", "colour=1"), "colour = 1: is not an option of this analysis"),
     ],
 )
 def test_mistakes_are_one_line(make_run, tested, args, message):

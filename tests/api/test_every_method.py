@@ -56,7 +56,7 @@ class TiedHead(nn.Module):
         return self.out(self.hidden(self.first(x.flatten(1)).relu()).relu())
 
 
-APART = "method = '{}': would take base.hidden.weight and base.again.weight apart, which are one parameter of the model"
+APART = "method = '{}': would separate base.hidden.weight and base.again.weight, which are one parameter of the model"
 CHANNELS = "base.again.weight is a parameter of another layer, too"
 # What TiedNet is refused by: layers that are replaced, or that are cut into channels.
 REFUSED = {

@@ -266,6 +266,6 @@ def test_a_client_s_exception_is_the_cause_and_is_told_once(elsewhere):
 def test_one_epoch_is_enough_for_the_default_method(elsewhere):
     run = fedpfl.run(workers=0, **FEW)
     assert run.settings["method"] == "feddecomp" and run.summary["rounds"] == 2
-    assert any("local-epochs = 1: τ and σ train at once" in text for text in run._folder.task()["remarks"])
+    assert any("local-epochs = 1: τ and σ train together" in text for text in run._folder.task()["remarks"])
     together = fedpfl.run(workers=0, feddecomp_variant="simultaneous", **FEW)
     assert torch.equal(head(run), head(together))

@@ -63,9 +63,9 @@ def test_a_run_has_what_the_folder_has(elsewhere, capsys):
     assert not first.training and next(first.parameters()).device.type == "cpu"
     assert torch.equal(first.base[1].weight, second.base[1].weight)
     assert not torch.equal(first.head.weight, second.head.weight)
-    with pytest.raises(NoPlainModel, match="fedper leaves no model that all clients share"):
+    with pytest.raises(NoPlainModel, match="fedper has no model that all clients share"):
         run.model()
-    with pytest.raises(fedpfl.ConfigError, match="the clients 0 … 2"):
+    with pytest.raises(fedpfl.ConfigError, match="clients 0 … 2"):
         run.model(client=3)
     again = fedpfl.load(run.name, output_dir="runs")
     assert again.summary == run.summary and torch.equal(again.model(0).head.weight, first.head.weight)
@@ -118,9 +118,12 @@ def test_objects_are_parts(elsewhere):
         ({"learning_rate": -1}, "learning-rate = -1: must be > 0"),
         ({"method": "fedpr"}, "method = 'fedpr': must be one of"),
         ({"method": 3}, "is an int, and must be a class made of fedpfl.Method"),
-        ({"model": lambda: 3}, "makes an int, and must make a torch.nn.Module"),
+        ({"model": lambda: 3}, "returns an int; it must return a torch.nn.Module"),
         ({"data": [1, 2]}, "client 0 is an int; it must be"),
-        ({"data": [1, 2], "dataset": "digits"}, "data = 'a list': is a data set, and dataset names another one"),
+        (
+            {"data": [1, 2], "dataset": "digits"},
+            "data = 'a list': is a data set, but the setting dataset names another one",
+        ),
         ({"model": net, "dataset": "digits", "num_clients": 5000}, "5000"),
         ({"resume": "nothing"}, "there is no such run in"),
     ],

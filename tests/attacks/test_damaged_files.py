@@ -170,7 +170,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(request, tmp_path, ca
     with pytest.raises(DamagedFile, match=newest.name):  # what a reader of models has to know
         export_personal(place.run)
     assert same(place.resume(), whole)
-    assert f"{newest}: is damaged or was changed: it does not hold what was written; round " in caplog.text
+    assert f"{newest}: is damaged or was changed: its content is not what was written; round " in caplog.text
 
 
 def test_without_an_intact_checkpoint_nothing_changes(killed, tmp_path):
@@ -292,7 +292,7 @@ def test_a_setting_that_was_edited_is_refused_until_the_edit_is_confirmed(finish
     path = place.run.path / "config.toml"
     assert tomllib.loads(path.read_text())["method"] == "fedper"
     path.write_text(path.read_text().replace("check-after = 60.0", "check-after = 70.0"))
-    with pytest.raises(DamagedFile, match=r"config\.toml: .* \(if its first line is deleted, it is taken as it is\)"):
+    with pytest.raises(DamagedFile, match=r"config\.toml: .* \(delete its first line to use it without this check\)"):
         place.resume()
     path.write_text(path.read_text().partition("\n")[2])
     place.resume(ROUNDS + 1)
@@ -317,7 +317,7 @@ def test_a_run_without_checksums_goes_on_with_a_remark(killed, tmp_path, caplog)
     without_checksums(place)
     assert place.run.metrics() == killed[0].run.metrics()
     assert same(place.resume(), killed[1])
-    assert "was begun without checksums" in caplog.text
+    assert "was started without checksums" in caplog.text
     caplog.clear()
     place.resume(ROUNDS + 1)
     assert "checksums" not in caplog.text

@@ -315,7 +315,7 @@ def test_doctor_says_whether_bf16_pays(monkeypatch, measured):
 def test_a_run_without_a_round_has_no_models(stored_run, command):
     done = fedpfl(command, "first")
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-    assert "not got as far as its first round" in done.stderr
+    assert "not reached its first round" in done.stderr
 
 
 def test_damaged_files_of_a_run_are_one_line(stored_run):

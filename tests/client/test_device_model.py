@@ -263,7 +263,7 @@ def test_damaged_torchscript_is_refused(tmp_path):
 def test_what_cannot_be_traced_is_told(tmp_path):
     model = torch.nn.Linear(3, 2)
     content, reason = traced(lambda x: model(x) * len(x), model, torch.ones(1, 3))
-    assert (content, reason) == (None, "TorchScript of it predicts something else")
+    assert (content, reason) == (None, "its TorchScript export predicts something else")
     content, reason = traced(lambda x: str(x), model, torch.ones(1, 3))
     assert content is None
     assert reason.startswith("TorchScript cannot hold it (")

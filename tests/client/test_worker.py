@@ -121,7 +121,7 @@ def test_the_client_s_own_errors_arrive_and_the_worker_lives_on(running, tmp_pat
 def test_an_app_of_older_or_newer_code_is_refused(running, tmp_path, monkeypatch, version):
     monkeypatch.setattr(protocol, "code_hash", lambda: "feed")
     monkeypatch.setattr(forwarding, "__version__", version)
-    words = rf"worker has other code \(fedpfl {re.escape(__version__)}, [0-9a-f]{{16}}\) than the app "
+    words = rf"worker runs other code \(fedpfl {re.escape(__version__)}, [0-9a-f]{{16}}\) than the app "
     with pytest.raises(FedpflError, match=rf"{words}\(fedpfl {re.escape(version)}, feed\): install the app's code"):
         forward("query", Payload(), federation(tmp_path, 3), NODE)
 
@@ -199,7 +199,7 @@ def test_without_a_worker_this_process_answers(worker, tmp_path, monkeypatch, ca
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     with caplog.at_level(logging.INFO, "flwr"):
         assert forward("query", Payload(), {}, NODE) is None
-    assert f"no worker at {worker.path}, this process answers" in caplog.text
+    assert f"no worker at {worker.path}; this process handles the request" in caplog.text
     # Left behind by one that was killed and does not come back.
     worker.path.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as dead:
@@ -207,7 +207,7 @@ def test_without_a_worker_this_process_answers(worker, tmp_path, monkeypatch, ca
     monkeypatch.setattr(forwarding, "WAIT_SECONDS", 0.01)
     with caplog.at_level(logging.INFO, "flwr"):
         assert forward("query", Payload(), {}, NODE) is None
-    assert "did not come back, this process answers" in caplog.text
+    assert "did not come back; this process handles the request" in caplog.text
 
 
 def test_a_request_that_ends_its_worker_each_time_does_not_go_on_for_ever(worker, monkeypatch, caplog):
@@ -225,7 +225,7 @@ def test_a_request_that_ends_its_worker_each_time_does_not_go_on_for_ever(worker
         with caplog.at_level(logging.INFO, "flwr"):
             assert forward("query", Payload(), {}, NODE) is None
         dropping.result()
-    assert "ended 3 times during this request, this process answers" in caplog.text
+    assert "ended 3 times during this request; this process handles the request" in caplog.text
 
 
 def test_a_worker_in_an_old_python_takes_part(worker, tmp_path):

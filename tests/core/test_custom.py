@@ -160,13 +160,13 @@ def test_what_is_not_there_is_one_line(app, kind, text, words):
 MODELS = {
     "raises": ("def part(input_shape): raise ValueError('no such\\n  shape')",
                r"raises ValueError: no such shape \(parts\.py, line 2\)"),
-    "wrong type": ("def part(): return [1]", "makes a list, and must make a torch.nn.Module"),
+    "wrong type": ("def part(): return [1]", "returns a list; it must return a torch.nn.Module"),
     "wrong shape": ("def part(): return nn.Linear(64, 3)", "gives 3 numbers for a sample; the data need 10"),
     "wrong input": ("def part(): return nn.Linear(7, 10)", r"does not take inputs of 64: .*"),
     "no tensor": ("class part(nn.Module):\n    def forward(self, x): return x, x",
                   "must give a tensor for a batch of samples, not tuple"),
     "no head": ("class part(nn.Module):\n    def forward(self, x): return x[:, :10]",
-                "has no nn.Linear, which would be its head"),
+                "has no nn.Linear that could be its head"),
     "softmax": ("def part(): return nn.Sequential(nn.Linear(64, 10), nn.Softmax(1))",
                 r"does not end in its last nn.Linear, .*"),
     "other argument": ("def part(width): return nn.Linear(64, 10)",
@@ -189,7 +189,7 @@ def test_a_model_that_is_none_is_one_line(app, case):
 X = "np.zeros((12, 4), np.float32)"
 DATASETS = {
     "raises": ("def part(): raise OSError('no disk')", r"dataset = .*: raises OSError: no disk \(parts\.py, line 3\)"),
-    "wrong type": ("def part(): return 3", "dataset = .*: makes an int, and must make a fedpfl.Dataset, a DataFrame.*"),
+    "wrong type": ("def part(): return 3", "dataset = .*: returns an int; it must return a fedpfl.Dataset, a .*"),
     "empty": ("part = []", "part: the list of clients is empty"),
     "three arrays": (f"part = [({X}, 1, 2)]", "part: client 0 is a tuple; it must be .*"),
     "labels": (f"part = [({X}, np.zeros(11, int), {X}, np.zeros(12, int))]",
@@ -267,7 +267,7 @@ def test_installed_packages_register_theirs(app, monkeypatch):
     assert models.build("package-net", (4,), 3).head.out_features == 3
     assert federated_data(config.data, 3, 1).num_clients == 3
     assert {"package-net", "broken"} <= set(models.names())
-    with pytest.raises(ConfigError, match="'mlp': is a name of fedpfl, and of parts:net of an installed package, too"):
+    with pytest.raises(ConfigError, match=r"'mlp': is a name in fedpfl and also in an installed package \(parts:net\)"):
         models.build("mlp", (4,), 3)
     with pytest.raises(ConfigError, match="nothing:net cannot be loaded: ModuleNotFoundError"):
         models.build("broken", (4,), 3)

@@ -120,9 +120,9 @@ def test_whatever_arrives_has_its_declared_shape_or_is_a_layout_error(arrays):
     [
         ({"to": "moon"}, "'moon', not server, client or both"),
         ({"name": "shared"}, "the shared vector travels under this name"),
-        ({"exact": "U8"}, "no type of numbers"),
+        ({"exact": "U8"}, "is not a number type"),
         ({"private_from": "moon"}, "not zeros or received"),
-        ({"private_from": RECEIVED}, "does not come from the server"),
+        ({"private_from": RECEIVED}, "needs an array that the server sends"),
     ],
 )
 def test_a_wrong_declaration_says_so_at_once(wrong, words):
@@ -238,5 +238,7 @@ def test_a_method_that_looks_for_what_was_not_sent_fails_with_its_name(tmp_path,
 def test_what_no_noise_can_be_added_to_is_refused_with_privacy(tmp_path, counting, monkeypatch, exact):
     monkeypatch.setattr(Counting, "extras", (Extra("mask", SERVER, "a mask", (3,), exact=exact),))
     federation(tmp_path, 1, **counting)
-    with pytest.raises(ConfigError, match=f"must be 0 with fedavg: its clients send 'mask' as {exact}, which bears no"):
+    with pytest.raises(
+        ConfigError, match=f"must be 0 with fedavg: its clients send 'mask' as {exact}, which cannot carry noise"
+    ):
         federation(tmp_path, 1, dp_noise_multiplier=1.0, **counting)

@@ -170,7 +170,7 @@ def test_whatever_arrives_becomes_a_vector_of_the_right_size_or_a_layout_error(a
         ({"shared": None}, "a message without the array 'shared' arrived"),
         ({"shared-kept": np.zeros(3, np.uint8)}, "expected one bit for each of 13 sparse entries"),
         ({"shared-kept": np.zeros(2, np.int64)}, "int64 .* arrived, expected one bit"),
-        ({"shared": np.zeros(5, np.float32)}, r"shape \(5,\) arrived, its bits tell of 4 entries"),
+        ({"shared": np.zeros(5, np.float32)}, r"shape \(5,\) arrived, but its bits mark 4 entries"),
     ],
 )
 def test_what_is_wrong_with_a_sparse_vector_is_said(change, message):

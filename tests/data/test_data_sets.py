@@ -78,7 +78,7 @@ def test_number_of_classes_can_be_given(tmp_path: Path) -> None:
 def test_labels_that_are_no_places_in_a_list_are_refused(tmp_path: Path) -> None:
     x, y = np.zeros((6, 4), np.float32), np.array([0, 1, 7, 0, 1, 7])
     settings = DataSettings(dataset="npz", data=str(save(tmp_path / "gaps.npz", x=x, y=y)))
-    words = r"gaps.npz: 3 different labels, the largest 7: number the classes from 0, or say num-classes = 8 if"
+    words = r"gaps.npz: 3 different labels, the largest 7: number the classes from 0, or set num-classes = 8 if"
     with pytest.raises(DataError, match=words):
         load(settings)
     assert load(replace(settings, num_classes=8)).num_classes == 8
@@ -232,7 +232,7 @@ def test_image_folder_errors(tmp_path: Path) -> None:
     expect("no images")
     picture(tmp_path / "root" / "a" / "0.png", images(1, 6, 5)[0])
     picture(tmp_path / "root" / "b" / "1.png", images(1, 7, 5)[0])
-    expect(r"1.png is 5×7 pixels but 0.png is 5×6: image-size brings all to one size")
+    expect(r"1.png is 5×7 pixels but 0.png is 5×6: image-size resizes all to one size")
     (tmp_path / "root" / "b" / "1.png").write_bytes(b"nothing")
     expect("1.png: not a readable image")
     picture(tmp_path / "root" / "b" / "1.png", np.zeros((6, 5), np.uint16))
@@ -307,7 +307,7 @@ def test_an_npz_file_in_the_data_folder_is_taken(tmp_path: Path) -> None:
 def test_no_network_is_one_line(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torchvision")
     monkeypatch.setattr("urllib.request.urlopen", lambda *a, **k: (_ for _ in ()).throw(OSError("no network")))
-    with pytest.raises(DataError, match=rf"{name}: not in .* and not to be downloaded .*{name}.npz with") as caught:
+    with pytest.raises(DataError, match=rf"{name}: not in .* and could not be downloaded .*{name}.npz with") as caught:
         load(DataSettings(dataset=name, data_dir=str(tmp_path)))
     assert "\n" not in str(caught.value)
 

@@ -77,7 +77,7 @@ def test_clients_with_common_samples_cannot_be_written():
         ({"client": np.full(8, 2**64 - 1, np.uint64)}, r"client\[0\] is 18446744073709551615"),
         ({"client": np.where(CLIENT == 2, 3, CLIENT)}, "client 2 of 4 has no training samples"),
         ({"test": np.zeros(8, bool)}, "client 0 of 3 has no test samples"),
-        ({"client": np.full(8, -1)}, "every sample belongs to nobody"),
+        ({"client": np.full(8, -1)}, "no sample belongs to a client"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(tmp_path, arrays, words):
@@ -99,8 +99,8 @@ def header(shape: tuple[int, ...], version: tuple[int, int] = (1, 0)) -> bytes:
     ("content", "words"),
     [
         (header((10**15,)), "the data set has 8 samples"),
-        (header((8,)), "is cut short or has more than its 8 entries"),
-        (header((8,)) + bytes(8 * 8 + 1), "is cut short or has more"),
+        (header((8,)), "is truncated or has more than its 8 entries"),
+        (header((8,)) + bytes(8 * 8 + 1), "is truncated or has more"),
         (header((8,), (2, 0)) + bytes(64), "version 2 of NumPy's format"),
         (b"no array", "cannot be read"),
         (b"", "cannot be read"),

@@ -79,7 +79,10 @@ def test_a_folder_of_two_tables_is_a_training_and_a_test_set(tmp_path: Path) -> 
         ("a,b\n1,2\n", "a.csv: no column 'label' (label-column); it has a, b"),
         ("label,client\n0,1\n", "a.csv: no column of numbers besides label, client"),
         ("a,label\n1,0\n2\n", "a.csv, line 3: has 1 cells, but 2 columns have names"),
-        ("a,label\n1,0\ntall,1\n", "a.csv, line 3, column 'a': 'tall' is not a number; leave text out by ignore-colu"),
+        (
+            "a,label\n1,0\ntall,1\n",
+            "a.csv, line 3, column 'a': 'tall' is not a number; leave text out with ignore-colu",
+        ),
         ("a,label\n1,0\n\n,1\n", "a.csv, line 4, column 'a': is empty"),
         ("a,label\n1,0\n2,\n", "a.csv, line 3, column 'label': is empty"),
         ("a,b,label\n1,1,0\n\n1,1e40,1\n", "a.csv, line 4, column 'b': must be a finite number that float32 can hold"),
@@ -87,12 +90,12 @@ def test_a_folder_of_two_tables_is_a_training_and_a_test_set(tmp_path: Path) -> 
         ("a,label\n1,0\n1,-1\n", "a.csv, line 3, column 'label': '-1' must be a label from 0 to 0"),
         (
             "a,label\n1,x\n1,0.53\n",
-            "a.csv, line 3, column 'label': '0.53' is no class: must be a whole number or a name",
+            "a.csv, line 3, column 'label': '0.53' is not a class: must be a whole number or a name",
         ),
         ("a,label\n1,0\n1,900000\n", "a.csv, line 3, column 'label': '900000' is too large"),
         (
             "a,label\n1,0\n1,7\n",
-            "a.csv: 2 different labels, the largest 7: number the classes from 0, or say num-classes",
+            "a.csv: 2 different labels, the largest 7: number the classes from 0, or set num-classes",
         ),
         ("a,label,split\n1,0,train\n2,1,valid\n", "a.csv, line 3, column 'split': 'valid' is neither train nor test"),
         ("a,label,split\n1,0,test\n", "a.csv, column 'split': no row is for training"),
@@ -113,7 +116,7 @@ def test_a_mistake_in_a_table_is_one_line(tmp_path: Path, text: str, words: str)
         ({"client_column": "person"}, "no column 'person' (client-column)"),
         ({"split_column": "part"}, "no column 'part' (split-column)"),
         ({"ignore_columns": "age, weight"}, "no column 'weight' (ignore-columns)"),
-        ({"class_names": "no,maybe"}, "line 3, column 'label': 'yes' is none of class-names"),
+        ({"class_names": "no,maybe"}, "line 3, column 'label': 'yes' is not one of class-names"),
         ({"class_names": "no,yes", "num_classes": 3}, "has names for 2 classes, num-classes says 3"),
     ],
 )
@@ -146,7 +149,7 @@ def test_paths_that_hold_no_table_are_one_line(tmp_path: Path) -> None:
     for path, words in (
         (tmp_path / "none.csv", "no such file"),
         (write(tmp_path / "a.txt", "a"), r"must be a table with the ending \.csv or \.parquet"),
-        (tmp_path, "a folder must hold one table train and one table test"),
+        (tmp_path, "a folder must have one table called train and one called test"),
     ):
         with pytest.raises(DataError, match=words):
             read_table(path, settings())
@@ -202,11 +205,11 @@ def test_a_parquet_file_is_read_as_the_same_csv_file(tmp_path: Path) -> None:
 
 def test_a_mistake_in_a_parquet_file_is_one_line(tmp_path: Path) -> None:
     cases = [
-        ({"a": ["x"], "label": [0]}, "column 'a': holds string, no numbers; leave it out by ignore-columns"),
+        ({"a": ["x"], "label": [0]}, "column 'a': holds string, not numbers; leave it out with ignore-columns"),
         ({"a": [1.0, None], "label": [0, 1]}, "row 2, column 'a': is empty"),
         ({"a": [1, 2], "label": [0, None]}, "row 2, column 'label': is empty"),
         ({"a": [1.0, float("inf")], "label": [0, 1]}, "row 2, column 'a': must be a finite number"),
-        ({"a": [1.0, 2.0], "label": [0.0, 1.5]}, "row 2, column 'label': '1.5' is no class|row 1, column"),
+        ({"a": [1.0, 2.0], "label": [0.0, 1.5]}, "row 2, column 'label': '1.5' is not a class|row 1, column"),
     ]
     for given, words in cases:
         with pytest.raises(DataError, match=words):
@@ -254,7 +257,7 @@ def test_windows_can_be_named_by_a_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "given", "error", "words"),
     [
-        (steps([(1, 1, 0)] * 4), {}, ConfigError, "window-length = 0: must be above 0, or s.csv must say by a column"),
+        (steps([(1, 1, 0)] * 4), {}, ConfigError, "window-length = 0: must be above 0, or s.csv must mark the windows"),
         (steps([(1, 1, 0)] * 4), {"window_length": 5}, ConfigError, "no stretch of s.csv with one label is longer"),
         (steps([(1, 1, 0, w) for w in (1, 1, 1, 2, 2, 3, 3)], "a,b,label,window"), {}, DataError,
          "s.csv, column 'window': window '1' has 3 rows, most others have 2"),
@@ -276,8 +279,8 @@ def test_what_is_likely_a_mistake_is_said(tmp_path: Path) -> None:
     path = write(tmp_path / "s.csv", steps(rows, "ax,ay,label"))
     given = {"dataset": "series", "data": str(path), "window_length": 4, "min_samples": 2}
     overlap, large = FederatedData(DataSettings(**given, window_step=2), 2, seed=1).remarks
-    assert "s: windows overlap (window-step), so that tests see rows of training windows" in overlap
-    assert large == "s: features reach 39,000; models take them as they are: " + (
+    assert "s: windows overlap (window-step), so test windows share rows with training windows" in overlap
+    assert large == "s: features reach 39,000 and are not scaled: " + (
         'standardize = "client" brings them to one scale'
     )
     assert len(FederatedData(DataSettings(**given), 2, seed=1).remarks) == 1
@@ -321,7 +324,7 @@ def test_clients_that_do_not_fit_together_are_one_line(tmp_path: Path) -> None:
 
     refused(r"b\.csv: its samples are float32 2, those of a\.csv float32 1", "a,b,label\n1,1,0\n")
     refused(r"a\.csv: has no test set, but b\.csv has one", "a,label,split\n1,0,train\n1,0,test\n")
-    refused(r"b\.csv: its labels are names, other than those of a\.csv", "a,label\n1,x\n2,y\n")
+    refused(r"b\.csv: its labels are names, unlike those of a\.csv", "a,label\n1,x\n2,y\n")
     refused(r".*b\.csv, line 2, column 'a': is empty", "a,label\n,0\n")
     with pytest.raises(DataError, match="is empty; it must hold a file or a folder for each client"):
         (tmp_path / "none").mkdir()
@@ -337,7 +340,7 @@ def test_a_device_reads_its_own_table_or_series(tmp_path: Path) -> None:
         write(tmp_path / "s.csv", steps([(i, i, i // 20) for i in range(40)]))), 0, 1)  # fmt: skip
     assert windows.input_shape == (2, 2)
     names = write(tmp_path / "names.csv", "a,label\n" + "".join(f"{i},{'xy'[i % 2]}\n" for i in range(40)))
-    with pytest.raises(DataError, match="holds names, which devices number alike only with class-names"):
+    with pytest.raises(DataError, match="has names as labels; devices number them alike only with class-names"):
         FederatedData.own(DataSettings(), str(names), 0, 1)
     assert FederatedData.own(DataSettings(class_names="z,y,x"), str(names), 0, 1).class_names == ("z", "y", "x")
 
@@ -378,7 +381,7 @@ def test_a_folder_of_features_and_of_series(tmp_path: Path, hugging_face) -> Non
     hugging_face.Dataset.from_dict(rows).save_to_disk(str(tmp_path / "s"))
     data = load(DataSettings(dataset="huggingface", data=str(tmp_path / "s")))
     assert np.array_equal(data.x_train, windows) and data.input_shape == (2, 4) and data.class_names == ("sit", "walk")
-    with pytest.raises(DataError, match="holds names, which devices number alike only with class-names"):
+    with pytest.raises(DataError, match="has names as labels; devices number them alike only with class-names"):
         read_own(tmp_path / "s", DataSettings())
 
 
@@ -387,12 +390,12 @@ def test_a_mistake_in_a_hugging_face_folder_is_one_line(tmp_path: Path, hugging_
         ({"v": [1, 2], "kind": [0, 1]}, "no column 'label' \\(label-column\\); it has v, kind"),
         (
             {"v": ["x", "y"], "label": [0, 1]},
-            "column 'v': holds no numbers of one shape; leave it out by ignore-columns",
+            "column 'v': holds no numbers of one shape; leave it out with ignore-columns",
         ),
         ({"v": [[1.0, 2.0], [1.0]], "label": [0, 1]}, "row 2, column 'v': has 1 numbers, row 1 2"),
         ({"v": [1.0, float("nan")], "label": [0, 1]}, "row 2, column 'v': is empty or not a finite number"),
         ({"v": [1, 2], "label": [0, None]}, "row 2, column 'label': is empty"),
-        ({"label": [0, 1]}, "no column of images or numbers but the labels; it has label"),
+        ({"label": [0, 1]}, "no column of images or numbers besides the labels; it has label"),
         ({"v": [[[1.0, 2.0]], [[1.0, 2.0]]], "w": [1, 2], "label": [0, 1]}, "column 'v' holds arrays; leave out all"),
     ]
     for number, (rows, words) in enumerate(cases):

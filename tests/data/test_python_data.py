@@ -109,7 +109,7 @@ def test_a_data_frame_is_a_table(made):
     by_name = made(parts, 2)
     assert by_name.client_names == ("anna", "ben")
     same(by_name, 0, frame()[["age", "height"]].to_numpy(np.float32)[:12])
-    with pytest.raises(DataError, match=r"data, column 'job': holds .*, no numbers; leave it out by ignore-columns"):
+    with pytest.raises(DataError, match=r"data, column 'job': holds .*, not numbers; leave it out with ignore-columns"):
         made(frame(job="x"), 2)
 
 
@@ -156,7 +156,7 @@ def test_features_are_standardised_by_the_client_or_by_all(made, shape):
     x = torch.cat([everyone.train(client).x for client in range(3)]).double()
     np.testing.assert_allclose(x.mean(axes), 0, atol=1e-5)
     np.testing.assert_allclose(x.std(axes, unbiased=False), 1, atol=1e-5)
-    assert "in a real federation would leave the clients" in " ".join(everyone.remarks)
+    assert "in a real federation these numbers would leave the clients" in " ".join(everyone.remarks)
     constant = made([(np.ones((20, 3), np.float32), arrays(1)[1])] * 2, 2, standardize="client")
     assert not constant.train(0).x.any()
 
@@ -183,7 +183,7 @@ def test_a_column_of_persons_is_asked_about(tmp_path):
     path.write_text("person_id,age,label\n" + "1,30,0\n2,40,1\n" * 10)
     with pytest.raises(DataError) as error:
         read_own(path, DataSettings(dataset="table"), alone=False)
-    assert "column 'person_id' seems to say whom a row belongs to: client-column = \"person_id\"" in str(error.value)
+    assert "column 'person_id' seems to name the owner of each row: client-column = \"person_id\"" in str(error.value)
     for settings, features in (({"client_column": "person_id"}, 1), ({"client_column": ""}, 2),
                                ({"ignore_columns": "person_id"}, 1)):  # fmt: skip
         found = read_own(path, DataSettings(dataset="table", **settings), alone=False)
@@ -197,7 +197,7 @@ def test_images_of_mixed_sizes_are_brought_to_one(tmp_path):
         folder = tmp_path / name
         folder.mkdir()
         image.fromarray(np.full((size[1], size[0]), 7, np.uint8)).save(folder / "one.png")
-    with pytest.raises(DataError, match="image-size brings all to one size"):
+    with pytest.raises(DataError, match="image-size resizes all to one size"):
         read_image_folder(tmp_path)
     found = read_image_folder(tmp_path, 8)
     assert found.x_train.shape == (2, 8, 8, 1) and (found.x_train == 7).all()

@@ -86,7 +86,7 @@ def test_nobody_else_can_read_them(tmp_path):
     secret = [made.key, tmp_path / "keys" / "ca.key", made.superexec_secret, *made.node_keys]
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in secret)
     made.folder.chmod(0o750)
-    with pytest.raises(ConfigError, match="holds private keys; take others' access away: chmod 700"):
+    with pytest.raises(ConfigError, match="holds private keys; remove others' access: chmod 700"):
         credentials.prepare(tmp_path / "keys", 1)
 
 

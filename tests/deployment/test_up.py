@@ -65,7 +65,7 @@ def test_simulation_and_devices_give_the_same_bits(home, simulated, transport):
     log = (devices / "flower.log").read_text()
     # One query, two trainings and two tests of each client; none was answered by the ClientApp's own process.
     assert log.count("worker.sock answers") == 3 * 5
-    assert "this process answers" not in log
+    assert "this process handles the request" not in log
     keys = home.path / ".fedpfl" / "testbed"
     assert stat.S_IMODE(keys.stat().st_mode) == 0o700
     assert all(stat.S_IMODE((keys / "nodes" / f"node-00{n}").stat().st_mode) == 0o600 for n in range(3))
@@ -114,7 +114,7 @@ def test_a_device_with_other_code_is_refused_in_words(home):
     process = home.start("up", "--json", "--num-supernodes", "1", "-c", SETTINGS, **disturbed("code"))
     out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 1, out + err
-    assert "this device's worker has other code" in json.loads(out)["error"]
+    assert "this device's worker runs other code" in json.loads(out)["error"]
 
 
 @pytest.mark.faults

@@ -135,7 +135,7 @@ def test_a_board_that_is_bought_later_joins_with_data_of_its_own(tmp_path):
     assert folder.task()["clients"] == 3
     other = tmp_path / "other.npz"
     np.savez(other, x=np.zeros((60, 9, 9), np.uint8), y=np.arange(60) % 3)
-    with pytest.raises(FedpflError, match="client 4: its data do not fit the others': 1x9x9, the run had 1x8x8"):
+    with pytest.raises(FedpflError, match="client 4: its data differ from the others': 1x9x9, the run had 1x8x8"):
         afterwards(Devices, {**later, "num-clients": 5}, data={4: other})
 
 

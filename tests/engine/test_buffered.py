@@ -113,7 +113,7 @@ def test_a_replay_has_the_same_bits(tmp_path):
 
 
 @pytest.mark.parametrize(("settings", "words"), [
-    ({"method": "fedamp"}, "must be synchronous for fedamp: its rule .* makes something else than a mean"),
+    ({"method": "fedamp"}, "must be synchronous for fedamp: its rule .* does not compute a mean"),
     ({"method": "scaffold"}, "must be synchronous for scaffold"),
     ({"over_selection": 0.5}, "cannot be had with over-selection"),
     ({"min_replies": 3}, "cannot be had with min-replies above buffer-size"),

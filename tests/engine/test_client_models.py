@@ -71,7 +71,7 @@ def test_workers_and_flower_s_messages_give_the_same_bits(tmp_path, method):
         ({"method": "fedavg"}, "small and deep differ in what fedavg sends: shared arrays"),
         ({"method": "fedproto", "client_models": "2:wide"}, "small and wide differ in what fedproto sends: prototypes"),
         ({"method": "fedgh", "client_models": "2:wide"}, "what fedgh sends: shared arrays, prototypes"),
-        ({"method": "fedproto", "client_models": "3-5:deep"}, "names client 5; there are the clients 0 … 4"),
+        ({"method": "fedproto", "client_models": "3-5:deep"}, "names client 5; the clients are 0 … 4"),
     ],
 )
 def test_models_that_differ_in_what_travels_end_the_run_before_round_1(tmp_path, settings, words):
@@ -97,5 +97,5 @@ def test_another_form_is_refused_at_once(value, words):
 
 @pytest.mark.parametrize(("key", "value"), [("evaluate-global", True), ("initial-weights", "weights.safetensors")])
 def test_what_is_for_one_model_is_refused(key, value):
-    with pytest.raises(ConfigError, match=f"^{key} = {value!r}: cannot be had with client-models"):
+    with pytest.raises(ConfigError, match=f"^{key} = {value!r}: cannot be combined with client-models"):
         Config.parse({"client-models": "0:mlp", key: value})

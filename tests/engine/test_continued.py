@@ -164,7 +164,7 @@ def test_the_commands_and_the_python_word(tmp_path, monkeypatch):
     command = ["run", "--continue", str(first.path), "--workers", "0", "--quiet"]
     both = CliRunner().invoke(app, [*command, "--resume", str(first.path)], prog_name="fedpfl")
     assert (both.exit_code, both.stderr.count("\n")) == (2, 1)
-    assert "--resume goes on with one; use one of them" in both.stderr
+    assert "--resume continues one; use one of them" in both.stderr
     done = CliRunner().invoke(app, command, prog_name="fedpfl")
     assert done.exit_code == 0, done.output
     assert len(list((tmp_path / "runs").glob("*/summary.md"))) == 3

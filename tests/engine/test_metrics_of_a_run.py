@@ -93,7 +93,7 @@ def test_accuracies_do_not_depend_on_metrics(tmp_path):
 def test_a_users_metric_that_fails_is_one_line(elsewhere):
     (elsewhere / "own.py").write_text("def bad(outputs, y):\n    return 'much'\n\n\nthing = 3\n")
     given = {"method": "fedavg", "num_clients": 2, **FEW_SAMPLES, **FEW}
-    with pytest.raises(fedpfl.FedpflError, match="metrics = 'own:bad': makes a str, and must make a number"):
+    with pytest.raises(fedpfl.FedpflError, match="metrics = 'own:bad': returns a str; it must return a number"):
         fedpfl.run(metrics="own:bad", **given)
     with pytest.raises(fedpfl.ConfigError, match="metrics = 'own:thing': is an int, and must be a function"):
         fedpfl.run(metrics="own:thing", **given)
@@ -114,7 +114,7 @@ def reply(**claims):
         ({"auroc_metric_sum": 5.0, "auroc_metric_count": 10}, "must be 0 or 1, as this metric is a mean over clients"),
         ({"auroc_metric_sum": 0.5}, "must be a number from 0 to 20"),
         ({"auroc_metric_sum": float("nan"), "auroc_metric_count": 1}, "must be a number from"),
-        ({"f1_macro_metric_sum": 0.5, "f1_macro_metric_count": 1}, "is no metric that this run asks for"),
+        ({"f1_macro_metric_sum": 0.5, "f1_macro_metric_count": 1}, "is not a metric of this run"),
     ],
 )
 def test_a_false_claim_is_left_out_with_its_other_half(claim, words):

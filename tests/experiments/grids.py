@@ -64,7 +64,7 @@ def write(folder: Path, text: str = FILE) -> Path:
 class Fake:
     """Runs that are there at once: personalised accuracy 0.5 + seed / 100, 1 GB each way a round.
 
-    The accuracy on samples for validation, where there are any, is the learning rate.
+    The accuracy on validation samples, where there are any, is the learning rate.
 
     Parameters
     ----------

@@ -90,7 +90,7 @@ def test_runs_are_submitted_one_after_the_other(store: Store, flwr: Path) -> Non
     assert [Path(words[1]).is_dir() for words in submitted] == [True, True]
     # Nothing is told as finished that has no results here.
     assert set(states.values()) == {State.FAILED}
-    assert "start this on its machine as its user" in store.reason(runs[0])
+    assert "run this command on the server's machine, as its user" in store.reason(runs[0])
 
 
 def test_a_run_that_goes_on_is_followed_and_not_submitted_again(store: Store, flwr: Path) -> None:

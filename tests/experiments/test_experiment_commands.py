@@ -182,8 +182,8 @@ def test_each_method_is_tuned_on_validation_before_its_seeds_are_run(fake: Fake,
     chosen = "learning-rate 0.3 | 72.00 ± 1.00 | 69.52 | 74.48 | 62.00 ± 1.00 |"
     assert f"| fedper | num-clients 4, dataset mnist | {chosen}" in table
     assert "| fedprox | num-clients 4 | learning-rate 0.3, fedprox-mu 0.1 | 52.00 ± 1.00 |" in table
-    assert "with seed 1 on the samples for validation, among learning-rate 0.1, 0.3, 0.2; fedprox-mu 0.1, 1." in table
-    assert "so that a wider range may be better: fedavg on num-clients 4: learning-rate 0.3; fedper on" in table
+    assert "with seed 1 on the validation samples, among learning-rate 0.1, 0.3, 0.2; fedprox-mu 0.1, 1." in table
+    assert "; a wider range may be better: fedavg on num-clients 4: learning-rate 0.3; fedper on" in table
     assert "| fedper | fedavg | 20.00 | 6 | 6 | 0.0" in differences
     assert "| fedavg | fedprox | 0.00 | 6 | 0 | 1 | 1 | no |" in differences
     assert "Differences, num-clients 4, dataset mnist" in other
@@ -212,7 +212,7 @@ def test_a_method_that_fails_has_a_line_that_says_why(fake: Fake) -> None:
         (["fedavg", "fedper", "--name", "a/b"], "must be the name of a folder"),
         (["fedavg", "fedper", "--tune", "learning-rate"], "tune = 'learning-rate': must be key=value"),
         (["fedavg", "fedper", "--tune", "learning-rte=1"], "did you mean learning-rate"),
-        (["fedavg", "fedper", "--tune", "seed=1,2"], "tune = 'seed': is nothing to choose for a method"),
+        (["fedavg", "fedper", "--tune", "seed=1,2"], "tune = 'seed': cannot be chosen for each method"),
         (["fedavg", "fedper", "--tune", "ditto-pull=1"], "tune = 'ditto-pull': is a setting of ditto, and the methods"),
         (
             ["fedavg", "fedper", "--tune", "momentum=0,0.5", "-c", "validation-fraction=0.0"],

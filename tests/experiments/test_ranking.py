@@ -79,7 +79,7 @@ def test_values_are_tried_with_the_first_seed_and_the_best_is_run_with_the_other
     assert {run.settings["seed"] for run in before.planned()} == {1}
     fake = Fake()
     after = play(board, fake)
-    assert after.chosen["FedAvg", "A"] == {"learning-rate": 0.2}, "the best on the samples for validation"
+    assert after.chosen["FedAvg", "A"] == {"learning-rate": 0.2}, "the best on the validation samples"
     assert after.chosen["FedProx", "A"] == {"fedprox-mu": 0.5}, "the first of equally good ones"
     assert after.undecided == 0
     assert len(fake.started) == len(set(fake.started)) == 14 + 6, "the chosen trial is the run of the first seed"
@@ -147,10 +147,8 @@ def test_a_ranking_has_the_best_first_and_says_what_is_below_the_baseline(board:
     assert below.mean == pytest.approx(-10)
     assert first.rows[0][3].mean == pytest.approx(4000)
     assert "Below Local on these data: FedAvg." in first.note
-    assert "Chosen for FedProx with seed 1 on the samples for validation, among fedprox-mu 0.5; " in first.note
-    assert (
-        "Chosen for each other row with seed 1 on the samples for validation, among learning-rate 0.1; " in first.note
-    )
+    assert "Chosen for FedProx with seed 1 on the validation samples, among fedprox-mu 0.5; " in first.note
+    assert "Chosen for each other row with seed 1 on the validation samples, among learning-rate 0.1; " in first.note
     assert second.title == "A board: B b (smoke scale)"
     even = play(board, Fake(), more={"dirichlet-alpha": 0.7})
     assert "None of the others is below Local on these data." in tables(even)[0].note

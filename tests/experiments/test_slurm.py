@@ -130,7 +130,7 @@ def test_a_job_that_is_ended_from_outside_has_failed_and_is_tried_again(
 
 def test_a_queue_that_takes_no_job_ends_the_grid_in_one_line(store: Store, queue: Path) -> None:
     (queue / "refuse").touch()
-    with pytest.raises(FedpflError, match=r"^the queue does not take fedavg-digits-\w+: sbatch: error: invalid part"):
+    with pytest.raises(FedpflError, match=r"^Slurm refuses fedavg-digits-\w+: sbatch: error: invalid part"):
         play(runs(0.1), store, on_slurm(store, partition="nowhere"))
 
 

@@ -106,8 +106,8 @@ def test_samples_for_validation_can_choose(tmp_path: Path) -> None:
     store = Store(tmp_path)
     Grid(found.runs, store, Fake()).run(Silent())
     runs, points = found.tables(store, "A sweep")
-    assert points.columns[1:3] == ["accuracy on samples for validation, best round, %", (
-        "personalised accuracy, mean over clients, in the round that is best on samples for validation, %"
+    assert points.columns[1:3] == ["accuracy on validation samples, best round, %", (
+        "personalised accuracy, mean over clients, in the round with the best validation score, %"
     )]  # fmt: skip
     assert [row[0] for row in points.rows] == ["0.3", "0.2", "0.1"]
     assert [row[0] for row in runs.rows[::2]] == ["0.3", "0.2", "0.1"]

@@ -155,5 +155,5 @@ def test_a_node_believes_no_number_that_cannot_be(tmp_path):
 
 def test_the_data_path_has_two_names_that_must_agree():
     assert own_data_path({"data-path": "/a", "data": "/a"}) == "/a" and own_data_path({}) == ""
-    with pytest.raises(ConfigError, match="data-path = '/a': data, its other name, says '/b'"):
+    with pytest.raises(ConfigError, match="data-path = '/a': but its other name, data, is set to '/b'"):
         own_data_path({"data-path": "/a", "data": "/b"})

@@ -115,7 +115,7 @@ def test_parts_without_an_app_reach_no_device(tmp_path):
     (tmp_path / "parts.py").write_text("def net(): pass\n")
     custom.set_folder(tmp_path)
     try:
-        with pytest.raises(ConfigError, match="lies in no Flower app"):
+        with pytest.raises(ConfigError, match="is not part of a Flower app"):
             custom.require_installed({"model": "parts:net"})
         custom.require_installed({"model": "mlp", "dataset": "json:loads"})
     finally:
@@ -151,4 +151,4 @@ class TestDevices:
         assert done.returncode == 0, done.stdout + done.stderr
         assert models(tmp_path / "runs" / "up") == whole
         log = (tmp_path / "runs" / "up" / "flower.log").read_text()
-        assert "worker.sock answers" in log and "this process answers" not in log
+        assert "worker.sock is available" in log and "this process handles the request" not in log

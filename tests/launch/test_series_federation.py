@@ -54,7 +54,7 @@ def test_series_are_not_scaled(movements):
 def test_fedreg_says_that_series_are_copied(tmp_path, movements):
     settings = {**movements, "method": "fedreg", "model": "cnn-1d"}
     said = simulate(tmp_path / "simple", PEOPLE, **settings).task()["remarks"]
-    assert said == ["fedreg: these data are no images: a class is filled up with plain copies (fedreg-augmentation)"]
+    assert said == ["fedreg: these data are not images: classes are filled up with plain copies (fedreg-augmentation)"]
     assert not simulate(tmp_path / "none", PEOPLE, **settings, fedreg_augmentation="none").task()["remarks"]
 
 

@@ -16,7 +16,9 @@ from fedpfl.methods import methods
 from fedpfl.results.export import export_personal
 
 # Methods that compute with the input itself.
-REFUSE = {"pfedgate": "method = 'pfedgate': its gate computes with the input, and tokens are no quantities"}
+REFUSE = {
+    "pfedgate": "method = 'pfedgate': its gate computes with the input values, but tokens are only numbers of words"
+}
 
 
 @pytest.fixture

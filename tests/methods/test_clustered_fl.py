@@ -44,7 +44,7 @@ def test_a_run_in_which_nothing_can_split_says_so(tmp_path):
         return run.task()["remarks"]
 
     quick = {"num_server_rounds": 1, "local_epochs": 1, "train_samples": 20, "partitioner": "dirichlet-client"}
-    end = ": all clients stay in one, and it does what fedavg does"
+    end = ": all clients stay in one cluster, as in fedavg"
     first = "before round 21 (clustered-fl-first-split), and the run has 1"
     assert said(3, **quick) == [f"clustered-fl: no cluster splits {first}{end}"]
     small = "of fewer than 3 clients (clustered-fl-smallest-split), and the run has 2"

@@ -87,5 +87,7 @@ def test_what_could_end_a_run_is_said_before_round_1(tmp_path):
 
 
 def test_too_many_clients_for_sigma_end_the_run_with_one_line(tmp_path):
-    with pytest.raises(ConfigError, match=r"fedamp-sigma = 0.5: the others' weights of client \d add up to"):
+    with pytest.raises(
+        ConfigError, match=r"fedamp-sigma = 0.5: the weights of the other clients in the mixture of client \d add up to"
+    ):
         simulate(tmp_path, 4, method="fedamp", fedamp_sigma=0.5, learning_rate=1e-4, num_server_rounds=1)

@@ -46,7 +46,7 @@ def test_too_small_a_sigma_is_one_clear_line():
     attentive = rule(Attentive, [0, 0], (1, 1, 1), alpha=1.0, sigma=2.0)
     with pytest.raises(
         ConfigError,
-        match=r"fedamp-sigma = 2.0: the others' weights of client 0 add up to 1 in round 7, they must stay below 1; "
-        r"more than fedamp-alpha × \(clients − 1\) = 2 is always enough",
+        match=r"fedamp-sigma = 2.0: the weights of the other clients in the mixture of client 0 add up to 1 in round "
+        r"7, they must stay below 1; more than fedamp-alpha × \(clients − 1\) = 2 is always enough",
     ):
         play(attentive, 7, {i: [1, 1] for i in range(3)})

@@ -68,7 +68,7 @@ def test_fedbn_keeps_parameters_and_statistics_of_batchnorm():
 def test_fedbn_says_where_it_has_nothing_to_do(tmp_path):
     run = simulate(tmp_path, 2, method="fedbn", num_server_rounds=1)
     assert run.task()["remarks"] == [
-        "no BatchNorm of this model trains: nothing is personal, and fedbn does what fedavg does"
+        "this model has no trainable BatchNorm: nothing is personal, and fedbn equals fedavg"
     ]
     assert method("fedbn").remarks(models.build("resnet8", (1, 8, 8), 10), clients=4, rounds=5) == []
 

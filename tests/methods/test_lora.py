@@ -57,7 +57,7 @@ def test_methods_that_take_whole_layers_apart_refuse_in_one_line(method):
 
 @pytest.mark.parametrize("method", ["fedper", "fedrep", "fedbabu"])
 def test_nothing_to_share_is_refused(tmp_path, method):
-    with pytest.raises(ConfigError, match=f"trainable = 'head': leaves nothing of what {method} shares"):
+    with pytest.raises(ConfigError, match=f"trainable = 'head': leaves nothing that {method} shares"):
         simulate(tmp_path, 2, method=method, **{**SMALL, "trainable": "head"})
 
 

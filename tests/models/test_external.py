@@ -65,7 +65,7 @@ def test_what_is_cut_already_stays_as_it_is():
     [
         (Small(), (3, 8, 8), 3, {}, "model = 'Small': does not take inputs of 3x8x8: Given groups=1, weight of size"),
         (Small(), (1, 8, 8), 5, {}, "model = 'Small': gives 3 numbers for a sample; the data need 5"),
-        (nn.Flatten(), (2,), 2, {}, "model = 'Flatten': has no nn.Linear, which would be its head"),
+        (nn.Flatten(), (2,), 2, {}, "model = 'Flatten': has no nn.Linear that could be its head"),
         (Small(), (1, 8, 8), 3, {"head": "out"}, "model = 'Small': has no nn.Linear called 'out'"),
         (Small(last=nn.Softmax(1)), (1, 8, 8), 3, {}, "does not end in its last nn.Linear, 'classifier'"),
         (Small(), (1, 8, 8), 3, {"head": "inner"}, "does not end in its last nn.Linear, 'inner'"),
@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_one_line(module, shape, classes, options, words):
     [
         ("torchvision:resnet19", "torchvision has no model 'resnet19'; did you mean resnet18"),
         ("torchvision:fasterrcnn_resnet50_fpn", "torchvision has no model 'fasterrcnn_resnet50_fpn'"),
-        ("torchvision:squeezenet1_0", "has no nn.Linear, which would be its head"),
+        ("torchvision:squeezenet1_0", "has no nn.Linear that could be its head"),
     ],
 )
 def test_torchvision_s_models_that_do_not_fit(name, words):

@@ -101,7 +101,7 @@ def test_models_of_texts_refuse_other_inputs(name: str, shape: tuple[int, ...], 
 
 @pytest.mark.parametrize("name", sorted(set(models.names()) - {"char-lstm", "transformer"}))
 def test_other_models_refuse_texts(name: str) -> None:
-    kinds = {"mlp": "numbers that can be computed with", "mlp-200": "numbers that can be computed with"}
+    kinds = {"mlp": "numeric input", "mlp-200": "numeric input"}
     needs = {**kinds, "cnn-1d": "series", "gru": "series"}.get(name, "images")
     with pytest.raises(ConfigError, match=rf"model = '{name}': needs {needs}.*, but the input is 80 tokens of text"):
         models.build(name, (80,), 100, 100)

@@ -261,7 +261,7 @@ def test_the_broker_command_writes_only_what_changes(tmp_path):
     one = ["--device", "nano-1"]
     assert lines(*one)[1][-1] == "written:   accounts access mosquitto.conf"
     accounts = (tmp_path / "b" / "accounts").read_text().splitlines()
-    assert lines(*one)[1][-1] == "written:   nothing, all is as it should be"
+    assert lines(*one)[1][-1] == "written:   nothing, everything is up to date"
     one += ["--listen", "127.0.0.1:1884"]
     assert lines(*one)[1][-1] == "written:   mosquitto.conf"
     one += ["--max-chunk", "65536"]
@@ -275,7 +275,7 @@ def test_the_broker_command_writes_only_what_changes(tmp_path):
     missing, other = str(tmp_path / "server.pem"), str(tmp_path / "b" / "access")
     error = f"error: tls-key = '{missing}': there is no such file"
     assert lines("--tls-cert", other, "--tls-key", missing) == (2, [error])
-    assert "is no certificate with its key" in lines("--tls-cert", other, "--tls-key", other)[1][-1]
+    assert "is not a certificate with a matching key" in lines("--tls-cert", other, "--tls-key", other)[1][-1]
     code, error = lines("--listen", "192.168.1.10:8883")
     assert (code, "needs TLS" in error[-1]) == (2, True)
 

@@ -84,7 +84,7 @@ def test_a_client_without_state_is_named(tmp_path):
     with pytest.raises(ConfigError, match="client = 0"):
         export_personal(folder, [0])
     for number in (-1, 3):
-        with pytest.raises(ConfigError, match=f"client = {number}: run r has the clients 0 … 2"):
+        with pytest.raises(ConfigError, match=f"client = {number}: run r has clients 0 … 2"):
             export_personal(folder, [number])
 
 

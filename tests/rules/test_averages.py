@@ -205,7 +205,7 @@ def test_noise_at_the_server_is_made_for_a_sum():
     [
         ({"robust_aggregation": "median"}, r"median keeps all vectors of a round: 4 clients × 13706 values × 4 bytes"),
         ({"robust_aggregation": "clip", "robust_clip": 1.0, "update_norm_limit": 2.0, "max_weight_share": 0.5}, None),
-        ({"krum_clients": 3}, "without use for robust-aggregation = none: krum-clients"),
+        ({"krum_clients": 3}, "not used with robust-aggregation = none: krum-clients"),
         ({"robust_aggregation": "clip", "method": "local"}, "robust-aggregation does nothing: no model's arrays"),
     ],
 )

@@ -179,7 +179,7 @@ def test_a_function_of_one_s_own_augments(tmp_path, monkeypatch):
     x = torch.zeros(3, 5)
     found = find("own:noise")(x, np.random.default_rng(1))
     assert torch.equal(found, torch.from_numpy(np.random.default_rng(1).normal(size=(3, 5))).float())
-    for name, words in (("short", r"makes torch.float32 \(1, 5\), and must make a tensor"), ("bad", "raises .*no"),
+    for name, words in (("short", r"returns torch.float32 \(1, 5\); it must return a tensor"), ("bad", "raises .*no"),
                         ("none", "there is no none in")):  # fmt: skip
         with pytest.raises(ConfigError, match=words):
             find(f"own:{name}")(x, np.random.default_rng(1))

@@ -65,7 +65,7 @@ def test_they_are_measured_with_the_personalised_model_beside_the_tests(tmp_path
     data = engine_for(Config.parse(federation(tmp_path, 3, **{**QUICK, "method": "fedper"})), 3, "", 0).data
     assert sizes == {str(i): len(data.validation(i).y) for i in range(3)}
     assert "validation" not in simulate(tmp_path / "b", 3, **{**QUICK, "validation_fraction": 0.0}).metrics()[0]
-    assert "best on samples for validation" in summary(run)
+    assert "best on validation samples" in summary(run)
 
 
 @pytest.mark.parametrize(("accuracies", "patience", "ended"), [

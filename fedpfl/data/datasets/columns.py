@@ -71,7 +71,9 @@ def table_files(path: Path) -> list[Path]:
     found = [[path / f"{part}{suffix}" for suffix in SUFFIXES] for part in (TRAIN, TEST)]
     present = [[file for file in files if file.is_file()] for files in found]
     if [len(files) for files in present] != [1, 1]:
-        raise DataError(f"{path}: a folder must hold one table train and one table test ({', '.join(SUFFIXES)})")
+        raise DataError(
+            f"{path}: a folder must have one table called train and one called test ({', '.join(SUFFIXES)})"
+        )
     return [files[0] for files in present]
 
 
@@ -122,8 +124,8 @@ def _roles(path: Path, names: Sequence[str], settings: DataSettings, windows: bo
     person = next((names[at] for at in features if _PERSON.fullmatch(names[at])), None)
     if "client" not in words and settings.client_column and person is not None:
         raise DataError(
-            f'{path}: column {person!r} seems to say whom a row belongs to: client-column = "{person}" makes each a '
-            f'client, ignore-columns leaves it out, and client-column = "" takes it as a feature'
+            f'{path}: column {person!r} seems to name the owner of each row: client-column = "{person}" makes each '
+            f'owner a client, ignore-columns leaves the column out, and client-column = "" uses it as a feature'
         )
     if not features:
         raise DataError(f"{path}: no column of numbers besides {', '.join(names[:MAX_NAMED])}")
@@ -224,7 +226,7 @@ def _complain_of_numbers(
 ) -> NoReturn:
     bad = next(place for place in at if not _is_number(cells[place]))
     what = (
-        f"{cells[bad][:40]!r} is not a number; leave text out by ignore-columns"
+        f"{cells[bad][:40]!r} is not a number; leave text out with ignore-columns"
         if cells[bad].strip()
         else 'is empty; impute = "mean" fills empty cells'
     )
@@ -273,7 +275,7 @@ def _read_parquet(path: Path, settings: DataSettings, windows: bool) -> Columns:
     for name in features:
         kind = schema.field(name).type
         if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)):
-            raise DataError(f"{path}, column {name!r}: holds {kind}, no numbers; leave it out by ignore-columns")
+            raise DataError(f"{path}, column {name!r}: holds {kind}, not numbers; leave it out with ignore-columns")
     rows = file.metadata.num_rows
     if rows * len(features) > MAX_VALUES:
         raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
@@ -331,8 +333,8 @@ def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = Fa
     for place, at in enumerate(roles.features):
         cells = frame.iloc[:, at]
         if cells.dtype.kind not in "iufb":
-            raise DataError(f"{name}, column {names[at]!r}: holds {cells.dtype}, no numbers; leave it out by "
-                            "ignore-columns")  # fmt: skip
+            what = f"holds {cells.dtype}, not numbers; leave it out with ignore-columns"
+            raise DataError(f"{name}, column {names[at]!r}: {what}")
         with np.errstate(over="ignore"):
             table[:, place] = cells.to_numpy(np.float64, na_value=np.nan)
     if not _allowed(table, settings).all():
@@ -457,7 +459,7 @@ def _classes(
     number: Callable[[str], int | None]
     if given and not known and any(name in given for _, name, _ in found):
         number, names = (lambda name: given.index(name) if name in given else None), given
-        why = "is none of class-names"
+        why = "is not one of class-names"
     elif all(_whole(name) is not None for _, name, _ in found):
         top = max(_whole(name) or 0 for _, name, _ in found)
         count = len(given) or num_classes or top + 1
@@ -468,19 +470,19 @@ def _classes(
     else:
         for part, name, row in found:
             if _is_number(name) and _whole(name) is None:
-                raise wrong(part, row, name, "is no class: must be a whole number or a name")
+                raise wrong(part, row, name, "is not a class: must be a whole number or a name")
         names = given or tuple(sorted({name for _, name, _ in found}))
         if alone and not given:
             raise DataError(
-                f"{parts[0].path}, column {settings.label_column!r}: holds names, which devices number alike only "
-                "with class-names"
+                f"{parts[0].path}, column {settings.label_column!r}: has names as labels; devices number them alike "
+                "only with class-names"
             )
         if len(names) > MAX_CLASSES:
             raise DataError(
                 f"{parts[0].path}, column {settings.label_column!r}: more than {MAX_CLASSES} different labels"
             )
         places = {name: at for at, name in enumerate(names)}
-        number, why = places.get, "is none of class-names"
+        number, why = places.get, "is not one of class-names"
     for part, name, row in found:
         label = number(name)
         if label is None or not 0 <= label < len(names):

@@ -74,8 +74,8 @@ def _made(loader: CustomLoader, settings: DataSettings) -> Dataset:
     if isinstance(source, (list, tuple)):
         return _of_clients(name, source, settings)
     allowed = (
-        f"makes {custom.article(source)}, and must make a fedpfl.Dataset, a DataFrame, a torch Dataset or DataLoader, "
-        f"or a list or dict of what each client has: ({', '.join(FOUR)}) or any of these"
+        f"returns {custom.article(source)}; it must return a fedpfl.Dataset, a DataFrame, a torch Dataset or "
+        f"DataLoader, or a list or dict of what each client has: ({', '.join(FOUR)}) or any of these"
     )
     raise ConfigError("dataset", loader.name, allowed)
 
@@ -106,12 +106,13 @@ def _pair(samples: Any, where: str) -> tuple[np.ndarray, np.ndarray]:
         try:
             x, y = source[at]
         except (TypeError, ValueError) as error:
-            raise DataError(f"{where}: sample {at} is no pair of x and y: {in_one_line(error)}") from error
+            raise DataError(f"{where}: sample {at} is not a pair of x and y: {in_one_line(error)}") from error
         xs.append(_array(x, f"{where}: x of sample {at}"))
         ys.append(_array(y, f"{where}: y of sample {at}"))
         if xs[-1].shape != xs[0].shape:
-            raise DataError(f"{where}: sample {at} has the shape {xs[-1].shape}, and sample 0 {xs[0].shape}: bring all "
-                            "to one size")  # fmt: skip
+            raise DataError(
+                f"{where}: sample {at} has the shape {xs[-1].shape}, and sample 0 {xs[0].shape}: resize all to one size"
+            )
     if not xs:
         raise DataError(f"{where}: has no samples")
     x, y = np.stack(xs), np.stack(ys)

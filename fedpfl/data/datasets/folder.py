@@ -89,7 +89,7 @@ def decode(files: Iterable[tuple[str, Any]], count: int, why: str, size: int = 0
         if one.shape[:2] != pixels.shape[1:3]:
             (h, w), (h0, w0) = one.shape[:2], pixels.shape[1:3]
             raise DataError(
-                f"{where} is {w}×{h} pixels but {Path(first).name} is {w0}×{h0}: image-size brings all to one size"
+                f"{where} is {w}×{h} pixels but {Path(first).name} is {w0}×{h0}: image-size resizes all to one size"
             )
         if one.shape[2] > pixels.shape[3]:  # the first images were grey, this one is not
             pixels = np.repeat(pixels, 3, axis=3)

@@ -89,7 +89,7 @@ def _samples(path: Path, table: Any, label: str, settings: DataSettings, module:
     words = {role: _words(path, table, name, module) for role, name in roles.items()}
     pictures = [name for name, kind in inputs.items() if isinstance(kind, module.Image)]
     if len(pictures) > 1:
-        raise DataError(f"{path}: columns {', '.join(pictures)} hold images; leave out all but one by ignore-columns")
+        raise DataError(f"{path}: columns {', '.join(pictures)} hold images; leave out all but one with ignore-columns")
     x = _images(path, table, pictures[0], module, settings.image_size) if pictures else _numbers(path, table, inputs)
     return FileSamples(path, x, words, "row")
 
@@ -128,13 +128,15 @@ def _images(path: Path, table: Any, name: str, module: Any, size: int) -> np.nda
 
 def _numbers(path: Path, table: Any, inputs: dict[str, Any]) -> np.ndarray:
     if not inputs:
-        raise DataError(f"{path}: no column of images or numbers but the labels; it has {', '.join(table.features)}")
+        raise DataError(
+            f"{path}: no column of images or numbers besides the labels; it has {', '.join(table.features)}"
+        )
     made: list[np.ndarray] = []
     for start, columns in _batches(table, list(inputs), "numpy"):
         pieces = [_checked(path, start, name, columns[name]) for name in inputs]
         if len(pieces) > 1 and any(piece.ndim > 2 for piece in pieces):
             names = [name for name, piece in zip(inputs, pieces) if piece.ndim > 2]
-            raise DataError(f"{path}: column {names[0]!r} holds arrays; leave out all others by ignore-columns")
+            raise DataError(f"{path}: column {names[0]!r} holds arrays; leave out all others with ignore-columns")
         wide = [piece.reshape(len(piece), -1) if piece.ndim < 2 else piece for piece in pieces]
         piece = wide[0] if len(wide) == 1 else np.concatenate([part.astype(np.float32) for part in wide], axis=1)
         if piece.ndim == 2 or piece.dtype != np.uint8:
@@ -161,7 +163,7 @@ def _checked(path: Path, start: int, name: str, cells: np.ndarray) -> np.ndarray
         with contextlib.suppress(TypeError, ValueError):
             cells = np.array(cells.tolist(), np.float64)
     if cells.dtype.kind not in "iufb":
-        raise DataError(f"{path}, column {name!r}: holds no numbers of one shape; leave it out by ignore-columns")
+        raise DataError(f"{path}, column {name!r}: holds no numbers of one shape; leave it out with ignore-columns")
     if cells.dtype.kind == "f" and not np.isfinite(cells).all():
         row = int(np.argwhere(~np.isfinite(cells))[0][0])
         raise DataError(f"{path}, row {start + row + 1}, column {name!r}: is empty or not a finite number")

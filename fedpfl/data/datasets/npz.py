@@ -236,7 +236,7 @@ def require_no_gaps(data: Dataset, path: Path, settings: DataSettings) -> Datase
     # Numbers that mean something else would make a model of mostly useless outputs.
     if not settings.num_classes and data.unnamed and data.num_classes >= GAPS * found:
         raise DataError(
-            f"{path}: {found} different labels, the largest {data.num_classes - 1}: number the classes from 0, or say "
-            f"num-classes = {data.num_classes} if there are as many"
+            f"{path}: {found} different labels, the largest {data.num_classes - 1}: number the classes from 0, or set "
+            f"num-classes = {data.num_classes} if there are that many"
         )
     return data

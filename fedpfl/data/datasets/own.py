@@ -72,8 +72,8 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
             has, lacks = (entries[0], entry) if data.x_test is None else (entry, entries[0])
             raise DataError(f"{lacks}: has no test set, but {has.name} has one")
         if data.unnamed != first.unnamed:
-            raise DataError(f"{entry}: its labels are {'numbers' if data.unnamed else 'names'}, other than those of "
-                            f"{entries[0].name}")  # fmt: skip
+            kind = "numbers" if data.unnamed else "names"
+            raise DataError(f"{entry}: its labels are {kind}, unlike those of {entries[0].name}")
     names = _joined_names(found)
     places = [np.array([names.index(name) for name in data.class_names], np.int64) for data in found]
     x_test = y_test = client_test = None

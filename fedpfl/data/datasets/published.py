@@ -59,8 +59,8 @@ def _torchvision(settings: DataSettings, by_hand: str, parts: Iterable[dict[str,
     except (RuntimeError, OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         reason = " ".join(str(error).split())[:160]
         raise DataError(
-            f"{name}: not in {folder} and not to be downloaded ({reason}); "
-            f"put {by_hand} there, or {shortcut(settings).name} with x_train, y_train, x_test, y_test"
+            f"{name}: not in {folder} and could not be downloaded ({reason}); put {by_hand} there, or "
+            f"{shortcut(settings).name} with x_train, y_train, x_test, y_test"
         ) from error
 
 

@@ -35,7 +35,7 @@ def _samples(path: Path, table: Columns, settings: DataSettings) -> FileSamples:
     windows = _named(path, table, settings) if "window" in table.words else _cut(path, table, settings)
     count, length = windows.shape
     if count * length * len(table.features) > MAX_VALUES:
-        raise DataError(f"{path}: its windows hold more than {MAX_VALUES} numbers; a larger window-step makes fewer")
+        raise DataError(f"{path}: its windows hold more than {MAX_VALUES} numbers; a larger window-step gives fewer")
     words: dict[str, Words] = {r: w.of(windows[:, 0]) for r, w in table.words.items() if r != "window"}
     x = np.ascontiguousarray(table.values[windows].transpose(0, 2, 1))
     return FileSamples(path, x, words, table.row)
@@ -73,7 +73,7 @@ def _cut(path: Path, table: Columns, settings: DataSettings) -> np.ndarray:
     """Return the rows of each window, shape (windows, length), cut from stretches of equal words."""
     length, step = settings.window_length, settings.window_step or settings.window_length
     if not length:
-        allowed = f"must be above 0, or {path.name} must say by a column {settings.window_column!r} what is a window"
+        allowed = f"must be above 0, or {path.name} must mark the windows in a column {settings.window_column!r}"
         raise ConfigError("window-length", 0, allowed)
     changes = np.zeros(len(table.values) - 1, bool)
     for words in table.words.values():

@@ -133,7 +133,9 @@ class FedDecomp(Method):
         if self.settings.variant in IN_TURN and self.lora_epochs == 0:
             said.append("feddecomp: feddecomp-lora-epochs = 0: τ never trains and stays 0")
         if self._one_epoch:
-            said.append("feddecomp: local-epochs = 1: τ and σ train at once; the paper's turns need at least 2 epochs")
+            said.append(
+                "feddecomp: local-epochs = 1: τ and σ train together; the paper's alternation needs at least 2 epochs"
+            )
         return said
 
     def is_shared(self, name: str, model: nn.Module) -> bool:

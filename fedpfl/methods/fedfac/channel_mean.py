@@ -25,7 +25,7 @@ class PartialMean(Mean):
     """
 
     only_shared = True
-    no_server_step = "has a step η_g of its own"
+    no_server_step = "already has a server step η_g"
     no_robust_mean = ""
 
     def __init__(

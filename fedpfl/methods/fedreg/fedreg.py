@@ -117,7 +117,7 @@ class FedReG(Method):
         repeated = len(model.input_shape) != 3 and self.settings.augmentation != "none"
         if not repeated or self.settings.variant == "original-only":
             return []
-        return ["fedreg: these data are no images: a class is filled up with plain copies (fedreg-augmentation)"]
+        return ["fedreg: these data are not images: classes are filled up with plain copies (fedreg-augmentation)"]
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Step 1: base and head_P on the original data, through both heads; step 2: base and head_G, rebalanced."""

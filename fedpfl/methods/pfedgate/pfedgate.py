@@ -56,7 +56,9 @@ class PFedGate(Method):
     def build(self, model: Any) -> Any:
         """Add the gate, which computes with the input."""
         if model.vocabulary:
-            raise ConfigError("method", self.name, "its gate computes with the input, and tokens are no quantities")
+            raise ConfigError(
+                "method", self.name, "its gate computes with the input values, but tokens are only numbers of words"
+            )
         model.gate = Gate(
             model.input_shape, blocks_of(model, self.settings.blocks), self.settings.share, self.settings.opened
         )

@@ -239,5 +239,5 @@ def test_a_new_model_is_used_and_a_damaged_one_is_not(digits, tmp_path):
 
 
 def test_a_taken_port_is_told(digits):
-    with serving(digits[0]) as ask, pytest.raises(FedpflError, match=f"port {ask.port} of 127.0.0.1 cannot be had"):
+    with serving(digits[0]) as ask, pytest.raises(FedpflError, match=f"port {ask.port} of 127.0.0.1 cannot be opened"):
         ModelServer(digits[0], ask.port)

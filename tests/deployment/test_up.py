@@ -64,7 +64,7 @@ def test_simulation_and_devices_give_the_same_bits(home, simulated, transport):
         assert load_model(model).about["client"] == client
     log = (devices / "flower.log").read_text()
     # One query, two trainings and two tests of each client; none was answered by the ClientApp's own process.
-    assert log.count("worker.sock answers") == 3 * 5
+    assert log.count("worker.sock is available") == 3 * 5
     assert "this process handles the request" not in log
     keys = home.path / ".fedpfl" / "testbed"
     assert stat.S_IMODE(keys.stat().st_mode) == 0o700

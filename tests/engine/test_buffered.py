@@ -115,9 +115,9 @@ def test_a_replay_has_the_same_bits(tmp_path):
 @pytest.mark.parametrize(("settings", "words"), [
     ({"method": "fedamp"}, "must be synchronous for fedamp: its rule .* does not compute a mean"),
     ({"method": "scaffold"}, "must be synchronous for scaffold"),
-    ({"over_selection": 0.5}, "cannot be had with over-selection"),
-    ({"min_replies": 3}, "cannot be had with min-replies above buffer-size"),
-    ({"evaluate_global": True}, "cannot be had with evaluate-global"),
+    ({"over_selection": 0.5}, "cannot be combined with over-selection"),
+    ({"min_replies": 3}, "cannot be combined with min-replies above buffer-size"),
+    ({"evaluate_global": True}, "cannot be combined with evaluate-global"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused(tmp_path, settings, words):
     with pytest.raises(ConfigError, match=words):

@@ -120,7 +120,7 @@ Mode = Annotated[
     typer.Option(
         help=(
             "What new clients do. local-train: train their personal part. fine-tune: train everything. ensemble: "
-            "only test the mean of all clients' models, from the clients' state on this machine."
+            "only test the mean output of all clients' models, from their state on this machine."
         )
     ),
 ]

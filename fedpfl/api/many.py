@@ -135,7 +135,7 @@ def compare(
         (:class:`Run`); then nothing is run.
     tune : mapping of str to sequence, optional
         Settings and the values among which each method's are chosen: ``{"learning_rate": [0.003, 0.01, 0.03]}``. A
-        setting of one method is chosen for it alone. Needs samples for validation: ``validation_fraction`` is 0.2
+        setting of one method is chosen for it alone. Needs validation samples: ``validation_fraction`` is 0.2
         unless given.
     seeds : int
         Each method is run with the seeds 1 … n.

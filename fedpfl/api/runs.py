@@ -115,7 +115,7 @@ class Run:
 
     @contextmanager
     def objects(self) -> Iterator[None]:
-        """Have the settings that were given as Python objects at hand."""
+        """Provide the settings that were given as Python objects."""
         with ExitStack() as stack:
             config = self._folder.config()
             for kind, thing in self._objects.items():
@@ -190,7 +190,7 @@ def run(
     FedpflError
         A setting, the data or the model is not as it should be, or the run failed; in one line.
     KeyboardInterrupt
-        It was interrupted; no process remains, and the message says how to resume it.
+        It was interrupted; no process remains, and the message explains how to resume it.
 
     Notes
     -----
@@ -303,7 +303,7 @@ def _plain(value: Any) -> Any:
 
 
 def _place(stack: ExitStack, run: str | PathLike[str] | Run | None) -> str | None:
-    """Return where a run is, and have its Python objects at hand."""
+    """Return where a run is, and provide its Python objects."""
     if not isinstance(run, Run):
         return None if run is None else str(run)
     objects = run.objects()

@@ -107,7 +107,7 @@ def overrides(texts: Sequence[str] | None) -> dict[str, Any]:
 def require_used(texts: Sequence[str] | None, chosen: Collection[str]) -> None:
     """Refuse settings of methods that are not run (``chosen`` are those that are run).
 
-    Settings of other methods in a file are allowed, and a note says so, if the file is for such a method or also has
+    Settings of other methods in a file are allowed, with a note, if the file is for such a method or also has
     settings of a method that is run.
     """
     from ..methods import find

@@ -1,4 +1,4 @@
-"""``fedpfl doctor``: looks for what would stop a run, and says what to do about it."""
+"""``fedpfl doctor``: looks for what would stop a run, and tells what to do about it."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def broker_command(
     tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
     max_chunk: Annotated[
         int,
-        typer.Option(min=4096, max=MAX_CHUNK, help="Largest --max-chunk of `fedpfl-bridge` that the broker accepts."),
+        typer.Option(min=4096, max=MAX_CHUNK, help="Maximum --max-chunk of `fedpfl-bridge` that the broker accepts."),
     ] = DEFAULT_CHUNK,
 ) -> None:
     """Write mosquitto's settings, accounts, access list and passwords; only what changes is written."""

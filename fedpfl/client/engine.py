@@ -423,7 +423,7 @@ class Engine:
         return self._on_device(self.data.test(self._place(client)))
 
     def validation_samples(self, client: int) -> Samples:
-        """Return a client's samples for validation where the model computes."""
+        """Return a client's validation samples where the model computes."""
         return self._on_device(self.data.validation(self._place(client)))
 
     def score(self, forward: Forward, local: LocalRound, samples: Samples) -> Score:

@@ -1,4 +1,4 @@
-"""Errors that a user can cause; each is one line that says what to change."""
+"""Errors that a user can cause; each is one line that tells the user what to change."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""How arrays travel: one flat vector with a layout that says what is where.
+"""How arrays travel: one flat vector with a layout that names its arrays.
 
 Flower pays per tensor (measured: 3 to 40 times more for 122 tensors than for one of the same size), so all shared
 arrays of a model travel as a single 1-D array. The layout travels with it as text, so that a receiver with another
 model or another version notices before it loads a number into the wrong place.
 
 Of arrays that are sparse only the entries that are not 0 travel, in their places in the vector, and one bit for each
-entry that says whether it is there. A receiver knows the number of bits from its own layout, and so how much it will
+entry that marks whether it is there. A receiver knows the number of bits from its own layout, and so how much it will
 allocate; and it costs at most 1/32 more than a dense vector, where an index for each entry would double it.
 """
 

@@ -15,7 +15,7 @@ D = TypeVar("D")
 class Registry(Mapping[str, T]):
     """What is registered under names of one kind.
 
-    Each kind has a decorator that says what an entry is::
+    Each kind has a decorator that describes an entry::
 
         ANALYSES: Registry[Analysis] = Registry("analysis", "fedpfl.analysis")
 

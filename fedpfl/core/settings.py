@@ -32,7 +32,7 @@ S = TypeVar("S")
 class Limits:
     """What a setting allows. ``None`` means no limit of that kind.
 
-    Where there are ``choices``, ``open_to`` says what else is allowed: words for it, and a function that tells.
+    Where there are ``choices``, ``open_to`` lists what else is allowed: words for it, and a function that tells.
     """
 
     above: float | None = None

@@ -108,7 +108,7 @@ def partitioner(
     cuts : bool
         The partitioner cuts each client's samples into training and test samples by itself and returns both.
     tasks : callable, optional
-        Says which classes each client has to tell apart, where these are not all classes of the data set. The client's
+        Tells which classes each client has to tell apart, where these are not all classes of the data set. The client's
         labels are then their places in that list.
     """
     return PARTITIONERS.add(name, lambda deal: PartitionerEntry(deal, draws, cuts, tasks))

@@ -1,4 +1,4 @@
-"""Who takes part in a round: clients come late, fall silent and come back, or a recorded run says who it was."""
+"""Who takes part in a round: clients come late, fall silent and come back, or a recorded run names them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Attendance:
     """Decides who is asked in a round, and keeps who has been silent.
 
     ``admit`` checks the description of a client that was absent, and returns the client or None. ``later`` are the
-    descriptions of clients that join where ``recorded`` says so.
+    descriptions of clients that join that ``recorded`` names.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ class Started:
 
 
 class BufferedLoop(RoundLoop):
-    """Runs rounds that end with the first ``buffer-size`` replies; ``fraction-train`` says how many clients train."""
+    """Runs rounds that end with the first ``buffer-size`` replies; ``fraction-train`` sets how many train."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)

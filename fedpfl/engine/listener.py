@@ -82,7 +82,7 @@ class Listener:
         return False
 
     def run_ended(self, reason: str) -> None:
-        """Clean up; ``reason`` says why the run failed, and is empty if it ended well."""
+        """Clean up; ``reason`` tells why the run failed, and is empty if it ended well."""
 
     def state(self) -> dict[str, np.ndarray]:
         """Return what a resumed run needs, under names that no other listener uses."""

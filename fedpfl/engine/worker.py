@@ -123,7 +123,7 @@ class ArrayCache:
 
 
 def send_arrays(pipe: Connection, arrays: Sequence[np.ndarray]) -> None:
-    """Send the bytes of arrays behind a header, which says how many there are."""
+    """Send the bytes of arrays behind a header, which gives their number."""
     for array in arrays:
         left = _bytes_of(np.ascontiguousarray(array))
         while left:

@@ -23,7 +23,7 @@ def main(grid: Grid, context: Context) -> None:
     if INSTALLS in sys.argv:
         getLogger("flwr").log(
             WARNING,
-            "fedpfl: Flower has installed all dependencies anew for this run, which takes a minute and gigabytes; "
+            "fedpfl: Flower has installed all dependencies again for this run, which takes a minute and gigabytes; "
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 in the environment of the first flwr command, which starts "
             "the SuperLink, avoids it",
         )

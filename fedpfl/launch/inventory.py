@@ -71,7 +71,7 @@ MAX_BYTES = 1_000_000
 
 
 class InventoryError(FedpflError):
-    """An inventory that describes no bench; the message says what to change."""
+    """An inventory that describes no bench; the message tells what to change."""
 
 
 @dataclass(frozen=True)

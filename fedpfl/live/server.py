@@ -4,7 +4,7 @@ The page itself holds nothing. Every answer with content needs the token, which 
 browsers do not send; the page sends it in a header, which no page of another origin can do. Names in ``Host`` are
 refused unless they are known, so that no other name can be made to point here.
 
-It runs in a process of its own beside a run (``beside``): it takes nothing of the run's but reads of its files.
+It runs in a separate process next to a run (``beside``): it takes nothing from the run but reads its files.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class LocalRound:
     extras : dict of str to ndarray
         The arrays that came alongside the shared vector; see :meth:`received`.
     validation_data : callable, () → Samples
-        Prepares the client's samples for validation; there may be none.
+        Prepares the client's validation samples; there may be none.
     normalize : str
         How the pixels of images were scaled, a name of ``data.pixels``.
     notes : dict
@@ -114,7 +114,7 @@ class LocalRound:
 
     @cached_property
     def validation(self) -> Samples:
-        """The client's samples for validation, which do not train; there may be none."""
+        """The client's validation samples, which do not train; there may be none."""
         assert self.validation_data is not None  # the engine gives it
         return self.validation_data()
 

@@ -102,7 +102,7 @@ class KNNPer(Method):
     Settings = KNNPerSettings
 
     def prepare(self, local: LocalRound) -> None:
-        """Have the client's samples at hand for predictions."""
+        """Provide the client's samples for predictions."""
         self._local = local
 
     def personalised(self, model: nn.Module) -> Forward:

@@ -120,7 +120,7 @@ SOURCES: Registry[tuple[str, Source]] = Registry("source of models", sort=False)
 
 
 def source(prefix: str, about: str) -> Callable[[Source], Source]:
-    """Add a source of models, which users name as ``PREFIX:WORD``; ``about`` shows the form and says what it names."""
+    """Add a source of models, which users name as ``PREFIX:WORD``; ``about`` shows and explains the form."""
     return SOURCES.add(prefix, lambda find: (about, find))
 
 

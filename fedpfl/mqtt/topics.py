@@ -59,7 +59,7 @@ def response(device: str) -> str:
 
 
 def node_presence(device: str) -> str:
-    """Topic that says whether a device's side of the bridge is there."""
+    """Topic that tells whether a device's side of the bridge is there."""
     return f"{ROOT}/node/{device}/presence"
 
 

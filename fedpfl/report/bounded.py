@@ -1,4 +1,4 @@
-"""Tables and figures of very many clients: cut to a size that a browser can hold, with a note that says so.
+"""Tables and figures of very many clients: cut to a size that a browser can hold, with a note.
 
 What stays of rows, points and heat maps is evenly spaced; of a division, the first clients stay. `fedpfl analyse`
 writes all of them.

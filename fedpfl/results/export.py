@@ -36,9 +36,9 @@ PROGRAM_BATCH = 2
 def export_personal(folder: RunFolder, clients: Sequence[int] | None = None, form: str = STATE_DICT) -> list[Path]:
     """Write the personalised model of each client whose state is on this machine, and return the paths.
 
-    ``RUN/personal/client-00003.safetensors`` (``.pt``, ``.onnx``) and so on, and ``about.json``, which says what they
-    take and give. If ``global.safetensors`` is every client's model, other forms of it are ``RUN/personal/global.…``. A
-    client that is asked for must have its state here.
+    ``RUN/personal/client-00003.safetensors`` (``.pt``, ``.onnx``) and so on, and ``about.json``, which describes their
+    input and output. If ``global.safetensors`` is every client's model, other forms of it are ``RUN/personal/global.…``.
+    A client that is asked for must have its state here.
     """
     written = []
     for client, arrays in personal_models(folder, clients):

@@ -8,7 +8,7 @@
     RUN/checkpoint/          server state of the last two rounds (safetensors), for --resume
     RUN/arrays/NAME/         what a rule keeps of each round, for example similarities (NumPy files)
     RUN/global.safetensors   shared arrays at the end, by name; not with rules that keep a model for each client
-    RUN/personal/            personalised models, written by `fedpfl export` where the clients' state is at hand
+    RUN/personal/            personalised models, written by `fedpfl export` where the clients' state is available
     RUN/summary.md           the outcome in words and numbers
     RUN/personalised.jsonl   what `fedpfl personalise` found, one line each time
     RUN/failed.txt           why the run failed, if it did; what was stopped or killed has neither this nor a summary

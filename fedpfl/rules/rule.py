@@ -43,12 +43,12 @@ class Rule(ABC):
         False: each client gets a model of its own, and there is no global one.
     only_a_sum : bool
         True: of clients' arrays the rule computes nothing but their sum, to which the server may thus add the noise of
-        differential privacy. A class says so of itself and never inherits it: a subclass may compute more.
+        differential privacy. A class declares this for itself and never inherits it: a subclass may compute more.
     no_server_step : str
-        Why ``server-optimizer`` cannot be had with the rule, after its name in a sentence; empty if the rule makes a
+        Why ``server-optimizer`` cannot be used with the rule, after its name in a sentence; empty if the rule makes a
         mean and nothing else of :attr:`shared`. A class never inherits the empty one either.
     no_robust_mean : str
-        Likewise why ``robust-aggregation`` cannot be had; empty if the rule makes its means by :meth:`averaging` alone.
+        Likewise for ``robust-aggregation``; empty if the rule makes its means by :meth:`averaging` alone.
     sees_personal : bool
         Whether the rule looks at clients' personal arrays too, to decide which ones are personal.
     starts_with_all : bool

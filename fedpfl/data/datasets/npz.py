@@ -80,7 +80,7 @@ ARRAYS = ("x", "y", "client", "classes", "vocabulary")
 
 
 def read_arrays(path: Path, names: tuple[str, ...] = ARRAYS) -> dict[str, np.ndarray]:
-    """Return the arrays of a file whose names begin with one of these; a ``DataError`` says what is wrong with it."""
+    """Return the arrays of a file whose names begin with one of these; a ``DataError`` explains what is wrong."""
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     if not zipfile.is_zipfile(path):
@@ -150,7 +150,7 @@ def samples_of(x: np.ndarray, where: str, vocabulary: int = 0, planes: bool = Fa
 
 
 def labels_of(y: np.ndarray, n: int, where: str) -> np.ndarray:
-    """Return the labels of n samples as int64, or targets as float32 n×k; a ``DataError`` says what is wrong."""
+    """Return the labels of n samples as int64, or targets as float32 n×k; a ``DataError`` explains what is wrong."""
     if y.dtype.kind == "f" and y.ndim in (1, 2):
         if len(y) != n or not y.size:
             raise DataError(f"{where} has {len(y)} targets for {n} samples")

@@ -1,0 +1,122 @@
+"""Facts of pages that can be checked: extras, versions, settings with their values and defaults, paths, commands."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from typer.main import get_command
+
+from fedpfl.cli import app
+from fedpfl.cli.bridge import app as bridge
+from fedpfl.core.settings import key_of
+from fedpfl.setup.config import sections
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = set(PROJECT["optional-dependencies"])
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md")})
+}
+FIELDS = {key_of(field, prefix): field for _, settings, prefix in sections() for field in dataclasses.fields(settings)}
+# Options of analyses, and keys of files for sbatch and for experiments.
+OTHER_KEYS = {"label", "personal", "kind", "setup", "x"}
+COMMANDS = {"fedpfl": get_command(app), "fedpfl-bridge": get_command(bridge)}
+TOP = "fedpfl|tests|docs|configs|experiments|benchmarks|deploy|jetson"
+# Topics of the bridge, and what a reader writes.
+NOT_HERE = re.compile(r"fedpfl/(request|response|node|bridge|run|log)/|.*fedrecon")
+
+
+def code(page: str) -> Iterator[str]:
+    """Yield the code spans of a page."""
+    yield from re.findall(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)", re.sub(r"^```.*?^```$", "", page, flags=re.M | re.S))
+
+
+def commands(page: str) -> Iterator[list[str]]:
+    """Yield the words of each command of ours, in blocks and in code spans."""
+    blocks = "\n".join(re.findall(r"^ *```sh\n(.*?)^ *```$", page, re.M | re.S)).replace("\\\n", " ")
+    for line in (*blocks.splitlines(), *(span.replace("\n", " ") for span in code(page))):
+        for part in re.split(r"\s*(?:&&|\|)\s*", line.strip()):
+            if part.split(" ")[0] in COMMANDS:
+                try:
+                    yield shlex.split(part, comments=True)
+                except ValueError:  # A quotation that goes on in the next line.
+                    yield part.split()
+
+
+def test_the_extras_of_the_page_are_those_of_the_package():
+    table = PAGES["docs/install.md"].partition("| extra | for |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`([a-z]+)`", "".join(re.findall(r"^\|([^|]*)\|", table, re.M)))) == EXTRAS
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_an_extra_that_is_named_exists(page):
+    named = re.findall(r"fedpfl\[([a-z,]+)\]|\[?extra\]?(?:\([^)]*\))? `([a-z]+)`", PAGES[page])
+    assert {word for pair in named for text in pair if text for word in text.split(",")} <= EXTRAS
+
+
+def test_versions_are_those_of_the_package():
+    python = PROJECT["requires-python"].removeprefix(">=").partition(",")[0]
+    for page in ("README.md", "docs/install.md"):
+        assert f"Python {python} or later" in " ".join(PAGES[page].split())
+    (flower,) = (text for text in PROJECT["dependencies"] if text.startswith("flwr"))
+    first, end = re.findall(r"1\.(\d+)", flower)
+    versions = " and ".join(f"1.{minor}" for minor in range(int(first), int(end)))
+    assert f"Flower {versions}" in " ".join(PAGES["docs/flower.md"].split())
+
+
+def value_of(text: str) -> Any:
+    """Return the value that a page gives a setting; None where it is no value."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return None
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_settings_exist_and_allow_the_values_that_a_page_gives_them(page):
+    for span in code(PAGES[page]):
+        for key, text in re.findall(r'(?:^| )([a-z][a-z0-9-]*) = ("[^"]*"|[\w.+-]+)', " ".join(span.split())):
+            if key in OTHER_KEYS or (value := value_of(text)) is None:
+                continue
+            assert key in FIELDS, span
+            name = isinstance(value, str) and re.search("NAME|FOLDER|^name$", value)
+            assert name or FIELDS[key].metadata["limits"].complaint(value) is None, span
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_defaults_are_those_of_the_settings(page):
+    text = " ".join(PAGES[page].split())
+    found = re.findall(r"`([a-z][a-z0-9-]*) = ([^`]+)`(?: \(default\)|, the default)", text)
+    for table in re.findall(r"^\| setting \| default \|.*?\n\n", PAGES[page] + "\n\n", re.M | re.S):
+        found += re.findall(r"^\| `([^`]+)` \| `?([\d.]+)`? \|", table, re.M)
+    for key, value in found:
+        assert FIELDS[key].default == value_of(value), key
+
+
+# These two pages are about other projects' files.
+@pytest.mark.parametrize("page", sorted(PAGES.keys() - {"docs/why.md", "docs/pfllib-fashion-mnist.md"}))
+def test_paths_of_the_repository_exist(page):
+    for span in code(PAGES[page]):
+        if re.fullmatch(rf"(?:{TOP})/[\w./*@-]+|[a-z_]+/[\w/]+\.py", span) and not NOT_HERE.match(span):
+            assert any(any((ROOT / top).glob(span.rstrip("/"))) for top in ("", "fedpfl", "tests")), span
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_and_their_options_exist(page):
+    for words in commands(PAGES[page]):
+        command, words = COMMANDS[words[0]], words[1:]
+        while isinstance(command, click.Group) and words and re.fullmatch("[a-z-]+", words[0]) and words[0][0] != "-":
+            assert words[0] in command.commands, words
+            command, words = command.commands[words[0]], words[1:]
+        options = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+        given = {word.partition("=")[0] for word in words if re.match("--?[a-z]", word)}
+        assert given <= {*options, "--help", "--version", "-e"}, words

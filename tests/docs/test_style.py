@@ -1,0 +1,100 @@
+"""The English of pages, settings, help and errors: words to avoid, each with a better one, and the spelling."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from typer.main import get_command
+
+from fedpfl.cli import app
+from fedpfl.cli.bridge import app as bridge
+from fedpfl.core.settings import key_of
+from fedpfl.setup.config import sections
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md")})
+# A word → what to write instead. Only words that are never right here.
+AVOID = {
+    r"anew": "again, or a new …",
+    r"at hand": "available",
+    r"be(?:ing)? had|is had": "be used, be available",
+    r"beside": "next to, in addition to, with",
+    r"by turns": "alternately",
+    r"fewest (?:that|of)": "the minimum number of",
+    r"for ever": "indefinitely",
+    r"of yours": "your own",
+    r"plays? (?:the|all|its) clients?": "runs the clients",
+    r"samples for validation": "validation samples",
+    r"says (?:so|what|who|which|whether|why|how)": "names, lists, shows, explains",
+    r"(?<=[^,] )some \d+": "about",
+    r"stands? beside": "is next to",
+    r"to this come": "in addition there are",
+}
+# What a setting or an option is begins with its noun.
+AVOID_FIRST = {r"(?:Most|Fewest|Least|Largest|Longest)": "Maximum, Minimum", r"How many": "Number of"}
+
+
+def complaints(text: str) -> list[str]:
+    """Return each word to avoid that the text has outside code, and what to write instead."""
+    flat = " ".join(re.sub(r"``[^`]*``|`[^`]*`", "", text).split())
+    return [
+        f"{found.group()!r} → {better}: … {flat[max(0, found.start() - 40) : found.end() + 20]} …"
+        for word, better in AVOID.items()
+        for found in re.finditer(rf"(?<![\w-]){word}(?![\w-])", flat, re.IGNORECASE)
+    ]
+
+
+def helps(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the help of a command and of all below it, and of their options."""
+    yield name, command.help or ""
+    for option in command.params:
+        yield f"{name} {option.name}", getattr(option, "help", None) or ""
+    for word, below in getattr(command, "commands", {}).items():
+        yield from helps(below, f"{name} {word}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_words_of_a_page(page):
+    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    # Links to headings, and what others wrote, are as they are.
+    assert not complaints(re.sub(r"\]\([^)]*\)|“[^”]*”|\"[^\"\n]*\"", "", text))
+
+
+def test_the_words_of_settings():
+    for _, settings, prefix in sections():
+        for field in dataclasses.fields(settings):
+            text = field.metadata["doc"]
+            assert not complaints(text), key_of(field, prefix)
+            assert not re.match(rf"(?:{'|'.join(AVOID_FIRST)})\b", text), key_of(field, prefix)
+
+
+def test_the_words_of_help():
+    for command in (get_command(app), get_command(bridge)):
+        for name, text in helps(command, command.name or "fedpfl-bridge"):
+            assert not complaints(text), name
+            assert not re.match(rf"(?:{'|'.join(AVOID_FIRST)})\b", text), name
+
+
+def test_the_words_of_errors_remarks_and_docstrings():
+    for path in sorted((ROOT / "fedpfl").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert not complaints(node.value), f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+def test_the_spelling():
+    pytest.importorskip("codespell_lib", reason="the extra dev has it")
+    places = [*map(str, PAGES), "fedpfl", "configs", "experiments", "benchmarks", "jetson"]
+    skip = ["--skip", "*.js,*.css,*.svg,*.txt,*.json", "--ignore-words-list", "shedule,te"]
+    done = subprocess.run(
+        [sys.executable, "-m", "codespell_lib", *skip, *places], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert not done.stdout and not done.stderr

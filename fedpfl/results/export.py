@@ -37,8 +37,8 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None, for
     """Write the personalised model of each client whose state is on this machine, and return the paths.
 
     ``RUN/personal/client-00003.safetensors`` (``.pt``, ``.onnx``) and so on, and ``about.json``, which describes their
-    input and output. If ``global.safetensors`` is every client's model, other forms of it are ``RUN/personal/global.…``.
-    A client that is asked for must have its state here.
+    input and output. If ``global.safetensors`` is every client's model, other forms of it are
+    ``RUN/personal/global.…``. A client that is asked for must have its state here.
     """
     written = []
     for client, arrays in personal_models(folder, clients):

@@ -47,7 +47,7 @@ class ClusteredFLSettings:
 
 
 class ClusteredFL(Method):
-    """Federated averaging in each cluster; at first all clients are one."""
+    """Federated averaging in each cluster; initially all clients form one cluster."""
 
     name = "clustered-fl"
     paper = (

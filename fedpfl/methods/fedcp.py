@@ -5,7 +5,7 @@ Conditional Policy, KDD 2023, Section 4 and Algorithm 1.
 
 A client sends the mean of its own head and the global one, and the distance to the received base's features is a
 maximum mean discrepancy with four Gaussian kernels, both as in the authors' code. That code adds Gumbel noise to the
-policy, in tests too; here the policy is the softmax alone. The authors' first context is random; here it follows from
+policy, also in tests; here the policy is only the softmax. The authors' first context is random; here it follows from
 the initial head. The received base computes the features of a round in evaluation mode, once.
 """
 

@@ -3,8 +3,8 @@
 Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan: Eliminating Domain Bias for Federated Learning in Representation Space,
 NeurIPS 2023, Section 4 and Algorithm 1.
 
-The paper's initialisation is round 1: all clients train the initial model, without either part of the method, and tell
-the mean of their features. As in the authors' code the models of that round are not averaged. The authors take the
+The paper's initialisation is round 1: all clients train the initial model, without either part of the method, and
+send the mean of their features. As in the authors' code the models of that round are not averaged. The authors take the
 running mean of the last batches, which with µ = 1 is one batch; here it is the mean of all training samples. The
 personal mean steps with the run's optimiser, in the paper with plain SGD.
 """

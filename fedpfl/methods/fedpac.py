@@ -93,7 +93,7 @@ class HeadCombination(PrototypeRule):
 class FedPAC(PrototypeMethod):
     """The head on CE; then the base on CE + λ·mean (f(x) − c_y)²; centroids c_y are the means of all clients' features.
 
-    A client also tells h_i = (p_ij·µ_ij)_j and V_i = (E‖z‖² − ‖h_i‖²)/n_i of its features z by the received base, p_ij
+    A client also sends h_i = (p_ij·µ_ij)_j and V_i = (E‖z‖² − ‖h_i‖²)/n_i of its features z by the received base, p_ij
     being the share of class j among its n_i samples and µ_ij the mean of their features. The server combines heads by
     them.
     """

@@ -39,11 +39,11 @@ class FedProtoSettings:
 class FedProto(PrototypeMethod):
     """CE + λ·mean of (f(x) − C(y))², C(j) being the mean features of class j over all clients (Equation 7).
 
-    The paper's distance is ‖C_i(j) − C(j)‖₂ for each class j of a batch. It has no gradient at 0, where a client is
-    that alone has a class; so the distance here is that of the authors' code.
+    The paper's distance is ‖C_i(j) − C(j)‖₂ for each class j of a batch. It has no gradient at 0, the distance of a
+    client that is the only one with a class; so the distance here is that of the authors' code.
 
     Models stay with their clients. A client predicts with its model by default. The paper's rule is the nearest
-    prototype, ŷ = argmin_j ‖f(x) − C(j)‖₂; it does not know how frequent a class is at the client.
+    prototype, ŷ = argmin_j ‖f(x) − C(j)‖₂; it ignores how frequent a class is at the client.
     """
 
     name = "fedproto"

@@ -2,8 +2,9 @@
 
 Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021, Section 3 and Algorithm 1.
 
-The features are the input of the model's last layer. The paper puts a projection head of two layers before that layer;
-here that is up to the model. The two models that features are compared with are not trained and compute as in a test.
+The features are the input of the model's last layer. The paper puts a projection head of two layers before that
+layer; here that is up to the model. The two models that features are compared with are not trained and run in
+evaluation mode.
 """
 
 from __future__ import annotations

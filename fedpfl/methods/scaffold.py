@@ -4,8 +4,8 @@ Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled 
 2020, Algorithm 1.
 
 Option II of the paper sets c_i to c_i − c + (x − y_i) / (K·η) after K steps. For plain SGD that is the mean of the K
-gradients, and this mean is what we keep: it holds with momentum and Adam, too. ``weight-decay``, which the paper does
-not have, works on the corrected gradients.
+gradients, and this mean is used here, because it is also valid with momentum and Adam. ``weight-decay``, which the
+paper does not have, works on the corrected gradients.
 
 Option I needs few or small steps: far from where a round began its correction is out of date, and clients diverge. With
 momentum option II diverges as well, because momentum makes each correction several times as large

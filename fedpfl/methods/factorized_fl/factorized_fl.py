@@ -69,9 +69,9 @@ class FactorizedFLSettings:
 class FactorizedFL(Method):
     """W = u ⊗ v + µ: u is averaged over clients with a similar v; v and µ stay.
 
-    S_i are the clients whose similarity reaches the threshold τ; at least ``min-aggregate`` nearest ones stay in it. So
-    it is in the authors' program; the paper sets the similarity of the others to 0. Other differences from the program
-    are settings (``factorized-fl-penalty``, ``keep-momentum``, ``test-on``) or stand in
+    S_i contains the clients whose similarity reaches the threshold τ, and at least the ``min-aggregate`` nearest ones,
+    as in the authors' program; the paper sets the similarity of the others to 0. Other differences from the program are
+    settings (``factorized-fl-penalty``, ``keep-momentum``, ``test-on``) or are listed in
     configs/factorized-fl-cifar10.toml.
     """
 

@@ -2,9 +2,9 @@
 
 Liu, Yang, Wang: FedReG: Recouping the Global Model in Personalized Federated Learning, Section 3 and Algorithms 1 to 3.
 
-Where the paper leaves it open: a head is the last linear layer; head_P starts as a copy of head_G; Q = t / C is rounded
-to the nearest whole number, at least 1; samples to augment are drawn with replacement; the rebalanced set is drawn
-once, since it is an input of the client's Algorithm 1. The optimiser starts afresh with each step, so with the order
+Where the paper leaves it open: a head is the last linear layer; head_P starts as a copy of head_G; Q = t / C is
+rounded to the nearest whole number, at least 1; samples to augment are drawn with replacement; the rebalanced set is
+drawn once, since it is an input of the client's Algorithm 1. The optimiser is new in each step, so with the order
 ``interleaved`` in each epoch. Not of the paper: ``fedreg-max-growth`` bounds t on the client, because t follows from
 what other clients claim.
 """

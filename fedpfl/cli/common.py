@@ -88,7 +88,7 @@ def require_allowed(texts: Sequence[str] | None, app: Path | None = None, method
     ``methods`` are those that the command line names otherwise: the settings of a custom one are not known yet.
     """
     from ..core import custom
-    from ..setup import quick
+    from ..launch import quick
 
     folder = app or Path()
     custom.set_folder(folder)

@@ -319,12 +319,12 @@ def word(cell: Any) -> str:
 # -- data frames -------------------------------------------------------------------------------------------------------
 
 
-def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = False) -> Columns:
+def read_frame(frame: Any, name: str, settings: DataSettings) -> Columns:
     """Return the table that a pandas DataFrame is; ``name`` is what a ``DataError`` calls it, rows count from 1."""
     where, names = Path(name), [str(column) for column in frame.columns]
     if not len(frame):
         raise DataError(f"{name}: no rows")
-    roles = _roles(where, names, settings, windows)
+    roles = _roles(where, names, settings, windows=False)
     if len(frame) * len(roles.features) > MAX_VALUES:
         raise DataError(f"{name}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
     table = np.empty((len(frame), len(roles.features)), np.float32)

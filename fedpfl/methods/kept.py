@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..layers.memory import Memory
+from ..layers.memory import Memory, remembered
 from ..training.phase import Forward
 from .base import Method
 
@@ -24,7 +24,7 @@ class KeepsArrays(Method):
 
     def kept(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the memory's arrays by the names of the parameters; writing to them changes the memory."""
-        return cast(Memory, model.get_submodule(self.memory)).arrays()
+        return remembered(model, self.memory)
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share everything but the memory."""

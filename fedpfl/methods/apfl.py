@@ -92,10 +92,6 @@ class APFL(Method):
         """Return v̄."""
         return lambda x: forward_with(twin(model), mixture(model), x)
 
-    def global_model(self, model: nn.Module) -> Forward:
-        """Return w."""
-        return model
-
     @torch.no_grad()
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Return v̄ under the plain model's names."""

@@ -16,7 +16,6 @@ from ..core.payload import Payload
 from ..core.settings import setting
 from ..core.sharing import is_parameter
 from ..rules.per_client import PerClientRule, inner_products
-from ..training.phase import Forward
 from .base import Aggregation, Method
 
 
@@ -78,10 +77,6 @@ class ClusteredFL(Method):
     def aggregation(self) -> Aggregation:
         """The mean within each cluster."""
         return Aggregation(Clusters, {"settings": self.settings})
-
-    def global_model(self, model: nn.Module) -> Forward | None:
-        """Return none: each cluster has its own."""
-        return None
 
 
 class Clusters(PerClientRule):

@@ -122,10 +122,6 @@ class FedALA(Method):
             )
         ]  # fmt: skip
 
-    def global_model(self, model: nn.Module) -> nn.Module:
-        """Return the model as it was received."""
-        return model
-
 
 def mixing(model: nn.Module) -> dict[str, Tensor]:
     """Return W, by the names of the arrays that it mixes."""

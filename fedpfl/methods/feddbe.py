@@ -154,10 +154,6 @@ class FedDBE(Method):
         """Add the client's mean to the features."""
         return lambda x: cut(model).head(cut(model).base(x) + model.get_parameter(OWN))
 
-    def global_model(self, model: nn.Module) -> Forward:
-        """Return the shared arrays alone."""
-        return model
-
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Add what the head makes of the client's mean to the head's bias."""
         head: Any = cut(model).head

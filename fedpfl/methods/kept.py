@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from ..layers.memory import Memory, remembered
-from ..training.phase import Forward
 from .base import Method
 
 
@@ -33,7 +32,3 @@ class KeepsArrays(Method):
     def in_mean_model(self, name: str) -> bool:
         """Leave out the memory."""
         return not name.startswith(self.memory + ".")
-
-    def global_model(self, model: nn.Module) -> Forward:
-        """Return the same as for a client."""
-        return self.personalised(model)

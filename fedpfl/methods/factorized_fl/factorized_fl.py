@@ -18,7 +18,7 @@ from ...core.settings import setting
 from ...core.sharing import RUNNING_STATISTICS, UNUSED_BUFFER
 from ...layers.memory import Memory, remembered
 from ...models.parts import cut
-from ...training.phase import L1, Forward, Phase
+from ...training.phase import L1, Phase
 from ..base import Aggregation, LocalRound, Method, everything, in_classifier
 from .layers import count_kept, factorize, is_mu, is_v, merge, penultimate_v
 from .similarity import Similarity
@@ -151,10 +151,6 @@ class FactorizedFL(Method):
         if not local.never_trained:
             self._recall(local.model)
         return []
-
-    def global_model(self, model: nn.Module) -> Forward | None:
-        """Return none: every client gets another mean."""
-        return None
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Multiply out u ⊗ v + µ as it is tested, under the plain model's names."""

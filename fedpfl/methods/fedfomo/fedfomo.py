@@ -27,7 +27,7 @@ from ...core.sharing import is_parameter
 from ...data.federation import Samples
 from ...layers.memory import Memory, remembered
 from ...training.loop import evaluate
-from ...training.phase import Forward, Phase
+from ...training.phase import Phase
 from ..base import Aggregation, LocalRound, Method, everything
 from .candidates import Candidates
 
@@ -160,10 +160,6 @@ class FedFomo(Method):
         """The server passes models on, and combines none (Section 3.2)."""
         names = ("models", "epsilon", "epsilon_decay")
         return Aggregation(Candidates, {name: getattr(self.settings, name) for name in names})
-
-    def global_model(self, model: nn.Module) -> Forward | None:
-        """Return none: every client has its own."""
-        return None
 
 
 def _in_memory(name: str) -> bool:

@@ -85,10 +85,6 @@ class PFedGate(Method):
         """Return the forward pass through the blocks that the gate picks for a batch."""
         return lambda x: gated(model, x)
 
-    def global_model(self, model: nn.Module) -> Forward | None:
-        """Return the dense model."""
-        return model
-
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Refuse: the weights depend on the input."""
         raise NoPlainModel("pfedgate uses other weights for every batch, so there is no plain model to write")

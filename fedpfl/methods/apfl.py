@@ -51,6 +51,7 @@ class APFL(Method):
         r"\alpha_i \leftarrow \alpha_i - \eta \langle v_i - w, \nabla f_i(\bar{v}_i) \rangle"
     )
     Settings = APFLSettings
+    aggregation = Aggregation(Mean, {"weights": "uniform"})  # Algorithm 1
 
     def build(self, model: nn.Module) -> nn.Module:
         """Add v, which starts as a copy of w, and α."""
@@ -82,11 +83,6 @@ class APFL(Method):
     def loss_of_mixture(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return f(v̄)."""
         return self.training.criterion(self.personalised(model)(batch.x), batch.y)
-
-    @property
-    def aggregation(self) -> Aggregation:
-        """The plain mean (Algorithm 1)."""
-        return Aggregation(Mean, {"weights": "uniform"})
 
     def personalised(self, model: nn.Module) -> Forward:
         """Return v̄."""

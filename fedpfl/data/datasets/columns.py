@@ -404,7 +404,7 @@ def to_dataset(
         owners = [None if owners[0] is None else owners[0][mine] for mine in rows]
     x_test, y_test, client_test = (xs[1], numbers[1], owners[1]) if len(xs) > 1 else (None, None, None)
     return Dataset(
-        name, xs[0], numbers[0], x_test, y_test, owners[0], client_test, len(names), names, client_names=client_names
+        name, xs[0], numbers[0], x_test, y_test, owners[0], client_test, class_names=names, client_names=client_names
     )
 
 

@@ -58,8 +58,8 @@ def read_npz(path: Path, name: str = "", num_classes: int | None = None) -> Data
     owners = owners_of(arrays, parts, ys, path)
     x_test, y_test, owner_test = (xs[1], ys[1], owners[1]) if len(parts) > 1 else (None, None, None)
     return Dataset(
-        name or path.stem, xs[0], ys[0], x_test, y_test, owners[0], owner_test, len(class_names), class_names,
-        vocabulary, client_names=owner_names(arrays),
+        name or path.stem, xs[0], ys[0], x_test, y_test, owners[0], owner_test, class_names=class_names,
+        vocabulary=vocabulary, client_names=owner_names(arrays),
     )  # fmt: skip
 
 
@@ -203,8 +203,6 @@ def _text(name: object) -> str:
 @dataset(
     "npz",
     description="your own arrays",
-    size="any",
-    classes="any",
     shape="images, features, series or tokens",
     source="the file named by `data`: x, y or x_train, y_train, x_test, y_test; optionally client, classes, vocabulary",
     owned=True,

@@ -153,7 +153,10 @@ class FederatedData:
             allowed = "needs the data of all clients, and this device has its own; use client"
             raise ConfigError("standardize", "all", allowed)
         place = Path(path).expanduser()
-        data = _own_dataset(place, settings, num_classes)
+        if custom.is_custom("dataset", settings.dataset):
+            data = load_once(replace(settings, data=str(place)))
+        else:
+            data = read_own(place, settings, num_classes)
         if num_classes is not None and data.num_classes != num_classes:
             raise DataError(f"{place}: has {data.num_classes} classes, the federation has {num_classes}")
         n = len(data.y_train)
@@ -487,12 +490,6 @@ def _take(first: np.ndarray, second: np.ndarray | None, positions: np.ndarray) -
     if second is not None:
         np.take(second, positions[inside:] - len(first), axis=0, out=out[inside:], mode="clip")
     return out
-
-
-def _own_dataset(place: Path, settings: DataSettings, num_classes: int | None) -> Dataset:
-    if custom.is_custom("dataset", settings.dataset):
-        return load_once(replace(settings, data=str(place)))
-    return read_own(place, settings, num_classes)
 
 
 def federated_data(settings: DataSettings, num_clients: int, seed: int) -> FederatedData:

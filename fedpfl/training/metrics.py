@@ -154,10 +154,6 @@ def _top(outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
     return int((best == y[:, None]).sum()), len(y)
 
 
-def _r2(outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
-    return KINDS[MSE].score(outputs, y) / y.numel(), 1
-
-
 def _errors(of_errors: Callable[[Tensor], Tensor]) -> Measure:
     return lambda outputs, y, loss: (float(of_errors(outputs.double() - y.double()).sum()), y.numel())
 
@@ -174,5 +170,5 @@ _OURS: Mapping[str, Measure] = {
     "average-precision": _one_against_rest(_average_precision),
     "mae": _errors(torch.abs),
     "rmse": _errors(torch.square),
-    "r2": _r2,
+    "r2": lambda outputs, y, loss: (KINDS[MSE].score(outputs, y) / y.numel(), 1),
 }

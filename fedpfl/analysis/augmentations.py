@@ -14,14 +14,13 @@ import torch
 from ..core.errors import ConfigError
 from ..core.rng import generator
 from ..core.settings import setting
-from ..data import federated_data
 from ..methods.fedreg.rebalance import augmented
 from ..results.run import RunFolder
 from ..results.tables import Table
-from ..setup.config import Config
 from .feature_maps import picture
 from .figure import Images
 from .registry import Result, analysis
+from .runs import data_of
 
 
 @dataclass(frozen=True)
@@ -41,13 +40,11 @@ class AugmentationOptions:
 )
 def augmentations(runs: Sequence[RunFolder], options: AugmentationOptions) -> Result:
     """Show images of one client as they are and augmented; needs the first run's data on this machine."""
-    run = runs[0]
-    config, clients = Config.parse(run.config()), int(run.described()["clients"])
-    data = federated_data(config.data, clients, config.run.seed)
+    config, data = data_of(runs[0])
     if not data.is_image:
         raise ConfigError("dataset", config.data.dataset, "holds no images, so there are none to augment")
-    if options.client >= clients:
-        raise ConfigError("client", options.client, f"must be below {clients}, the number of clients")
+    if options.client >= data.num_clients:
+        raise ConfigError("client", options.client, f"must be below {data.num_clients}, the number of clients")
     normalize = config.data.normalize
     images = data.train(options.client).x[: options.images]
     repeated = torch.repeat_interleave(images, options.copies, dim=0)

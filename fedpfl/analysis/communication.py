@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from .. import models
 from ..core.federation import new_clients
 from ..core.sharing import SPLIT, UNUSED_BUFFER, Sharing
-from ..results.history import History
 from ..results.run import RunFolder
 from ..results.tables import Cell, Table
 from ..setup.assembly import assemble, plain_model
@@ -58,7 +57,8 @@ def communication(runs: Sequence[RunFolder], options: NoOptions) -> Result:
             group.label, t.values, t.model, t.up / MB, t.up_theory / MB, t.down / MB, t.down_theory / MB,
             100 * (t.up + t.down) / t.whole,
         ])  # fmt: skip
-        series[group.label] = accuracy_over_traffic(history)
+        moved, tests = history.traffic(), history.curve("personalised.accuracy")
+        series[group.label] = [moved[of] / MB for of in tests], [100 * accuracy for accuracy in tests.values()]
         accuracy = history.best("personalised.accuracy")
         if accuracy is not None:
             # Methods whose models are sparse count their parameters themselves.
@@ -105,9 +105,3 @@ def _sizes(run: RunFolder, sharing: Sharing, rounds: Sequence[int]) -> Iterator[
         sizes[number] = sharing.layout.size
     for number in rounds:
         yield sizes[max(n for n in sizes if n < number)], sizes[max(n for n in sizes if n <= number)]
-
-
-def accuracy_over_traffic(history: History) -> tuple[list[float], list[float]]:
-    """Return (MB so far, both ways; mean accuracy of the clients in percent) for each test."""
-    moved, accuracies = history.traffic(), history.curve("personalised.accuracy")
-    return [moved[of] / MB for of in accuracies], [100 * accuracy for accuracy in accuracies.values()]

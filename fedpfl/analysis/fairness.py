@@ -12,19 +12,14 @@ from .registry import NoOptions, Result, analysis
 from .runs import bars, grouped, require
 
 
-def std(accuracies: Sequence[float]) -> float:
-    """Return the standard deviation over all clients (with n in the denominator)."""
-    return statistics.pstdev(accuracies)
-
-
 def best_tenth(accuracies: Sequence[float]) -> float:
     """Return the mean of the best tenth of the clients, at least one."""
     return statistics.fmean(sorted(accuracies)[-max(1, len(accuracies) // 10) :])
 
 
 COLUMNS: dict[str, Callable[[Sequence[float]], float]] = {
-    "mean, %": statistics.fmean, "std over clients": std, "worst 10 %": worst_tenth, "best 10 %": best_tenth,
-    "worst client": min, "median client": statistics.median,
+    "mean, %": statistics.fmean, "std over clients": statistics.pstdev, "worst 10 %": worst_tenth,
+    "best 10 %": best_tenth, "worst client": min, "median client": statistics.median,
 }  # fmt: skip
 
 

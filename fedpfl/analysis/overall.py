@@ -38,7 +38,7 @@ def overall(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     table, too.
     """
     rows: list[list[Cell]] = []
-    series: dict[str, tuple[list[float], list[float]]] = {}
+    series: dict[str, list[tuple[float, float]]] = {}
     for group in grouped(runs, "clients"):
         g = group.percent(lambda history: history.best(GLOBAL))
         p = group.percent(lambda history: history.best(PERSONAL))
@@ -46,12 +46,10 @@ def overall(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         if g is None or p is None or metric is None:
             continue
         rows.append([group.label, group.clients, g, p, metric, other])
-        xs, ys = series.setdefault(group.label, ([], []))
-        xs.append(float(group.clients))
-        ys.append(metric.mean)
+        series.setdefault(group.label, []).append((float(group.clients), metric.mean))
     require(rows, "both a global and a personal accuracy above 0", "evaluate-global = true records the global one of "
             "methods without a global model")  # fmt: skip
-    ordered = {label: _sorted(*xy) for label, xy in series.items()}
+    ordered = {label: ([x for x, _ in sorted(of)], [y for _, y in sorted(of)]) for label, of in series.items()}
     columns = ["run", "clients", "global g, %", "personal p, %", "log10(g/p)", "log10(g·p)"]
     table = Table("Overall metric", columns, rows, digits=3)
     return Result([table], [Lines("Overall metric", "clients", "log10(g/p)", ordered)])
@@ -60,8 +58,3 @@ def overall(runs: Sequence[RunFolder], options: NoOptions) -> Result:
 def _metric_of_best(history: History, metric: Callable[[float, float], float]) -> float | None:
     g, p = history.best(GLOBAL), history.best(PERSONAL)
     return metric(g, p) if g and p else None
-
-
-def _sorted(xs: list[float], ys: list[float]) -> tuple[list[float], list[float]]:
-    pairs = sorted(zip(xs, ys, strict=True))
-    return [x for x, _ in pairs], [y for _, y in pairs]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import StateError
+from ..data import FederatedData, federated_data
 from ..methods import find
 from ..results.history import History
 from ..results.run import FREE_ON_RESUME, RunFolder
@@ -103,6 +104,12 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[RunGroup]:
 
 def _by_seed(runs: Iterable[RunFolder]) -> tuple[RunFolder, ...]:
     return tuple(sorted(runs, key=lambda run: int(run.config()["seed"])))
+
+
+def data_of(run: RunFolder) -> tuple[Config, FederatedData]:
+    """Return the settings of a run and its clients' data, which must be on this machine."""
+    config = Config.parse(run.config())
+    return config, federated_data(config.data, int(run.described()["clients"]), config.run.seed)
 
 
 def array(run: RunFolder, name: str) -> dict[int, np.ndarray]:

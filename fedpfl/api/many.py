@@ -34,7 +34,7 @@ from .runs import Run, _plain, report, require_listeners
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from ..setup.known import SweepSettings
+    from ..launch.known import SweepSettings
 
 
 class Comparison:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from torch import nn
 
-    from ..setup.known import Settings
+    from ..launch.known import Settings
 
 # A figure of one run has two curves.
 CURVES = ("personalised", "global", "validation")

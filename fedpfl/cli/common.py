@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -88,7 +88,7 @@ def require_allowed(texts: Sequence[str] | None, app: Path | None = None, method
     ``methods`` are those that the command line names otherwise: the settings of a custom one are not known yet.
     """
     from ..core import custom
-    from ..setup import quick
+    from ..launch import quick
 
     folder = app or Path()
     custom.set_folder(folder)
@@ -148,7 +148,7 @@ def _given(text: str) -> tuple[bool, dict[str, Any]]:
     return False, values
 
 
-def run_folder(run: str, settings: Mapping[str, Any] | None = None) -> RunFolder:
+def run_folder(run: str) -> RunFolder:
     """Return the run of this path, or of this name in output-dir or among the runs of sweeps and experiments."""
     from ..core import custom
     from ..experiments.store import DEFAULT_ROOT
@@ -157,18 +157,18 @@ def run_folder(run: str, settings: Mapping[str, Any] | None = None) -> RunFolder
     custom.set_folder(Path())  # a run with a custom model is shown in the folder of its code
     of_experiment = Path(DEFAULT_ROOT).expanduser() / "runs" / run
     try:
-        return find_run(run, output_dir(settings))
+        return find_run(run, output_dir())
     except ConfigError:
         if not (of_experiment / "config.toml").is_file():
             raise
-        return find_run(str(of_experiment), output_dir(settings))
+        return find_run(str(of_experiment), output_dir())
 
 
-def output_dir(settings: Mapping[str, Any] | None = None) -> Path:
-    """Return the folder of run folders: from the settings, or else as the app in this folder says, or the default."""
+def output_dir() -> Path:
+    """Return the folder of run folders: as the app in this folder says, or else the default."""
     from ..setup.config import RunSettings
 
-    values = settings if settings is not None else app_settings(Path()) or {}
+    values = app_settings(Path()) or {}
     return Path(str(values.get("output-dir", RunSettings.output_dir))).expanduser()
 
 

@@ -17,8 +17,6 @@ from .common import RunConfig, app_settings, load_app, overrides
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..data.federation import FederatedData
-
 CHART = "partition.png"
 
 
@@ -65,16 +63,12 @@ def partition_command(
         _write(export.expanduser(), data.division())
         typer.echo(f"wrote {export}, division {data.checksum}", err=True)
     elif export is not None:
-        typer.echo(f"wrote {_export(data, export.expanduser())} files to {export}", err=True)
+        for client in range(data.num_clients):
+            _write(export.expanduser() / f"client-{client}.npz", data.arrays(client))
+        typer.echo(f"wrote {data.num_clients} files to {export}", err=True)
     if chart is not None:
         title = f"{short_name(config.data.dataset)}, {in_words(with_partitioner(config.data))}, {clients} clients"
         typer.echo(f"wrote {bubble_chart(counts, chart, title).absolute()}", err=True)
-
-
-def _export(data: FederatedData, folder: Path) -> int:
-    for client in range(data.num_clients):
-        _write(folder / f"client-{client}.npz", data.arrays(client))
-    return data.num_clients
 
 
 def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -15,10 +15,10 @@ import typer
 from ..core.errors import ConfigError, FedpflError
 from .app import app, in_words
 from .common import RunConfig, print_json, require_allowed, stdout
-from .live import Web, live_page
 
 if TYPE_CHECKING:
     from ..launch.plan import Plan
+    from ..mqtt.account import Account
 
 COMPLETED, FAILED = "finished:completed", "finished:failed"
 
@@ -45,6 +45,9 @@ Continue = Annotated[
 ]
 Outcome = Annotated[bool, typer.Option("--json", help="Print the outcome as one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Web = Annotated[
+    bool, typer.Option("--web", help="Serve a live page of the run on this machine until it ends; prints its address.")
+]
 
 
 @app.command("run")
@@ -98,6 +101,15 @@ def run_command(
     execute("run", check, make, run, as_json, quiet)
 
 
+def live_page(plan: Plan, account: Account | None = None) -> AbstractContextManager[None]:
+    """Return a context in which a live page of a run, and of the bench of an account, is served."""
+    from ..live.server import LivePage, beside, listen
+
+    page = LivePage(plan.folder.path.parent, listen(), account=account)
+    typer.echo(f"live page: {page.address(plan.folder.path.name)}", err=True)
+    return beside(page)
+
+
 def execute(
     command: str,
     check: Callable[[], None],
@@ -119,11 +131,16 @@ def execute(
 
         with ending_signals(), around or nullcontext():
             plan = make()
-            _fetch_data(plan, quiet)
+            from ..data import fetch
+
+            # Here the progress is shown, and no client has to download within the server's time limit.
+            with contextlib.redirect_stderr(io.StringIO()) if quiet else nullcontext():
+                fetch(plan.config.data)
             run(plan)
     except (FedpflError, OSError) as error:
         if as_json:
-            before = "invalid" if isinstance(error, ConfigError) and not _began(plan) else FAILED
+            began = plan is not None and (plan.folder.path / "config.toml").is_file()
+            before = "invalid" if isinstance(error, ConfigError) and not began else FAILED
             _report(plan, error.status if isinstance(error, RunFailedError) else before, in_words(error))
         raise
     except KeyboardInterrupt:
@@ -148,18 +165,6 @@ def execute(
 
         stdout().print(outcome_table(outcome(plan.folder)))
         typer.echo(plan.folder.path)
-
-
-def _fetch_data(plan: Plan, quiet: bool) -> None:
-    # Here the progress is shown, and no client has to download within the server's time limit.
-    from ..data import fetch
-
-    with contextlib.redirect_stderr(io.StringIO()) if quiet else contextlib.nullcontext():
-        fetch(plan.config.data)
-
-
-def _began(plan: Plan | None) -> bool:
-    return plan is not None and (plan.folder.path / "config.toml").is_file()
 
 
 def _report(plan: Plan | None, status: str, error: str | None) -> None:

@@ -14,8 +14,7 @@ import typer
 from ..core.errors import ConfigError
 from .app import app
 from .common import RunConfig, require_allowed
-from .live import Web, live_page
-from .run import AppDir, Continue, Outcome, Quiet, Resume, execute
+from .run import AppDir, Continue, Outcome, Quiet, Resume, Web, execute, live_page
 
 if TYPE_CHECKING:
     from ..launch.plan import Plan

@@ -109,10 +109,9 @@ def find(kind: str, text: str, known: Any = ()) -> Any:
 def call(kind: str, text: str, function: Callable[..., Any], offered: Mapping[str, Any]) -> Any:
     """Call a user's function with those of the ``offered`` arguments that it takes, by their names.
 
-    An exception in it becomes a ``FedpflError`` of one line about the setting; one that is already such a line passes.
+    Errors are those of :func:`guarded`.
     """
-    if not callable(function):
-        raise ConfigError(kind, text, f"is {article(function)}, and must be a function")
+    guard = guarded(kind, text, function)
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -126,12 +125,26 @@ def call(kind: str, text: str, function: Callable[..., Any], offered: Mapping[st
         ):  # fmt: skip
             allowed = f"needs an argument {parameter.name!r}; it is given {', '.join(offered)}, by these names"
             raise ConfigError(kind, text, allowed)
-    try:
-        return function(**taken)
-    except FedpflError:
-        raise
-    except Exception as error:
-        raise ConfigError(kind, text, f"raises {in_one_line(error)}") from error
+    return guard(**taken)
+
+
+def guarded(kind: str, text: str, function: Any) -> Callable[..., Any]:
+    """Return a user's function, or raise ``ConfigError`` for what is none.
+
+    An exception in it becomes a ``ConfigError`` of one line about the setting; one that is already such a line passes.
+    """
+    if not callable(function):
+        raise ConfigError(kind, text, f"is {article(function)}, and must be a function")
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        try:
+            return function(*arguments, **named)
+        except FedpflError:
+            raise
+        except Exception as error:  # of any kind: it is the user's
+            raise ConfigError(kind, text, f"raises {in_one_line(error)}") from error
+
+    return called
 
 
 def article(thing: object) -> str:

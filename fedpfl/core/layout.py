@@ -96,7 +96,10 @@ class Layout:
         for name, least in self.sparse.items():
             entries = flat[places[name]]
             travels[places[name]] = (entries != 0) & (np.abs(entries) >= least)
-        return {"shared": encode(flat[travels], dtype), "shared-kept": np.packbits(travels[self._sparse_entries()])}
+        return {
+            "shared": encode(flat[travels], dtype),
+            "shared-kept": np.packbits(travels[self.mask(self.sparse.__contains__)]),
+        }
 
     def unpack(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the flat vector that :meth:`pack` made into ``arrays``.
@@ -112,7 +115,7 @@ class Layout:
         if not self.sparse:
             self.unflatten(values)
             return values
-        travels, sparse = np.ones(self.size, bool), self._sparse_entries()
+        travels, sparse = np.ones(self.size, bool), self.mask(self.sparse.__contains__)
         count, bits = int(sparse.sum()), arrays["shared-kept"]
         if bits.dtype != np.uint8 or bits.shape != ((count + 7) // 8,):
             raise LayoutError(f"{bits.dtype} {bits.shape} arrived, expected one bit for each of {count} sparse entries")
@@ -122,14 +125,6 @@ class Layout:
         flat = np.zeros(self.size, np.float32)
         flat[travels] = values
         return flat
-
-    def _sparse_entries(self) -> np.ndarray:
-        """Return which entries of the flat vector belong to sparse arrays, as bool of shape (size,)."""
-        sparse = np.zeros(self.size, bool)
-        places = self.slices()
-        for name in self.sparse:
-            sparse[places[name]] = True
-        return sparse
 
     def require(self, other: Layout) -> None:
         """Raise :class:`LayoutError` naming the first array in which ``other``, a received layout, differs."""

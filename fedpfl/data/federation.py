@@ -129,20 +129,15 @@ class FederatedData:
             shares = _shares_of_file(data, settings, num_clients)
         else:
             shares = partition(data, settings, num_clients, settings.partition_seed or seed)
-        self._set_up(data, shares, range(num_clients), settings, seed, cache_bytes)
+        self._set_up(data, shares, range(num_clients), settings, seed)
+        self._cache = SamplesCache(cache_bytes)
         if not settings.division_file:
             self._tasks[:] = [task_of(settings, client, num_clients) for client in range(num_clients)]
         self.remarks = _remarks(data, settings, num_clients)
 
     @classmethod
     def own(
-        cls,
-        settings: DataSettings,
-        path: str,
-        client: int,
-        seed: int,
-        num_classes: int | None = None,
-        cache_bytes: int = CACHE_BYTES,
+        cls, settings: DataSettings, path: str, client: int, seed: int, num_classes: int | None = None
     ) -> FederatedData:
         """Return the data that lie on this device, as a federation of one client (number 0), or raise ``DataError``.
 
@@ -158,7 +153,10 @@ class FederatedData:
             allowed = "needs the data of all clients, and this device has its own; use client"
             raise ConfigError("standardize", "all", allowed)
         place = Path(path).expanduser()
-        data = _own_dataset(place, settings, num_classes)
+        if custom.is_custom("dataset", settings.dataset):
+            data = load_once(replace(settings, data=str(place)))
+        else:
+            data = read_own(place, settings, num_classes)
         if num_classes is not None and data.num_classes != num_classes:
             raise DataError(f"{place}: has {data.num_classes} classes, the federation has {num_classes}")
         n = len(data.y_train)
@@ -169,17 +167,11 @@ class FederatedData:
         if size < settings.min_samples:
             raise DataError(f"{place}: has {size} samples, min-samples is {settings.min_samples}")
         self = cls.__new__(cls)
-        self._set_up(data, [share], [client], settings, seed, cache_bytes)
+        self._set_up(data, [share], [client], settings, seed)
         return self
 
     def _set_up(
-        self,
-        data: Dataset,
-        shares: list[Share],
-        numbers: Sequence[int],
-        settings: DataSettings,
-        seed: int,
-        cache_bytes: int,
+        self, data: Dataset, shares: list[Share], numbers: Sequence[int], settings: DataSettings, seed: int
     ) -> None:
         if data.has_targets and settings.permute_labels:
             raise ConfigError(
@@ -199,10 +191,8 @@ class FederatedData:
             what = "texts" if data.vocabulary else "images"
             allowed = f"must be none for {data.name}, whose samples are {what}"
             raise ConfigError("standardize", self._standardize, allowed)
-        self._cut = [
-            cut_validation(share.train, settings, seed, number) for number, share in zip(numbers, shares)
-        ]  # fmt: skip
-        self._cache = SamplesCache(cache_bytes)
+        self._cut = [cut_validation(share.train, settings, seed, number) for number, share in zip(numbers, shares)]
+        self._cache = SamplesCache()
         self._tasks: list[np.ndarray | None] = [None] * len(shares)
         self._natural = settings.partitioner == "natural" and not settings.division_file
 
@@ -385,10 +375,8 @@ class FederatedData:
 
     def scaling(self, i: int) -> Scaling | None:
         """Return by what client ``i``'s features are brought to mean 0 and deviation 1; None if they are not."""
-        return None if self._standardize == NONE else self._scaling(i)
-
-    def _scaling(self, i: int) -> Scaling:
-        """Return mean and deviation of each feature over the training samples that ``standardize`` names."""
+        if self._standardize == NONE:
+            return None
         whose = ALL if self._standardize == "all" else self._index(i)
         if whose not in self._scalings:
             clients = range(self.num_clients) if whose == ALL else [whose]
@@ -502,12 +490,6 @@ def _take(first: np.ndarray, second: np.ndarray | None, positions: np.ndarray) -
     if second is not None:
         np.take(second, positions[inside:] - len(first), axis=0, out=out[inside:], mode="clip")
     return out
-
-
-def _own_dataset(place: Path, settings: DataSettings, num_classes: int | None) -> Dataset:
-    if custom.is_custom("dataset", settings.dataset):
-        return load_once(replace(settings, data=str(place)))
-    return read_own(place, settings, num_classes)
 
 
 def federated_data(settings: DataSettings, num_clients: int, seed: int) -> FederatedData:

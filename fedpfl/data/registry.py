@@ -34,10 +34,10 @@ def dataset(
     name: str,
     *,
     description: str,
-    size: str,
-    classes: str,
     shape: str,
     source: str,
+    size: str = "any",
+    classes: str = "any",
     download: bool = False,
     owned: bool = False,
     own: bool = False,
@@ -48,8 +48,8 @@ def dataset(
     ----------
     name : str
         The value of the setting ``dataset``.
-    description, size, classes, shape, source : str
-        What it is, samples (training + test), number of classes, height×width×channels, where it comes from.
+    description, shape, source, size, classes : str
+        What it is, height×width×channels, where it comes from, samples (training + test), number of classes.
     download : bool
         Whether files have to be fetched before it can be used.
     owned : bool

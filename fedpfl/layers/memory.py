@@ -5,7 +5,7 @@ They are children of the model, so they are stored, loaded and kept from travell
 
 from __future__ import annotations
 
-from typing import Mapping
+from typing import Mapping, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,11 @@ class Memory(nn.Module):
     def arrays(self) -> dict[str, Tensor]:
         """Return the arrays themselves, by name: writing to them changes the memory."""
         return {name.replace("/", "."): array for name, array in self.named_buffers()}
+
+
+def remembered(model: nn.Module, name: str) -> dict[str, Tensor]:
+    """Return the arrays of a model's memory, its child of this name; writing to them changes the memory."""
+    return cast(Memory, model.get_submodule(name)).arrays()
 
 
 def add_twin(model: nn.Module) -> nn.Module:

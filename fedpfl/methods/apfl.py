@@ -51,6 +51,7 @@ class APFL(Method):
         r"\alpha_i \leftarrow \alpha_i - \eta \langle v_i - w, \nabla f_i(\bar{v}_i) \rangle"
     )
     Settings = APFLSettings
+    aggregation = Aggregation(Mean, {"weights": "uniform"})  # Algorithm 1
 
     def build(self, model: nn.Module) -> nn.Module:
         """Add v, which starts as a copy of w, and α."""
@@ -83,18 +84,9 @@ class APFL(Method):
         """Return f(v̄)."""
         return self.training.criterion(self.personalised(model)(batch.x), batch.y)
 
-    @property
-    def aggregation(self) -> Aggregation:
-        """The plain mean (Algorithm 1)."""
-        return Aggregation(Mean, {"weights": "uniform"})
-
     def personalised(self, model: nn.Module) -> Forward:
         """Return v̄."""
         return lambda x: forward_with(twin(model), mixture(model), x)
-
-    def global_model(self, model: nn.Module) -> Forward:
-        """Return w."""
-        return model
 
     @torch.no_grad()
     def export(self, model: nn.Module) -> dict[str, Tensor]:

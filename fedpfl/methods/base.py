@@ -293,11 +293,15 @@ class Method:
         return model
 
     def global_model(self, model: nn.Module) -> Forward | None:
-        """Return the forward pass of the shared arrays alone, or ``None``. Default: the model's if all of it is shared.
+        """Return the forward pass of the shared arrays alone, or ``None``. Default: base and head, if they are shared.
 
-        Return what :meth:`personalised` returns where both are the same: it is then measured once.
+        There is none if the rule sends each client another model. What is the same as :meth:`personalised` returns is
+        measured once.
         """
-        return self.personalised(model) if all(self.is_shared(name, model) for name in model.state_dict()) else None
+        personal = [name for name in model.state_dict() if not self.is_shared(name, model)]
+        if not self.aggregation.rule.one_model or any(name.startswith(("base.", "head.")) for name in personal):
+            return None
+        return model if personal else self.personalised(model)
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the client's model as a state dict that the plain model loads. Default: the arrays as they are.

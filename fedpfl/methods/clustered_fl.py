@@ -6,7 +6,7 @@ Constraints, IEEE Transactions on Neural Networks and Learning Systems 32(8), 20
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from torch import nn
@@ -16,13 +16,12 @@ from ..core.payload import Payload
 from ..core.settings import setting
 from ..core.sharing import is_parameter
 from ..rules.per_client import PerClientRule, inner_products
-from ..training.phase import Forward
 from .base import Aggregation, Method
 
 
 @dataclass(frozen=True)
 class ClusteredFLSettings:
-    """Settings of clustered federated learning; each is the rule's option of the same name."""
+    """Settings of clustered federated learning."""
 
     epsilon1: float = setting(0.4, "A cluster may split when the norm of its mean update is below ε1.", minimum=0)
     epsilon2: float = setting(
@@ -77,11 +76,7 @@ class ClusteredFL(Method):
     @property
     def aggregation(self) -> Aggregation:
         """The mean within each cluster."""
-        return Aggregation(Clusters, asdict(self.settings))
-
-    def global_model(self, model: nn.Module) -> Forward | None:
-        """Return none: each cluster has its own."""
-        return None
+        return Aggregation(Clusters, {"settings": self.settings})
 
 
 class Clusters(PerClientRule):
@@ -100,24 +95,9 @@ class Clusters(PerClientRule):
     no_robust_mean = ""
     remembers = ("cluster", "updates")
 
-    def __init__(
-        self,
-        federation: Federation,
-        shared: np.ndarray,
-        epsilon1: float,
-        epsilon2: float,
-        weights: str,
-        linkage: str,
-        first_split: int,
-        smallest_split: int,
-    ) -> None:
+    def __init__(self, federation: Federation, shared: np.ndarray, settings: ClusteredFLSettings) -> None:
         super().__init__(federation, shared)
-        self.epsilon1 = epsilon1
-        self.epsilon2 = epsilon2
-        self.weights = weights
-        self.linkage = linkage
-        self.first_split = first_split
-        self.smallest_split = smallest_split
+        self.settings = settings
         self.cluster = np.zeros(len(self.clients), np.int64)
         self.updates = np.zeros_like(self.for_clients)
         self._parameters = is_parameter(self.layout)
@@ -154,13 +134,14 @@ class Clusters(PerClientRule):
 
     def _weight(self, client: int) -> float:
         found = self.clients[client]
-        return found.train_samples * self.damping(found) if self.weights == "examples" else 1.0
+        return found.train_samples * self.damping(found) if self.settings.weights == "examples" else 1.0
 
     def _members(self, number: int) -> list[int]:
         return [i for i in self.answered_before() if self.cluster[i] == number]
 
     def _may_split(self, number: int) -> bool:
-        return self.round >= self.first_split and len(self._members(number)) >= self.smallest_split
+        enough = len(self._members(number)) >= self.settings.smallest_split
+        return self.round >= self.settings.first_split and enough
 
     def _is_stuck(self, answered: list[int]) -> bool:
         if len(answered) < 2:
@@ -169,11 +150,11 @@ class Clusters(PerClientRule):
         for i in answered:
             mean.add(self.updates[i], self._weight(i))
         largest = max(np.linalg.norm(self.updates[i]) for i in answered)
-        return bool(np.linalg.norm(mean.value()) < self.epsilon1 and largest > self.epsilon2)
+        return bool(np.linalg.norm(mean.value()) < self.settings.epsilon1 and largest > self.settings.epsilon2)
 
     def _split(self, number: int) -> None:
         members = self._members(number)
-        _, smaller = bipartition(cosines(self.updates[members]), self.linkage)
+        _, smaller = bipartition(cosines(self.updates[members]), self.settings.linkage)
         self.cluster[[members[place] for place in smaller]] = self._clusters()
 
 

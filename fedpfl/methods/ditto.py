@@ -59,10 +59,6 @@ class Ditto(Method):
         """Return v."""
         return twin(model)
 
-    def global_model(self, model: nn.Module) -> Forward:
-        """Return w."""
-        return model
-
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Return v under the plain model's names."""
         return dict(twin(model).state_dict())

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Iterator, cast
+from typing import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from ..core.payload import Payload
 from ..core.settings import setting
-from ..layers.memory import Memory
+from ..layers.memory import Memory, remembered
 from ..training.phase import PLAIN_SGD, Batch, Phase, keep_in_unit
 from ..training.steps import forward_with
 from .base import LocalRound, Method
@@ -85,7 +85,7 @@ class FedALA(Method):
     def conclude(self, local: LocalRound) -> Payload:
         """Keep the trained higher layers."""
         trained = dict(local.model.named_parameters())
-        for name, own in own_layers(local.model).items():
+        for name, own in remembered(local.model, OWN).items():
             own.copy_(trained[name])
         local.notes["trained"] = True
         return Payload()
@@ -99,7 +99,7 @@ class FedALA(Method):
         count = max(1, round(self.settings.samples * len(local.samples.y)))
 
         def mixed() -> dict[str, Tensor]:
-            pairs = own_layers(local.model).items()
+            pairs = remembered(local.model, OWN).items()
             return {name: own + (local.start[name] - own) * weights[name] for name, own in pairs}
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -121,15 +121,6 @@ class FedALA(Method):
                 learning_rate=self.settings.weight_learning_rate, **PLAIN_SGD,
             )
         ]  # fmt: skip
-
-    def global_model(self, model: nn.Module) -> nn.Module:
-        """Return the model as it was received."""
-        return model
-
-
-def own_layers(model: nn.Module) -> dict[str, Tensor]:
-    """Return the client's own higher layers, by name."""
-    return cast(Memory, model.get_submodule(OWN)).arrays()
 
 
 def mixing(model: nn.Module) -> dict[str, Tensor]:

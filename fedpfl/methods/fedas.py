@@ -76,6 +76,7 @@ class FedAS(KeepsTrained):
     )
     refuses = {"loss": "aligns the features of each class"}
     Settings = FedASSettings
+    aggregation = Aggregation(FisherMean)
     extras = (Extra("fisher", SERVER, "logarithm of the trace of the Fisher information", (1,), checked=True),)
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
@@ -109,8 +110,3 @@ class FedAS(KeepsTrained):
             trace += sum(float(grad.double().square().sum()) for grad in grads if grad is not None)
         logarithm = math.log(max(trace, math.exp(MIN_LOG)))
         return Payload(arrays={"fisher": np.array([min(logarithm, MAX_LOG)], np.float32)})
-
-    @property
-    def aggregation(self) -> Aggregation:
-        """The mean weighted by the Fisher information."""
-        return Aggregation(FisherMean)

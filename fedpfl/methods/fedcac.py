@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from torch import nn
 
 from ..core.federation import Client, Federation
 from ..core.layout import Layout
@@ -18,7 +17,6 @@ from ..core.settings import setting
 from ..core.sharing import is_parameter
 from ..rules.averages import RunningMean
 from ..rules.per_client import PerClientRule, inner_products, mix
-from ..training.phase import Forward
 from .base import Aggregation, Method
 
 
@@ -53,10 +51,6 @@ class FedCAC(Method):
     def aggregation(self) -> Aggregation:
         """Another mean for critical than for other parameters."""
         return Aggregation(Critical, asdict(self.settings))
-
-    def global_model(self, model: nn.Module) -> Forward | None:
-        """Return none: each client receives another model."""
-        return None
 
 
 class Critical(PerClientRule):

@@ -104,6 +104,7 @@ class FedDBE(Method):
         r"\text{ after a first training of every client}"
     )
     Settings = FedDBESettings
+    aggregation = Aggregation(AfterConsensus)
     extras = (
         Extra("features", SERVER, "mean features, in round 1 alone", lambda m: class_by_width(m)[1:], required=False),
         Extra("consensus", CLIENT, "mean features of all clients", lambda m: class_by_width(m)[1:]),
@@ -145,18 +146,9 @@ class FedDBE(Method):
         features = predict(cut(local.model.eval()).base, local.samples.x).double().mean(0)
         return Payload(arrays={"features": features.float().cpu().numpy()})
 
-    @property
-    def aggregation(self) -> Aggregation:
-        """The mean, after the round in which all clients tell their mean features."""
-        return Aggregation(AfterConsensus)
-
     def personalised(self, model: nn.Module) -> Forward:
         """Add the client's mean to the features."""
         return lambda x: cut(model).head(cut(model).base(x) + model.get_parameter(OWN))
-
-    def global_model(self, model: nn.Module) -> Forward:
-        """Return the shared arrays alone."""
-        return model
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Add what the head makes of the client's mean to the head's bias."""

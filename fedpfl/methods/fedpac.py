@@ -19,7 +19,7 @@ from ..core.settings import setting
 from ..models import cut
 from ..rules.averages import RunningMean
 from ..rules.per_client import inner_products
-from ..training.phase import Batch, Forward, Phase
+from ..training.phase import Batch, Phase
 from .base import Aggregation, LocalRound, excluding
 from .prototypes import PrototypeMethod, PrototypeRule, apart, by_class, class_by_width
 
@@ -150,10 +150,6 @@ class FedPAC(PrototypeMethod):
         """A mean of bases and combinations of heads."""
         options = {"in_head": lambda name: name.startswith("head."), "combine": self.settings.combine}
         return Aggregation(HeadCombination, options)
-
-    def global_model(self, model: nn.Module) -> Forward | None:
-        """Return none: each client receives another head."""
-        return None
 
 
 def least_on_simplex(p: np.ndarray) -> np.ndarray:

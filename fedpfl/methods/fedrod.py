@@ -82,10 +82,6 @@ class FedRoD(Method):
         """Add both heads' logits."""
         return lambda x: torch.add(*both_logits(model, x))
 
-    def global_model(self, model: nn.Module) -> Forward:
-        """Predict with base and generic head."""
-        return model
-
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Add the two heads into one, which is what their sum of logits is."""
         arrays = dict(model.state_dict())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..layers.memory import Memory
-from ..training.phase import Forward
+from ..layers.memory import Memory, remembered
 from .base import Method
 
 
@@ -24,7 +23,7 @@ class KeepsArrays(Method):
 
     def kept(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the memory's arrays by the names of the parameters; writing to them changes the memory."""
-        return cast(Memory, model.get_submodule(self.memory)).arrays()
+        return remembered(model, self.memory)
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share everything but the memory."""
@@ -33,7 +32,3 @@ class KeepsArrays(Method):
     def in_mean_model(self, name: str) -> bool:
         """Leave out the memory."""
         return not name.startswith(self.memory + ".")
-
-    def global_model(self, model: nn.Module) -> Forward:
-        """Return the same as for a client."""
-        return self.personalised(model)

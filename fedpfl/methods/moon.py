@@ -72,10 +72,6 @@ class Moon(KeepsTrained):
         """Return the mean, as it was received."""
         return model
 
-    def global_model(self, model: nn.Module) -> Forward:
-        """Return the same."""
-        return model
-
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the received model."""
         return Method.export(self, model)

@@ -45,6 +45,7 @@ class PerFedAvg(Method):
     shares = "everything"
     equations = r"\min_w \; \sum_i f_i(w - \alpha \nabla f_i(w))"
     Settings = PerFedAvgSettings
+    aggregation = Aggregation(Mean, {"weights": "uniform"})  # Algorithm 1
 
     def check(self) -> None:
         """Refuse what is no plain gradient step, as the adaptation is, and differences that rounding swallows."""
@@ -93,11 +94,6 @@ class PerFedAvg(Method):
         """Return the mean loss and the gradient, of the mean or of the sum, at the parameters as they are."""
         loss = loss_of(self.training)
         return gradient_of(model, batch, params, loss, weight=self.training.loss_weight(len(batch.y)))
-
-    @property
-    def aggregation(self) -> Aggregation:
-        """The plain mean (Algorithm 1)."""
-        return Aggregation(Mean, {"weights": "uniform"})
 
     def adaptation(self, local: LocalRound) -> list[Phase]:
         """Take one step of α on one batch."""

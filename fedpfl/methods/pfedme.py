@@ -21,7 +21,7 @@ from ..core.settings import setting
 from ..layers.memory import in_twin, refresh_twin, twin
 from ..rules.mean import Mean
 from ..training.optim import SGD
-from ..training.phase import Batch, Forward, Phase, Proximal, loss_of
+from ..training.phase import Batch, Phase, Proximal, loss_of
 from ..training.steps import gradient_of, returning
 from .base import Aggregation, LocalRound, excluding
 from .trained import KeepsTrained
@@ -93,10 +93,6 @@ class PFedMe(KeepsTrained):
     def aggregation(self) -> Aggregation:
         """The server's step β towards the plain mean."""
         return Aggregation(Mean, {"weights": "uniform", "step": self.settings.beta})
-
-    def global_model(self, model: nn.Module) -> Forward | None:
-        """Return w."""
-        return model
 
 
 @torch.no_grad()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Callable
 
 import torch
 import torch.nn.functional as F
@@ -51,11 +50,11 @@ class PFedPara(Method):
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share X1 and Y1 (and T1 of convolutions); X2 and Y2 stay."""
-        return not in_second_pair(name)
+        return name.rpartition(".")[2] not in PERSONAL
 
     def global_model(self, model: nn.Module) -> Forward | None:
         """Return W1 alone, as if the personal factor were zero."""
-        return shared_only(model)
+        return forward_without(model, _Hadamard, "use_personal")
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the products under the plain model's names."""
@@ -161,16 +160,6 @@ def factorise(module: nn.Module, gamma: float) -> nn.Module:
         return None
 
     return replace_layers(module, factorised)
-
-
-def in_second_pair(name: str) -> bool:
-    """Return whether a name of a state dict belongs to W2."""
-    return name.rpartition(".")[2] in PERSONAL
-
-
-def shared_only(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Return the forward pass with W1 for every weight: the global model."""
-    return forward_without(model, _Hadamard, "use_personal")
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from ..core.settings import setting
 from ..layers.memory import in_twin, twin
 from ..training.loop import predict
-from ..training.phase import Batch, Forward, Loss, Phase
+from ..training.phase import Batch, Loss, Phase
 from .base import LocalRound, excluding
 from .trained import KeepsTrained
 
@@ -60,7 +60,3 @@ class PFedSD(KeepsTrained):
             return total
 
         return loss
-
-    def global_model(self, model: nn.Module) -> Forward | None:
-        """Return the mean, as it was received."""
-        return model

@@ -38,10 +38,6 @@ class KeepsTrained(Method):
         """Return the model that was trained last."""
         return twin(model)
 
-    def global_model(self, model: nn.Module) -> Forward | None:
-        """Return none: each client receives another model."""
-        return None
-
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the model that was trained last."""
         return dict(twin(model).state_dict())

@@ -143,16 +143,11 @@ def merged(model: nn.Module, trained: Mapping[str, Tensor] | None = None) -> dic
     added = [deltas(model, adapter) for adapter in names_of(model)]
     out = {}
     for name, array in arrays.items():
-        plain = plain_name(name)
+        plain = name.replace(".base_layer.", ".")  # as it was before the layer got an adapter
         for delta in added:
             array = array + delta[plain] if plain in delta else array
         out[plain] = array
     return out
-
-
-def plain_name(name: str) -> str:
-    """Return the name that an array had before its layer got an adapter."""
-    return name.replace(".base_layer.", ".")
 
 
 def _layers(model: nn.Module, targets: str) -> list[str]:

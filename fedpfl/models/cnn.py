@@ -6,17 +6,35 @@ sees a quarter of the elements.
 
 from __future__ import annotations
 
+from math import prod
+from typing import Sequence
+
 from torch import nn
 
 from .registry import BaseHeadModel, Shape, named, register
 
 
-def _unpadded(side: int) -> int:
-    """Side length after two rounds of an unpadded 5x5 convolution and 2x2 pooling."""
-    return ((side - 4) // 2 - 4) // 2
+def _network(
+    input_shape: Shape, num_classes: int, widths: Sequence[int], kernel: int, padding: int, hidden: Sequence[int]
+) -> BaseHeadModel:
+    """Build convolutions of these widths, each with 2x2 max-pooling, and hidden layers of these sizes."""
+    channels, *sides = input_shape
+    layers: dict[str, nn.Module] = {}
+    for number, width in enumerate(widths, 1):
+        layers[f"conv{number}"] = nn.Conv2d(channels, width, kernel, padding=padding)
+        layers[f"pool{number}"] = nn.MaxPool2d(2)
+        layers[f"relu{number}"] = nn.ReLU()
+        channels, sides = width, [(side + 2 * padding - kernel + 1) // 2 for side in sides]
+    layers["flatten"] = nn.Flatten()
+    features = channels * prod(sides)
+    for number, size in enumerate(hidden, 1):
+        layers[f"fc{number}"] = nn.Linear(features, size)
+        layers[f"relu{len(widths) + number}"] = nn.ReLU()
+        features = size
+    return BaseHeadModel(named(**layers), nn.Linear(features, num_classes))
 
 
-# 16 is the smallest side for which `_unpadded` leaves a pixel.
+# 16 is the smallest side that two unpadded convolutions, each with pooling, leave a pixel of.
 @register("fedavg-cnn", smallest_side=16)
 def fedavg_cnn(input_shape: Shape, num_classes: int) -> BaseHeadModel:
     """Two 5x5 convolutions (32, 64 channels), each with 2x2 max-pooling, and 512 hidden units; no padding.
@@ -25,19 +43,7 @@ def fedavg_cnn(input_shape: Shape, num_classes: int) -> BaseHeadModel:
     section 3, as the personalised-learning literature runs it: without padding, 582,026 parameters for 1x28x28 and
     10 classes (the original pads, 1,663,370).
     """
-    channels, height, width = input_shape
-    base = named(
-        conv1=nn.Conv2d(channels, 32, 5),
-        pool1=nn.MaxPool2d(2),
-        relu1=nn.ReLU(),
-        conv2=nn.Conv2d(32, 64, 5),
-        pool2=nn.MaxPool2d(2),
-        relu2=nn.ReLU(),
-        flatten=nn.Flatten(),
-        fc1=nn.Linear(64 * _unpadded(height) * _unpadded(width), 512),
-        relu3=nn.ReLU(),
-    )
-    return BaseHeadModel(base, nn.Linear(512, num_classes))
+    return _network(input_shape, num_classes, widths=(32, 64), kernel=5, padding=0, hidden=(512,))
 
 
 @register("convnet", smallest_side=16)
@@ -47,21 +53,7 @@ def convnet(input_shape: Shape, num_classes: int) -> BaseHeadModel:
     The network of FedReG, section 4.1, taken there from FedDyn (Acar et al., 2021) and FedRoD (Chen
     and Chao, 2022): 797,962 parameters for 3x32x32 and 10 classes.
     """
-    channels, height, width = input_shape
-    base = named(
-        conv1=nn.Conv2d(channels, 64, 5),
-        pool1=nn.MaxPool2d(2),
-        relu1=nn.ReLU(),
-        conv2=nn.Conv2d(64, 64, 5),
-        pool2=nn.MaxPool2d(2),
-        relu2=nn.ReLU(),
-        flatten=nn.Flatten(),
-        fc1=nn.Linear(64 * _unpadded(height) * _unpadded(width), 384),
-        relu3=nn.ReLU(),
-        fc2=nn.Linear(384, 192),
-        relu4=nn.ReLU(),
-    )
-    return BaseHeadModel(base, nn.Linear(192, num_classes))
+    return _network(input_shape, num_classes, widths=(64, 64), kernel=5, padding=0, hidden=(384, 192))
 
 
 @register("small-cnn", smallest_side=4)
@@ -70,16 +62,4 @@ def small_cnn(input_shape: Shape, num_classes: int) -> BaseHeadModel:
 
     This project's own, for examples and tests in seconds: 13,706 parameters for scikit-learn's 1x8x8 digits.
     """
-    channels, height, width = input_shape
-    base = named(
-        conv1=nn.Conv2d(channels, 16, 3, padding=1),
-        pool1=nn.MaxPool2d(2),
-        relu1=nn.ReLU(),
-        conv2=nn.Conv2d(16, 32, 3, padding=1),
-        pool2=nn.MaxPool2d(2),
-        relu2=nn.ReLU(),
-        flatten=nn.Flatten(),
-        fc1=nn.Linear(32 * (height // 4) * (width // 4), 64),
-        relu3=nn.ReLU(),
-    )
-    return BaseHeadModel(base, nn.Linear(64, num_classes))
+    return _network(input_shape, num_classes, widths=(16, 32), kernel=3, padding=1, hidden=(64,))

@@ -118,17 +118,12 @@ def torchvision_model(word: str, shape: Shape, num_classes: int, vocabulary: int
         return with_head(_built(partial(build, weights=None, num_classes=num_classes), value), shape, num_classes,
                          vocabulary, name=value)  # fmt: skip
     module = _built(partial(build, weights="DEFAULT"), value)
-    if not any(type(layer) is nn.Linear for layer in module.modules()):
+    if not any(type(found) is nn.Linear for found in module.modules()):
         raise ConfigError("model", value, NO_LINEAR)
-    last = [layer for layer, found in module.named_modules() if type(found) is nn.Linear][-1]
+    last, layer = [(name, found) for name, found in module.named_modules() if type(found) is nn.Linear][-1]
     parent, _, short = last.rpartition(".")
-    setattr(module.get_submodule(parent), short, nn.Linear(_width(module.get_submodule(last)), num_classes))
+    setattr(module.get_submodule(parent), short, nn.Linear(layer.in_features, num_classes))
     return with_head(module, shape, num_classes, vocabulary, name=value)
-
-
-def _width(layer: nn.Module) -> int:
-    """Return how many features a linear layer takes."""
-    return int(layer.in_features)  # type: ignore[arg-type]
 
 
 @source("timm", "timm:NAME for one of timm (extra timm)")

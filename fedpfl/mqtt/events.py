@@ -42,11 +42,8 @@ class Events:
         whole = {key: _without_clients(value) for key, value in line.items()}
         self._publish(topics.RUN_ROUNDS, {"run": run, **whole})
         for number, accuracy in (line.get("personalised") or {}).get("each", {}).items():
-            self.client_metrics(run, int(number), {"round": line["round"], "accuracy": accuracy})
-
-    def client_metrics(self, run: str, number: int, metrics: Mapping[str, Any]) -> None:
-        """Publish what is known of a client after a round; retained."""
-        self._publish(topics.client(number), {"run": run, "client": number, **metrics}, retain=True)
+            known = {"run": run, "client": int(number), "round": line["round"], "accuracy": accuracy}
+            self._publish(topics.client(int(number)), known, retain=True)
 
     def telemetry(self) -> None:
         """Publish this machine's temperature, memory and power."""

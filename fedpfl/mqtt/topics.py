@@ -76,8 +76,3 @@ def client(number: int) -> str:
 def log(name: str) -> str:
     """Topic of the warnings and errors of one process of the bridge."""
     return f"{ROOT}/log/{name}"
-
-
-def requesting_device(topic: str) -> str:
-    """Return the device whose request topic this is (the broker's access list lets only that device write to it)."""
-    return topic.rpartition("/")[2]

@@ -10,7 +10,7 @@ import inspect
 import json
 import re
 from pathlib import Path
-from typing import Any, Collection, Mapping
+from typing import Any, Iterable, Mapping
 
 from ..core.claims import DESCRIPTION, REPLY, TEXTS
 from ..core.custom import FORM, FUNCTIONS
@@ -89,30 +89,30 @@ def methods_page() -> str:
 
 
 def known_module() -> str:
-    """Return ``fedpfl/setup/known.py``: types of all settings for editors, and their limits without torch."""
-    types, limits = [], []
+    """Return ``fedpfl/launch/known.py``: types of all settings for editors, with their limits."""
+    types = {}
     for _, cls, prefix in sections():
         for field in dataclasses.fields(cls):
             key, found = key_of(field, prefix), field.metadata["limits"]
-            choices = None if found.choices is None else tuple(found.choices())
-            kind = type(field.default).__name__
-            if choices is not None and not found.open_to:
-                kind = f"Literal[{', '.join(json.dumps(choice) for choice in choices)}]"
-            if key in FUNCTIONS:
-                kind = "FunctionsOrNames"
-            types.append((key, kind))
+            kind = "FunctionsOrNames" if key in FUNCTIONS else type(field.default).__name__
+            numbers = {"above": found.above, "minimum": found.minimum, "maximum": found.maximum}
+            limits: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
             # What stands open to more than the user's own parts is checked where that is known.
-            if set(found.open_to) <= {FORM}:
-                given = {"above": found.above, "minimum": found.minimum, "maximum": found.maximum, "choices": choices}
-                set_limits = {name: value for name, value in given.items() if value is not None}
-                limits.append(f"    {key!r}: ({field.default!r}, {set_limits!r}, {bool(found.open_to)}),")
+            if found.choices is not None and set(found.open_to) <= {FORM}:
+                choices = tuple(found.choices())
+                if not found.open_to:
+                    kind = f"Literal[{', '.join(json.dumps(choice) for choice in choices)}]"
+                else:
+                    limits = {"choices": choices}
+            types[key] = f"Annotated[{kind}, {limits!r}]" if limits else kind
 
-    def fields(left_out: Collection[str]) -> list[str]:
-        return [f"    {key.replace('-', '_')}: {kind}" for key, kind in types if key not in left_out]
+    def fields(keys: Iterable[str], of: Mapping[str, str] = types) -> list[str]:
+        return [f"    {key.replace('-', '_')}: {of.get(key, 'Any')}" for key in keys]
 
-    own = ("method", "model", "dataset", "data", "num-clients")
+    arguments, of_run = ("method", "model", "dataset", "data", "num-clients"), ("output-dir", "seed", "run-name")
+    of_arguments = (*arguments, "resume", "continue-from")
     return "\n".join([
-        '"""Types of all settings for editors, and their limits for a check that needs no torch.',
+        '"""Types of all settings for editors, with their limits for a check that needs no torch.',
         "",
         "Written by `fedpfl config --update`.",
         '"""',
@@ -122,36 +122,35 @@ def known_module() -> str:
         "",
         "from __future__ import annotations",
         "",
-        "from typing import Any, Callable, Literal, Mapping, Sequence, TypedDict, Union",
+        "from collections.abc import Callable, Sequence",
+        "from typing import Annotated, Any, Literal, TypedDict",
         "",
-        "FunctionsOrNames = Union[str, Callable[..., Any], Sequence[Union[str, Callable[..., Any]]]]",
+        "FunctionsOrNames = str | Callable[..., Any] | Sequence[str | Callable[..., Any]]",
         "",
         "",
         "class CommonSettings(TypedDict, total=False):",
         '    """Settings that `fedpfl.run`, `fedpfl.compare` and `fedpfl.sweep` take."""',
         "",
-        *fields((*own, "resume", "continue-from", "output-dir", "seed", "run-name")),
+        *fields(key for key in types if key not in (*of_arguments, *of_run)),
         "",
         "",
         "class Settings(CommonSettings, total=False):",
         '    """Settings that `fedpfl.run` takes besides its own arguments."""',
         "",
-        "    output_dir: str",
-        "    seed: int",
-        "    run_name: str",
+        *fields(of_run),
         "",
         "",
         "class SweepSettings(CommonSettings, total=False):",
         '    """Settings that all runs of `fedpfl.compare` and `fedpfl.sweep` have in common."""',
         "",
-        *(f"    {key.replace('-', '_')}: Any" for key in own),
-        "    continue_from: str",
+        *fields(arguments, {}),
+        *fields(["continue-from"]),
         "",
         "",
-        "# Default, limits, and whether the user's own parts are allowed besides.",
-        "LIMITS: Mapping[str, tuple[Any, dict[str, Any], bool]] = {",
-        *limits,
-        "}",
+        "class Arguments(TypedDict, total=False):",
+        '    """Settings that are arguments of `fedpfl.run`."""',
+        "",
+        *fields(of_arguments),
         "",
     ])  # fmt: skip
 
@@ -194,7 +193,7 @@ def _set_by(name: str) -> str:
 
 
 def update(root: Path) -> list[Path]:
-    """Rewrite ``setup/known.py``, the block in ``pyproject.toml``, two pages and a table in each of two others.
+    """Rewrite ``launch/known.py``, the block in ``pyproject.toml``, two pages and a table in each of two others.
 
     Returns the files that changed. The version, whose one place is ``fedpfl/version.py``, goes in as well: Flower wants
     it written out in ``pyproject.toml``. A user's app, which is without the package's code, has the block alone, and
@@ -209,7 +208,7 @@ def update(root: Path) -> list[Path]:
     if not (root / "fedpfl").is_dir():
         return _write({project: block.sub(lambda found: pyproject_block(_values(project, found.group())), text)})
     wanted = {
-        root / "fedpfl" / "setup" / "known.py": known_module(),
+        root / "fedpfl" / "launch" / "known.py": known_module(),
         project: VERSION.sub(__version__, block.sub(lambda _: pyproject_block(), text), count=1),
         root / "docs" / "configuration.md": settings_page(),
         root / "docs" / "methods.md": methods_page(),

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..core import custom
-from ..core.errors import ConfigError, FedpflError, in_one_line
+from ..core.errors import ConfigError
 from ..data.pixels import HALF, pixels_of, scale
 
 NO_AUGMENTATION, FLIP_CROP, RANDAUGMENT = "none", "flip-crop", "randaugment"
@@ -58,17 +58,10 @@ def _randaugment(transform: Callable[[Tensor], Tensor], normalize: str, x: Tenso
 
 
 def _own(name: str) -> Augmentation:
-    function = custom.find("augmentation", name)
-    if not callable(function):
-        raise ConfigError("augmentation", name, f"is {custom.article(function)}, and must be a function")
+    function = custom.guarded("augmentation", name, custom.find("augmentation", name))
 
     def augment(x: Tensor, rng: np.random.Generator) -> Tensor:
-        try:
-            found = function(x.clone(), rng)
-        except FedpflError:
-            raise
-        except Exception as error:  # of any kind: it is the user's
-            raise ConfigError("augmentation", name, f"raises {in_one_line(error)}") from error
+        found = function(x.clone(), rng)
         if not isinstance(found, Tensor) or found.shape != x.shape or found.dtype != x.dtype:
             has = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else custom.article(found)
             allowed = f"returns {has}; it must return a tensor of {x.dtype} {tuple(x.shape)}, as it is given"

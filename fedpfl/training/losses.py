@@ -38,14 +38,6 @@ class LossKind:
     called: str
 
 
-def _right_classes(outputs: Tensor, y: Tensor) -> int:
-    return int((outputs.argmax(1) == y).sum())
-
-
-def _right_labels(outputs: Tensor, y: Tensor) -> int:
-    return int(((outputs > 0) == (y > 0.5)).sum())
-
-
 def _explained(outputs: Tensor, y: Tensor) -> float:
     """Return R² times the number of values: 1 − squared errors ÷ squared distances from the mean, mean over columns.
 
@@ -85,9 +77,12 @@ def weighted_cross_entropy(outputs: Tensor, y: Tensor, reduction: str = "mean", 
 
 
 KINDS = {
-    CROSS_ENTROPY: LossKind(F.cross_entropy, True, _right_classes, "accuracy"),
+    CROSS_ENTROPY: LossKind(
+        F.cross_entropy, True, lambda outputs, y: int((outputs.argmax(1) == y).sum()), "accuracy"
+    ),
     MSE: LossKind(F.mse_loss, False, _explained, "R²"),
     MULTI_LABEL: LossKind(
-        F.binary_cross_entropy_with_logits, False, _right_labels, "the share of labels that are right"
+        F.binary_cross_entropy_with_logits, False, lambda outputs, y: int(((outputs > 0) == (y > 0.5)).sum()),
+        "the share of labels that are right",
     ),
-}
+}  # fmt: skip

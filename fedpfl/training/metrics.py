@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ..core import custom, metrics
 from ..core.claims import LARGEST
-from ..core.errors import ConfigError, FedpflError, in_one_line
+from ..core.errors import ConfigError
 from .losses import CROSS_ENTROPY, KINDS, MSE
 
 SumAndCount = Tuple[float, float]
@@ -49,20 +49,8 @@ def measured(measures: Mapping[str, Measure], outputs: Tensor, y: Tensor, loss: 
 
 
 def _own(word: str) -> Measure:
-    function = custom.find("metrics", word)
-    if not callable(function):
-        raise ConfigError("metrics", word, f"is {custom.article(function)}, and must be a function")
-
-    def measure(outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
-        try:
-            found = function(outputs, y)
-        except FedpflError:
-            raise
-        except Exception as error:  # of any kind: it is the user's
-            raise ConfigError("metrics", word, f"raises {in_one_line(error)}") from error
-        return _pair(word, found)
-
-    return measure
+    function = custom.guarded("metrics", word, custom.find("metrics", word))
+    return lambda outputs, y, loss: _pair(word, function(outputs, y))
 
 
 def _pair(word: str, found: Any) -> SumAndCount:
@@ -166,10 +154,6 @@ def _top(outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
     return int((best == y[:, None]).sum()), len(y)
 
 
-def _r2(outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
-    return KINDS[MSE].score(outputs, y) / y.numel(), 1
-
-
 def _errors(of_errors: Callable[[Tensor], Tensor]) -> Measure:
     return lambda outputs, y, loss: (float(of_errors(outputs.double() - y.double()).sum()), y.numel())
 
@@ -186,5 +170,5 @@ _OURS: Mapping[str, Measure] = {
     "average-precision": _one_against_rest(_average_precision),
     "mae": _errors(torch.abs),
     "rmse": _errors(torch.square),
-    "r2": _r2,
+    "r2": lambda outputs, y, loss: (KINDS[MSE].score(outputs, y) / y.numel(), 1),
 }

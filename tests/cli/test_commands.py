@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 from fedpfl.cli import app, doctor
 from fedpfl.core.errors import ConfigError
 from fedpfl.data import federated_data, own_data, table
+from fedpfl.launch import quick
 from fedpfl.methods import methods
 from fedpfl.results.run import RunFolder
-from fedpfl.setup import quick, reference
+from fedpfl.setup import reference
 from fedpfl.setup.config import Config, check_keys
 from fedpfl.training import speed
 from fedpfl.training.settings import TrainingSettings

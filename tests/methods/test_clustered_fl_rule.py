@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import play, rule
 
-from fedpfl.methods.clustered_fl import Clusters, bipartition, cosines
+from fedpfl.methods.clustered_fl import ClusteredFLSettings, Clusters, bipartition, cosines
 
 OPTIONS = {
     "epsilon1": 0.5, "epsilon2": 1.0, "weights": "uniform", "linkage": "complete",
@@ -16,7 +16,7 @@ LEFT, RIGHT = {0: [2, 0], 2: [2, 0.1]}, {1: [-2, 0], 3: [-2, 0.1]}
 
 
 def clusters(**options):
-    return rule(Clusters, [0, 0], (1, 1, 1, 1), **{**OPTIONS, **options})
+    return rule(Clusters, [0, 0], (1, 1, 1, 1), settings=ClusteredFLSettings(**{**OPTIONS, **options}))
 
 
 def test_two_planted_groups_part_and_get_their_own_means():
@@ -59,7 +59,7 @@ def test_small_clusters_do_not_split_and_clients_that_never_answered_do_not_coun
 
 
 def test_absent_clients_part_by_their_latest_update_and_unknown_ones_stay_with_the_larger_part():
-    strategy = rule(Clusters, [0, 0], [1] * 6, **OPTIONS)
+    strategy = rule(Clusters, [0, 0], [1] * 6, settings=ClusteredFLSettings(**OPTIONS))
     play(strategy, 1, {0: [2, 0], 4: [2, 0.2]})
     assert strategy.cluster.tolist() == [0] * 6
     start = strategy.for_clients[0].copy()
@@ -69,7 +69,7 @@ def test_absent_clients_part_by_their_latest_update_and_unknown_ones_stay_with_t
 
 
 def test_weights_by_samples_decide_about_splits_and_means():
-    strategy = rule(Clusters, [0], (3, 1), **{**OPTIONS, "weights": "examples"})
+    strategy = rule(Clusters, [0], (3, 1), settings=ClusteredFLSettings(**{**OPTIONS, "weights": "examples"}))
     play(strategy, 1, {0: [2], 1: [-2]})  # the mean update is 1, above ε1
     assert strategy.cluster.tolist() == [0, 0]
     assert strategy.for_clients.tolist() == [[1], [1]]

@@ -321,12 +321,12 @@ def word(cell: Any) -> str:
 # -- data frames -------------------------------------------------------------------------------------------------------
 
 
-def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = False) -> Columns:
+def read_frame(frame: Any, name: str, settings: DataSettings) -> Columns:
     """Return the table that a pandas DataFrame is; ``name`` is what a ``DataError`` calls it, rows count from 1."""
     where, names = Path(name), [str(column) for column in frame.columns]
     if not len(frame):
         raise DataError(f"{name}: no rows")
-    roles = _roles(where, names, settings, windows)
+    roles = _roles(where, names, settings, windows=False)
     if len(frame) * len(roles.features) > MAX_VALUES:
         raise DataError(f"{name}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
     table = np.empty((len(frame), len(roles.features)), np.float32)
@@ -406,7 +406,7 @@ def to_dataset(
         owners = [None if owners[0] is None else owners[0][mine] for mine in rows]
     x_test, y_test, client_test = (xs[1], numbers[1], owners[1]) if len(xs) > 1 else (None, None, None)
     return Dataset(
-        name, xs[0], numbers[0], x_test, y_test, owners[0], client_test, len(names), names, client_names=client_names
+        name, xs[0], numbers[0], x_test, y_test, owners[0], client_test, class_names=names, client_names=client_names
     )
 
 

@@ -27,8 +27,7 @@ def entry(name: str) -> tuple[DatasetInfo, Loader]:
         return DATASETS[name]
     found = custom.find("dataset", name, DATASETS)
     about = (getattr(found, "__doc__", None) or "").strip().partition("\n")[0]
-    words = {"size": "any", "classes": "any", "shape": "any", "source": name}
-    info = DatasetInfo(custom.short_name(name), about, **words, download=False, owned=True, own=True)
+    info = DatasetInfo(custom.short_name(name), about, "any", "any", "any", name, download=False, owned=True, own=True)
     return info, CustomLoader(name, found)
 
 

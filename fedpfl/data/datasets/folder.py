@@ -45,9 +45,7 @@ def read_image_folder(root: Path, size: int = 0) -> Dataset:
     labels = np.array([label for part in files for _, label in part], np.int64)
     n = len(files[0])
     x_test, y_test = (pixels[n:], labels[n:]) if has_split else (None, None)
-    return Dataset(
-        root.name, pixels[:n], labels[:n], x_test, y_test, num_classes=len(classes), class_names=tuple(classes)
-    )
+    return Dataset(root.name, pixels[:n], labels[:n], x_test, y_test, class_names=tuple(classes))
 
 
 def _folders(root: Path) -> list[str]:
@@ -100,8 +98,6 @@ def decode(files: Iterable[tuple[str, Any]], count: int, why: str, size: int = 0
 @dataset(
     "image-folder",
     description="your own images",
-    size="any",
-    classes="any",
     shape="any, all images of one size, or image-size",
     source="the folder named by `data`: train/<class>/… and test/<class>/…, or <class>/…",
     own=True,
@@ -141,6 +137,4 @@ def _tiny_imagenet(settings: DataSettings) -> Dataset:
     pixels = _decode([path for path, _ in train + test], "tiny-imagenet")
     labels = np.array([label for _, label in train + test], np.int64)
     n = len(train)
-    return Dataset(
-        "tiny-imagenet", pixels[:n], labels[:n], pixels[n:], labels[n:], None, None, len(classes), tuple(classes)
-    )
+    return Dataset("tiny-imagenet", pixels[:n], labels[:n], pixels[n:], labels[n:], class_names=tuple(classes))

@@ -173,8 +173,6 @@ def _checked(path: Path, start: int, name: str, cells: np.ndarray) -> np.ndarray
 @dataset(
     "huggingface",
     description="your own Hugging Face data set",
-    size="any",
-    classes="any",
     shape="images, features or series",
     source="the folder named by `data`, as save_to_disk of the package datasets writes it",
     owned=True,

@@ -48,32 +48,19 @@ def read_npz(path: Path, name: str = "", num_classes: int | None = None) -> Data
     kinds = {(y.dtype.kind, y.shape[1:]) for y in ys}
     if len(kinds) > 1:
         raise DataError(f"{path}: y_train is {_show(ys[0])}, y_test is {_show(ys[1])}: must be of one kind")
-    if ys[0].dtype.kind == "f":
-        owners = owners_of(arrays, parts, ys, path)
-        x_test, y_test, owner_test = (xs[1], ys[1], owners[1]) if len(parts) > 1 else (None, None, None)
-        return Dataset(
-            name or path.stem, xs[0], ys[0], x_test, y_test, client_train=owners[0], client_test=owner_test,
-            vocabulary=vocabulary, client_names=owner_names(arrays),
-        )  # fmt: skip
-    class_names = _class_names(arrays.get("classes"), ys, path, num_classes)
-    for part, y in zip(parts, ys):
-        if y.max() >= len(class_names):
-            at = int(y.argmax())
-            raise DataError(f"{path}: y{part}[{at}] is {y[at]}: labels must be 0 … {len(class_names) - 1}")
+    class_names: tuple[str, ...] = ()
+    if ys[0].dtype.kind != "f":
+        class_names = _class_names(arrays.get("classes"), ys, path, num_classes)
+        for part, y in zip(parts, ys):
+            if y.max() >= len(class_names):
+                at = int(y.argmax())
+                raise DataError(f"{path}: y{part}[{at}] is {y[at]}: labels must be 0 … {len(class_names) - 1}")
     owners = owners_of(arrays, parts, ys, path)
+    x_test, y_test, owner_test = (xs[1], ys[1], owners[1]) if len(parts) > 1 else (None, None, None)
     return Dataset(
-        name or path.stem,
-        xs[0],
-        ys[0],
-        xs[1] if len(xs) > 1 else None,
-        ys[1] if len(ys) > 1 else None,
-        owners[0],
-        owners[1] if len(parts) > 1 else None,
-        len(class_names),
-        class_names,
-        vocabulary,
-        client_names=owner_names(arrays),
-    )
+        name or path.stem, xs[0], ys[0], x_test, y_test, owners[0], owner_test, class_names=class_names,
+        vocabulary=vocabulary, client_names=owner_names(arrays),
+    )  # fmt: skip
 
 
 ARRAYS = ("x", "y", "client", "classes", "vocabulary")
@@ -216,8 +203,6 @@ def _text(name: object) -> str:
 @dataset(
     "npz",
     description="your own arrays",
-    size="any",
-    classes="any",
     shape="images, features, series or tokens",
     source="the file named by `data`: x, y or x_train, y_train, x_test, y_test; optionally client, classes, vocabulary",
     owned=True,

@@ -118,8 +118,6 @@ def _joined_names(found: list[Dataset]) -> tuple[str, ...]:
 @dataset(
     "clients",
     description="your own data, a file or folder for each client",
-    size="any",
-    classes="any",
     shape="any",
     source="the folder named by `data`: each entry an npz file, a table, a series, images or a Hugging Face folder",
     owned=True,

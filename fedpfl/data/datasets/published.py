@@ -91,7 +91,6 @@ def _idx_set(settings: DataSettings, kind: str, classes: tuple[str, ...], **extr
         labels_of(y_train, len(x_train), str(paths[1])),
         samples_of(x_test, str(paths[2])),
         labels_of(y_test, len(x_test), str(paths[3])),
-        num_classes=len(classes),
         class_names=classes,
     )
 
@@ -151,7 +150,6 @@ def _cifar(settings: DataSettings, kind: str) -> Dataset:
         np.array(train.targets, np.int64),
         test.data,
         np.array(test.targets, np.int64),
-        num_classes=len(train.classes),
         class_names=tuple(train.classes),
     )
 
@@ -202,6 +200,5 @@ def _svhn(settings: DataSettings) -> Dataset:
         train.labels.astype(np.int64),
         pixels[1],
         test.labels.astype(np.int64),
-        num_classes=10,
         class_names=numbered(10),
     )

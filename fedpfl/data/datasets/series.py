@@ -92,8 +92,6 @@ def _cut(path: Path, table: Columns, settings: DataSettings) -> np.ndarray:
 @dataset(
     "series",
     description="your own series, cut into windows",
-    size="any",
-    classes="any",
     shape="channels×time",
     source="the .csv or .parquet file named by `data`, or a folder with train and test: a row for each step of time, "
     "columns of channels, label, optionally window, client and split",

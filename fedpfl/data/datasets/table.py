@@ -27,8 +27,6 @@ def read_table(path: Path, settings: DataSettings, num_classes: int | None = Non
 @dataset(
     "table",
     description="your own table",
-    size="any",
-    classes="any",
     shape="features",
     source="the .csv or .parquet file named by `data`, or a folder with train and test: columns of numbers, label, "
     "optionally client and split",

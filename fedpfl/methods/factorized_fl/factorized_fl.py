@@ -16,9 +16,9 @@ from ...core.extras import SERVER, Extra
 from ...core.payload import Number, Payload
 from ...core.settings import setting
 from ...core.sharing import RUNNING_STATISTICS, UNUSED_BUFFER
-from ...layers.memory import Memory
+from ...layers.memory import Memory, remembered
 from ...models.parts import cut
-from ...training.phase import L1, Forward, Phase
+from ...training.phase import L1, Phase
 from ..base import Aggregation, LocalRound, Method, everything, in_classifier
 from .layers import count_kept, factorize, is_mu, is_v, merge, penultimate_v
 from .similarity import Similarity
@@ -131,8 +131,8 @@ class FactorizedFL(Method):
         """Remember the trained arrays, if those are to be tested; return the sizes that the paper counts."""
         if self.settings.test == "trained":
             arrays = model.state_dict()
-            for name, remembered in _trained(model).arrays().items():
-                remembered.copy_(arrays[name])
+            for name, array in remembered(model, TRAINED).items():
+                array.copy_(arrays[name])
         kept, parameters = count_kept(model)
         return {"mu-nonzero": kept, "parameters": parameters}
 
@@ -152,10 +152,6 @@ class FactorizedFL(Method):
             self._recall(local.model)
         return []
 
-    def global_model(self, model: nn.Module) -> Forward | None:
-        """Return none: every client gets another mean."""
-        return None
-
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Multiply out u ⊗ v + µ as it is tested, under the plain model's names."""
         self._recall(model)
@@ -163,13 +159,8 @@ class FactorizedFL(Method):
 
     def _recall(self, model: nn.Module) -> None:
         if self.settings.test == "trained":
-            model.load_state_dict(_trained(model).arrays(), strict=False)
+            model.load_state_dict(remembered(model, TRAINED), strict=False)
 
 
 def _compared(model: nn.Module) -> str:
     return penultimate_v(model.state_dict())
-
-
-def _trained(model: nn.Module) -> Memory:
-    memory: Memory = getattr(model, TRAINED)
-    return memory

@@ -30,13 +30,9 @@ class Channels:
         shapes = dict(self.layout.entries)
         return [shapes[names[0]][0] for names in self.layers]
 
-    def of_layers(self, values: np.ndarray) -> list[np.ndarray]:
-        """Cut one value for each channel, shape (sum of counts,), into the layers."""
-        return np.split(values, np.cumsum(self.counts)[:-1])
-
     def rows(self, split: np.ndarray) -> dict[str, np.ndarray]:
         """Return which channels are shared (bool), by the name of each array that is split."""
-        masks = [mask.astype(bool) for mask in self.of_layers(split)]
+        masks = np.split(split.astype(bool), np.cumsum(self.counts)[:-1])
         return {name: mask for names, mask in zip(self.layers, masks) for name in names}
 
     def elements(self, split: np.ndarray) -> np.ndarray:

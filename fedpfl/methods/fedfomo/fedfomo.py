@@ -25,9 +25,9 @@ from ...core.rng import generator
 from ...core.settings import setting
 from ...core.sharing import is_parameter
 from ...data.federation import Samples
-from ...layers.memory import Memory
+from ...layers.memory import Memory, remembered
 from ...training.loop import evaluate
-from ...training.phase import Forward, Phase
+from ...training.phase import Phase
 from ..base import Aggregation, LocalRound, Method, everything
 from .candidates import Candidates
 
@@ -104,7 +104,7 @@ class FedFomo(Method):
         if local.has_received("models"):
             own, models = split.get_shared(), local.received("models")
             if self._remembers and not local.never_trained:
-                own, models = local.as_vector(_memory(local.model).arrays()), np.concatenate([own[None], models])
+                own, models = local.as_vector(remembered(local.model, BEFORE)), np.concatenate([own[None], models])
             weights = self._weights(local, own, models)
             split.set_shared((own + weights @ (models.astype(np.float64) - own)).astype(np.float32))
             # The server gets to know what the others' models were worth.
@@ -151,7 +151,7 @@ class FedFomo(Method):
     def conclude(self, local: LocalRound) -> Payload:
         """Remember where the training began; answer with ω, by which the server chooses what to send next."""
         if self._remembers:
-            for name, array in _memory(local.model).arrays().items():
+            for name, array in remembered(local.model, BEFORE).items():
                 array.copy_(local.notes["before"][name])
         return Payload(arrays={"weights": local.notes.get("weights", np.zeros(0)).astype(np.float32)})
 
@@ -161,15 +161,6 @@ class FedFomo(Method):
         names = ("models", "epsilon", "epsilon_decay")
         return Aggregation(Candidates, {name: getattr(self.settings, name) for name in names})
 
-    def global_model(self, model: nn.Module) -> Forward | None:
-        """Return none: every client has its own."""
-        return None
-
 
 def _in_memory(name: str) -> bool:
     return name.startswith(f"{BEFORE}.")
-
-
-def _memory(model: nn.Module) -> Memory:
-    memory: Memory = getattr(model, BEFORE)
-    return memory

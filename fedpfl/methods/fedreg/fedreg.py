@@ -164,10 +164,6 @@ class FedReG(Method):
 
         return forward
 
-    def global_model(self, model: nn.Module) -> Forward | None:
-        """Return base and head_G."""
-        return model
-
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Return head_G + head_P as one layer, whose weights and biases are the sums."""
         arrays = model.state_dict()

@@ -110,6 +110,7 @@ class PFedFDA(Method):
         "loss": "has a Gaussian for each class",
     }
     Settings = PFedFDASettings
+    aggregation = Aggregation(MeanOfGaussians)
     extras = (
         Extra("means", BOTH, "mean features of each class", class_by_width, private_from=RECEIVED),
         Extra("covariance", BOTH, "of the features", lambda m: class_by_width(m)[1:] * 2, private_from=RECEIVED),
@@ -146,11 +147,6 @@ class PFedFDA(Method):
         """Predict with the classifier of the mixture by the base as it is; nothing trains."""
         self._mix(local)
         return []
-
-    @property
-    def aggregation(self) -> Aggregation:
-        """The mean of everything."""
-        return Aggregation(MeanOfGaussians)
 
     @torch.no_grad()
     def _mix(self, local: LocalRound) -> tuple[Tensor, Tensor]:

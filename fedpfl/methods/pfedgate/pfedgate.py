@@ -52,6 +52,7 @@ class PFedGate(Method):
     shares = "the dense model; the gate stays"
     equations = r"w_i(x) = g_i(x) \odot w, \quad \text{of which at most a share } s \text{ is not } 0"
     Settings = PFedGateSettings
+    aggregation = Aggregation(Mean, {"absent": "last"})  # over all clients, the absent ones with the last global model
 
     def build(self, model: Any) -> Any:
         """Add the gate, which computes with the input."""
@@ -78,18 +79,9 @@ class PFedGate(Method):
         groups = [Group(in_gate, own.gate_learning_rate, own.clip_norm), Group(everything, None, own.clip_norm)]
         return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss, groups=groups)]
 
-    @property
-    def aggregation(self) -> Aggregation:
-        """The mean over all clients, the absent ones with the last global model."""
-        return Aggregation(Mean, {"absent": "last"})
-
     def personalised(self, model: nn.Module) -> Forward:
         """Return the forward pass through the blocks that the gate picks for a batch."""
         return lambda x: gated(model, x)
-
-    def global_model(self, model: nn.Module) -> Forward | None:
-        """Return the dense model."""
-        return model
 
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Refuse: the weights depend on the input."""

@@ -1,0 +1,296 @@
+"""Types of all settings for editors, with their limits for a check that needs no torch.
+
+Written by `fedpfl config --update`.
+"""
+
+# ruff: noqa: E501
+# fmt: off
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, TypedDict
+
+FunctionsOrNames = str | Callable[..., Any] | Sequence[str | Callable[..., Any]]
+
+
+class CommonSettings(TypedDict, total=False):
+    """Settings that `fedpfl.run`, `fedpfl.compare` and `fedpfl.sweep` take."""
+
+    client_models: str
+    num_server_rounds: Annotated[int, {'minimum': 1}]
+    fraction_train: Annotated[float, {'above': 0, 'maximum': 1}]
+    personal_head: bool
+    new_clients: Annotated[float, {'minimum': 0, 'maximum': 0.9}]
+    initial_weights: str
+    evaluate_every: Annotated[int, {'minimum': 0}]
+    test_at: Literal["end", "start"]
+    early_stop: Annotated[int, {'minimum': 0}]
+    metrics: FunctionsOrNames
+    choose_by: str
+    evaluate_global: bool
+    evaluate_trained: bool
+    diagnostics: bool
+    state_dir: str
+    device_models: Literal["auto", "always", "never"]
+    device_model_every: Annotated[int, {'minimum': 0}]
+    device_models_kept: Annotated[int, {'minimum': 1}]
+    personalise: Literal["none", "local-train", "fine-tune"]
+    wire_dtype: Literal["float32", "float16"]
+    node_timeout: Annotated[float, {'above': 0}]
+    round_timeout: Annotated[float, {'above': 0}]
+    check_after: Annotated[float, {'above': 0}]
+    min_clients: Annotated[int, {'minimum': 0}]
+    max_client_samples: Annotated[int, {'minimum': 1}]
+    schedule: Literal["synchronous", "buffered"]
+    buffer_size: Annotated[int, {'minimum': 1}]
+    over_selection: Annotated[float, {'minimum': 0, 'maximum': 10}]
+    round_deadline: Annotated[float, {'minimum': 0}]
+    round_deadline_pace: Annotated[float, {'minimum': 0}]
+    replay: str
+    new_nodes: Literal["ignore", "join"]
+    forget_after: Annotated[int, {'minimum': 0}]
+    min_replies: Annotated[int, {'minimum': 1}]
+    tracker: Literal["none", "wandb", "mlflow"]
+    tracker_project: str
+    listeners: str
+    trainable: str
+    lora_rank: Annotated[int, {'minimum': 1}]
+    lora_alpha: Annotated[float, {'above': 0}]
+    lora_targets: str
+    download_weights: bool
+    data_dir: str
+    normalize: Literal["half", "cifar-100"]
+    standardize: Literal["none", "client", "all"]
+    impute: Literal["refuse", "mean"]
+    image_size: Annotated[int, {'minimum': 0, 'maximum': 4096}]
+    text_step: Annotated[int, {'minimum': 1}]
+    label_column: str
+    client_column: str
+    split_column: str
+    ignore_columns: str
+    class_names: str
+    window_column: str
+    window_length: Annotated[int, {'minimum': 0}]
+    window_step: Annotated[int, {'minimum': 0}]
+    num_classes: Annotated[int, {'minimum': 0}]
+    partitioner: Literal["auto", "iid", "dirichlet", "dirichlet-client", "pathological", "natural", "domains", "pfllib-dirichlet", "pfllib-pathological"]
+    division_file: str
+    partition_seed: Annotated[int, {'minimum': 0}]
+    dirichlet_alpha: Annotated[float, {'above': 0}]
+    classes_per_client: Annotated[int, {'minimum': 1}]
+    train_samples: Annotated[int, {'minimum': 1}]
+    test_samples: Annotated[int, {'minimum': 1}]
+    split: Literal["mixed", "given"]
+    test_fraction: Annotated[float, {'above': 0, 'maximum': 0.99}]
+    test_on: Literal["own", "all"]
+    validation_fraction: Annotated[float, {'minimum': 0, 'maximum': 0.9}]
+    min_samples: Annotated[int, {'minimum': 2}]
+    permute_labels: bool
+    local_epochs: Annotated[int, {'minimum': 1}]
+    batch_size: Annotated[int, {'minimum': 1}]
+    last_batch: Literal["drop", "keep", "even"]
+    loss: Literal["cross-entropy", "mse", "multi-label"]
+    batch_loss: Literal["mean", "sum"]
+    label_smoothing: Annotated[float, {'minimum': 0, 'maximum': 0.999999}]
+    class_weights: Literal["none", "balanced"]
+    augmentation: Annotated[FunctionsOrNames, {'choices': ('none', 'flip-crop', 'randaugment')}]
+    local_steps: Annotated[int, {'minimum': 0}]
+    optimizer: str
+    learning_rate: Annotated[float, {'above': 0}]
+    learning_rate_schedule: Literal["constant", "step", "exponential", "cosine"]
+    learning_rate_over: Literal["rounds", "steps"]
+    learning_rate_decay: Annotated[float, {'above': 0, 'maximum': 1}]
+    learning_rate_decay_every: Annotated[int, {'minimum': 1}]
+    learning_rate_warm_up: Annotated[int, {'minimum': 0}]
+    clip_norm: Annotated[float, {'minimum': 0}]
+    momentum: Annotated[float, {'minimum': 0, 'maximum': 0.999999}]
+    keep_momentum: bool
+    weight_decay: Annotated[float, {'minimum': 0}]
+    tune_epochs: Annotated[int, {'minimum': 0}]
+    device: Literal["cpu", "cuda"]
+    precision: Literal["float32", "bf16"]
+    threads: Annotated[int, {'minimum': 0}]
+    server_optimizer: Literal["none", "momentum", "adam", "yogi"]
+    server_learning_rate: Annotated[float, {'minimum': 0}]
+    server_momentum: Annotated[float, {'minimum': 0, 'maximum': 0.999999}]
+    server_beta2: Annotated[float, {'minimum': 0, 'maximum': 0.999999}]
+    server_tau: Annotated[float, {'above': 0}]
+    update_norm_limit: Annotated[float, {'minimum': 0}]
+    robust_aggregation: Literal["none", "clip", "median", "trimmed-mean", "krum"]
+    robust_clip: Annotated[float, {'minimum': 0}]
+    robust_false_share: Annotated[float, {'minimum': 0, 'maximum': 0.49}]
+    krum_clients: Annotated[int, {'minimum': 0}]
+    max_weight_share: Annotated[float, {'above': 0, 'maximum': 1}]
+    dp_noise_multiplier: Annotated[float, {'minimum': 0}]
+    dp_clip_norm: Annotated[float, {'above': 0}]
+    dp_delta: Annotated[float, {'above': 0, 'maximum': 0.1}]
+    dp_where: Literal["client", "server"]
+    dp_reproducible: bool
+    apfl_alpha: Annotated[float, {'minimum': 0, 'maximum': 1}]
+    apfl_adaptive: bool
+    clustered_fl_epsilon1: Annotated[float, {'minimum': 0}]
+    clustered_fl_epsilon2: Annotated[float, {'minimum': 0}]
+    clustered_fl_weights: Literal["examples", "uniform"]
+    clustered_fl_linkage: Literal["complete", "single"]
+    clustered_fl_first_split: Annotated[int, {'minimum': 1}]
+    clustered_fl_smallest_split: Annotated[int, {'minimum': 2}]
+    ditto_pull: Annotated[float, {'minimum': 0}]
+    ditto_p_epochs: Annotated[int, {'minimum': 1}]
+    factorized_fl_l1: Annotated[float, {'minimum': 0}]
+    factorized_fl_penalty: Literal["gradient", "threshold"]
+    factorized_fl_mu: bool
+    factorized_fl_threshold: Annotated[float, {'minimum': -1}]
+    factorized_fl_scaling: Annotated[float, {'minimum': 0}]
+    factorized_fl_min_aggregate: Annotated[int, {'minimum': 1}]
+    factorized_fl_matching: Literal["similar", "random", "worst"]
+    factorized_fl_classifier: Literal["personal", "shared"]
+    factorized_fl_test: Literal["received", "trained"]
+    factorized_fl_plus_l1: Annotated[float, {'minimum': 0}]
+    factorized_fl_plus_penalty: Literal["gradient", "threshold"]
+    factorized_fl_plus_mu: bool
+    factorized_fl_plus_threshold: Annotated[float, {'minimum': -1}]
+    factorized_fl_plus_scaling: Annotated[float, {'minimum': 0}]
+    factorized_fl_plus_min_aggregate: Annotated[int, {'minimum': 1}]
+    factorized_fl_plus_matching: Literal["similar", "random", "worst"]
+    factorized_fl_plus_classifier: Literal["personal", "shared"]
+    factorized_fl_plus_test: Literal["received", "trained"]
+    fedala_layers: Annotated[int, {'minimum': 0}]
+    fedala_samples: Annotated[float, {'above': 0, 'maximum': 1}]
+    fedala_weight_learning_rate: Annotated[float, {'above': 0}]
+    fedala_epochs: Annotated[int, {'minimum': 1}]
+    fedala_first_epochs: Annotated[int, {'minimum': 1}]
+    fedamp_alpha: Annotated[float, {'minimum': 0}]
+    fedamp_sigma: Annotated[float, {'above': 0}]
+    fedamp_prox: Annotated[float, {'minimum': 0}]
+    fedas_alignment_epochs: Annotated[int, {'minimum': 0}]
+    fedas_alignment_learning_rate: Annotated[float, {'above': 0}]
+    fedavg_weights: Literal["examples", "uniform"]
+    fedavg_share_buffers: bool
+    fedbabu_head_layers: Annotated[int, {'minimum': 1}]
+    fedbabu_tuning_epochs: Annotated[int, {'minimum': 0}]
+    fedbabu_tune: Literal["head", "everything"]
+    fedcac_share: Annotated[float, {'above': 0, 'maximum': 1}]
+    fedcac_beta: Annotated[float, {'above': 0}]
+    fedcp_alignment: Annotated[float, {'minimum': 0}]
+    feddbe_kappa: Annotated[float, {'minimum': 0}]
+    feddbe_momentum: Annotated[float, {'above': 0, 'maximum': 1}]
+    feddecomp_rank_conv: Annotated[float, {'above': 0, 'maximum': 1}]
+    feddecomp_rank_linear: Annotated[float, {'above': 0, 'maximum': 1}]
+    feddecomp_lora_epochs: Annotated[int, {'minimum': -1}]
+    feddecomp_init: Literal["paper", "code"]
+    feddecomp_variant: Literal["alternating", "reverse", "tau-only", "simultaneous", "all-shared", "all-local"]
+    feddecomp_absent_clients: Literal["skip", "last"]
+    feddecomp_lora_moves_statistics: bool
+    feddyn_alpha: Annotated[float, {'minimum': 0}]
+    fedem_components: Annotated[int, {'minimum': 1, 'maximum': 100}]
+    fedfac_layers: str
+    fedfac_splits: Literal["channel", "weight"]
+    fedfac_share_buffers: bool
+    fedfac_server_step: Annotated[float, {'above': 0}]
+    fedfac_variant: Literal["static", "dynamic"]
+    fedfac_kappa: str
+    fedfac_tau: str
+    fedfac_factor: Literal["principal-axis", "eigenvector"]
+    fedfac_tolerance: Annotated[float, {'above': 0}]
+    fedfac_max_iterations: Annotated[int, {'minimum': 1}]
+    fedfac_update: Literal["weights", "difference"]
+    fedfac_mask: Literal["none", "shared", "personal"]
+    fedfac_pre_rounds: Annotated[int, {'minimum': 1}]
+    fedfomo_models: Annotated[int, {'minimum': 0}]
+    fedfomo_validation: Annotated[float, {'minimum': 0, 'maximum': 0.9}]
+    fedfomo_epsilon: Annotated[float, {'minimum': 0, 'maximum': 1}]
+    fedfomo_epsilon_decay: Annotated[float, {'minimum': 0, 'maximum': 1}]
+    fedfomo_baseline: Literal["before-training", "trained"]
+    fedgh_server_learning_rate: Annotated[float, {'above': 0}]
+    fedgh_server_epochs: Annotated[int, {'minimum': 1}]
+    fedgh_server_batch_size: Annotated[int, {'minimum': 1}]
+    fedpac_alignment: Annotated[float, {'minimum': 0}]
+    fedpac_p_epochs: Annotated[int, {'minimum': 0}]
+    fedpac_combine: bool
+    fedper_head_layers: Annotated[int, {'minimum': 0}]
+    fedproto_pull: Annotated[float, {'minimum': 0}]
+    fedproto_predict: Literal["model", "prototype"]
+    fedprox_mu: Annotated[float, {'minimum': 0}]
+    fedreg_threshold: Literal["average", "median", "max", "second-min"]
+    fedreg_augmentation: Literal["simple", "auto", "none"]
+    fedreg_max_growth: Annotated[float, {'minimum': 1, 'maximum': 10000}]
+    fedreg_redraw: bool
+    fedreg_order: Literal["sequential", "interleaved"]
+    fedreg_head_layers: Annotated[int, {'minimum': 1}]
+    fedreg_variant: Literal["full", "same-weights", "one-head", "original-only", "rebalanced-only"]
+    fedrep_head_layers: Annotated[int, {'minimum': 1}]
+    fedrep_p_epochs: Annotated[int, {'minimum': 0}]
+    fedrod_balanced: bool
+    fedrod_personal_start: Literal["generic", "zero"]
+    fedsplit_layers: str
+    fedsplit_splits: Literal["channel", "weight"]
+    fedsplit_share_buffers: bool
+    fedsplit_server_step: Annotated[float, {'above': 0}]
+    fedsplit_split: str
+    fedsplit_shared: Annotated[float, {'minimum': 0, 'maximum': 1}]
+    fedtgp_pull: Annotated[float, {'minimum': 0}]
+    fedtgp_predict: Literal["model", "prototype"]
+    fedtgp_server_learning_rate: Annotated[float, {'above': 0}]
+    fedtgp_server_epochs: Annotated[int, {'minimum': 1}]
+    fedtgp_margin: Annotated[float, {'minimum': 0}]
+    flexlora_ranks: str
+    gpfl_guidance_weight: Annotated[float, {'minimum': 0}]
+    gpfl_embedding_decay: Annotated[float, {'minimum': 0}]
+    knn_per_k: Annotated[int, {'minimum': 1}]
+    knn_per_scale: Annotated[float, {'above': 0}]
+    knn_per_weight: Annotated[float, {'minimum': 0, 'maximum': 1}]
+    knn_per_tune: bool
+    lg_fedavg_head_layers: Annotated[int, {'minimum': 1}]
+    moon_mu: Annotated[float, {'minimum': 0}]
+    moon_temperature: Annotated[float, {'above': 0}]
+    per_fedavg_beta: Annotated[float, {'above': 0}]
+    per_fedavg_delta: Annotated[float, {'above': 0}]
+    per_fedavg_gradient: Literal["first-order", "hessian-free"]
+    pfedfda_beta: Annotated[float, {'minimum': -1, 'maximum': 1}]
+    pfedgate_share: Annotated[float, {'above': 0, 'maximum': 1}]
+    pfedgate_gate_learning_rate: Annotated[float, {'above': 0}]
+    pfedgate_clip_norm: Annotated[float, {'above': 0}]
+    pfedgate_opened: Annotated[float, {'above': 0, 'maximum': 0.999}]
+    pfedgate_blocks: Annotated[int, {'minimum': 1}]
+    pfedme_pull: Annotated[float, {'minimum': 0}]
+    pfedme_steps: Annotated[int, {'minimum': 1}]
+    pfedme_personal_learning_rate: Annotated[float, {'above': 0}]
+    pfedme_beta: Annotated[float, {'above': 0}]
+    pfedpara_gamma: Annotated[float, {'minimum': 0, 'maximum': 1}]
+    pfedsd_distillation: Annotated[float, {'minimum': 0}]
+    pfedsd_temperature: Annotated[float, {'above': 0}]
+    scaffold_server_learning_rate: Annotated[float, {'above': 0}]
+    scaffold_control: Literal["steps", "start"]
+    scaffold_momentum: Annotated[float, {'minimum': 0, 'maximum': 0.999999}]
+
+
+class Settings(CommonSettings, total=False):
+    """Settings that `fedpfl.run` takes besides its own arguments."""
+
+    output_dir: str
+    seed: Annotated[int, {'minimum': 0}]
+    run_name: str
+
+
+class SweepSettings(CommonSettings, total=False):
+    """Settings that all runs of `fedpfl.compare` and `fedpfl.sweep` have in common."""
+
+    method: Any
+    model: Any
+    dataset: Any
+    data: Any
+    num_clients: Any
+    continue_from: str
+
+
+class Arguments(TypedDict, total=False):
+    """Settings that are arguments of `fedpfl.run`."""
+
+    method: Annotated[str, {'choices': ('apfl', 'clustered-fl', 'ditto', 'factorized-fl', 'factorized-fl-plus', 'fedala', 'fedamp', 'fedas', 'fedavg', 'fedbabu', 'fedbn', 'fedcac', 'fedcp', 'feddbe', 'feddecomp', 'fedlora', 'feddyn', 'fedem', 'fedfac', 'fedfomo', 'fedgh', 'fedpac', 'fedper', 'fedproto', 'fedprox', 'fedreg', 'fedrep', 'fedrod', 'fedsa-lora', 'fedsplit', 'fedtgp', 'flexlora', 'gpfl', 'knn-per', 'lg-fedavg', 'local', 'moon', 'per-fedavg', 'pfedfda', 'pfedgate', 'pfedme', 'pfedpara', 'pfedsd', 'scaffold')}]
+    model: str
+    dataset: Annotated[str, {'choices': ('npz', 'image-folder', 'table', 'series', 'huggingface', 'clients', 'tiny-imagenet', 'shakespeare', 'ag-news', 'digits', 'mnist', 'fashion-mnist', 'emnist', 'cifar10', 'cifar100', 'svhn')}]
+    data: str
+    num_clients: Annotated[int, {'minimum': 0}]
+    resume: bool
+    continue_from: str

@@ -113,6 +113,8 @@ def up_command(
         plan = prepare(app_dir, run_config, clients, resume, DEFAULT_NODES, own_data, continue_from)
         if bench and (devices is not None or num_supernodes not in (None, bench.clients)):
             raise ConfigError("inventory", str(inventory), "says itself how many devices and clients there are")
+        if plan.config.run.devices_model:
+            raise ConfigError("devices-model", plan.config.run.devices_model, "is for `fedpfl run`: here devices run")
         if bench and plan.config.data.num_clients != bench.clients:
             raise ConfigError("num-clients", plan.config.data.num_clients, f"the inventory has {bench.clients} clients")
         if plan.app is None:

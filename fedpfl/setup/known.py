@@ -49,6 +49,7 @@ class CommonSettings(TypedDict, total=False):
     replay: str
     new_nodes: Literal["ignore", "join"]
     forget_after: int
+    devices_model: str
     min_replies: int
     tracker: Literal["none", "wandb", "mlflow"]
     tracker_project: str
@@ -324,6 +325,7 @@ LIMITS: Mapping[str, tuple[Any, dict[str, Any], bool]] = {
     'replay': ('', {}, False),
     'new-nodes': ('ignore', {'choices': ('ignore', 'join')}, False),
     'forget-after': (0, {'minimum': 0}, False),
+    'devices-model': ('', {}, False),
     'min-replies': (1, {'minimum': 1}, False),
     'tracker': ('none', {'choices': ('none', 'wandb', 'mlflow')}, False),
     'tracker-project': ('fedpfl', {}, False),

@@ -224,8 +224,8 @@ class RunSettings:
     )
     devices_model: str = setting(
         "",
-        "File that describes the clients' devices (docs/virtual-time.md). `fedpfl run` then computes the time that each "
-        "round would take on them, and replies come in that order. Empty: no virtual time.",
+        "File that describes the clients' devices (docs/virtual-time.md). `fedpfl run` then computes the time that "
+        "each round would take on them, and replies come in that order. Empty: no virtual time.",
     )
     min_replies: int = setting(
         1, "Minimum number of clients that must train in a round; with fewer, the run ends.", minimum=1

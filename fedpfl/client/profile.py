@@ -15,10 +15,9 @@ import statistics
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Callable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -93,22 +92,23 @@ def measure(config: Config, shape: str, classes: int, seconds: float = 6.0) -> P
     flat = {key: value for key, value in config.flat().items() if key in ("device", "threads")}
     standard = Config.parse({**STANDARD, **flat, "local-epochs": 1})
     before = torch.get_num_threads()
-    with tempfile.TemporaryDirectory() as folder, _playing(config, shape, classes, Path(folder) / "run") as own, \
-            _playing(standard, STANDARD_INPUT, CLASSES, Path(folder) / "standard") as common:  # fmt: skip
-        try:
-            threads = own.threads
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            own = _player(config, shape, classes, Path(folder) / "run")
+            common = _player(standard, STANDARD_INPUT, CLASSES, Path(folder) / "standard")
             for player in (own, common):  # the first steps allocate memory
                 player.turn()
-            turns, end = [], time.perf_counter() + seconds
+            turns: list[tuple[float, ...]] = []
+            end = time.perf_counter() + seconds
             while len(turns) < LEAST_TURNS or time.perf_counter() < end:
                 turns.append((*own.turn(), *common.turn()))
-        finally:
-            torch.set_num_threads(before)
+    finally:
+        torch.set_num_threads(before)
     train, test, standard_train, standard_test = (round(statistics.median(of), 1) for of in zip(*turns))
-    settings = {key: config.flat()[key] for key in STANDARD}
+    run, training = config.run, config.training
     return Profile(
-        train, test, standard_train, standard_test, str(settings["method"]), str(settings["model"]),
-        config.training.batch_size, shape, config.training.device, threads, f"{platform.node()}, {platform.machine()}",
+        train, test, standard_train, standard_test, run.method, run.model, training.batch_size, shape, training.device,
+        own.threads, f"{platform.node()}, {platform.machine()}",
     )  # fmt: skip
 
 
@@ -140,19 +140,18 @@ class _Player:
         rule, extra = self._rule, self._rule.attachments(client, kind)
         shared = rule.layout.pack(rule.outgoing(client), self._config.run.wire_dtype)
         arrays = {**self._engine.extras.pack(extra.arrays, CLIENT), **shared}
-        config = {"round": 1, "personal-round": 0, "state-key": "profile", "layout": rule.layout.to_text()}
-        return Payload({**extra.config, **config}, {}, arrays)
+        config: dict[str, Value] = {"round": 1, "personal-round": 0, "state-key": "profile"}
+        return Payload({**extra.config, **config, "layout": rule.layout.to_text()}, {}, arrays)
 
 
-@contextmanager
-def _playing(config: Config, shape: str, classes: int, folder: Path) -> Iterator[_Player]:
-    """Yield what plays a run's first round; nothing of the run's own files is read or written."""
+def _player(config: Config, shape: str, classes: int, folder: Path) -> _Player:
+    """Return what plays a run's first round; nothing of the run's own files is read or written."""
     folder.mkdir()
     data = replace(DataSettings(), validation_fraction=config.data.validation_fraction)
     # Its steps count what the file's speed is multiplied with: epochs.
     training = replace(config.training, local_steps=0)
     run = replace(config.run, state_dir=str(folder), device_models="never", initial_weights="", client_models="")
-    yield _Player(replace(config, run=run, data=data, training=training), shape, classes, folder)
+    return _Player(replace(config, run=run, data=data, training=training), shape, classes, folder)
 
 
 def _noise(shape: str, classes: int, batch: int, folder: Path) -> Path:
@@ -165,7 +164,7 @@ def _noise(shape: str, classes: int, batch: int, folder: Path) -> Path:
         many = (count, *values)
         x = rng.integers(0, 256, many, np.uint8) if images else rng.standard_normal(many, np.float32)
         arrays.update({f"x_{part}": x, f"y_{part}": np.arange(count) % classes})
-    np.savez(folder / "noise.npz", **arrays)
+    np.savez(folder / "noise.npz", **arrays)  # type: ignore[arg-type]
     return folder / "noise.npz"
 
 

@@ -18,7 +18,7 @@ from ..results.record import Round
 from ..results.run import find_run
 from ..rules import Rule
 from ..setup.config import RunSettings
-from .clock import SECOND, Clock, in_time
+from .clock import SECOND, Clock, first_in_time
 from .transport import EVALUATE, TRAIN, Transport, Wait
 
 SILENT = "silent_rounds"
@@ -118,22 +118,22 @@ class Attendance:
         everyone = not settings.over_selection or self._everyone(rule, done)
         count = len(chosen) if everyone else min(len(chosen), settings.asked(len(self.present(rule, done))))
         if self.clock is not None:
-            first = self._first(self.clock, chosen, count, wait)
-            return [client for client in chosen if client.id in first], wait
+            in_time = self._in_time(self.clock, chosen, count, wait)
+            return [client for client in chosen if client.id in in_time], wait
         if everyone:
             return list(chosen), wait
         first = set(transport.first({client.id: client.train_samples for client in chosen}, count))
         return [client for client in chosen if client.id in first], replace(wait, first=count)
 
-    def _first(self, clock: Clock, chosen: Sequence[Client], count: int, wait: Wait) -> list[int]:
+    def _in_time(self, clock: Clock, chosen: Sequence[Client], count: int, wait: Wait) -> set[int]:
         """Return the clients whose replies come in time."""
         limits = [round(wait.deadline * SECOND), round(wait.pace * clock.pace())]
         limit = min(filter(None, limits), default=None)
         due = {client: moment - clock.now for client, moment in clock.due(chosen, TRAIN).items()}
-        first = in_time(due, count, limit, wait.least)
-        if limit is not None and len(first) < count:
+        found = first_in_time(due, count, limit, wait.least)
+        if limit is not None and len(found) < count:
             self._until = limit
-        return first
+        return {*found}
 
     def trained(self, done: Round, chosen: Sequence[Client]) -> None:
         """Note who was not waited for, and how long it took."""

@@ -155,7 +155,7 @@ class Clock:
         return micro(samples / device.train)
 
 
-def in_time(due: Mapping[int, int], first: int, until: int | None, least: int) -> list[int]:
+def first_in_time(due: Mapping[int, int], first: int, until: int | None, least: int) -> list[int]:
     """Return the clients that are waited for: the ``first`` to reply, of those that do until then, at least ``least``.
 
     ``until`` is a moment, or None.

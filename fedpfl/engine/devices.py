@@ -183,7 +183,7 @@ class _Reader:
         lacking = [key for key in keys(Profile) if key not in values]
         if lacking:
             raise self.error(f"{path} is no profile: it lacks {lacking[0]} (fedpfl doctor --profile FILE writes one)")
-        profile = self.parsed(Profile, values)
+        profile: Profile = self.parsed(Profile, values)
         self.require_fitting(profile.settings, profile.input, str(path), "measure again")
         return profile
 

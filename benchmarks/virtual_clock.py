@@ -74,7 +74,8 @@ def measure(options: argparse.Namespace) -> None:
     for setting in SETTINGS:
         note(setting.name)
         given = {**common(options, setting.clients), "model": setting.model}
-        profile = measure_profile(Config.parse(given), INPUT, CLASSES)
+        # Some epochs, as what a round costs besides them is little where there are many.
+        profile = measure_profile(Config.parse({**given, "local-epochs": 10}), INPUT, CLASSES)
         samples = SAMPLES * FOR_TRAINING / setting.clients
         given["local-epochs"] = max(1, round(setting.seconds * profile.train / samples))
         network = f"{setting.mbit:g}mbit {setting.milliseconds}ms"

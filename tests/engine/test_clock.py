@@ -227,7 +227,7 @@ def outcome(folder):
 def test_a_run_has_the_same_bits_with_workers_and_after_a_resume(tmp_path, monkeypatch, way):
     whole = outcome(run(tmp_path / "whole", **WAYS[way]))
     assert all(line["seconds_virtual"] > 0 and line["joules"] > 0 for line in whole[1])
-    # The slow client's reply is there after some 9 s: it trains its 64 samples for 6.4 s. The others are there within two.
+    # The slow client's reply is there after some 9 s: it trains its 64 samples for 6.4 s. The others' take two at most.
     # With its tests a buffered round takes some 3 s, so that round 4 takes that reply.
     counted = [1 in line["clients"] for line in whole[1]]
     assert counted == {"synchronous": [True] * 4, "buffered": [False, False, False, True]}.get(way, [False] * 4)

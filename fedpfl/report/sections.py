@@ -151,8 +151,8 @@ def _row(group: RunGroup) -> list[Cell]:
         group.percent(lambda history: history.last("global.accuracy")),
         group.spread(lambda history: (history.total("bytes_up") + history.total("bytes_down")) / 1e6),
         group.spread(lambda history: statistics.median(history.curve("seconds").values()) if history.lines else None),
-        group.spread(lambda history: history.total("seconds_virtual") if history.elapsed() else None),
-        group.spread(lambda history: history.total("joules") if history.curve("joules") else None),
+        group.spread(lambda history: history.total("seconds_virtual") or None),
+        group.spread(lambda history: history.total("joules") or None),
         group.spread(lambda history: history.last("privacy.epsilon")),
     ]  # fmt: skip
 

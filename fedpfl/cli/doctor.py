@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from ..core.errors import ConfigError
 from .app import app
-from .common import AsJson, app_settings, print_json, stdout
+from .common import AsJson, RunConfig, app_settings, overrides, print_json, stdout
 
 if TYPE_CHECKING:
     from ..training.settings import TrainingSettings
@@ -43,8 +43,22 @@ class Finding(NamedTuple):
 
 
 @app.command("doctor")
-def doctor(as_json: AsJson = False) -> None:
+def doctor(
+    as_json: AsJson = False,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml", help="Only measure how fast this machine trains a run's model, for `devices-model`."
+        ),
+    ] = None,
+    run_config: RunConfig = None,
+    shape: Annotated[str, typer.Option("--input", help="Shape of the samples that --profile trains on.")] = "1x28x28",
+    classes: Annotated[int, typer.Option(min=2, help="Their classes.")] = 10,
+) -> None:
     """Check this machine for problems that would stop a run; exit code 1 if there is a problem."""
+    if profile is not None:
+        _measure(profile, run_config, shape, classes)
+        return
     from ..core.settings import PLACES
     from ..setup.config import Config
 
@@ -66,6 +80,21 @@ def doctor(as_json: AsJson = False) -> None:
             typer.echo(finding.words)
     if any(finding.state == PROBLEM for finding in findings):
         raise typer.Exit(1)
+
+
+def _measure(profile: Path, run_config: list[str] | None, shape: str, classes: int) -> None:
+    """Write how fast this machine is with the settings that a run started here would have."""
+    from ..client.profile import measure, write
+    from ..core import custom
+    from ..setup.config import Config, know_method
+
+    custom.set_folder(Path())
+    values = {**(app_settings(Path()) or {}), **overrides(run_config)}
+    know_method(values)
+    config = Config.parse(values)
+    # As many threads as a client has among others.
+    threads = config.training.threads or 1
+    write(measure(replace(config, training=replace(config.training, threads=threads)), shape, classes), profile)
 
 
 def examine(folders: dict[str, Path], training: TrainingSettings) -> Iterator[Finding]:

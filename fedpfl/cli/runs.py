@@ -254,8 +254,10 @@ def _show_run(folder: RunFolder) -> None:
     console.print(outcome_table(result))
     if not lines:
         return
+    elapsed = folder.history().elapsed()
+    virtual = ["virtual s"] if elapsed else []
     rounds = Table(
-        "round", "personalised", "± clients", "global", "train loss", "s", "MB up", "MB down", title="rounds"
+        "round", "personalised", "± clients", "global", "train loss", "s", *virtual, "MB up", "MB down", title="rounds"
     )
     step = -(-len(lines) // ROUNDS_SHOWN)
     for line in [line for at, line in enumerate(lines) if at % step == 0 or at == len(lines) - 1]:
@@ -263,7 +265,8 @@ def _show_run(folder: RunFolder) -> None:
         loss = line.get("train_loss")
         rounds.add_row(
             str(line["round"]), percent(own.get("accuracy")), percent(own.get("std")), percent(shared.get("accuracy")),
-            "–" if loss is None else f"{loss:.4f}", f"{line['seconds']:.2f}", f"{line['bytes_up'] / 1e6:.2f}",
+            "–" if loss is None else f"{loss:.4f}", f"{line['seconds']:.2f}",
+            *([f"{elapsed[line['round']]:,.1f}"] if elapsed else []), f"{line['bytes_up'] / 1e6:.2f}",
             f"{line['bytes_down'] / 1e6:.2f}",
         )  # fmt: skip
     console.print(rounds)
@@ -291,6 +294,9 @@ def outcome_table(result: Mapping[str, object]) -> object:
     table.add_section()
     table.add_row("rounds", str(result["rounds"]), "")
     table.add_row("seconds a round", f"{seconds:.2f}" if isinstance(seconds, float) else "–", "")
+    for name, key, unit in (("virtual time", "seconds_virtual", "s"), ("energy", "joules", "J")):
+        if isinstance(number := result[key], float):
+            table.add_row(name, f"{number:,.1f} {unit}", "")
     table.add_row("moved up / down", f"{megabytes('bytes_up')} / {megabytes('bytes_down')}", "")
     if isinstance(spent, float) and isinstance(delta, float):
         table.add_row("privacy spent", f"ε = {spent:.2f} at δ = {delta:g}", "")

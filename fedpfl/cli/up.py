@@ -122,6 +122,10 @@ def up_command(
                 str(inventory),
                 "already sets the number of devices and clients; leave out --devices and --num-clients",
             )
+        if plan.config.run.devices_model:
+            raise ConfigError(
+                "devices-model", plan.config.run.devices_model, "is for `fedpfl run`; here devices measure real time"
+            )
         if bench and plan.config.data.num_clients != bench.clients:
             raise ConfigError("num-clients", plan.config.data.num_clients, f"the inventory has {bench.clients} clients")
         if plan.app is None:

@@ -149,18 +149,18 @@ def end_at_signals(path: Path | None = None) -> None:
 
 
 def main() -> None:
-    """Run the worker (the console script ``fedpfl-worker``), or use a model that a client has written."""
-    if sys.argv[1:2] in (["predict"], ["serve"]):
+    """Run the worker (the console script ``fedpfl-worker``), use a model that a client has written, or measure."""
+    modules = {"predict": "predict", "serve": "model_server", "profile": "profile"}
+    if sys.argv[1:2] and sys.argv[1] in modules:
         # Imported here: a worker listens before torch is imported.
-        module = {"predict": "predict", "serve": "model_server"}[sys.argv[1]]
-        importlib.import_module(f"{__package__}.{module}").main(sys.argv[2:])
+        importlib.import_module(f"{__package__}.{modules[sys.argv[1]]}").main(sys.argv[2:])
         return
     parser = argparse.ArgumentParser(
         prog="fedpfl-worker",
         description="Train for this device's SuperNodes.",
         epilog=(
             "`fedpfl-worker predict` and `fedpfl-worker serve` use the model that a client has written on this "
-            "device; see their `--help`."
+            "device, and `fedpfl-worker profile` measures how fast this device trains; see their `--help`."
         ),
     )
     parser.add_argument(

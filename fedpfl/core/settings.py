@@ -20,7 +20,7 @@ from typing import Any, Callable, Iterator, Mapping, Sequence, TypeVar, Union, c
 from .errors import ConfigError, did_you_mean
 
 # Settings that are places on the machine that uses them.
-PLACES = ("output-dir", "state-dir", "data-dir", "data", "division-file", "initial-weights")
+PLACES = ("output-dir", "state-dir", "data-dir", "data", "division-file", "initial-weights", "devices-model")
 
 _WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 

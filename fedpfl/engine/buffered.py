@@ -31,7 +31,9 @@ class Started:
 
     round: int  # in which it was asked for
     shared: np.ndarray  # what it starts from
-    due: int  # when it ends where all clients are equally fast: training samples that one could have done by then
+    # When it ends, in microseconds of the clock; without one all clients are equally fast, and it is the number of
+    # training samples that one could have done by then.
+    due: int
 
 
 class BufferedLoop(RoundLoop):
@@ -72,8 +74,10 @@ class BufferedLoop(RoundLoop):
         self.begin(transport, number, asked)
         done.asked = [client.id for client in asked]
         start = rounded(rule.shared, self.settings.wire_dtype)
+        clock = self.attendance.clock
+        ready = {} if clock is None else clock.due(asked, TRAIN, keep=True)
         for client in asked:
-            pending[client.id] = Started(number, start, self._now + client.train_samples)
+            pending[client.id] = Started(number, start, ready.get(client.id, self._now + client.train_samples))
         count = min(self.settings.buffer_size, len(pending))
         due = {client: one.due for client, one in pending.items()}
         taken = transport.first(due, count) if line is None else line["clients"]
@@ -81,6 +85,8 @@ class BufferedLoop(RoundLoop):
             what = f"counted in round {number} of {self.settings.replay} and does not train here"
             raise FedpflError(f"replay: client {min(missing)} {what}")
         self._now = sorted(due.values())[count - 1]
+        if clock is not None:
+            clock.now = max(clock.now, self._now)
         wait = Wait(self.settings.round_timeout, count if line is None else None, keep=True)
         if self.settings.evaluates_in(number):
             wait = replace(wait, timeout=wait.timeout * (1 - MIN_FOR_TESTS))
@@ -109,9 +115,9 @@ class BufferedLoop(RoundLoop):
 
     def _draw(self, number: int) -> list[Client]:
         """Draw clients that are free, as many as bring those that train to the number of ``fraction-train``."""
-        participants = self.rule.participants
-        free = [client for client in participants if client.id not in self._trainings]
-        count = self.settings.asked(len(participants)) - len(self._trainings)
+        there = self.attendance.present(self.rule, self.round)
+        free = [client for client in there if client.id not in self._trainings]
+        count = min(self.settings.asked(len(self.rule.participants)) - len(self._trainings), len(free))
         chosen = generator(self.settings.seed, "clients", number).choice(len(free), max(0, count), replace=False)
         return [free[i] for i in sorted(chosen)]
 

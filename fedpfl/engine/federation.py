@@ -24,6 +24,8 @@ from .after_the_end import personalise
 from .agreement import Agreement, agree, agree_with
 from .attendance import SILENT, Attendance, Recorded
 from .buffered import STATE, BufferedLoop
+from .clock import CLOCK_STATE, Clock
+from .devices import KEY, read_bench
 from .listener import Listener
 from .listeners.diagnostics import Diagnostics
 from .listeners.mean_model import MeanModel
@@ -80,6 +82,8 @@ def _run(
 ) -> None:
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
     finished, state, about = _start(folder, config, earlier)
+    if config.run.devices_model and transport.real:
+        raise ConfigError(KEY, config.run.devices_model, "must be empty where real devices set the pace")
     task, before = folder.task(), None if earlier is None else earlier.task()
     recorded = Recorded.of(config.run, folder.path.parent) if config.run.replay else None
     found = transport.find_clients(config, task["state_key"], task.get("identities"), before)
@@ -112,7 +116,9 @@ def _run(
     loop = (BufferedLoop if config.run.schedule == "buffered" else RoundLoop)(
         rule, config.run, task["state_key"], extras, listeners,
         counted=config.training.loss != MSE, several=not kind.classes, continued=continued.get("personal", ()),
-        attendance=Attendance(config.run, partial(_admit, config, folder, transport), recorded, later),
+        attendance=Attendance(
+            config.run, partial(_admit, config, folder, transport), recorded, later, _clock(config, agreed, rule),
+        ),
     )  # fmt: skip
     if state is not None:
         loop.load_state(state)
@@ -123,6 +129,14 @@ def _run(
     if not folder.stalled(config.run.early_stop):
         loop.run(transport, first_round=finished + 1)
     folder.finish(rule, summary(folder))
+
+
+def _clock(config: Config, agreed: Agreement, rule: Rule) -> Clock | None:
+    """Return the clock of the devices that ``devices-model`` describes; None without."""
+    if not config.run.devices_model:
+        return None
+    size = rule.layout.size * np.dtype(config.run.wire_dtype).itemsize
+    return Clock(read_bench(config, agreed.input_shape), config.training, size, size if rule.takes_shared else 0)
 
 
 def _admit(config: Config, folder: RunFolder, transport: Transport, client: int, description: Payload) -> Client | None:
@@ -157,7 +171,7 @@ def _start(
         with source.exclusive():
             stored, about, remarks = source.to_continue(config.run.state_dir)
         # Who was silent or still trained then is nothing to a new run.
-        state = {name: array for name, array in stored.items() if name not in (SILENT, *STATE)}
+        state = {name: array for name, array in stored.items() if name not in (SILENT, *STATE, *CLOCK_STATE)}
     else:
         finished, state, remarks = source.last_intact(config.run.state_dir)
     for remark in remarks:

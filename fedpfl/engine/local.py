@@ -44,6 +44,8 @@ class LocalTransport(Transport):
     ``traces``. Workers are forked on Linux unless a GPU is used, else spawned; ``start`` overrides that.
     """
 
+    real = False
+
     def __init__(
         self,
         config: Config,

@@ -51,7 +51,12 @@ class Fail(Protocol):
 
 
 class Transport(ABC):
-    """Carries messages between the server and the clients of one federation."""
+    """Carries messages between the server and the clients of one federation.
+
+    ``real``: the clients are on devices, or are played as if they were, and take the time that they take.
+    """
+
+    real = True
 
     @abstractmethod
     def find_clients(

@@ -87,7 +87,8 @@ def tables(measured: Measured, title: str) -> list[Table]:
 def _methods(measured: Measured, title: str) -> Table:
     kind, own = (metrics.CHOSEN, NUMBERS_WITH_VALIDATION) if _validated(measured) else (metrics.LAST, NUMBERS)
     asked = dict.fromkeys(name for run in measured.planned() for name in names_of(str(run.settings["metrics"])))
-    names = [*own[:2], *(f"{kind}:{name}" for name in asked), *own[2:]]
+    virtual = ["seconds-virtual"] if any(run.settings["devices-model"] for run in measured.planned()) else []
+    names = [*own[:2], *(f"{kind}:{name}" for name in asked), *own[2:], *virtual]
     numbers = [metrics.find(name) for name in names]
     several, failures = len(measured.at.columns) > 1, [printable(failure) for failure in measured.failures()]
     lines: list[tuple[int, float, list[Cell]]] = []

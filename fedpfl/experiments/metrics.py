@@ -163,6 +163,14 @@ METRICS: dict[str, Metric] = {
         "traffic both ways, evaluations included, MB", lambda history: _bytes(history) / 1e6, short="MB"
     ),
     "seconds": Metric("time of the training rounds, s", lambda history: history.total("seconds_train"), short="s"),
+    "seconds-virtual": Metric(
+        "time of all rounds on the devices of devices-model, s",
+        lambda history: history.total("seconds_virtual") or None, short="virtual s",
+    ),
+    "joules": Metric(
+        "energy of all rounds on the devices of devices-model, J", lambda history: history.total("joules") or None,
+        short="J",
+    ),
     "train-loss-last": Metric("training loss, last round", lambda history: history.last("train_loss"), digits=4),
 }  # fmt: skip
 

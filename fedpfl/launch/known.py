@@ -50,6 +50,7 @@ class CommonSettings(TypedDict, total=False):
     replay: str
     new_nodes: Literal["ignore", "join"]
     forget_after: Annotated[int, {'minimum': 0}]
+    devices_model: str
     min_replies: Annotated[int, {'minimum': 1}]
     tracker: Literal["none", "wandb", "mlflow"]
     tracker_project: str

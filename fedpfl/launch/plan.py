@@ -18,6 +18,7 @@ from ..data import default_clients as natural_clients
 from ..data import with_partitioner
 from ..data.partitioners import chosen_partitioner
 from ..data.registry import AUTO
+from ..engine.devices import read_bench
 from ..engine.listeners.trackers import require_tracker
 from ..methods import discover
 from ..models import require_known
@@ -113,6 +114,8 @@ def prepare(
     config = Config.parse({**absolute_places(config.flat()), **decided})
     require_device(config.training)
     require_tracker(config)
+    if config.run.devices_model and not config.run.after_the_end:
+        read_bench(config)
     run = RunFolder.reopen(config) if config.run.resume else _fresh(config)
     plan = Plan(None if app is None else app.resolve(), config, run)
     if config.run.resume:

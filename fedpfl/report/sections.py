@@ -32,6 +32,8 @@ MAX_COLUMNS = 60
 # So many groups of runs have a heat map of their clients.
 MAX_MAPS = 12
 MAX_FAILURES = 20
+# Columns of the overview that are there where a run has recorded the number.
+OPTIONAL = ("virtual time, s", "energy, J", "ε")
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def comparison(runs: Sequence[RunFolder]) -> tuple[Table, list[Figure], list[str
     if not section.tables:
         raise StateError(f"{runs[0].path}: no round was finished")
     own = _over_rounds("Personalised accuracy over rounds", groups, "personalised.accuracy")
-    figures = [*own, *_over_bytes("Accuracy over traffic", groups)]
+    figures = [*own, *_over_bytes("Accuracy over traffic", groups), *_over_virtual_time(groups)]
     return section.tables[0], figures, [group.label for group in groups], section.notes
 
 
@@ -97,9 +99,11 @@ def _overview(runs: Sequence[RunFolder], groups: Sequence[RunGroup]) -> Section:
     rows = [_row(group) for group in groups if any(run.history().lines for run in group.runs)]
     if rows:
         columns = ["run", "seeds", "rounds", "personalised, last, %", "best, %", "worst tenth of clients, %",
-                   "global, last, %", "traffic, MB", "s a round", "ε"]  # fmt: skip
-        if all(row[-1] is None for row in rows):
-            columns, rows = columns[:-1], [row[:-1] for row in rows]
+                   "global, last, %", "traffic, MB", "s a round", *OPTIONAL]  # fmt: skip
+        shown = [
+            at for at, name in enumerate(columns) if name not in OPTIONAL or any(row[at] is not None for row in rows)
+        ]
+        columns, rows = [columns[at] for at in shown], [[row[at] for at in shown] for row in rows]
         note = ("Personalised: mean over clients of the accuracy on their own test samples; global: the shared model "
                 "on all clients' test samples. Traffic: both directions, all clients and rounds. "
                 "With several seeds: mean ± standard deviation over them.")  # fmt: skip
@@ -147,6 +151,8 @@ def _row(group: RunGroup) -> list[Cell]:
         group.percent(lambda history: history.last("global.accuracy")),
         group.spread(lambda history: (history.total("bytes_up") + history.total("bytes_down")) / 1e6),
         group.spread(lambda history: statistics.median(history.curve("seconds").values()) if history.lines else None),
+        group.spread(lambda history: history.total("seconds_virtual") or None),
+        group.spread(lambda history: history.total("joules") or None),
         group.spread(lambda history: history.last("privacy.epsilon")),
     ]  # fmt: skip
 
@@ -173,7 +179,7 @@ def _curves(groups: Sequence[RunGroup]) -> Iterator[Section]:
     own = _over_rounds("Personalised accuracy over rounds", groups, "personalised.accuracy")
     shared = _over_rounds("Global accuracy over rounds", groups, "global.accuracy")
     held = _over_rounds("Accuracy on validation samples", groups, "validation.accuracy")
-    traffic = _over_bytes("Accuracy over traffic", groups)
+    traffic = [*_over_bytes("Accuracy over traffic", groups), *_over_virtual_time(groups)]
     loss = _over_rounds("Training loss", groups, "train_loss", "training loss", 1)
     measured: list[Figure] = []
     for name in dict.fromkeys(name for group in groups for name in _metrics(group)):
@@ -203,15 +209,24 @@ def _over_rounds(
 
 def _over_bytes(title: str, groups: Sequence[RunGroup]) -> list[Figure]:
     """Draw the personalised accuracy over the mean traffic of the runs."""
-    curves = {}
-    for group in groups:
-        rounds, means, stds = _mean(group, "personalised.accuracy", 100)
-        totals = [run.history().traffic() for run in group.runs]
-        curves[group] = [statistics.fmean(total[n] / 1e6 for total in totals) for n in rounds], means, stds
+    curves = {group: _over(group, [run.history().traffic() for run in group.runs], 1e6) for group in groups}
     ends = [(xs[0], xs[-1]) for xs, _, _ in curves.values() if xs]
     lasts = [last for _, last in ends]
     log = bool(ends) and min(ends)[0] > 0 and max(lasts) > WIDE * min(lasts)
     return _lines(title, "MB, up and down", "accuracy in percent", curves, log)
+
+
+def _over_virtual_time(groups: Sequence[RunGroup]) -> list[Figure]:
+    """Draw the personalised accuracy over the mean virtual time of the runs that have one."""
+    times = {group: [run.history().elapsed() for run in group.runs] for group in groups}
+    curves = {group: _over(group, of, 3600) for group, of in times.items() if all(of)}
+    return _lines("Accuracy over virtual time", "hours on the devices of devices-model", "accuracy in percent", curves)
+
+
+def _over(group: RunGroup, totals: Sequence[Mapping[int, float]], unit: float) -> Curve:
+    """Return the personalised accuracy over a number of the runs that grows with the rounds."""
+    rounds, means, stds = _mean(group, "personalised.accuracy", 100)
+    return [statistics.fmean(total[n] / unit for total in totals) for n in rounds], means, stds
 
 
 # xs and means of a group and, for several runs, standard deviations.

@@ -89,6 +89,11 @@ class History:
         sums = accumulate(line["bytes_up"] + line["bytes_down"] for line in self.lines)
         return {line["round"]: so_far for line, so_far in zip(self.lines, sums, strict=True)}
 
+    def elapsed(self) -> dict[int, float]:
+        """Return the virtual seconds so far, by round; nothing where no clock ran."""
+        curve = self.curve("seconds_virtual")
+        return dict(zip(curve, accumulate(curve.values()), strict=True))
+
     def failures(self) -> Iterator[tuple[int, int, str]]:
         """Yield (round, client, reason) of clients that failed."""
         for line in self.lines:

@@ -33,7 +33,8 @@ def summarise(done: Round) -> dict[str, Any]:
     ``each-NAME`` and, of ratios of sums, that of all samples as ``NAME-pooled``; ``global`` has one number each, of all
     samples where the metric is such a ratio, else the mean over clients.
     ``details`` has what the method measured itself: means over the clients, and the rule's own numbers;
-    ``asked``, ``late``, ``forgotten`` and ``joined`` are the clients of a :class:`Round`;
+    ``asked``, ``late``, ``forgotten``, ``joined`` and ``offline`` are the clients of a :class:`Round`, and
+    ``seconds_virtual`` and ``joules`` (with ``devices-model``) its numbers;
     ``privacy`` what differential privacy has cost up to this round, if there is any.
     """
     line: dict[str, Any] = {
@@ -69,8 +70,10 @@ def summarise(done: Round) -> dict[str, Any]:
         line["privacy"] = done.privacy
     if done.asked is not None:
         line["asked"] = done.asked
-    present = {"late": done.late, "forgotten": done.forgotten, "joined": done.joined}
+    present = {"late": done.late, "forgotten": done.forgotten, "joined": done.joined, "offline": done.offline}
     line.update({name: clients for name, clients in present.items() if clients})
+    virtual = {"seconds_virtual": done.seconds_virtual, "joules": done.joules}
+    line.update({name: round(number, 4) for name, number in virtual.items() if number is not None})
     if done.failed:
         line["failed"] = {str(i): reason for i, reason in sorted(done.failed.items())}
     return line
@@ -158,5 +161,7 @@ def curves(line: dict[str, Any]) -> dict[str, float]:
         "bytes/up": line["bytes_up"],
         "bytes/down": line["bytes_down"],
         "seconds": line["seconds"],
+        "seconds-virtual": line.get("seconds_virtual"),
+        "joules": line.get("joules"),
     }
     return {name: value for name, value in found.items() if value is not None}

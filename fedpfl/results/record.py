@@ -18,13 +18,17 @@ class Round:
     evaluated: dict[int, dict[str, float]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # why clients did not answer, by client id
     # clients, where they follow from more than seed and round: those asked to train, and of them those that nobody
-    # waited for; those that are not asked because they were silent; and those that are here for the first time
+    # waited for; those that are not asked because they were silent; those that are here for the first time; and those
+    # that are not asked because they have no network at this hour
     asked: list[int] | None = None
     late: list[int] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
     joined: list[int] = field(default_factory=list)
+    offline: list[int] = field(default_factory=list)
     seconds_train: float = 0.0  # wall time of each half, messages included
     seconds_evaluate: float = 0.0
+    seconds_virtual: float | None = None  # of the round on the devices of `devices-model`, and what they would take
+    joules: float | None = None
     bytes_down: int = 0  # content of all messages to and from clients
     bytes_up: int = 0
     bytes_evaluation_only: int = 0  # Not among those: what travels for evaluate-global alone, both ways.

@@ -23,6 +23,8 @@ class Summary(TypedDict):
     best_global_accuracy: float | None
     metrics: dict[str, float | None]  # of the last round with tests, by name
     seconds_per_round: float | None  # the median
+    seconds_virtual: float | None  # of all rounds, and joules, on the devices of devices-model
+    joules: float | None
     bytes_up: float  # of all rounds and clients
     bytes_down: float
     epsilon: float | None  # of differential privacy, after the last round
@@ -46,6 +48,8 @@ def outcome(folder: RunFolder) -> Summary:
         "best_global_accuracy": history.best("global.accuracy"),
         "metrics": {name: history.last(f"personalised.{name}") for name in _metrics(history)},
         "seconds_per_round": statistics.median(seconds) if seconds else None,
+        "seconds_virtual": history.total("seconds_virtual") or None,
+        "joules": history.total("joules") or None,
         "bytes_up": history.total("bytes_up"),
         "bytes_down": history.total("bytes_down"),
         "epsilon": spent.get("epsilon"),
@@ -64,6 +68,9 @@ def summary(folder: RunFolder) -> str:
         ("seconds per round (median)", f"{result['seconds_per_round']:.2f}"),
         ("bytes up / down", f"{result['bytes_up']:,} / {result['bytes_down']:,}"),
     ]
+    if result["seconds_virtual"] is not None:
+        energy = "" if result["joules"] is None else f", {result['joules']:,.0f} J"
+        rows.append(("on the devices of devices-model", f"{result['seconds_virtual']:,.1f} s{energy}"))
     rows += [(f"{name}, personalised, last round", f"{value:.4f}") for name, value in result["metrics"].items()]
     if chosen := history.best_validated():
         accuracy, by = _percent(chosen["personalised"]["accuracy"]), chosen["validation"][history.by]

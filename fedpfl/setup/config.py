@@ -222,6 +222,11 @@ class RunSettings:
         "takes part again once it answers a check. 0: it is asked in every round.",
         minimum=0,
     )
+    devices_model: str = setting(
+        "",
+        "File that describes the clients' devices (docs/virtual-time.md). `fedpfl run` then computes the time that "
+        "each round would take on them, and replies come in that order. Empty: no virtual time.",
+    )
     min_replies: int = setting(
         1, "Minimum number of clients that must train in a round; with fewer, the run ends.", minimum=1
     )
@@ -266,7 +271,7 @@ class RunSettings:
     def records_asked(self) -> bool:
         """Whether the clients that are asked follow from more than seed and round, and so are recorded."""
         pace = self.over_selection or self.round_deadline or self.round_deadline_pace
-        words = self.replay or self.new_nodes != "ignore" or self.schedule != "synchronous"
+        words = self.replay or self.devices_model or self.new_nodes != "ignore" or self.schedule != "synchronous"
         return bool(pace or self.forget_after or words)
 
     def evaluates_in(self, server_round: int) -> bool:

@@ -11,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from fedpfl.cli import app, doctor
+from fedpfl.client.profile import Profile
 from fedpfl.core.errors import ConfigError
 from fedpfl.data import federated_data, own_data, table
 from fedpfl.launch import quick
@@ -297,6 +298,20 @@ def test_doctor_finds_problems(elsewhere, monkeypatch, measured):
     assert not (elsewhere / "new").exists()
     assert found["ray"].state == found["proxy"].state == "warning"
     assert "NO_PROXY" in found["proxy"].words
+
+
+def test_doctor_writes_a_profile_of_the_settings_that_a_run_here_has(elsewhere, monkeypatch):
+    asked = []
+
+    def measure(config, shape, classes):
+        asked.append((config.run.method, config.training.batch_size, config.training.threads, shape, classes))
+        return Profile(method=config.run.method)
+
+    monkeypatch.setattr("fedpfl.client.profile.measure", measure)
+    given = ("--run-config", 'method="fedper" batch-size=5', "--input", "3x32x32", "--classes", "4")
+    assert fedpfl("doctor", "--profile", "here.toml", *given).exit_code == 0
+    assert asked == [("fedper", 5, 1, "3x32x32", 4)]
+    assert 'method = "fedper"' in (elsewhere / "here.toml").read_text()
 
 
 def test_doctor_says_whether_bf16_pays(monkeypatch, measured):

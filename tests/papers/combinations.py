@@ -44,7 +44,7 @@ YOUNGER = {
     "factorized-fl-penalty": "gradient", "factorized-fl-plus-penalty": "gradient",
     "metrics": "", "choose-by": "accuracy", "standardize": "none", "impute": "refuse", "image-size": 0,
     "class-weights": "none", "learning-rate-over": "rounds",
-    "client-models": "",
+    "client-models": "", "devices-model": "",
 }  # fmt: skip
 
 # Numbers that a table goes through step by step: what trains with the least and the greatest of them trains with those

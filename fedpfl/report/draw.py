@@ -245,7 +245,7 @@ def _diagonal(axes: Axes) -> None:
     ends = [min(ends), max(ends)]
     axes.plot(ends, ends, color=TEXT, linewidth=0.8, alpha=0.6, zorder=0)
     axes.set(xlim=ends, ylim=ends, aspect="equal")
-    axes.text(0.02, 0.02, "line: equal", transform=axes.transAxes, fontsize=8)
+    axes.text(0.03, 0.94, "line: equal", transform=axes.transAxes, fontsize=8)
 
 
 def _legend(canvas: Canvas, axes: Axes) -> list[Any]:

@@ -82,7 +82,7 @@ def test_clients_of_each_seed_count_but_a_person_once(make_run, tested):
         ]  # fmt: skip
 
     (table,) = ANALYSES["significance"].make(runs()).tables
-    higher, lower, difference, clients, better, equal, p, corrected, sure = table.rows[0]
+    higher, lower, difference, clients, better, _, p, corrected, sure = table.rows[0]
     assert (higher, lower, clients, better, sure) == ("fedper", "local", 8, 8, "yes")
     assert difference == pytest.approx(10) and p == corrected
     assert "fedper is above local" in table.note

@@ -174,6 +174,9 @@ def _about(folder: Path) -> dict[str, Any]:
         "settings": _settings(config, _Version.of(config)),
         "clients": task.get("clients"),
         "samples": task.get("samples", [])[:MAX_CLIENTS],
+        "names": task.get("client_names", [])[:MAX_CLIENTS],
+        "counts": task.get("class_counts", [])[:MAX_CLIENTS],
+        "classes": task.get("class_names", []),
         "remarks": task.get("remarks", []),
     }
 

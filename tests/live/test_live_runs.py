@@ -19,6 +19,7 @@ def test_a_run_is_told_from_its_beginning_and_then_what_is_new(tmp_path):
     first = read_run(tmp_path, "one")
     assert first["about"]["clients"] == 3
     assert first["about"]["samples"] == [[10, 4], [20, 4], [30, 4]]
+    assert first["about"]["counts"] == [[10, 0], [19, 1], [28, 2]]
     assert first["about"]["remarks"] == ["nothing is personal"]
     assert first["about"]["settings"]["num-server-rounds"] == 5
     assert first["rounds"] == [1, 2]

@@ -218,7 +218,7 @@ dirichlet-alpha = 0.3
 # As many as the inventory has.
 num-clients = 4
 learning-rate = 0.05
-# A board that is slower, in seconds, is left out of the round.
+# Seconds after which a round goes on without a board that has not replied.
 round-timeout = 600.0
 """
 
@@ -252,7 +252,7 @@ You need ssh to each board as `ansible_user`, and a checkout of fedpfl on the se
 
 ```bash
 source .venv/bin/activate                                  # in the checkout
-jetson/wheelhouse.sh ~/bundle --help                       # then make the bundle for your boards
+jetson/wheelhouse.sh ~/bundle --python-archive ARCHIVE --python-sha256 SUM   # docs/testbed.md says where to get it
 cd deploy/ansible
 ansible devices -i BENCH/inventory.yml -m ansible.builtin.ping
 ansible-playbook -i BENCH/inventory.yml site.yml --ask-become-pass

@@ -34,7 +34,7 @@ _NODE = re.compile(r'(\w+)(?:\["([^"]*)"\])?')
 _ARROW = re.compile(r'-- "[^"]*" -->|-\. "[^"]*" \.->|-->')
 _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 _HEAD = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
-_ROW = re.compile(r"<tr>.*?</tr>", re.DOTALL)
+_ROW = re.compile(r"<tr\b[^>]*>.*?</tr>", re.DOTALL)
 # A table of more columns becomes a card for each row on a telephone.
 MAX_COLUMNS = 3
 _FENCE = re.compile(r"^( *)(```+).*?^\1\2`*$", re.DOTALL | re.MULTILINE)

@@ -44,6 +44,14 @@ def test_a_run_is_told_from_its_beginning_and_then_what_is_new(tmp_path):
     assert read_run(tmp_path, "one", new["since"])["rounds"] == [4]
 
 
+def test_classes_have_names_where_all_clients_number_them_alike(tmp_path):
+    named = {"about": {"class_names": ["cat", "dog"]}}
+    make_run(tmp_path, "one", **named)
+    make_run(tmp_path, "permuted", permute_labels=True, **named)
+    assert read_run(tmp_path, "one")["about"]["classes"] == ["cat", "dog"]
+    assert read_run(tmp_path, "permuted")["about"]["classes"] == []
+
+
 def test_a_run_whose_last_round_is_repeated_is_told_again(tmp_path):
     folder = make_run(tmp_path, "one", rounds=3)
     since = read_run(tmp_path, "one")["since"]

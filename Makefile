@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= default
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help install dist lock pin docs simulate test test-attacks test-cluster test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
+.PHONY: help install dist release lock pin docs simulate test test-attacks test-cluster test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,7 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(if $(filter cpu,$(TORCH)),$(BIN)/python -m pip install --quiet torch torchvision --index-url $(TORCH_CPU_INDEX))
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps axe-playwright-python  # its copy of axe-core, without Playwright
 	@$(BIN)/python -c 'import torchvision' || \
 		{ echo 'torch and torchvision do not fit together (see above): where one came from another package index,' \
 			'remove $(VENV) and install both from the same'; exit 1; }
@@ -47,6 +48,14 @@ dist: install ## wheel, source package and Flower's bundle in dist/, with lists 
 	cd dist && sha256sum fedpfl* > SHA256SUMS
 	@$(if $(SIGNING_KEY),ssh-keygen -q -Y sign -f $(SIGNING_KEY) -n fedpfl dist/SHA256SUMS, \
 		echo 'dist/SHA256SUMS is not signed; make dist SIGNING_KEY=~/.ssh/id_ed25519 signs it')
+
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' fedpfl/version.py)
+
+release: dist ## the files of make dist, and build/notes.md: what CHANGELOG.md tells of this version
+	mkdir -p build
+	awk -v version=$(VERSION) '/^## / {on = $$2 == version || $$2 == version ","} on' CHANGELOG.md > build/notes.md
+	@test -s build/notes.md || { echo 'CHANGELOG.md tells nothing of $(VERSION)'; exit 1; }
+	@! grep -q 'not released yet' build/notes.md || echo 'CHANGELOG.md: give $(VERSION) its date before it is published'
 
 # CycloneDX: every package of a lock, its version and its files' hashes.
 sbom = $(BIN)/cyclonedx-py requirements --no-validate --pyproject pyproject.toml --mc-type application \

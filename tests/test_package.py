@@ -93,7 +93,7 @@ def test_an_installed_wheel_runs_reports_and_makes_outside_a_checkout(fedpfl_com
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory):
-    """Return the dist/ that `make dist` makes of a copy of this checkout, signed by the key beside it."""
+    """Return the dist/ that `make release` makes of a copy of this checkout, signed by the key beside it."""
     if not (Path(sys.prefix) / "bin" / "cyclonedx-py").exists():
         pytest.skip("cyclonedx-bom is not installed (make install)")
     if shutil.which("ssh-keygen") is None:
@@ -105,7 +105,7 @@ def release(tmp_path_factory):
             shutil.copy(ROOT / name, folder / "checkout" / name)
     carry_out("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "key")
     (folder / "signers").write_text(f"releases {(folder / 'key.pub').read_text()}", encoding="utf-8")
-    make = ["make", "--silent", "--old-file=install", f"VENV={sys.prefix}", "dist"]
+    make = ["make", "--silent", "--old-file=install", f"VENV={sys.prefix}", "release"]
     assert "dist/SHA256SUMS is not signed; make dist SIGNING_KEY=" in carry_out(*make, "--dry-run", cwd=ROOT)
     carry_out(*make, f"SIGNING_KEY={folder / 'key'}", cwd=folder / "checkout")
     return folder / "checkout" / "dist"
@@ -116,6 +116,8 @@ def test_a_release_is_signed_and_whole(release):
     assert done == "ok: 5 files, signed by releases\n"
     kinds = sorted(path.suffix for path in release.iterdir())
     assert kinds == ["", ".fab", ".gz", ".json", ".json", ".sig", ".whl"]
+    notes = (release.parent / "build" / "notes.md").read_text(encoding="utf-8")
+    assert notes.startswith(f"## {fedpfl.__version__}") and notes.count("\n## ") == 0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,11 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from fedpfl import version
+
 ROOT = Path(__file__).resolve().parents[2]
+# What pages call the repository until its address is known.
+PLACEHOLDER = "https://example.org/fedpfl"
 # Pages that lie elsewhere in the repository, by the name that they get here.
 ELSEWHERE = {"ansible.md": "deploy/ansible/README.md"}
 
@@ -26,7 +32,23 @@ _MATH = re.compile(r"^```math\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _DIAGRAM = re.compile(r"^```mermaid\ngraph TD\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _NODE = re.compile(r'(\w+)(?:\["([^"]*)"\])?')
 _ARROW = re.compile(r'-- "[^"]*" -->|-\. "[^"]*" \.->|-->')
+_TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+_HEAD = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
+_ROW = re.compile(r"<tr\b[^>]*>.*?</tr>", re.DOTALL)
+# A table of more columns becomes a card for each row on a telephone.
+MAX_COLUMNS = 3
 _FENCE = re.compile(r"^( *)(```+).*?^\1\2`*$", re.DOTALL | re.MULTILINE)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Say where repository and site are, where ``fedpfl/version.py`` does; with mike show a menu of versions."""
+    if version.REPOSITORY:
+        owner, name = version.REPOSITORY.rstrip("/").split("/")[-2:]
+        config.repo_url, config.repo_name = version.REPOSITORY, f"{owner}/{name}"
+        config.site_url = f"https://{owner.lower()}.github.io/{name}/"
+    if "MIKE_DOCS_VERSION" in os.environ:
+        config.extra["version"] = {"provider": "mike"}
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -36,7 +58,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for file in list(files):
         if file.src_uri.endswith(".ipynb"):
             text = Path(str(file.abs_src_path)).read_text(encoding="utf-8")
-            made[file.src_uri.removesuffix(".ipynb") + ".md"] = notebook_page(json.loads(text))
+            made[file.src_uri.removesuffix(".ipynb") + ".md"] = notebook_page(json.loads(text), file.src_uri)
             files.remove(file)
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
@@ -46,14 +68,39 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Set equations, and turn links that lead out of ``docs`` to their pages here or to plain names."""
     source = ROOT / ELSEWHERE.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+    markdown = markdown.replace(PLACEHOLDER, version.REPOSITORY or PLACEHOLDER)
     markdown = _MATH.sub(lambda found: equation(found.group(1)), markdown)
     markdown = _DIAGRAM.sub(lambda found: diagram(found.group(1)), markdown)
     return _outside_fences(markdown, lambda text: _LINK.sub(lambda found: _link(found, source), text))
 
 
-def notebook_page(notebook: dict[str, Any]) -> str:
-    """Return a notebook as Markdown: its texts, and its code in fences. Outputs are left out."""
+def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Give the cells of wide tables their headings."""
+    return _TABLE.sub(lambda found: cards(found.group()), content)
+
+
+def cards(table: str) -> str:
+    """Return a table whose cells have their headings if it is wide: a telephone shows each row as a card."""
+    heads = [re.sub(r"<[^>]*>", "", head).replace('"', "&quot;") for head in _HEAD.findall(table)]
+    if len(heads) <= MAX_COLUMNS:
+        return table
+
+    def row(found: re.Match[str]) -> str:
+        names = iter(heads)
+        return re.sub(r"<td\b", lambda _: f'<td data-label="{next(names)}"', found.group())
+
+    return f'<div class="cards">{_ROW.sub(row, table)}</div>'
+
+
+def notebook_page(notebook: dict[str, Any], path: str = "") -> str:
+    """Return a notebook as Markdown: its texts, and its code in fences. Outputs are left out.
+
+    With ``path``, where it lies in ``docs``, a link opens it in Colab if the repository is on GitHub.
+    """
     parts = []
+    if path and version.REPOSITORY.startswith("https://github.com/"):
+        where = f"{version.REPOSITORY.removeprefix('https://').rstrip('/')}/blob/main/docs/{path}"
+        parts.append(f"[Open in Colab](https://colab.research.google.com/{where.replace('github.com', 'github', 1)})")
     for cell in notebook["cells"]:
         text = "".join(cell["source"])
         parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
@@ -85,7 +132,7 @@ def diagram(text: str) -> str:
     return f'<div class="diagram">{inside}</div>\n'
 
 
-def _outside_fences(markdown: str, change: Any) -> str:
+def _outside_fences(markdown: str, change: Callable[[str], str]) -> str:
     """Apply a function to what stands outside of code blocks."""
     done, parts = 0, []
     for fence in _FENCE.finditer(markdown):
@@ -95,7 +142,10 @@ def _outside_fences(markdown: str, change: Any) -> str:
 
 
 def _link(found: re.Match[str], source: Path) -> str:
-    """Return a link as the site needs it; of a file that is in the repository and not on the site, its name alone."""
+    """Return a link as the site needs it; of a file that is in the repository and not on the site, its name alone.
+
+    A link that has the file's name as its text gets the page's title.
+    """
     text, target = found.groups()
     path, mark, anchor = target.partition("#")
     if not path or ":" in path:
@@ -104,11 +154,22 @@ def _link(found: re.Match[str], source: Path) -> str:
     if not there.exists() and there.suffix != ".md":
         raise FileNotFoundError(f"{source}: there is no {path}")
     name = str(there.relative_to(ROOT))
+    if text.strip("`") in (path, there.name, name):
+        text = title(there)
     for page, elsewhere in ELSEWHERE.items():
         if name == elsewhere:
             return f"[{text}]({page}{mark}{anchor})"
     if not name.startswith("docs/"):
-        return text
+        return found.group(1)
     if source.parent == ROOT / "docs" or (ROOT / "docs") in source.parents:
         return f"[{text}]({path.removesuffix('.ipynb') + '.md' if path.endswith('.ipynb') else path}{mark}{anchor})"
     return f"[{text}]({name.removeprefix('docs/')}{mark}{anchor})"
+
+
+def title(path: Path) -> str:
+    """Return the title of a page, which may be a notebook, or one that is made."""
+    content = path.read_text(encoding="utf-8") if path.is_file() else ""
+    if path.suffix == ".ipynb":
+        content = "".join(json.loads(content)["cells"][0]["source"])
+    found = re.search(r"^# (.+)$", content, re.MULTILINE)
+    return found.group(1) if found else path.stem.capitalize()

@@ -17,7 +17,7 @@ from .registry import NoOptions, Result, analysis
 from .runs import array, grouped, require
 
 WIDTHS = {"float32": 4, "float16": 2}
-MB = MILLION = 1e6
+MB = 1e6
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def communication(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         if accuracy is not None:
             # Methods whose models are sparse count their parameters themselves.
             size = history.last("details.parameters") or t.model
-            sizes[group.label], bubbles[group.label] = ([size / MILLION], [100 * accuracy]), [(t.up + t.down) / MB]
+            sizes[group.label], bubbles[group.label] = (size, 100 * accuracy), [(t.up + t.down) / MB]
     require(rows, "a finished round", "nothing was sent")
     columns = ["run", "values shared", "of the model's", "up, MB", "up in theory", "down, MB", "down in theory",
                "% of whole models"]  # fmt: skip
@@ -72,7 +72,9 @@ def communication(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         "method sends besides; sparse arrays and clients that failed make it less. The first run of each group."
     )
     lines = Lines("Accuracy over traffic", "MB up and down", "accuracy, %", {k: v for k, v in series.items() if v[0]})
-    model = Points("Accuracy over model size", "million values", "best accuracy, %", sizes, bubbles, "MB up and down")
+    unit, of = ("million", 1e6) if max((size for size, _ in sizes.values()), default=0) >= 1e6 else ("thousand", 1e3)
+    places = {label: ([size / of], [accuracy]) for label, (size, accuracy) in sizes.items()}
+    model = Points("Accuracy over model size", f"{unit} values", "best accuracy, %", places, bubbles, "MB up and down")
     return Result([Table("Communication of the whole run", columns, rows, note=note)], [lines, model])
 
 

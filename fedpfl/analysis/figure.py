@@ -64,11 +64,16 @@ class Lines(_Series):
 
 @dataclass(frozen=True)
 class Points(_Series):
-    """Points, or bubbles whose areas are relative to each other (``sizes``). With ``log_x`` all x are above 0."""
+    """Points, or bubbles whose areas are relative to each other (``sizes``).
+
+    With ``log_x`` all x are above 0. With ``diagonal`` x and y are the same number of two things: their axes are the
+    same, and a line shows where both are equal.
+    """
 
     sizes: Mapping[str, Sequence[float]] = field(default_factory=dict)
     size_label: str = ""
     log_x: bool = False
+    diagonal: bool = False
 
     def __post_init__(self) -> None:
         self._check(self.sizes, "sizes")

@@ -44,16 +44,17 @@ def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         compared = {g.label: pairs for g in groups if g is not baseline for pairs in [_pairs(g, baseline)] if pairs}
         for label, pairs in compared.items():
             differences = [own - other for own, other in pairs]
-            lose = sum(difference < 0 for difference in differences)
-            gains.append([label, baseline.label, len(pairs), lose, min(differences), statistics.fmean(differences)])
+            gain, lose = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
+            counts = [len(pairs), gain, len(pairs) - gain - lose, lose]
+            gains.append([label, baseline.label, *counts, min(differences), statistics.fmean(differences)])
         if compared:
             points = {
                 label: ([other for _, other in pairs], [own for own, _ in pairs]) for label, pairs in compared.items()
             }
             title = f"Each client against {baseline.label}"
-            result.figures.append(Points(title, f"{baseline.label}, %", "method, %", points))
+            result.figures.append(Points(title, f"{baseline.label}, %", "method, %", points, diagonal=True))
     if gains:
-        heads = ["run", "against", "clients", "of them lose", "smallest gain, points", "mean gain, points"]
+        heads = ["run", "against", "clients", "gain", "tie", "lose", "smallest gain, points", "mean gain, points"]
         note = "A client counts once for each seed that both have; a smallest gain below 0 is a loss."
         result.tables.append(Table("Who loses by taking part", heads, gains, note=note))
     return result

@@ -30,13 +30,17 @@ Accuracies = Mapping[object, float]
 
 
 class Pair(NamedTuple):
-    """Two kinds of runs: the mean difference in points, over how many clients, and how likely chance makes one."""
+    """Two kinds of runs: the mean difference in points, over how many clients, and how likely chance makes one.
+
+    For ``better`` clients the first kind is better; for ``equal`` ones there is no difference.
+    """
 
     first: str
     second: str
     difference: float
     clients: int
     better: int
+    equal: int
     p: float
     corrected: float
 
@@ -110,7 +114,7 @@ def compared(kinds: Mapping[str, Accuracies], base: str = "") -> list[Pair]:
             found.append((first, second, differences, wilcoxon(differences)))
     corrected = holm([p for *_, p in found])
     return [
-        Pair(first, second, statistics.fmean(of), len(of), sum(d > 0 for d in of), p, adjusted)
+        Pair(first, second, statistics.fmean(of), len(of), sum(d > 0 for d in of), of.count(0.0), p, adjusted)
         for (first, second, of, p), adjusted in zip(found, corrected, strict=True)
     ]
 
@@ -177,11 +181,11 @@ def _listed(names: Sequence[str]) -> str:
 
 def _table(pairs: Sequence[Pair], title: str, best_alone: bool) -> Table:
     rows: list[list[Cell]] = [
-        [pair.first, pair.second, pair.difference, pair.clients, pair.better, f"{pair.p:.3g}", f"{pair.corrected:.3g}",
-         "yes" if pair.is_more_than_chance else "no"] for pair in pairs
+        [pair.first, pair.second, pair.difference, pair.clients, pair.better, pair.equal, f"{pair.p:.3g}",
+         f"{pair.corrected:.3g}", "yes" if pair.is_more_than_chance else "no"] for pair in pairs
     ]  # fmt: skip
-    columns = ["higher", "lower", "mean difference, points", "clients", "of them higher", "p", "p, Holm",
-               "more than chance"]  # fmt: skip
+    columns = ["higher", "lower", "mean difference, points", "clients", "of them higher", "equal", "p",
+               "p, Holm", "more than chance"]  # fmt: skip
     rest = " Only the best one is compared with the others." if best_alone else ""
     note = f"{conclusion(pairs)}{rest} Wilcoxon's signed-rank test over the clients."
     return Table(title, columns, rows, note=note)

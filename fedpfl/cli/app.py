@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -9,11 +10,41 @@ from typing import Any
 import click
 import typer
 import typer.core
+import typer.main
 
 from ..core.errors import ConfigError, FedpflError
 
 # Typer escapes the brackets of "[default: 3]" for Rich, which prints none of the help here (rich_markup_mode=None).
 typer.core.HAS_RICH = False
+
+
+class _Option(typer.core.TyperOption):
+    """An option whose help calls a number a number, and says in words where it has to lie."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the option's names and what it is."""
+        record = super().get_help_record(ctx)
+        if record is None or not isinstance(self.type, (click.IntRange, click.FloatRange)):
+            return record
+        words = f"at least {self.type.min:,}" if self.type.max is None else f"{self.type.min:,} to {self.type.max:,}"
+        name = record[0].replace("INTEGER RANGE", "NUMBER").replace("FLOAT RANGE", "NUMBER")
+        return name, re.sub(r"[-\w.]*<?=?x[<>]=[-\w.]+(?=]$)", words, record[1])
+
+
+class _Argument(typer.core.TyperArgument):
+    """An argument that keeps its help, which Click 8.5 forgets, or prints a second time where it remembers."""
+
+    def __init__(self, *, help: str | None = None, **rest: Any) -> None:
+        super().__init__(**rest)
+        self._words = help
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the argument's name and what it is."""
+        record = super().get_help_record(ctx)
+        return record and (record[0], "  ".join(filter(None, (self._words, record[1]))))
+
+
+typer.main.TyperOption, typer.main.TyperArgument = _Option, _Argument  # type: ignore[misc]
 
 
 # Groups of commands in the help; commands without a group come last.

@@ -204,7 +204,7 @@ def _drawn(table: Table) -> Lines:
     for at, column in enumerate(table.columns):
         lines.add_column(column, justify="right" if table.is_number(at) else "left")
     for row in table.rows:
-        lines.add_row(*map(table.text, row))
+        lines.add_row(*table.texts(row))
     return lines
 
 

@@ -155,7 +155,7 @@ def compare_command(
         data = with_partitioner(parse(DataSettings, values))
         title = f"{methods} on {data.dataset} ({in_words(data)}, {values['num-clients']} clients)"
     wanted = {run.name: states[run.name] for run in planned.wanted() if run.name in states}
-    _finish(comparison.tables(planned, title), name, runner, wanted, form)
+    _finish(comparison.tables(planned, title, fitting=True), name, runner, wanted, form)
 
 
 def _check(form: str, name: str) -> None:

@@ -36,7 +36,7 @@ def watch_command(
     password_file: PasswordFile = None,
     ca: Ca = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a JSON object on a line.")] = False,
-    seconds: Annotated[float | None, typer.Option(min=0.0, help="Stop after so many seconds.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Stop after so many seconds.")] = None,
     web: Annotated[
         bool, typer.Option("--web", help="Serve a live page of runs, and of the broker's devices; prints its address.")
     ] = False,

@@ -24,6 +24,7 @@ from ..core.federation import Client
 from ..core.files import private_folder
 from ..core.payload import Payload
 from ..core.settings import Value
+from ..data import partition_counts
 from ..setup.config import Config
 from .pool import Died, WorkerPool
 from .transport import Fail, Request, Transport, Wait
@@ -33,6 +34,8 @@ from .worker import Failed, keep_freed_memory, run_client
 WAITING_BYTES = 128 * 2**20
 # How often a client is asked again whose worker died.
 MAX_REPEATS = 2
+# Numbers of samples by client and class, for people, that a run records.
+MAX_COUNTS = 100_000
 
 
 class LocalTransport(Transport):
@@ -98,10 +101,12 @@ class LocalTransport(Transport):
         return sorted(work, key=lambda client: (work[client], client))[:count]
 
     def about_data(self) -> dict[str, Any]:
-        """Return the names that the data have for clients and classes, and how inputs are scaled."""
+        """Return how inputs are scaled, the names of clients and classes, and how many samples who has of each."""
         data = self._engine.data
         found = {"client_names": data.client_names, "class_names": () if data.has_no_class_names else data.class_names}
-        return {"scaling": scaling_of(data), **{key: list(names) for key, names in found.items() if names}}
+        counted = not data.has_targets and data.num_clients * data.num_classes <= MAX_COUNTS
+        counts = {"class_counts": partition_counts(data).tolist()} if counted else {}
+        return {"scaling": scaling_of(data), **counts, **{key: list(names) for key, names in found.items() if names}}
 
     def replies(self, requests: Sequence[Request], wait: Wait, fail: Fail) -> Iterator[tuple[Client, Payload]]:
         """Run the clients in the workers or in this process; all of them answer, so there is no time limit."""

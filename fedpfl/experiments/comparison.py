@@ -26,6 +26,8 @@ VALIDATION_FRACTION = 0.2
 SCALE = "paper"  # the name of an experiment's whole size, which a comparison always has
 NUMBERS = ("personalised-last", "worst-tenth-last", "megabytes", "seconds")
 NUMBERS_WITH_VALIDATION = ("personalised-chosen", "worst-tenth-chosen", "megabytes", "seconds")
+# For people a column is in the largest of these units that its largest value reaches.
+UNITS = {"megabytes": {"kB": 1e-3, "MB": 1.0, "GB": 1e3}, "seconds": {"s": 1.0, "min": 60.0, "h": 3600.0}}
 
 
 def comparison(
@@ -74,9 +76,12 @@ def first_runs(measured: Measured) -> list[PlannedRun]:
     ]
 
 
-def tables(measured: Measured, title: str) -> list[Table]:
-    """Return a table with a line for each method, and those of the differences between methods."""
-    found = [_methods(measured, title)]
+def tables(measured: Measured, title: str, fitting: bool = False) -> list[Table]:
+    """Return a table with a line for each method, and those of the differences between methods.
+
+    Traffic is in MB and time in seconds, or both in units that fit.
+    """
+    found = [_methods(measured, title, fitting)]
     finished = measured.finished()
     try:
         return found + significance(finished, NoOptions()).tables if finished else found
@@ -84,29 +89,37 @@ def tables(measured: Measured, title: str) -> list[Table]:
         return found
 
 
-def _methods(measured: Measured, title: str) -> Table:
+def _methods(measured: Measured, title: str, fitting: bool) -> Table:
     kind, own = (metrics.CHOSEN, NUMBERS_WITH_VALIDATION) if _validated(measured) else (metrics.LAST, NUMBERS)
     asked = dict.fromkeys(name for run in measured.planned() for name in names_of(str(run.settings["metrics"])))
     virtual = ["seconds-virtual"] if any(run.settings["devices-model"] for run in measured.planned()) else []
     names = [*own[:2], *(f"{kind}:{name}" for name in asked), *own[2:], *virtual]
-    numbers = [metrics.find(name) for name in names]
+    numbers = {name: metrics.find(name) for name in names}
+    found = {cell: {name: measured.values(name, *cell) for name in names} for cell in measured.cells}
+    headings = {name: number.short_title for name, number in numbers.items()}
+    for name, units in UNITS.items() if fitting else ():
+        largest = max((value for of in found.values() for value in of[name]), default=0.0)
+        headings[name] = [unit for unit, size in units.items() if size <= max(largest, min(units.values()))][-1]
+        for of in found.values():
+            of[name] = [value / units[headings[name]] for value in of[name]]
     several, failures = len(measured.at.columns) > 1, [printable(failure) for failure in measured.failures()]
     lines: list[tuple[int, float, list[Cell]]] = []
-    for row, column in measured.cells:
-        values = [measured.values(name, row, column) for name in names]
-        accuracy, *others = [number.spread(of) for number, of in zip(numbers, values, strict=True)]
+    for (row, column), values in found.items():
+        accuracy, *others = [number.spread(values[name]) for name, number in numbers.items()]
         chosen = measured.chosen.get((row, column))
-        between = interval([100 * value for value in values[0]]) or (None, None)
+        between = interval([100 * value for value in values[names[0]]]) or (None, None)
         cells: list[Cell] = [row, *([column] if several else [])]
         cells += [in_words(chosen) if chosen else None] if measured.trials else []
-        cells += [accuracy, *between, *others, f"{len(values[0])}/{len(measured.seeds)}"]
+        cells += [accuracy, *between, *others, f"{len(values[names[0]])}/{len(measured.seeds)}"]
         order = -accuracy.mean if accuracy else math.inf
         lines.append((measured.at.columns.index(column), order, cells))
     heads = ["method", *(["data"] if several else []), *(["chosen"] if measured.trials else [])]
-    first, *rest = [number.short_title for number in numbers]
+    first, *rest = headings.values()
     heads += [first, "95 % interval from", "to", *rest, "runs done"]
     note = " ".join([*_remarks(measured), *(f"Failed: {failure.rstrip('.')}." for failure in failures)])
-    return Table(title, heads, [cells for *_, cells in sorted(lines, key=lambda line: line[:2])], note=note)
+    # Custom metrics may be small numbers; of the others one decimal means something.
+    digits = [4 if head in asked else 1 for head in heads]
+    return Table(title, heads, [cells for *_, cells in sorted(lines, key=lambda line: line[:2])], digits, note=note)
 
 
 def _validated(measured: Measured) -> bool:

@@ -1,4 +1,4 @@
-"""``fedpfl new``: make a Flower app for custom code, with an example of each kind."""
+"""``fedpfl new``: make a Flower app for custom code, with an example of each kind, or the files of a bench."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from pathlib import Path
 
 from ..core.errors import ConfigError
 from ..setup.reference import pyproject_block
+from ..version import __version__
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
+# The versions of Flower that fedpfl was tested with, as in its own pyproject.toml.
+FLOWER = "flwr[simulation]>=1.41,<1.43"
 # What the app's settings start from; `fedpfl config --update` keeps them.
 SETTINGS = {
     "method": "parts:MyMethod", "model": "parts:my_model", "dataset": "parts:my_data", "local-epochs": 2,
@@ -25,9 +28,9 @@ name = "{name}"
 version = "0.1.0"
 description = "Personalised federated learning with parts of its own"
 license = {{ text = "not chosen yet" }}
-requires-python = ">=3.11"
-# And fedpfl, which has to be installed already: Flower must not look it up by its name.
-dependencies = ["flwr[simulation]>=1.41,<2"]
+requires-python = ">=3.11,<4"
+# And fedpfl, which has to be installed already (made with {version}): Flower must not look it up by its name.
+dependencies = ["{flower}"]
 
 [tool.hatch.build.targets.wheel]
 only-include = ["parts.py", "client_app.py", "server_app.py"]
@@ -136,9 +139,9 @@ def test_clients_have_data(client):
 _README = """\
 # {name}
 
-A Flower app for personalised federated learning, made by `fedpfl new`. Its own code is `parts.py`: a model, a data
-set and a method. Everything else is fedpfl's, which has to be installed (`pip install` its checkout or wheel), here and
-on every device.
+A Flower app for personalised federated learning, made by `fedpfl new` of fedpfl {version}. Its own code is `parts.py`:
+a model, a data set and a method. Everything else is fedpfl's, which has to be installed (`pip install` its checkout or
+wheel), here and on every device.
 
 ```bash
 fedpfl run                        # simulate it on this machine
@@ -156,20 +159,155 @@ it is told how many nodes there are. `parts.py` travels to devices in the app's 
 
 _IGNORED = "__pycache__/\n.venv/\n"
 
+_INVENTORY = """\
+# The machines of this bench, for fedpfl's playbooks and for `fedpfl up --inventory`. Change names and addresses.
+testbed:
+  vars:
+    # The server's address in the LAN, under which boards find broker and time server, and that LAN.
+    fedpfl_address: 192.168.1.10
+    fedpfl_network: 192.168.1.0/24
+    # What jetson/wheelhouse.sh made on the server.
+    fedpfl_bundle: ~/bundle
+    # nano, orin or pi; auto asks each board.
+    fedpfl_target: auto
+    # Keys that differ from policy.toml's on boards that the playbook sets up.
+    fedpfl_policy: {}
+  children:
+    server:
+      hosts:
+        laptop:
+          ansible_connection: local
+    devices:
+      vars:
+        ansible_user: nano
+        ansible_python_interpreter: /usr/bin/python3
+      hosts:
+        # fedpfl_clients: the numbers of the clients that a board plays; all together 0, 1, 2 … without a gap.
+        board-1: {ansible_host: 192.168.1.11, fedpfl_clients: [0, 1]}
+        board-2: {ansible_host: 192.168.1.12, fedpfl_clients: [2, 3]}
+"""
+
+_POLICY = """\
+# What a board takes part in. Its owner decides: no server can change this file.
+
+# A run reads data and initial weights only below these folders; ~ is the home of the worker's user.
+data-folders = ["~/.fedpfl/data"]
+# Personal arrays are kept only below these.
+state-folders = ["~/.fedpfl/state"]
+# Without this line: all methods that are installed.
+methods = ["fedavg", "fedper", "local"]
+# Own methods, models and data sets of an app, as "MODULE:NAME"; their code must be in code-hashes.
+parts = []
+# Whether personal arrays may leave the board: evaluate-global, and some methods.
+personal-arrays = false
+# The minimum of dp-noise-multiplier with dp-where = "client"; 0: no noise is asked for.
+least-dp-noise-multiplier = 0
+# The maximum of what state-folders hold together.
+most-state-bytes = 10_000_000_000
+"""
+
+_BENCH_SETTINGS = """\
+# The settings of a run on this bench; `fedpfl config` explains all of them.
+method = "fedper"
+model = "small-cnn"
+num-server-rounds = 10
+# scikit-learn's digits, which every board has. For your data see docs/data.md of fedpfl.
+dataset = "digits"
+partitioner = "dirichlet"
+dirichlet-alpha = 0.3
+# As many as the inventory has.
+num-clients = 4
+learning-rate = 0.05
+# Seconds after which a round goes on without a board that has not replied.
+round-timeout = 600.0
+"""
+
+_BENCH_README = """\
+# {name}
+
+A bench for personalised federated learning: a server and two boards with two clients each, over MQTT. Made by
+`fedpfl new --bench` of fedpfl {version}.
+
+| file | what it is |
+|---|---|
+| `inventory.yml` | machines, their addresses, and which board plays which clients |
+| `settings.toml` | the settings of the runs |
+| `policy.toml` | what a board takes part in, for boards that you set up by hand; its owner decides |
+
+## 1. Rehearse it on this machine
+
+You need no boards, but mosquitto (`apt-get install mosquitto`) and `pip install paho-mqtt pyyaml`.
+
+```bash
+fedpfl run -c settings.toml                                # a simulation: the reference
+fedpfl up --inventory inventory.yml -c settings.toml --web # each board as processes of its own, with a live page
+```
+
+Both end with the same weights, to the bit.
+
+## 2. Set the boards up
+
+You need ssh to each board as `ansible_user`, and a checkout of fedpfl on the server, with `make install`. Its
+`docs/testbed.md` has each step with times and what to do when it fails. Here `BENCH` is this folder.
+
+```bash
+source .venv/bin/activate                                  # in the checkout
+jetson/wheelhouse.sh ~/bundle --python-archive ARCHIVE --python-sha256 SUM   # docs/testbed.md says where to get it
+cd deploy/ansible
+ansible devices -i BENCH/inventory.yml -m ansible.builtin.ping
+ansible-playbook -i BENCH/inventory.yml site.yml --ask-become-pass
+```
+
+By hand instead: `policy.toml` goes to `/etc/fedpfl/policy.toml` of each board before `jetson/install.sh`; the rest
+is in `docs/deployment.md`.
+
+## 3. Run, watch, collect
+
+```bash
+sudo cp BENCH/settings.toml /opt/fedpfl/settings.toml
+as_fedpfl() {{ sudo -u fedpfl env --chdir=/ HOME=/var/lib/fedpfl FLWR_TELEMETRY_ENABLED=0 "$@"; }}
+flower() {{ as_fedpfl /opt/fedpfl/venv/bin/flwr "$@"; }}
+flower supernode list                                      # four, all online
+flower run /opt/fedpfl/app testbed --run-config /opt/fedpfl/settings.toml --stream
+flower ls                                                  # finished:completed; flwr run itself returns 0 in any case
+```
+
+In another terminal, for boards and rounds on a live page:
+
+```bash
+fedpfl watch --web --broker 192.168.1.10:8883 --ca ~/.fedpfl/testbed-keys/ca.pem \\
+    --password-file ~/.fedpfl/testbed-keys/passwords/watch
+```
+
+Afterwards `ansible-playbook -i BENCH/inventory.yml collect.yml --ask-become-pass` copies results and logs to
+`~/.fedpfl/collected`, and `fedpfl report ~/.fedpfl/collected/runs/RUN` makes a page about a run.
+"""
+
 
 def files(name: str) -> dict[str, str]:
     """Return the files of a new app, by name."""
     # The settings of the example's method stand in the block only when its file is there.
     return {
-        "pyproject.toml": _PYPROJECT.format(name=name, block=pyproject_block(SETTINGS)),
+        "pyproject.toml": _PYPROJECT.format(
+            name=name, version=__version__, flower=FLOWER, block=pyproject_block(SETTINGS)
+        ),
         "server_app.py": _APP.format(side="the server", name="server"),
         "client_app.py": _APP.format(side="a client", name="client"),
-        "parts.py": _PARTS, "test_parts.py": _TEST, "README.md": _README.format(name=name), ".gitignore": _IGNORED,
+        "parts.py": _PARTS, "test_parts.py": _TEST, "README.md": _README.format(name=name, version=__version__),
+        ".gitignore": _IGNORED,
     }  # fmt: skip
 
 
-def make(place: Path) -> list[Path]:
-    """Make a new app in a folder that is not there yet, or is empty; return its files."""
+def bench_files(name: str) -> dict[str, str]:
+    """Return the files of a new bench, by name."""
+    return {
+        "inventory.yml": _INVENTORY, "settings.toml": _BENCH_SETTINGS, "policy.toml": _POLICY,
+        "README.md": _BENCH_README.format(name=name, version=__version__),
+    }  # fmt: skip
+
+
+def make(place: Path, bench: bool = False) -> list[Path]:
+    """Make a new app, or the files of a bench, in a folder that is not there yet, or is empty; return its files."""
     name = place.absolute().name
     if not _NAME.fullmatch(name):
         raise ConfigError("name", name, "must be lower-case letters, digits and dashes, and begin with a letter")
@@ -177,8 +315,9 @@ def make(place: Path) -> list[Path]:
         raise ConfigError("name", str(place), "is there already; choose another name")
     try:
         place.mkdir(parents=True, exist_ok=True)
-        for file, text in files(name).items():
+        made = bench_files(name) if bench else files(name)
+        for file, text in made.items():
             (place / file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError("name", str(place), f"cannot be written ({error.strerror})") from error
-    return [place / file for file in files(name)]
+    return [place / file for file in made]

@@ -1,7 +1,7 @@
 // The live page: asks its server every two seconds and shows what is new. Texts are only ever set as text.
 "use strict";
 
-const POLL = 2000, LAST_ROUNDS = 10, MAX_COLUMNS = 4000, SCALE = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
+const POLL = 2000, LAST_ROUNDS = 10, MAX_COLUMNS = 4000, MAX_CLASSES = 6, SCALE = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
 const LISTS = ["rounds", "personalised", "worst", "global", "loss", "up", "down", "seconds", "each", "trained"];
 const ACCURACIES = { personalised: ["personalised", "--first"], worst: ["worst tenth", "--second"], global: ["global", "--third"] };
 const $ = id => document.getElementById(id);
@@ -124,6 +124,7 @@ function draw() {
   }));
   drawPlots(run, other);
   drawMatrix(run);
+  drawDivision(run.about);
   drawClients(run, other);
   drawRounds(run);
   drawSettings(run, other);
@@ -185,23 +186,46 @@ function drawMatrix(run) {
   if (!clients) return;
   let least = Infinity, most = -Infinity;
   for (const at of columns) for (const value of run.each[at]) if (known(value)) { least = Math.min(least, value); most = Math.max(most, value); }
+  paint(canvas, columns.map(at => run.each[at]), clients, least, most);
+  $("least").textContent = percent(least);
+  $("most").textContent = percent(most);
+  showCell();
+}
+
+// Draws columns of values, a pixel each, with the colours of SCALE from the least value to the most.
+function paint(canvas, columns, rows, least, most) {
   canvas.width = columns.length;
-  canvas.height = clients;
-  canvas.style.height = Math.min(480, Math.max(80, 6 * clients)) + "px";
-  const image = new ImageData(columns.length, clients);
-  columns.forEach((at, x) => run.each[at].forEach((value, client) => {
+  canvas.height = rows;
+  canvas.style.height = Math.min(480, Math.max(80, 6 * rows)) + "px";
+  const image = new ImageData(columns.length, rows);
+  columns.forEach((column, x) => column.forEach((value, row) => {
     if (!known(value)) return;
     const share = most > least ? (value - least) / (most - least) * (SCALE.length - 1) : SCALE.length - 1;
-    const low = Math.min(Math.floor(share), SCALE.length - 2), place = 4 * (client * columns.length + x);
+    const low = Math.min(Math.floor(share), SCALE.length - 2), place = 4 * (row * columns.length + x);
     for (let band = 0; band < 3; band++)
       image.data[place + band] = SCALE[low][band] + (share - low) * (SCALE[low + 1][band] - SCALE[low][band]);
     image.data[place + 3] = 255;
   }));
   canvas.getContext("2d").putImageData(image, 0, 0);
-  $("least").textContent = percent(least);
-  $("most").textContent = percent(most);
-  showCell();
 }
+
+function drawDivision({ counts }) {
+  $("division").closest("figure").hidden = !counts.length;
+  if (!counts.length) return;
+  const most = counts.reduce((so, row) => Math.max(so, ...row), 0);
+  paint($("division"), counts[0].map((_, at) => counts.map(row => row[at])), counts.length, 0, most);
+  $("largest").textContent = `${most} samples`;
+}
+
+// A client's classes in words, the largest first.
+function classesOf(about, client) {
+  const found = [...(about.counts[client] || []).entries()].filter(([, count]) => count).sort((a, b) => b[1] - a[1]);
+  if (!found.length) return "–";
+  const words = found.slice(0, MAX_CLASSES).map(([at, count]) => `${about.classes[at] ?? at}: ${count}`);
+  return words.join(", ") + (found.length > MAX_CLASSES ? `, and ${found.length - MAX_CLASSES} more` : "");
+}
+
+const nameOf = (about, client) => about.names[client] ? `${client} ${about.names[client]}` : client;
 
 function showCell() {
   const run = shown.chosen, at = run ? tested(run) : [], cell = shown.cell;
@@ -211,7 +235,7 @@ function showCell() {
   cell.x = Math.max(0, Math.min(cell.x, at.length - 1));
   cell.y = Math.max(0, Math.min(cell.y, clients - 1));
   const index = at[cell.x];
-  const words = `client ${cell.y}, round ${run.rounds[index]}: ${percent(run.each[index][cell.y])}`;
+  const words = `client ${nameOf(run.about, cell.y)}, round ${run.rounds[index]}: ${percent(run.each[index][cell.y])}`;
   if ($("cell").textContent !== words) $("cell").textContent = words;
   const { clientWidth: width, clientHeight: height } = $("matrix"), style = $("cursor").style;
   style.left = cell.x * width / at.length + "px";
@@ -232,19 +256,19 @@ function drawClients(run, other) {
     const gain = known(now[client]) && known(then[client]) ? now[client] - then[client] : null;
     if (known(gain)) gains.push(gain);
     const [train, test] = samples[client] || [null, null];
-    const values = [client, train, test, now[client], gain];
-    const cells = [client, train ?? "–", test ?? "–", percent(now[client]), points(gain), percent(best[client]), trained[client] || 0, failures[client] || ""];
+    const values = [client, train, test, null, now[client], gain];
+    const cells = [nameOf(run.about, client), train ?? "–", test ?? "–", classesOf(run.about, client), percent(now[client]), points(gain), percent(best[client]), trained[client] || 0, failures[client] || ""];
     rows.push(Object.assign(cells, { values }));
   }
   const by = Number($("order").value);
   if (by) rows.sort((a, b) => (b.values[by] ?? -Infinity) - (a.values[by] ?? -Infinity));
-  fill("clients", rows, [1, 2, 3, 4, 5, 6]);
+  fill("clients", rows, [1, 2, 4, 5, 6, 7]);
   const all = run.about.clients;
   $("clients-note").textContent = all > clients ? `The first ${clients} of ${all} clients.` : "";
   const better = gains.filter(gain => gain > 0).length, worse = gains.filter(gain => gain < 0).length;
   const mean = gains.reduce((sum, gain) => sum + gain, 0) / gains.length;
   $("verdict").textContent = gains.length
-    ? `At the last test of each run ${better} of ${gains.length} clients are better than in ${other.name}, ${worse} are worse; the mean differs by ${points(mean)} points.`
+    ? `At the last test of each run ${better} of ${gains.length} clients are better than in ${other.name}, ${worse} are worse, ${gains.length - better - worse} are equal; the mean differs by ${points(mean)} points.`
     : "";
 }
 

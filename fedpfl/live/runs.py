@@ -170,10 +170,16 @@ def _about(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:  # its folder was made a moment ago
         task = {}
     config = folder / "config.toml"
+    settings = _settings(config, _Version.of(config))
+    # Clients that number their classes themselves have other names for them.
+    own = "classes_of_clients" in task or settings.get("permute-labels")
     return {
-        "settings": _settings(config, _Version.of(config)),
+        "settings": settings,
         "clients": task.get("clients"),
         "samples": task.get("samples", [])[:MAX_CLIENTS],
+        "names": task.get("client_names", [])[:MAX_CLIENTS],
+        "counts": task.get("class_counts", [])[:MAX_CLIENTS],
+        "classes": [] if own else task.get("class_names", []),
         "remarks": task.get("remarks", []),
     }
 

@@ -34,6 +34,8 @@ MAX_SHAPES, MAX_NUMBERS = 4000, 144
 MAX_MARKERS = 25
 # More series than these have their names next to the axes: those of lines at the lines' ends.
 MAX_IN_LEGEND = 8
+# Values along an axis that differ by a smaller part of the largest are shown from 0, since they are nearly the same.
+NARROW = 0.1
 NEAR_MARGIN = 0.85
 MAX_NAME = 44
 # A drawing in a page takes the colours of the page, which may be dark.
@@ -131,8 +133,14 @@ class Pen:
             axes.scatter(
                 xs, ys, s=area, color=look["color"], marker=look["marker"], alpha=0.7, linewidths=0, label=name
             )
+        axes.margins(0.12)  # room for the bubbles, of which a part would be cut off
+        places = [float(x) for xs, _ in figure.series.values() for x in xs]
         if figure.log_x:
             _log_x(axes)
+        elif figure.diagonal:
+            _diagonal(axes)
+        elif places and min(places) > 0 and max(places) - min(places) < NARROW * max(places):
+            axes.set_xlim(0, 1.3 * max(places))
         handles = _legend(canvas, axes)
         for handle in handles:
             handle.set_sizes([22])
@@ -229,6 +237,15 @@ def _log_x(axes: Axes) -> None:
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _diagonal(axes: Axes) -> None:
+    """Give both axes the same range, and draw the line of equal values."""
+    ends = [*axes.get_xlim(), *axes.get_ylim()]
+    ends = [min(ends), max(ends)]
+    axes.plot(ends, ends, color=TEXT, linewidth=0.8, alpha=0.6, zorder=0)
+    axes.set(xlim=ends, ylim=ends, aspect="equal")
+    axes.text(0.03, 0.94, "line: equal", transform=axes.transAxes, fontsize=8)
 
 
 def _legend(canvas: Canvas, axes: Axes) -> list[Any]:

@@ -168,7 +168,8 @@ class RunFolder:
         ``identities`` has a hash of the secret of each client's node, by client. ``more`` is ``samples``, each client's
         numbers of training and test samples; ``threads``, with how many each computes; and ``continued``, what
         :meth:`to_continue` of an earlier run has said; ``client_names`` and ``class_names``, in their order, where the
-        data have names for them and all clients are on this machine.
+        data have names for them and all clients are on this machine; and ``class_counts``, each client's training
+        samples by class in its own numbering, where all clients are on this machine.
         """
         described = {
             "vocabulary": vocabulary, "division": division, "remarks": list(remarks), "identities": identities or {},

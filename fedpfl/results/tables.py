@@ -47,13 +47,13 @@ Cell = str | int | float | Spread | None
 class Table:
     """A table: a title, headings with units, rows with as many cells, and a note.
 
-    ``digits`` are the decimal places of floats and spreads.
+    ``digits`` are the decimal places of floats and spreads, of all columns or of each.
     """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    digits: int = 2
+    digits: int | Sequence[int] = 2
     note: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -61,16 +61,21 @@ class Table:
             if len(row) != len(self.columns):
                 raise ValueError(f"{self.title}: a row has {len(row)} cells for {len(self.columns)} columns: {row}")
 
-    def text(self, cell: Cell) -> str:
-        """Return a cell as text for people."""
+    def text(self, cell: Cell, column: int) -> str:
+        """Return a cell of a column as text for people."""
+        digits = self.digits if isinstance(self.digits, int) else self.digits[column]
         if cell is None:
             return "–"
         if isinstance(cell, Spread):
-            mean = self.text(cell.mean)
-            return mean if cell.std is None else f"{mean} ± {cell.std:.{self.digits}f}"
+            mean = self.text(cell.mean, column)
+            return mean if cell.std is None else f"{mean} ± {cell.std:.{digits}f}"
         if isinstance(cell, float):
-            return f"{cell:.{self.digits}f}" if math.isfinite(cell) else str(cell)
+            return f"{cell:.{digits}f}" if math.isfinite(cell) else str(cell)
         return str(cell)
+
+    def texts(self, row: Sequence[Cell]) -> list[str]:
+        """Return the cells of a row as texts for people."""
+        return [self.text(cell, column) for column, cell in enumerate(row)]
 
     def write(self, form: str) -> str:
         """Return the table in one of ``FORMATS``, with a line feed at its end."""
@@ -78,7 +83,7 @@ class Table:
 
     def markdown(self) -> str:
         """Return the table as Markdown, with title and note."""
-        body = [[self.text(cell).replace("|", r"\|").replace("\n", " ") for cell in row] for row in self.rows]
+        body = [[cell.replace("|", r"\|").replace("\n", " ") for cell in self.texts(row)] for row in self.rows]
         kinds = ["---:" if self.is_number(column) else "---" for column in range(len(self.columns))]
         lines = [f"**{self.title}**", "", *(f"| {' | '.join(cells)} |" for cells in [list(self.columns), kinds, *body])]
         return "\n".join([*lines, *(["", self.note] if self.note else [])]) + "\n"
@@ -100,7 +105,7 @@ class Table:
     def latex(self) -> str:
         """Return the table as LaTeX, for the package booktabs."""
         kinds = "".join("r" if self.is_number(column) else "l" for column in range(len(self.columns)))
-        rows = [" & ".join(self.text(cell).translate(_LATEX) for cell in row) + r" \\" for row in self.rows]
+        rows = [" & ".join(cell.translate(_LATEX) for cell in self.texts(row)) + r" \\" for row in self.rows]
         head = " & ".join(column.translate(_LATEX) for column in self.columns) + r" \\"
         return "\n".join([
             r"\begin{table}", r"\centering", rf"\caption{{{self.title.translate(_LATEX)}}}",

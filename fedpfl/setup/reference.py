@@ -19,7 +19,7 @@ from ..core.extras import describe
 from ..core.settings import key_of
 from ..methods import Method, methods
 from ..training.settings import TrainingSettings
-from ..version import __version__
+from ..version import REPOSITORY, __version__
 from .config import sections
 
 BEGIN = "# -- settings: written by `fedpfl config --update`; `fedpfl config` explains them --"
@@ -28,6 +28,9 @@ BOUNDS_BEGIN, BOUNDS_END = "<!-- bounds: written by `fedpfl config --update` -->
 HOOKS_BEGIN, HOOKS_END = "<!-- hooks: written by `fedpfl config --update` -->", "<!-- end of hooks -->"
 VERSION = re.compile(r'(?<=^version = ")[^"]*(?="$)', re.MULTILINE)
 CITED_VERSION = re.compile(r"(?<=^version: ).*$", re.MULTILINE)
+HOMEPAGE = re.compile(r'(?<=^Homepage = ")[^"]*(?="$)', re.MULTILINE)
+CITED_REPOSITORY = re.compile(r"^repository-code: .*\n", re.MULTILINE)
+INDEX = "https://pypi.org/project/fedpfl/"
 
 
 def pyproject_block(values: Mapping[str, Any] | None = None, explained: bool = False) -> str:
@@ -195,9 +198,10 @@ def _set_by(name: str) -> str:
 def update(root: Path) -> list[Path]:
     """Rewrite ``launch/known.py``, the block in ``pyproject.toml``, two pages and a table in each of two others.
 
-    Returns the files that changed. The version, whose one place is ``fedpfl/version.py``, goes in as well: Flower wants
-    it written out in ``pyproject.toml``. A user's app, which is without the package's code, has the block alone, and
-    keeps its own values there. ``FedpflError`` if ``pyproject.toml`` is missing or lacks the two marker lines.
+    Returns the files that changed. The version and the repository, whose one place is ``fedpfl/version.py``, go in as
+    well: Flower wants the version written out in ``pyproject.toml``. A user's app, which is without the package's code,
+    has the block alone, and keeps its own values there. ``FedpflError`` if ``pyproject.toml`` is missing or lacks the
+    two marker lines.
     """
     project = root / "pyproject.toml"
     text = project.read_text(encoding="utf-8") if project.is_file() else ""
@@ -209,13 +213,16 @@ def update(root: Path) -> list[Path]:
         return _write({project: block.sub(lambda found: pyproject_block(_values(project, found.group())), text)})
     wanted = {
         root / "fedpfl" / "launch" / "known.py": known_module(),
-        project: VERSION.sub(__version__, block.sub(lambda _: pyproject_block(), text), count=1),
+        project: HOMEPAGE.sub(
+            REPOSITORY or INDEX, VERSION.sub(__version__, block.sub(lambda _: pyproject_block(), text), count=1)
+        ),
         root / "docs" / "configuration.md": settings_page(),
         root / "docs" / "methods.md": methods_page(),
     }
     citation = root / "CITATION.cff"
     if citation.is_file():
-        wanted[citation] = CITED_VERSION.sub(__version__, citation.read_text(encoding="utf-8"))
+        cited = CITED_REPOSITORY.sub("", CITED_VERSION.sub(__version__, citation.read_text(encoding="utf-8")))
+        wanted[citation] = cited + (f"repository-code: {REPOSITORY}\n" if REPOSITORY else "")
     for name, table in {"security.md": bounds_table(), "architecture.md": hooks_table()}.items():
         page, (begin, *_, end) = root / "docs" / name, table.splitlines()
         if page.is_file():

@@ -82,8 +82,8 @@ def test_who_loses_against_training_alone(make_run, tested):
     result = ANALYSES["per-client"].make(runs)
     assert result.tables[0].columns == ["client", "local", "feddecomp, seed 1", "feddecomp, seed 2"]
     assert rows(result)[0] == [0, *(pytest.approx(a) for a in (50, 70, 0))]
-    ((label, against, clients, losers, worst, mean),) = rows(result, 1)
-    assert (label, against, clients, losers) == ("feddecomp", "local", 4, 1)
+    ((label, against, *counts, worst, mean),) = rows(result, 1)
+    assert (label, against, *counts) == ("feddecomp", "local", 4, 2, 1, 1)  # clients; gain, tie, lose
     assert (worst, mean) == pytest.approx((-10, 5))
     distributions, points = result.figures
     assert {name: len(values) for name, values in distributions.groups.items()} == {"local": 4, "feddecomp": 8}

@@ -49,7 +49,7 @@ def test_pairs_are_of_the_clients_that_both_have():
 
 def test_a_sentence_says_what_is_sure_and_what_is_not():
     def pair(first, second, p):
-        return Pair(first, second, 1.0, 10, 8, p, p)
+        return Pair(first, second, 1.0, 10, 8, 1, p, p)
 
     assert conclusion([pair("a", "b", 0.2)]) == "No difference is more than chance (p < 0.05 after Holm's correction)."
     assert conclusion([pair("a", "b", 0.2), pair("a", "c", 0.01), pair("a", "d", 0.01), pair("b", "c", 0.01)]) == (
@@ -82,7 +82,7 @@ def test_clients_of_each_seed_count_but_a_person_once(make_run, tested):
         ]  # fmt: skip
 
     (table,) = ANALYSES["significance"].make(runs()).tables
-    higher, lower, difference, clients, better, p, corrected, sure = table.rows[0]
+    higher, lower, difference, clients, better, _, p, corrected, sure = table.rows[0]
     assert (higher, lower, clients, better, sure) == ("fedper", "local", 8, 8, "yes")
     assert difference == pytest.approx(10) and p == corrected
     assert "fedper is above local" in table.note

@@ -95,10 +95,14 @@ def test_the_quick_check_says_what_the_whole_one_says():
     quick.check({"mine-mu": 1}, {"mine-mu": 2})
 
 
-def test_help_has_no_backslashes():
+def test_help_is_in_words():
     text = fedpfl("run", "--help").stdout
-    assert "[default: 4; x>=1]" in text
-    assert "\\" not in text + fedpfl("keys", "--help").stdout + fedpfl("experiment", "run", "--help").stdout
+    assert "[default: 4; at least 1]" in text
+    assert text.count("[APP_DIR]  Folder of the app; the working directory by default.") == 1
+    watch = fedpfl("watch", "--help").stdout
+    assert "--port NUMBER" in watch and "[0 to 65,535]" in watch
+    text += watch + fedpfl("keys", "--help").stdout + fedpfl("experiment", "run", "--help").stdout
+    assert not {word for word in ("\\", "RANGE", "x>=", "<=x") if word in text}
 
 
 def test_clients_are_numbered_from_0(stored_run):

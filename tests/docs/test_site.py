@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -19,6 +22,10 @@ from waiting import wait_until
 pytest.importorskip("mkdocstrings")
 pytest.importorskip("material")
 pytest.importorskip("latex2mathml")
+
+from mkdocs.config.defaults import MkDocsConfig
+
+from fedpfl.setup import reference
 
 pytestmark = pytest.mark.xdist_group("chromium")
 # Asks the search for a method, and returns the links that it shows by now.
@@ -101,6 +108,12 @@ class Page(HTMLParser):
             self.loads.append(given["href"])
 
 
+@pytest.fixture
+def hooks(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "tools"))
+    return importlib.import_module("hooks")
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs") / "site"
@@ -164,6 +177,59 @@ def trouble(said, site):
 
 
 @pytest.mark.parametrize("name", SHOWN)
+def test_a_page_keeps_the_rules_of_accessibility(browser, site, name):
+    for dark in (False, True):
+        browser.open(site / f"{name}.html", dark=dark)
+        assert browser.broken_rules() == []
+
+
+def test_on_a_telephone_nothing_of_a_wide_table_or_of_a_command_is_hidden(browser, site):
+    browser.open(site / "configuration.html", width=PHONE, height=844)
+    every = "[...document.querySelectorAll('.cards, .cards td')]"
+    assert browser.evaluate("document.querySelectorAll('.cards td').length") > 400
+    assert browser.evaluate(f"{every}.filter(box => box.scrollWidth > box.clientWidth + 1).length") == 0
+    shown = "getComputedStyle(document.querySelector('.cards td:nth-child(2)'), '::before').content"
+    assert browser.evaluate(shown) == '"default: "'
+    browser.open(site / "index.html")
+    covered = """[...document.querySelectorAll('pre')].filter(pre => {
+        const button = pre.querySelector('.md-code__nav'), code = pre.querySelector('code');
+        return button && button.getBoundingClientRect().left < code.getBoundingClientRect().right;
+    }).length"""
+    assert browser.evaluate("document.querySelectorAll('pre .md-code__nav').length") > 2
+    assert browser.evaluate(covered) == 0
+
+
+def test_pages_link_to_each_other_by_title(site):
+    named = {path.name: re.findall(r">[^<>\s]+\.(?:md|ipynb)</a>", path.read_text()) for path in site.rglob("*.html")}
+    assert not {name: found for name, found in named.items() if found}
+    title = (ROOT / "docs" / "mqtt.md").read_text().partition("\n")[0].removeprefix("# ")
+    assert f">{title}</a>" in (site / "live.html").read_text()
+
+
+def test_the_repository_s_address_is_filled_in_once(hooks, monkeypatch, tmp_path):
+    notebook = {"cells": [{"cell_type": "markdown", "source": ["# First steps"]}]}
+    config = hooks.on_config(MkDocsConfig())
+    assert not config.repo_url and not config.site_url and "version" not in config.extra
+    assert hooks.notebook_page(notebook, "first-steps.ipynb") == "# First steps\n"
+    monkeypatch.setattr(hooks.version, "REPOSITORY", "https://github.com/Someone/fedpfl")
+    monkeypatch.setenv("MIKE_DOCS_VERSION", "0.1")
+    config = hooks.on_config(MkDocsConfig())
+    assert (config.repo_name, config.site_url) == ("Someone/fedpfl", "https://someone.github.io/fedpfl/")
+    assert config.extra["version"] == {"provider": "mike"}
+    where = "https://colab.research.google.com/github/Someone/fedpfl/blob/main/docs/first-steps.ipynb"
+    assert f"]({where})" in hooks.notebook_page(notebook, "first-steps.ipynb")
+    for file in ("pyproject.toml", "CITATION.cff"):
+        shutil.copy(ROOT / file, tmp_path / file)
+    (tmp_path / "fedpfl").mkdir()
+    for address in (hooks.version.REPOSITORY, ""):
+        monkeypatch.setattr(reference, "REPOSITORY", address)
+        reference.update(tmp_path)
+        assert f'\nHomepage = "{address or reference.INDEX}"\n' in (tmp_path / "pyproject.toml").read_text()
+        assert (tmp_path / "CITATION.cff").read_text().count("\nrepository-code: ") == bool(address)
+    assert (tmp_path / "CITATION.cff").read_text() == (ROOT / "CITATION.cff").read_text()
+
+
+@pytest.mark.parametrize("name", SHOWN)
 def test_a_page_has_no_errors_fits_a_telephone_and_can_be_read(browser, site, name):
     assert (site / f"{name}.html").is_file()
     for dark in (False, True):
@@ -171,6 +237,12 @@ def test_a_page_has_no_errors_fits_a_telephone_and_can_be_read(browser, site, na
         assert browser.evaluate(FAINT) == []
     assert trouble(browser.open(site / f"{name}.html", width=PHONE, height=844), site) == []
     assert browser.evaluate(WIDTH) <= PHONE
+
+
+def test_the_search_works_from_a_file(browser, site):
+    browser.open(site / "index.html")
+    found = wait_until(lambda: browser.evaluate(SEARCH))
+    assert any("methods.html" in link for link in found)
 
 
 def test_the_search_finds_a_method(browser, site):

@@ -73,6 +73,7 @@ def test_names_of_persons_and_classes_stay_in_the_run_s_folder(elsewhere):
     run = fedpfl.run(method="fedper", data=data, standardize="client", **{**FEW, "num_server_rounds": 1})
     task = run._folder.task()
     assert task["client_names"] == ["anna", "ben"] and "class_names" not in task
+    assert [sum(counts) for counts in task["class_counts"]] == [train for train, _ in task["samples"]]
     assert run.clients.loc[(1, 1), "name"] == "ben"
     about = json.loads((run.path / "personal" / "about.json").read_text())
     assert (about["client_names"], about["standardize"], about["scaling"]) == (["anna", "ben"], "client", "none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -9,14 +10,17 @@ from pathlib import Path
 
 import pytest
 from flower_parts import SECONDS, Flower
+from mqtt.mqtt_parts import MOSQUITTO
 from support import engine, run_federation
 from typer.testing import CliRunner
 
 from fedpfl.cli import app as cli
+from fedpfl.client import policy
 from fedpfl.core import custom
 from fedpfl.core.errors import ConfigError, FedpflError
+from fedpfl.launch.inventory import read_inventory
 from fedpfl.launch.plan import prepare
-from fedpfl.launch.project import files, make
+from fedpfl.launch.project import FLOWER, files, make
 from fedpfl.launch.superlink import copy_app
 from fedpfl.methods import discover
 from fedpfl.results.export import export_personal
@@ -27,6 +31,7 @@ slow = [
     pytest.mark.xdist_group("flower"),
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the processes in /proc"),
 ]
+ROOT = Path(__file__).parents[2]
 SETTINGS = {"num-server-rounds": 2, "local-epochs": 1, "batch-size": 32, "threads": 1}
 CLIENTS = 2
 
@@ -59,6 +64,49 @@ def models(folder):
     paths = [folder / "global.safetensors", *sorted((folder / "personal").glob("client-*"))]
     assert len(paths) == CLIENTS + 1
     return {path.name: path.read_bytes() for path in paths}
+
+
+def test_it_asks_for_the_flower_that_fedpfl_was_tested_with(app):
+    ours, made = (tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in (ROOT, app))
+    assert made["dependencies"] == [FLOWER] and FLOWER in ours["dependencies"]
+    assert made["requires-python"] == ours["requires-python"]
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    made = CliRunner().invoke(cli, ["new", "--bench", str(tmp_path / "my-bench")])
+    assert made.exit_code == 0, made.output
+    assert made.stdout.count("wrote ") == 4
+    return tmp_path / "my-bench"
+
+
+def test_a_bench_fits_together(bench, monkeypatch):
+    boards = read_inventory(bench / "inventory.yml")
+    values = tomllib.loads((bench / "settings.toml").read_text())
+    plan = prepare(None, {}, {**values, "output-dir": str(bench)})
+    assert plan.config.data.num_clients == boards.clients == 4
+    monkeypatch.setenv(policy.VARIABLE, str(bench / "policy.toml"))
+    policy.check(plan.run_config(), "")
+    with pytest.raises(policy.PolicyError, match="feddecomp"):
+        policy.check({**plan.run_config(), "method": "feddecomp"}, "")
+    page = (bench / "README.md").read_text()
+    assert all(name in page for name in ("inventory.yml", "settings.toml", "policy.toml"))
+    ours = "".join((ROOT / "docs" / name).read_text() for name in ("testbed.md", "jetson.md", "deployment.md"))
+    for command in ("ansible-playbook", "jetson/wheelhouse.sh ~/bundle", "/etc/fedpfl/policy.toml", "supernode list"):
+        assert command in page and command in ours
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("flower")
+@pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed (Debian: apt-get install mosquitto)")
+def test_a_bench_is_rehearsed(bench):
+    program = "from fedpfl.cli import main; main()"
+    command = [sys.executable, "-c", program, "up", "--inventory", "inventory.yml", "-c", "settings.toml",
+               "-c", "num-server-rounds=1 threads=1", "--json", "-q"]  # fmt: skip
+    done = subprocess.run(command, cwd=bench, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["status"] == "finished:completed"
 
 
 def test_the_app_has_its_settings_and_learns(app, tmp_path):

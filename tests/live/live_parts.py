@@ -17,8 +17,10 @@ from fedpfl.results.line import summarise
 from fedpfl.results.record import Round
 
 
-def make_run(root: Path, name: str, clients: int = 3, rounds: int = 0, **settings: Any) -> Path:
-    """Make the folder of a run whose clients are found, with some rounds."""
+def make_run(
+    root: Path, name: str, clients: int = 3, rounds: int = 0, about: dict[str, Any] | None = None, **settings: Any
+) -> Path:
+    """Make the folder of a run whose clients are found, with some rounds; ``about`` is more of its task."""
     folder = root / name
     folder.mkdir(parents=True)
     given = {key.replace("_", "-"): value for key, value in settings.items()}
@@ -28,6 +30,8 @@ def make_run(root: Path, name: str, clients: int = 3, rounds: int = 0, **setting
         "clients": clients,
         "samples": [[10 * (i + 1), 4] for i in range(clients)],
         "remarks": ["nothing is personal"],
+        "class_counts": [[10 * (i + 1) - i, i] for i in range(clients)],
+        **(about or {}),
     }
     (folder / "task.json").write_text(json_line({"state_key": f"{name}-1", **task}))
     with (folder / "metrics.jsonl").open("w") as file:

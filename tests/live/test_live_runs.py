@@ -19,6 +19,7 @@ def test_a_run_is_told_from_its_beginning_and_then_what_is_new(tmp_path):
     first = read_run(tmp_path, "one")
     assert first["about"]["clients"] == 3
     assert first["about"]["samples"] == [[10, 4], [20, 4], [30, 4]]
+    assert first["about"]["counts"] == [[10, 0], [19, 1], [28, 2]]
     assert first["about"]["remarks"] == ["nothing is personal"]
     assert first["about"]["settings"]["num-server-rounds"] == 5
     assert first["rounds"] == [1, 2]
@@ -41,6 +42,14 @@ def test_a_run_is_told_from_its_beginning_and_then_what_is_new(tmp_path):
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(line[50:])
     assert read_run(tmp_path, "one", new["since"])["rounds"] == [4]
+
+
+def test_classes_have_names_where_all_clients_number_them_alike(tmp_path):
+    named = {"about": {"class_names": ["cat", "dog"]}}
+    make_run(tmp_path, "one", **named)
+    make_run(tmp_path, "permuted", permute_labels=True, **named)
+    assert read_run(tmp_path, "one")["about"]["classes"] == ["cat", "dog"]
+    assert read_run(tmp_path, "permuted")["about"]["classes"] == []
 
 
 def test_a_run_whose_last_round_is_repeated_is_told_again(tmp_path):

@@ -9,9 +9,11 @@ import select
 import shutil
 import subprocess
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
 from waiting import HANG_SECONDS
 
 # Debian calls it chromium; others' names for the same program.
@@ -86,6 +88,19 @@ class Browser:
         """Return the value of a JavaScript expression in the page."""
         return self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)["result"].get(
             "value"
+        )
+
+    def broken_rules(self) -> list[str]:
+        """Return the rules of axe-core that the page breaks, with the first place of each; skip without axe-core."""
+        found = find_spec("axe_playwright_python")
+        if found is None or found.submodule_search_locations is None:
+            pytest.skip("needs axe-core (pip install --no-deps axe-playwright-python)")
+        axe = Path(found.submodule_search_locations[0]) / "axe.min.js"
+        self.evaluate(f"{axe.read_text(encoding='utf-8')}\n;0")
+        # Without the preload: the page's content security policy forbids to fetch what is there already.
+        return self.evaluate(
+            "axe.run({preload: false}).then(found => found.violations.map(rule => `${rule.id} "
+            "(${rule.nodes.length}): ${rule.nodes[0].html.slice(0, 200)} ${rule.nodes[0].failureSummary}`))"
         )
 
     def picture(self, path: Path, whole: bool = True) -> None:

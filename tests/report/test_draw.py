@@ -18,6 +18,7 @@ FIGURES = [
     Lines("t", "MB", "y", {AWKWARD: ([0.01, 200], [1.0, 2.0])}, log_x=True),
     Points("t", "x", "y", {AWKWARD: ([1, 2], [3, 4])}, {AWKWARD: [5, 0]}, "MB"),
     Points("t", "x", "y", {AWKWARD: ([1, 2], [3, 4])}),
+    Points("t", "x", "y", {AWKWARD: ([1, 2], [3, 4])}, diagonal=True),
     Bars("t", "y", ["g", AWKWARD], {AWKWARD: [1.0, None], "c": [2.0, 3.0]}),
     Bars("t", "y", [str(i) for i in range(40)], {"a": list(range(40))}),
     Distributions("t", "x", {AWKWARD: [1.0, 2.0, 5.0], "b": [3.0]}),
@@ -38,7 +39,7 @@ def test_every_kind_is_drawn(figure):
     assert "#1f2328" not in in_page
 
 
-@pytest.mark.parametrize("figure", [FIGURES[0], FIGURES[7], FIGURES[-2]], ids=lambda figure: type(figure).__name__)
+@pytest.mark.parametrize("figure", [FIGURES[0], FIGURES[8], FIGURES[-2]], ids=lambda figure: type(figure).__name__)
 def test_drawings_are_the_same_each_time(figure):
     assert Pen().svg(figure) == Pen().svg(figure)
     assert Pen().png(figure) == Pen().png(figure)
@@ -71,6 +72,23 @@ def test_thirty_lines_are_told_apart_and_named_at_their_ends():
     assert sorted(names, key=heights.get) == sorted(names, key=lambda n: -(int(n[4:]) % 3 + int(n[4:]) / 100))
     ys = sorted(heights.values())
     assert min(b - a for a, b in pairwise(ys)) > 8
+
+
+def test_models_of_nearly_one_size_are_shown_from_zero():
+    sizes = {"a": ([13.7], [95.1]), "b": ([13.8], [95.9])}
+    axes = Pen().canvas(Points("t", "thousand values", "y", sizes, {"a": [4.0], "b": [1.0]}, "MB")).axes[0]
+    assert axes.get_xlim()[0] == 0 < 13.8 < axes.get_xlim()[1]
+    low, high = axes.get_ylim()
+    assert low < 95.1 - 0.08 and high > 95.9 + 0.08  # the bubbles are whole
+    spread = Pen().canvas(Points("t", "x", "y", {"a": ([10.0, 14.0], [1.0, 2.0])})).axes[0]
+    assert spread.get_xlim()[0] > 9
+
+
+def test_two_accuracies_of_a_client_have_the_same_axes():
+    axes = Pen().canvas(Points("t", "x", "y", {"a": ([90, 100], [70, 95])}, diagonal=True)).axes[0]
+    assert axes.get_xlim() == axes.get_ylim() and axes.get_xlim()[0] < 70 and axes.get_xlim()[1] > 100
+    (line,) = axes.lines
+    assert list(line.get_xdata()) == list(line.get_ydata()) == list(axes.get_xlim())
 
 
 def test_names_that_start_alike_are_told_apart():

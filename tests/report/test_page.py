@@ -46,6 +46,13 @@ def test_the_page_fits_a_telephone(browser, page):
     assert browser.evaluate(smallest) > 200
 
 
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_page_keeps_the_rules_of_accessibility_and_contrast(browser, page, dark):
+    browser.open(page, dark=dark)
+    browser.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+    assert browser.broken_rules() == []
+
+
 def test_no_table_is_cut_on_a_telephone(browser, page):
     assert browser.open(page, width=PHONE, height=844) == []
     browser.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")

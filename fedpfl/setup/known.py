@@ -35,6 +35,7 @@ class CommonSettings(TypedDict, total=False):
     device_model_every: int
     device_models_kept: int
     personalise: Literal["none", "local-train", "fine-tune"]
+    missed_timeout: float
     wire_dtype: Literal["float32", "float16"]
     node_timeout: float
     round_timeout: float
@@ -310,6 +311,7 @@ LIMITS: Mapping[str, tuple[Any, dict[str, Any], bool]] = {
     'resume': (False, {}, False),
     'continue-from': ('', {}, False),
     'personalise': ('none', {'choices': ('none', 'local-train', 'fine-tune')}, False),
+    'missed-timeout': (0.0, {'minimum': 0}, False),
     'wire-dtype': ('float32', {'choices': ('float32', 'float16')}, False),
     'node-timeout': (600.0, {'above': 0}, False),
     'round-timeout': (600.0, {'above': 0}, False),

@@ -65,7 +65,14 @@ class Clock:
     def of_the_server(cls, monkeypatch: pytest.MonkeyPatch) -> Clock:
         """Return one by which servers go for the time of a test."""
         clock = cls()
-        for module in ("engine.rounds", "flower.exchange", "flower.nodes", "flower.pace", "flower.transport"):
+        for module in (
+            "engine.rounds",
+            "engine.after_the_end",
+            "flower.exchange",
+            "flower.nodes",
+            "flower.pace",
+            "flower.transport",
+        ):
             monkeypatch.setattr(f"fedpfl.{module}.time", clock)
         return clock
 

@@ -103,9 +103,11 @@ def _watch(
         for line in rounds.new():
             shown.round(line)
         if link.logged_end():
-            ending, ask_at = True, 0.0
+            pause, ask_at = ASK_SECONDS_AT_END, 0.0
         elif not ending and _version(summary) not in (None, old_summary):
-            ending, ask_at = True, time.monotonic() + WIND_DOWN_SECONDS
+            ending, pause, ask_at = True, ASK_SECONDS_AT_END, time.monotonic() + WIND_DOWN_SECONDS
+            if plan.config.run.missed_timeout:
+                shown.show_step("waiting for clients that missed the end")
         if ended := link.ended():
             raise FedpflError(ended)
         if time.monotonic() >= ask_at:
@@ -122,8 +124,8 @@ def _watch(
                         shown.round(line)
                     return status, details
                 unanswered_since = 0.0
-                pause = ASK_SECONDS_AT_END if ending else min(2 * pause, MAX_ASK_SECONDS)
                 ask_at = time.monotonic() + pause
+                pause = min(2 * pause, MAX_ASK_SECONDS)
         time.sleep(POLL_SECONDS)
 
 

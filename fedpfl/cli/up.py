@@ -13,7 +13,7 @@ import typer
 
 from ..core.errors import ConfigError
 from .app import app
-from .common import RunConfig, require_allowed
+from .common import RunConfig, output_dir, require_allowed
 from .run import AppDir, Continue, Outcome, Quiet, Resume, Web, execute, live_page
 
 if TYPE_CHECKING:
@@ -83,6 +83,14 @@ def up_command(
             )
         ),
     ] = StateName.DATABASE,
+    command: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Instead of one run: run this command with the testbed, which is the federation fedpfl there, and end "
+            "with its exit code.",
+        ),
+    ] = None,
     keys: Annotated[
         Path,
         typer.Option(metavar="FOLDER", help="Folder for certificates, node keys and passwords, made on first use."),
@@ -96,6 +104,7 @@ def up_command(
     from ..launch.boards import BOARDS
     from ..launch.inventory import read_inventory
     from ..launch.relay import Network
+    from ..launch.superlink import ending_signals
     from ..launch.testbed import Testbed
 
     bench = read_inventory(inventory) if inventory is not None else None
@@ -105,7 +114,23 @@ def up_command(
         Network.parse(network)
     # A bench of boards talks MQTT: the playbooks set up nothing else.
     way = transport or (TransportName.MQTT if bench else TransportName.HTTP)
+    if command is not None:
+        others = {"run-config": run_config, "resume": resume, "continue": continue_from, "json": as_json, "web": web}
+        if given := [option for option, value in others.items() if value]:
+            raise ConfigError(given[0], others[given[0]], "is for one run; with --command it belongs into the command")
     bed = Testbed(keys.expanduser(), way is TransportName.MQTT, state is StateName.DATABASE)
+
+    def start(clients: int, code: Path | None, runs: Path) -> None:
+        limits = BOARDS[board] if board else None
+        bed.start_nodes(clients, devices, worker, code, runs, bench, limits, network)
+        if bed.watch and not quiet and not web:
+            typer.echo(f"to watch it in another terminal: {shlex.join(bed.watch)}", err=True)
+
+    if command is not None:
+        clients = bench.clients if bench else num_supernodes or DEFAULT_NODES
+        with ending_signals(), bed:
+            start(clients, app_dir, output_dir())
+            raise typer.Exit(bed.carry_out(shlex.split(command), clients))
 
     pages = ExitStack()
 
@@ -133,14 +158,9 @@ def up_command(
         return plan
 
     def submit(plan: Plan) -> str:
-        bed.start_nodes(
-            plan.config.data.num_clients, devices, worker, plan.app, plan.folder.path.parent, bench,
-            BOARDS[board] if board else None, network,
-        )  # fmt: skip
+        start(plan.config.data.num_clients, plan.app, plan.folder.path.parent)
         if web:
             pages.enter_context(live_page(plan, bed.watcher))
-        elif bed.watch and not quiet:
-            typer.echo(f"to watch it in another terminal: {shlex.join(bed.watch)}", err=True)
         return bed.submit(plan.app, plan.run_config())
 
     def run(plan: Plan) -> None:

@@ -6,12 +6,14 @@ missed its last test, are tested with the arrays of its end; a device writes its
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO, WARNING, getLogger
 from typing import Any
 
 from ..core.errors import ConfigError, FedpflError, reasons
+from ..core.extras import Extras
 from ..core.federation import Client
 from ..results.line import scores_of
 from ..results.record import Round
@@ -27,6 +29,10 @@ from .transport import EVALUATE, TRAIN, Transport, Wait
 logger = getLogger("flwr")
 
 
+# How often it is looked for clients that have come back.
+LOOK_SECONDS = 2.0
+
+
 def personalise(transport: Transport, config: Config) -> RunFolder:
     """Give clients that were not in a run, or missed its end, models of their own, and record their accuracies."""
     folder = RunFolder.reopen(config)
@@ -35,42 +41,56 @@ def personalise(transport: Transport, config: Config) -> RunFolder:
         for remark in remarks:
             logger.log(WARNING, "fedpfl: %s", remark)
         task = folder.described()
-        # Who is not there is not waited for beyond node-timeout.
-        anybody = replace(config, run=replace(config.run, min_clients=config.run.min_clients or 1))
-        agreed = agree_with(config, transport.find_clients(anybody, task["state_key"], task.get("identities")), task)
+        # Who is not there is not waited for beyond node-timeout, but may come within missed-timeout.
+        anybody = replace(config.run, min_clients=config.run.min_clients or 1, new_nodes="join")
+        found = transport.find_clients(replace(config, run=anybody), task["state_key"], task.get("identities"))
+        agreed = agree_with(config, found, task)
         folder.add_identities(transport.identities())
         rule = _rule(config, agreed, task, stored)
-        loop = _Afterwards(
-            rule, config.run, task["state_key"], extras_of(config, agreed.model, agreed.sharing),
-            counted=config.training.loss != MSE, several=not config.training.kind.classes,
-            continued=task.get("continued", {}).get("personal", ()),
-        )  # fmt: skip
-        missed, new = _to_ask(folder, agreed, config.run.test_at == "end")
+        loop = _Afterwards.of(config, folder, rule, extras_of(config, agreed.model, agreed.sharing))
+        there = {client.id: client for client in agreed.clients if not client.absent}
+        missed = [there.get(client.id, client) for client in loop.missed(folder)]
+        new = [client for client in there.values() if client.id not in folder.history().clients()]
         if new and not rule.one_model:
             allowed = "makes a model for each client and has none for new ones"
             if not missed:
                 raise ConfigError("method", config.method.name, allowed)
             logger.log(WARNING, "fedpfl: %s %s", config.method.name, allowed)
             new = []
+        if not config.run.missed_timeout:
+            missed = [client for client in missed if client.id in there]
         if not missed and not new:
             raise FedpflError(f"{folder.path.name}: all clients that are there took part and were tested at its end")
-        found, failed = dict[str, Any](), dict[int, str]()
-        for name, clients, number, kind in (("new", new, last + 1, TRAIN), ("missed", missed, last, EVALUATE)):
-            done = loop.ask(transport, clients, number, kind)
-            failed.update(done.failed)
-            if scores := scores_of("personalised", done.evaluated):
-                found[name] = scores
-                logger.log(INFO, "fedpfl: %s clients: personalised %.1f %%", name, 100 * scores["accuracy"])
-        for client, reason in failed.items():
-            logger.log(WARNING, "fedpfl: client %d: %s", client, reason)
-        if len(failed) == len(new) + len(missed):
-            raise FedpflError(f"{folder.path.name}: {reasons(failed, 'client')}")
-        folder.note_personalised({"mode": config.run.personalise, **found, "failed": failed})
+        answers = {
+            "new": loop.ask(transport, new, last + 1, TRAIN),
+            "missed": loop.catch_up(transport, missed, last, there),
+        }
+        failed = _note(folder, config, answers)
+        if not any(done.evaluated for done in answers.values()):
+            raise FedpflError(f"{folder.path.name}: {reasons(failed, 'client') if failed else 'no client came back'}")
     return folder
+
+
+def wait_for_missed(transport: Transport, config: Config, folder: RunFolder, rule: Rule, extras: Extras) -> None:
+    """Once a run is over, test the clients that missed its last test as they come back, within ``missed-timeout``."""
+    loop = _Afterwards.of(config, folder, rule, extras)
+    if config.run.missed_timeout and (missed := loop.missed(folder)):
+        words = "fedpfl: clients that missed the end, for whom the server waits up to %g s: %s"
+        logger.log(INFO, words, config.run.missed_timeout, ", ".join(str(client.id) for client in missed))
+        _note(folder, config, {"missed": loop.catch_up(transport, missed, folder.history().last_round)})
 
 
 class _Afterwards(RoundLoop):
     """Asks clients with the arrays of a run's end."""
+
+    @classmethod
+    def of(cls, config: Config, folder: RunFolder, rule: Rule, extras: Extras) -> _Afterwards:
+        """Return the loop of a run that is over."""
+        task = folder.task()
+        return cls(
+            rule, config.run, task["state_key"], extras, counted=config.training.loss != MSE,
+            several=not config.training.kind.classes, continued=task.get("continued", {}).get("personal", ()),
+        )  # fmt: skip
 
     def ask(self, transport: Transport, clients: Sequence[Client], number: int, kind: str) -> Round:
         """Send clients their messages; return what they answered as a round's tests."""
@@ -78,6 +98,42 @@ class _Afterwards(RoundLoop):
         requests = self._requests(clients, number, kind)
         self.collect_scores(transport.replies(requests, Wait(self.settings.round_timeout), self._fail))
         return self.round
+
+    def missed(self, folder: RunFolder) -> list[Client]:
+        """Return the clients of the run that were not tested at its end."""
+        history = folder.history()
+        tests = history.tests().get(history.last_round, {}) if self.settings.test_at == "end" else {}
+        missed = history.clients() - {int(client) for client in tests}
+        return [client for client in self.rule.participants if client.id in missed]
+
+    def catch_up(self, transport: Transport, missed: Sequence[Client], last: int, there: Collection[int] = ()) -> Round:
+        """Test clients that missed the last round's test: those that are there at once, others as they come back."""
+        until = time.monotonic() + self.settings.missed_timeout
+        done = self.ask(transport, [client for client in missed if client.id in there], last, EVALUATE)
+        away = {client.id: client for client in missed if client.id not in there}
+        while away and time.monotonic() < until:
+            transport.begin_round()
+            transport.newcomers()
+            if back := [away.pop(client) for client in sorted(transport.speaking(away))]:
+                answered = self.ask(transport, back, last, EVALUATE)
+                done.evaluated.update(answered.evaluated)
+                done.failed.update(answered.failed)
+            else:
+                time.sleep(LOOK_SECONDS)
+        return done
+
+
+def _note(folder: RunFolder, config: Config, answers: Mapping[str, Round]) -> dict[int, str]:
+    """Record what clients answered after the end; return who failed and why."""
+    found = {name: scores for name, done in answers.items() if (scores := scores_of("personalised", done.evaluated))}
+    failed = {client: reason for done in answers.values() for client, reason in done.failed.items()}
+    for name, scores in found.items():
+        logger.log(INFO, "fedpfl: %s clients: personalised %.1f %%", name, 100 * scores["accuracy"])
+    for client, reason in failed.items():
+        logger.log(WARNING, "fedpfl: client %d: %s", client, reason)
+    if found:
+        folder.note_personalised({"mode": config.run.personalise, **found, "failed": failed})
+    return failed
 
 
 def _rule(config: Config, agreed: Agreement, task: Mapping[str, Any], stored: Mapping[str, Any]) -> Rule:
@@ -89,13 +145,3 @@ def _rule(config: Config, agreed: Agreement, task: Mapping[str, Any], stored: Ma
     rule.load_state(stored)
     rule.personal_round.update({client.id: 0 for client in agreed.clients[len(before) :]})
     return rule
-
-
-def _to_ask(folder: RunFolder, agreed: Agreement, tested_last: bool) -> tuple[list[Client], list[Client]]:
-    """Return, of the clients that are there, those of the run that were not tested at its end, and those not in it."""
-    history, there = folder.history(), [client for client in agreed.clients if not client.absent]
-    seen = {client for line in history.lines for client in line["clients"]}
-    seen |= {int(client) for each in history.tests().values() for client in each}
-    tested = {int(client) for client in history.tests().get(history.last_round, {}) if tested_last}
-    missed = [client for client in there if client.id in seen - tested]
-    return missed, [client for client in there if client.id not in seen]

@@ -20,7 +20,7 @@ from ..rules import Rule
 from ..setup.assembly import extras_of, make_rule, mean_model_layout
 from ..setup.config import Config, scored, untuned
 from ..training.losses import MSE
-from .after_the_end import personalise
+from .after_the_end import personalise, wait_for_missed
 from .agreement import Agreement, agree, agree_with
 from .attendance import SILENT, Attendance, Recorded
 from .buffered import STATE, BufferedLoop
@@ -129,6 +129,7 @@ def _run(
     if not folder.stalled(config.run.early_stop):
         loop.run(transport, first_round=finished + 1)
     folder.finish(rule, summary(folder))
+    wait_for_missed(transport, config, folder, rule, extras)
 
 
 def _clock(config: Config, agreed: Agreement, rule: Rule) -> Clock | None:

@@ -113,8 +113,8 @@ class FlowerTransport(Transport):
             for client, (question, at) in self._asked.items()
             if client in silent and question not in answered and at > again
         }
-        nodes = [self._clients[client] for client in sorted(set(silent) - found - self._asked.keys())]
-        nodes = [node for node in nodes if node.id in online]
+        unasked = sorted(set(silent) - found - self._asked.keys())
+        nodes = [node for client in unasked if (node := self._clients.get(client)) and node.id in online]
         questions = [Message(to_content(probe()), node.id, MessageType.QUERY) for node in nodes]
         sent = self._grid.push_messages(questions) if questions else ()
         now = time.monotonic()

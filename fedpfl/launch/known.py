@@ -36,6 +36,7 @@ class CommonSettings(TypedDict, total=False):
     device_model_every: Annotated[int, {'minimum': 0}]
     device_models_kept: Annotated[int, {'minimum': 1}]
     personalise: Literal["none", "local-train", "fine-tune"]
+    missed_timeout: Annotated[float, {'minimum': 0}]
     wire_dtype: Literal["float32", "float16"]
     node_timeout: Annotated[float, {'above': 0}]
     round_timeout: Annotated[float, {'above': 0}]

@@ -252,7 +252,7 @@ def copy_app(app: Path | None, to: Path) -> None:
 
 def reason_in(log: str) -> str | None:
     """Return the reason for the run's failure that the ServerApp, or Flower itself, logged."""
-    found = _REASON.findall(log)
+    found = _REASON.findall(_COLOUR.sub("", log))
     return found[-1].strip() if found else None
 
 

@@ -11,6 +11,7 @@ import os
 import shutil
 import socket
 import ssl
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,8 @@ CLIENTS_PER_DEVICE = 3
 # A SuperNode that was killed is refused until the SuperLink has missed its heartbeats for a minute.
 MAX_RESTARTS = 12
 MAX_RESTART_SECONDS = 10.0
+# How often it is looked for what has ended.
+RESTART_SECONDS = 0.2
 BRIDGE = (sys.executable, "-P", "-c", "from fedpfl.cli.bridge import main; main()")
 # Flower's default is 1 s; it looks for a new message with a request to the SuperNode on the same machine.
 TASK_POLL_SECONDS = 0.2
@@ -126,6 +129,27 @@ class Testbed(SuperLink):
                 self._spawn(name, *self._commands[name])
         return None
 
+    def carry_out(self, command: Sequence[str], clients: int) -> int:
+        """Run a command once the SuperNodes of all clients are online; return its exit code.
+
+        In its Flower configuration this SuperLink is called ``fedpfl``.
+        """
+        self._wait_for("the SuperNodes", lambda: self._online() >= clients)
+        try:
+            # Not in this program's group, so that it ends with the testbed when this program is killed.
+            process = subprocess.Popen(command, env=self._environment, start_new_session=True)
+        except OSError as error:
+            raise FedpflError(f"{command[0]}: {error.strerror}") from error
+        try:
+            while process.poll() is None:
+                if ended := self.ended():
+                    raise FedpflError(ended)
+                time.sleep(RESTART_SECONDS)
+        finally:
+            process.terminate()
+            process.wait()
+        return process.returncode
+
     def log(self, run_id: str | None) -> str:
         """Return what all parts have logged, each under its name."""
         parts = [super().log(run_id)]
@@ -162,6 +186,10 @@ class Testbed(SuperLink):
     def _register(self, client: int) -> None:
         public = self._keys.node_keys[client].with_suffix(".pub")
         self._flwr("supernode", "register", str(public), "--name", f"client-{client}", "--format", "json")
+
+    def _online(self) -> int:
+        nodes = self._flwr("supernode", "list", "--format", "json")["nodes"]
+        return sum(node["status"] == "online" for node in nodes)
 
     def _start_bridge(self, names: Sequence[str], runs: Path | None, way: Callable[[str, int], int]) -> dict[str, str]:
         """Start broker and bridge; return where the SuperNodes of each device connect to."""

@@ -80,6 +80,11 @@ class History:
         """Return each client's accuracy at the last test; empty before the first test."""
         return next(reversed(self.tests().values()), {})
 
+    def clients(self) -> set[int]:
+        """Return the clients that have trained or were tested."""
+        tested = {int(client) for each in self.tests().values() for client in each}
+        return tested.union(*(line["clients"] for line in self.lines))
+
     def total(self, number: str) -> float:
         """Return the sum of a number over all rounds."""
         return sum(self.curve(number).values())

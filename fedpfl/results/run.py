@@ -59,7 +59,7 @@ FREE_ON_RESUME = frozenset({
     "round-deadline", "round-deadline-pace", "min-replies", "min-clients", "max-client-samples",
     "output-dir", "state-dir", "data-dir", "data", "division-file", "threads", "early-stop",
     "tracker", "tracker-project", "update-norm-limit", "device-models", "device-models-kept", "personalise",
-    "listeners",
+    "missed-timeout", "listeners",
 })  # fmt: skip
 
 

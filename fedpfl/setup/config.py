@@ -149,6 +149,13 @@ class RunSettings:
         "this.",
         choices=("none", "local-train", "fine-tune"),
     )
+    missed_timeout: float = setting(
+        0.0,
+        "Over Flower, how many seconds the server waits after the last round for clients that were away during its "
+        "test. Each gets the final shared arrays when it comes back, is tested and writes its model. The run's "
+        "results are written before. 0: no waiting; `fedpfl personalise` asks them later.",
+        minimum=0,
+    )
     wire_dtype: str = setting("float32", "Number type of the float arrays in messages.", choices=DTYPES)
     node_timeout: float = setting(
         600.0,
@@ -336,6 +343,9 @@ class Config:
             raise ConfigError("early-stop", run.early_stop, "needs validation-fraction and evaluate-every above 0")
         if run.test_at == "start" and run.device_models == "always":
             raise ConfigError("device-models", "always", "must be auto or never with test-at = start")
+        if run.test_at == "start" and run.missed_timeout and not run.after_the_end:
+            allowed = "must be 0 with test-at = start: nobody is tested at the end; `fedpfl personalise` does it"
+            raise ConfigError("missed-timeout", run.missed_timeout, allowed)
         if training.keep_momentum and not (training.optimizer == "sgd" and training.momentum):
             raise ConfigError("keep-momentum", True, "needs optimizer = sgd and momentum above 0")
         require_metrics(run.metrics, run.choose_by, training.loss)

@@ -231,6 +231,7 @@ def test_flower_takes_the_installed_package_as_an_app(elsewhere):
 
 
 def test_the_reason_is_found_in_the_log():
-    log = "INFO :      fedpfl: results in x\nERROR :     fedpfl: seed = -1: must be at least 0\nERROR :     more\n"
+    error = "\x1b[91mERROR \x1b[0m"
+    log = f"INFO :      fedpfl: results in x\n{error}:     fedpfl: seed = -1: must be at least 0\n{error}:     more\n"
     assert reason_in(log) == "seed = -1: must be at least 0"
     assert reason_in("INFO : fedpfl: all is well") is None

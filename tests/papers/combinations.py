@@ -37,7 +37,7 @@ YOUNGER = {
     "device-model-every": 0, "continue-from": "",
     "schedule": "synchronous", "buffer-size": 10,
     "over-selection": 0.0, "round-deadline": 0.0, "round-deadline-pace": 0.0, "replay": "", "new-nodes": "ignore",
-    "forget-after": 0,
+    "forget-after": 0, "missed-timeout": 0.0,
     "label-smoothing": 0.0, "local-steps": 0, "learning-rate-schedule": "constant", "learning-rate-decay": 0.99,
     "learning-rate-decay-every": 10, "learning-rate-warm-up": 0, "clip-norm": 0.0,
     "augmentation": "none", "normalize": "half", "test-on": "own", "test-at": "end", "keep-momentum": False,

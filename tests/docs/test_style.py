@@ -83,10 +83,12 @@ def test_the_words_of_help():
             assert not re.match(rf"(?:{'|'.join(AVOID_FIRST)})\b", text), name
 
 
-def test_the_words_of_errors_remarks_and_docstrings():
+def test_the_words_of_errors_and_remarks():
     for path in sorted((ROOT / "fedpfl").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
                 assert not complaints(node.value), f"{path.relative_to(ROOT)}:{node.lineno}"
 
 

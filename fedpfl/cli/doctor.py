@@ -53,7 +53,7 @@ def doctor(
     ] = None,
     run_config: RunConfig = None,
     shape: Annotated[str, typer.Option("--input", help="Shape of the samples that --profile trains on.")] = "1x28x28",
-    classes: Annotated[int, typer.Option(min=2, help="Their classes.")] = 10,
+    classes: Annotated[int, typer.Option(min=2, help="Number of classes for --profile.")] = 10,
 ) -> None:
     """Check this machine for problems that would stop a run; exit code 1 if there is a problem."""
     if profile is not None:

@@ -12,7 +12,7 @@ from .app import app
 
 @app.command("new")
 def new_command(
-    name: Annotated[Path, typer.Argument(metavar="NAME", help="Its name, or the path of its folder to be.")],
+    name: Annotated[Path, typer.Argument(metavar="NAME", help="Name of the app or bench, or path of its new folder.")],
     bench: Annotated[
         bool, typer.Option("--bench", help="Make inventory, policy, settings and instructions for a bench of devices.")
     ] = False,

@@ -119,7 +119,7 @@ class _Reader:
         found = Counter(client for device in devices for client in device.clients)
         for client in sorted({*range(num_clients), *found}):
             if client >= num_clients:
-                raise self.error(f"has a device for client {client}, and num-clients is {num_clients}")
+                raise self.error(f"has a device for client {client}, but num-clients is {num_clients}")
             if found[client] != 1:
                 raise self.error(f"client {client} has {found[client] or 'no'} devices, and must have one")
         return Bench(tuple(devices), common.starts_at, common.server_seconds)
@@ -182,7 +182,9 @@ class _Reader:
         values = _read(path, self)
         lacking = [key for key in keys(Profile) if key not in values]
         if lacking:
-            raise self.error(f"{path} is no profile: it lacks {lacking[0]} (fedpfl doctor --profile FILE writes one)")
+            raise self.error(
+                f"{path} is not a profile: it lacks {lacking[0]} (fedpfl doctor --profile FILE writes one)"
+            )
         profile: Profile = self.parsed(Profile, values)
         self.require_fitting(profile.settings, profile.input, str(path), "measure again")
         return profile

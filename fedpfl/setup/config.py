@@ -151,9 +151,9 @@ class RunSettings:
     )
     missed_timeout: float = setting(
         0.0,
-        "Over Flower, how many seconds the server waits after the last round for clients that were away during its "
-        "test. Each gets the final shared arrays when it comes back, is tested and writes its model. The run's "
-        "results are written before. 0: no waiting; `fedpfl personalise` asks them later.",
+        "Over Flower, seconds to wait after the last round for clients that missed its test. Each of them gets the "
+        "final shared arrays when it returns, is tested and writes its model. The run's results are written before. "
+        "0: do not wait; `fedpfl personalise` serves them later.",
         minimum=0,
     )
     wire_dtype: str = setting("float32", "Number type of the float arrays in messages.", choices=DTYPES)
@@ -344,7 +344,7 @@ class Config:
         if run.test_at == "start" and run.device_models == "always":
             raise ConfigError("device-models", "always", "must be auto or never with test-at = start")
         if run.test_at == "start" and run.missed_timeout and not run.after_the_end:
-            allowed = "must be 0 with test-at = start: nobody is tested at the end; `fedpfl personalise` does it"
+            allowed = "must be 0 with test-at = start: no client is tested at the end; use `fedpfl personalise`"
             raise ConfigError("missed-timeout", run.missed_timeout, allowed)
         if training.keep_momentum and not (training.optimizer == "sgd" and training.momentum):
             raise ConfigError("keep-momentum", True, "needs optimizer = sgd and momentum above 0")

@@ -335,14 +335,14 @@ def test_a_file_of_devices(tmp_path):
 
 @pytest.mark.parametrize(("text", "words"), [
     ("[a]\nclients = '0-2'\nsamples-per-second = 1.0", "client 3 has no devices, and must have one"),
-    ("[a]\nclients = '0-4'\nsamples-per-second = 1.0", "has a device for client 4, and num-clients is 4"),
+    ("[a]\nclients = '0-4'\nsamples-per-second = 1.0", "has a device for client 4, but num-clients is 4"),
     ("[a]\nclients = '0-3,2'\nsamples-per-second = 1.0", "client 2 has 2 devices"),
     ("[a]\nclients = 'all'\nsamples-per-second = 1.0", r"\[a\] clients = 'all': must be numbers and ranges"),
     ("[a]\nclients = '0-3'", r"\[a\] must have either profile or samples-per-second"),
     ("[a]\nclients = '0-3'\nsamples-per-second = -1.0", r"\[a\] samples-per-second = -1.0: must be at least 0"),
     ("[a]\nclients = '0-3'\nprofile = 'pi5'", "profile = 'pi5': must be a .toml file or one of nano, .*mean pi4"),
     ("[a]\nclients = '0-3'\nprofile = 'none.toml'", "none.toml cannot be read: No such file"),
-    ("[a]\nclients = '0-3'\nprofile = 'bench.toml'", "bench.toml is no profile: it lacks train"),
+    ("[a]\nclients = '0-3'\nprofile = 'bench.toml'", "bench.toml is not a profile: it lacks train"),
     ("[a]\nclients = '0-3'\nprofile = 'here.toml'", "here.toml is for model = 'mlp-200', and this run has 'small-cnn'"),
     ("[a]\nclients = '0-3'\nprofile = 'nano'", "the profile nano is for method = 'fedavg', and this run has 'fedper'"),
     ("[a]\nclients = '0-3'\nsamples-per-second = 1.0\noffline = '25-3'", "offline = '25-3': must be hours of the day"),

@@ -87,8 +87,10 @@ def up_command(
         str | None,
         typer.Option(
             metavar="COMMAND",
-            help="Instead of one run: run this command with the testbed, which is the federation fedpfl there, and end "
-            "with its exit code.",
+            help=(
+                "Run this command instead of a single run, with the testbed as federation fedpfl, and exit with its "
+                "exit code."
+            ),
         ),
     ] = None,
     keys: Annotated[

@@ -1,4 +1,4 @@
-"""Whether a client loses by taking part: each client against training alone, and against the common model."""
+"""Whether a client loses by taking part: each client against local training, and against the common model."""
 
 from __future__ import annotations
 

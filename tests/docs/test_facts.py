@@ -17,6 +17,7 @@ from typer.main import get_command
 from fedpfl.cli import app
 from fedpfl.cli.bridge import app as bridge
 from fedpfl.core.settings import key_of
+from fedpfl.methods import known
 from fedpfl.setup.config import sections
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +72,11 @@ def test_versions_are_those_of_the_package():
     first, end = re.findall(r"1\.(\d+)", flower)
     versions = " and ".join(f"1.{minor}" for minor in range(int(first), int(end)))
     assert f"Flower {versions}" in " ".join(PAGES["docs/flower.md"].split())
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/why.md"])
+def test_the_number_of_methods_is_right(page):
+    assert re.findall(r"\b(\d+) methods\b", PAGES[page])[0] == str(len(known()))
 
 
 def value_of(text: str) -> Any:

@@ -34,7 +34,7 @@ SEARCH = """
   const field = document.querySelector("[data-md-component=search-query]");
   if (!field) return [];
   if (field.value !== "factorized") {
-    document.querySelector("#__search").checked = true;
+    document.querySelector("#__search").click();  // with which a page that is opened as a file loads the index
     field.focus();
     field.value = "factorized";
   }

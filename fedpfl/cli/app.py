@@ -44,7 +44,7 @@ class _Argument(typer.core.TyperArgument):
         return record and (record[0], "  ".join(filter(None, (self._words, record[1]))))
 
 
-typer.main.TyperOption, typer.main.TyperArgument = _Option, _Argument  # type: ignore[misc]
+typer.main.TyperOption, typer.main.TyperArgument = _Option, _Argument  # type: ignore[attr-defined, misc]
 
 
 # Groups of commands in the help; commands without a group come last.

@@ -33,6 +33,8 @@ _DIAGRAM = re.compile(r"^```mermaid\ngraph TD\n(.*?)^```$", re.DOTALL | re.MULTI
 _NODE = re.compile(r'(\w+)(?:\["([^"]*)"\])?')
 _ARROW = re.compile(r'-- "[^"]*" -->|-\. "[^"]*" \.->|-->')
 _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+_FILE = re.compile(r"`?[\w./-]+\.(md|ipynb)`?")
+_SEARCH = 'data-md-component="search" role="dialog"'
 _HEAD = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
 _ROW = re.compile(r"<tr\b[^>]*>.*?</tr>", re.DOTALL)
 # A table of more columns becomes a card for each row on a telephone.
@@ -75,8 +77,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Give the cells of wide tables their headings."""
-    return _TABLE.sub(lambda found: cards(found.group()), content)
+    """Give the cells of wide tables their headings; what has no words is none."""
+    return _TABLE.sub(lambda found: cards(found.group()), content).replace("<th></th>", "<td></td>")
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Name the dialogue of the search, which the theme does not."""
+    return output.replace(_SEARCH, f'{_SEARCH} aria-label="Search"')
 
 
 def cards(table: str) -> str:
@@ -110,7 +117,7 @@ def notebook_page(notebook: dict[str, Any], path: str = "") -> str:
 def equation(latex: str) -> str:
     """Return lines of LaTeX as MathML, which browsers set without a script; one line, one equation."""
     rows = [latex2mathml.converter.convert(line.strip(), display="block") for line in latex.splitlines() if line]
-    return '<div class="equations">' + "".join(rows) + "</div>\n"
+    return '<div class="equations" tabindex="0">' + "".join(rows) + "</div>\n"
 
 
 def diagram(text: str) -> str:
@@ -154,7 +161,7 @@ def _link(found: re.Match[str], source: Path) -> str:
     if not there.exists() and there.suffix != ".md":
         raise FileNotFoundError(f"{source}: there is no {path}")
     name = str(there.relative_to(ROOT))
-    if text.strip("`") in (path, there.name, name):
+    if _FILE.fullmatch(text):
         text = title(there)
     for page, elsewhere in ELSEWHERE.items():
         if name == elsewhere:

@@ -38,13 +38,13 @@ class _Argument(typer.core.TyperArgument):
         super().__init__(**rest)
         self._words = help
 
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:  # type: ignore[override]
         """Return the argument's name and what it is."""
         record = super().get_help_record(ctx)
         return record and (record[0], "  ".join(filter(None, (self._words, record[1]))))
 
 
-typer.main.TyperOption, typer.main.TyperArgument = _Option, _Argument  # type: ignore[misc]
+typer.main.TyperOption, typer.main.TyperArgument = _Option, _Argument  # type: ignore[attr-defined, misc]
 
 
 # Groups of commands in the help; commands without a group come last.

@@ -98,7 +98,7 @@ def test_the_quick_check_says_what_the_whole_one_says():
 def test_help_is_in_words():
     text = fedpfl("run", "--help").stdout
     assert "[default: 4; at least 1]" in text
-    assert text.count("[APP_DIR]  Folder of the app; by default the working directory.") == 1
+    assert text.count("\n  [APP_DIR]  ") == 1  # explained, and once
     watch = fedpfl("watch", "--help").stdout
     assert "--port NUMBER" in watch and "[0 to 65,535]" in watch
     text += watch + fedpfl("keys", "--help").stdout + fedpfl("experiment", "run", "--help").stdout

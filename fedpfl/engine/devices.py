@@ -110,7 +110,7 @@ class _Reader:
         groups = {name: value for name, value in content.items() if isinstance(value, dict)}
         common = self.parsed(_Common, {key: value for key, value in content.items() if key not in groups})
         if self.config.run.client_models:
-            raise self.error("cannot be combined with client-models: a device's speed is that with one model")
+            raise self.error("does not work with client-models: a speed is measured with one model")
         measured = self.profile(common.measured) if common.measured else None
         devices: list[Device] = []
         for self.group, values in groups.items():

@@ -4,6 +4,9 @@ The clients' work is next to nothing, so that a round's time is Flower's, the tr
 processes that start. The same rounds simulated show what the work itself takes. A round is training and evaluation of
 all clients: two messages to each. A round that only trains, as with ``evaluate-trained``, takes the first number.
 The second table says whose processor time it was: where all share one machine, its cores are the limit of the sum.
+
+``--idle`` measures three SuperNodes of one device without a run instead, with Flower's SuperExecs, which ask for tasks
+every 0.2 s, and with those that the fork server starts, which ask the more rarely, the longer there was no task.
 """
 
 from __future__ import annotations
@@ -11,13 +14,21 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from common import ProcessTree, count, footer, main, note, simulate, table
+from common import BenchmarkError, ProcessTree, count, footer, main, note, simulate, table
 
-KINDS = ("simulation", "HTTP", "MQTT", "HTTP, bare", "MQTT, bare")
+HTTP, MQTT = ("--transport", "http"), ("--transport", "mqtt")
+# What is added to `fedpfl up`; a simulation is `fedpfl run`.
+KINDS = {
+    "simulation": (), "HTTP": HTTP, "MQTT": MQTT, "HTTP, memory": (*HTTP, "--state", "memory"),
+    "MQTT, memory": (*MQTT, "--state", "memory"), "HTTP, bare": (*HTTP, "--no-worker"),
+    "MQTT, bare": (*MQTT, "--no-worker"),
+}  # fmt: skip
 # What a part of a testbed is called on its command line; the first that is found counts.
 PARTS = {
     "SuperLink": ("flower-superlink",), "SuperNodes": ("flower-supernode",), "bridge": ("fedpfl.cli.bridge",),
@@ -26,6 +37,8 @@ PARTS = {
     "ClientApps": ("flwr-clientapp",),
 }  # fmt: skip
 SAMPLE_SECONDS = 1.0
+# After 100 s without a task a SuperExec's wait is the longest.
+SETTLE_SECONDS, IDLE_SECONDS = 110.0, 60.0
 
 
 def parts_of(tree: ProcessTree) -> dict[str, float]:
@@ -57,18 +70,16 @@ def measure(options: argparse.Namespace) -> None:
         "seed": options.seed, "fraction-train": options.fraction_train,
         "evaluate-every": 0 if options.no_tests else 1,
     }  # fmt: skip
-    up = ("up", "--devices", str(options.devices))
-    mqtt = ("--transport", "mqtt")
-    commands = dict(
-        zip(KINDS, (("run",), up, (*up, *mqtt), (*up, "--no-worker"), (*up, *mqtt, "--no-worker")), strict=True)
-    )
+    asked = max(1, round(options.fraction_train * options.clients))
+    messages = asked + (0 if options.no_tests else options.clients)
     rows, shares = [], []
     for name in options.kinds or KINDS:
         note(name)
         samples: list[tuple[float, dict[str, float]]] = []
         begun = time.time()
+        command = ("run",) if name == "simulation" else ("up", "--devices", str(options.devices), *KINDS[name])
         run = simulate(
-            settings, lambda tree, to=samples: to.append((time.time(), parts_of(tree))), SAMPLE_SECONDS, commands[name]
+            settings, lambda tree, to=samples: to.append((time.time(), parts_of(tree))), SAMPLE_SECONDS, command
         )
         lines = run.lines[1:]
         training, seconds = ([line[key] for line in lines] for key in ("seconds_train", "seconds"))
@@ -78,16 +89,60 @@ def measure(options: argparse.Namespace) -> None:
             continue
         first = begun + run.seconds_to_first_step + run.lines[0]["seconds"]
         before, after = at(samples, first), at(samples, first + run.seconds_a_round * len(lines))
-        shares.append([name, *(f"{(after[part] - before[part]) / len(lines):.2f}" for part in before)])
+        spent = {part: (after[part] - before[part]) / len(lines) for part in before}
+        shares.append([name, *(f"{seconds:.2f}" for seconds in spent.values()), f"{spent['all'] / messages:.2f}"])
     print(table(["how", "s to train (median)", "s / round (median)", "least … most"], rows))
     if shares:
         print("\nSeconds of one core a round:\n")
-        print(table(["how", *PARTS, "all"], shares))
+        print(table(["how", *PARTS, "all", "a message"], shares))
     print(
         f"\nWork: {options.clients} clients on {options.devices} devices, FedAvg of a small CNN on digits, one epoch; "
         f"{options.rounds} rounds each, after one that does not count."
     )
     print(footer(options.seed))
+
+
+def measure_idle(options: argparse.Namespace) -> None:
+    """Measure the processor time of three SuperNodes of one device that have nothing to do."""
+    rows = []
+    for name, more in (("every 0.2 s", ("--no-worker",)), ("0.2 … 1 s", ())):
+        note(f"polls {name}")
+        seconds = SETTLE_SECONDS + IDLE_SECONDS + 30
+        command = ("up", "--num-supernodes", "3", "--devices", "1", *more, "--command", f"sleep {seconds}")
+        process = subprocess.Popen([sys.executable, "-c", "from fedpfl.cli import main; main()", *command])
+        try:
+            while not _idles(process):
+                time.sleep(SAMPLE_SECONDS)
+            time.sleep(SETTLE_SECONDS)
+            tree, spent = ProcessTree(process.pid), []
+            for pause in (IDLE_SECONDS, 0.0):
+                tree.look()
+                spent.append(parts_of(tree))
+                time.sleep(pause)
+        finally:
+            process.terminate()
+            process.wait()
+        of = {part: (spent[1][part] - spent[0][part]) / IDLE_SECONDS for part in ("SuperNodes", "SuperExecs")}
+        rows.append([name, *(f"{1000 * share:.1f}" for share in (*of.values(), sum(of.values())))])
+    print("Milliseconds of one core a second, three SuperNodes, the server's SuperExec included:\n")
+    print(table(["polls", "SuperNodes", "SuperExecs", "both"], rows))
+    print(footer(options.seed))
+
+
+def _idles(process: subprocess.Popen[bytes]) -> bool:
+    """Return whether the testbed has started its command."""
+    if process.poll() is not None:
+        raise BenchmarkError(f"fedpfl up ended with exit code {process.poll()}")
+    tree = ProcessTree(process.pid)
+    tree.look()
+    return any(name == "sleep" for name in map(_name, tree.members))
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+    except OSError:  # it ended
+        return ""
 
 
 if __name__ == "__main__":
@@ -98,5 +153,6 @@ if __name__ == "__main__":
     parser.add_argument("--fraction-train", type=float, default=1.0, help="share that trains (%(default)s)")
     parser.add_argument("--no-tests", action="store_true", help="rounds that only train")
     parser.add_argument("--kind", dest="kinds", action="append", choices=KINDS, help="only these; all by default")
+    parser.add_argument("--idle", action="store_true", help="three SuperNodes without a run instead")
     parser.add_argument("--seed", type=int, default=1, help="every random choice follows from it (%(default)s)")
-    main(measure, parser)
+    main(lambda options: (measure_idle if options.idle else measure)(options), parser)

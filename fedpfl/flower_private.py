@@ -6,7 +6,10 @@ sees to that and compares what stands here with the Flower that is installed.
 
 from __future__ import annotations
 
+import time
 from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
 
 # Why a message failed is said by a number, and the numbers have names in no public module.
 CLIENT_APP_RAISED_EXCEPTION = 2
@@ -23,6 +26,15 @@ HEALTH = "/health"
 
 # How long a SuperExec waits between two looks for a task, in seconds. Its own second is half of a small round.
 TASK_POLL_INTERVAL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
+
+# The module in whose loop a SuperExec does that, and what the loop calls when it has started a task's process.
+SUPEREXEC_MODULE, TASK_STARTED = "flwr.supercore.superexec.run_superexec", "_handle_launch_result"
+# The wait as a share of the time since the last task, and the longest, seconds: Flower's own.
+TASK_POLL_SHARE, LONGEST_TASK_POLL = 0.01, 1.0
+
+# How many objects of a message are moved at the same time, at most one for each core; Flower's own number is 2, and a
+# message to or from a device has three.
+CONCURRENCY = ("FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS", "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES")
 
 # What the SuperLink logs. `flwr ls` says how a run goes on, but costs more than a second of a core each time.
 TASK_ENDED = "Finished task"
@@ -48,3 +60,29 @@ def shorten_first_pause() -> None:
         defaults = getattr(getattr(module, name, None), "__kwdefaults__", None) or {}
         if FIRST_PAUSE in defaults:
             defaults[FIRST_PAUSE] = FIRST_PAUSE_SECONDS
+
+
+def stretch_task_polls() -> None:
+    """Let this process's SuperExec wait the longer for a task, the longer there was none.
+
+    Do nothing where Flower has other names.
+    """
+    try:
+        module: Any = import_module(SUPEREXEC_MODULE)
+    except ImportError:
+        return
+    started = getattr(module, TASK_STARTED, None)
+    if started is None or getattr(module, "time", None) is not time:
+        return
+    last = time.monotonic()
+
+    def note(*arguments: Any) -> None:
+        nonlocal last
+        last = time.monotonic()
+        started(*arguments)
+
+    def sleep(shortest: float) -> None:
+        time.sleep(max(shortest, min((time.monotonic() - last) * TASK_POLL_SHARE, LONGEST_TASK_POLL)))
+
+    setattr(module, TASK_STARTED, note)
+    module.time = SimpleNamespace(sleep=sleep)

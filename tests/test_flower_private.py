@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -128,7 +129,8 @@ def test_the_package_has_private_names_in_one_file_only():
     paths = [*python_files("fedpfl", "experiments", "jetson"), ROOT / "client_app.py", ROOT / "server_app.py"]
     assert len(paths) > 150
     found = {str(path.relative_to(ROOT)): names for path in paths if (names := used(path.read_text()))}
-    assert found == {"fedpfl/flower_private.py": {flower_private.TASK_POLL_INTERVAL, flower_private.PULL_MODULE}}
+    names = {flower_private.TASK_POLL_INTERVAL, flower_private.PULL_MODULE, flower_private.SUPEREXEC_MODULE}
+    assert found == {"fedpfl/flower_private.py": names | {*flower_private.CONCURRENCY}}
 
 
 def test_what_is_imported_outside_the_package_is_listed():
@@ -142,7 +144,7 @@ def test_scripts_units_and_docs_set_no_other_variables():
     paths += [path for folder in ("deploy", "docs", "jetson") for path in (ROOT / folder).rglob("*") if path.is_file()]
     texts = {path: path.read_text(errors="ignore") for path in paths}
     found = {name: path for path, text in texts.items() for name in _VARIABLE.findall(text)}
-    assert found.keys() - VARIABLES == {flower_private.TASK_POLL_INTERVAL}
+    assert found.keys() - VARIABLES == {flower_private.TASK_POLL_INTERVAL, *flower_private.CONCURRENCY}
 
 
 def test_the_private_names_are_those_of_the_flower_that_is_installed():
@@ -160,7 +162,7 @@ def test_the_private_names_are_those_of_the_flower_that_is_installed():
     assert f'"{flower_private.FLEET_API.rstrip("/")}{flower_private.PULL_MESSAGES}"' in sources
     assert f'FLEET_HTTP_PUBLIC_KEY_HEADER = "{flower_private.PUBLIC_KEY_HEADER}"' in sources
     assert f'get("{flower_private.HEALTH}"' in sources
-    assert f'"{flower_private.TASK_POLL_INTERVAL}"' in sources
+    assert all(f'"{name}"' in sources for name in (flower_private.TASK_POLL_INTERVAL, *flower_private.CONCURRENCY))
     assert f'log(INFO, "{flower_private.TASK_ENDED} ' in sources
     assert f'log(ERROR, "{flower_private.RUN_REFUSED}: ' in sources
     assert f'"Run {{run_id}} {flower_private.UNKNOWN_RUN} while listing' in sources
@@ -187,11 +189,48 @@ def test_the_first_pause_before_missing_objects_is_short_and_the_longest_stays()
     assert done.returncode == 0, done.stderr
 
 
+STRETCHED = """
+import time
+from importlib import import_module
+
+from fedpfl import flower_private
+
+module = import_module(flower_private.SUPEREXEC_MODULE)
+assert module.time is time
+started, slept, now = [], [], [0.0]
+time.monotonic, time.sleep = lambda: now[0], slept.append
+setattr(module, flower_private.TASK_STARTED, lambda *arguments: started.append(arguments))
+flower_private.stretch_task_polls()
+for now[0] in (1.0, 50.0, 500.0):
+    module.time.sleep(0.2)
+getattr(module, flower_private.TASK_STARTED)("result", "task")
+now[0] += 30.0
+module.time.sleep(0.2)
+module.time.sleep(2.0)
+assert slept == [0.2, 0.5, 1.0, 0.3, 2.0], slept
+assert started == [("result", "task")]
+"""
+
+
+def test_a_superexec_waits_the_longer_the_longer_there_was_no_task():
+    done = subprocess.run([sys.executable, "-c", STRETCHED], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    loop = inspect.getsource(import_module(flower_private.SUPEREXEC_MODULE).run_superexec)
+    assert re.findall(r"\btime\.\w+\(\w*\)", loop) == ["time.sleep(task_poll_interval)"]
+    assert f"{flower_private.TASK_STARTED}(launch_result, combined_res.task)" in loop
+
+
 def test_where_flower_has_other_names_its_pauses_stay(monkeypatch):
     monkeypatch.setattr(flower_private, "PULL_FUNCTIONS", ("other",))
     flower_private.shorten_first_pause()
     monkeypatch.setattr(flower_private, "PULL_MODULE", "flwr.other")
     flower_private.shorten_first_pause()
+    before = import_module(flower_private.SUPEREXEC_MODULE).time
+    monkeypatch.setattr(flower_private, "TASK_STARTED", "other")
+    flower_private.stretch_task_polls()
+    assert import_module(flower_private.SUPEREXEC_MODULE).time is before
+    monkeypatch.setattr(flower_private, "SUPEREXEC_MODULE", "flwr.other")
+    flower_private.stretch_task_polls()
 
 
 def test_what_is_tried_with_the_newest_flower_is_there():

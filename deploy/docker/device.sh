@@ -10,6 +10,7 @@ keys=${FEDPFL_KEYS:-/keys/bench}
 run=${FEDPFL_RUN:-/run/fedpfl}
 port=${FEDPFL_PORT:-9094}                    # of its first SuperNode, on loopback
 export FEDPFL_WORKER_SOCKET=$run/worker.sock FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.2
+export FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS=3 FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES=3
 
 trap 'exit 143' TERM INT
 trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT

@@ -4,7 +4,8 @@ Flower starts the command ``flwr-clientapp`` for every message; importing its mo
 several times that on a small board. This process imports them once and forks for every message. It puts a small command
 of the same name into ``bin`` next to its socket, to stand first in the ``PATH`` of the SuperNode. The small command
 hands its arguments, its environment and its outputs over the socket, which is its own user's, or becomes Flower's
-command if there is no server. Of Flower, only the command itself is used.
+command if there is no server. Of Flower, only the command itself is used. Another command in ``bin`` is the SuperNode's
+``flower-superexec``, of :mod:`fedpfl.launch.superexec`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ..client.worker import end_at_signals, listening
 from ..core.errors import FedpflError
 from ..core.files import write_atomically
 from ..flower_private import shorten_first_pause
+from .superexec import COMMAND as SUPEREXEC
 
 logger = logging.getLogger("fedpfl.launch.forkserver")
 
@@ -44,6 +46,10 @@ STALLED_SECONDS = 10.0
 FILES = 2  # standard output and standard error
 
 _SHELL = '#!/bin/sh\nexec {python} -IS {hand_over} "$@"\n'
+_SUPEREXEC = """\
+#!/bin/sh
+exec {python} -P -c 'import sys; del sys.argv[1]; from fedpfl.launch.superexec import main; main()' {name} "$@"
+"""
 _HAND_OVER = '''\
 """Hands a start of {name} over to the process that forks; written by it."""
 import array, os, socket, struct, sys
@@ -88,7 +94,7 @@ def serve(path: Path) -> NoReturn:
 
     with listening(path) as listener:
         end_at_signals(path)
-        write_command(path, script(COMMAND))
+        write_commands(path, script(COMMAND))
         before = dict(os.environb)
         entry = load()
         # What modules set for themselves when they are imported, which happens here.
@@ -128,8 +134,11 @@ def command_folder(path: Path) -> Path:
     return path.parent / "bin"
 
 
-def write_command(path: Path, real: str) -> None:
-    """Write what hands the command over to the socket ``path``; ``real`` is executed if there is no server."""
+def write_commands(path: Path, real: str) -> None:
+    """Write what hands the command over to the socket ``path``, and the SuperExec's command.
+
+    ``real`` is executed if there is no server.
+    """
     folder = command_folder(path)
     folder.mkdir(exist_ok=True, mode=0o700)
     hand_over = folder / f"{COMMAND}.py"
@@ -137,7 +146,9 @@ def write_command(path: Path, real: str) -> None:
     text = _HAND_OVER.format(name=COMMAND, socket=str(path), real=real)
     write_atomically(hand_over, text.encode(), private=True)
     shell = _SHELL.format(python=shlex.quote(sys.executable), hand_over=shlex.quote(str(hand_over)))
-    write_atomically(folder / COMMAND, shell.encode(), private=True, executable=True)
+    superexec = _SUPEREXEC.format(python=shlex.quote(sys.executable), name=SUPEREXEC)
+    for name, text in ((SUPEREXEC, superexec), (COMMAND, shell)):
+        write_atomically(folder / name, text.encode(), private=True, executable=True)
 
 
 def _receive(connection: socket.socket) -> tuple[list[bytes], list[int]]:

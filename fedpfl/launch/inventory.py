@@ -54,6 +54,7 @@ REQUIRED = ("fedpfl_address", "fedpfl_network", "fedpfl_bundle")
 OPTIONAL: Mapping[str, _Must] = {
     "fedpfl_keys": _TEXT, "fedpfl_command": _TEXT, "fedpfl_collected": _TEXT,
     "fedpfl_superlink_port": _PORT, "fedpfl_broker_port": _PORT,
+    "fedpfl_superlink_state": _one_of("database", "memory"),
     "fedpfl_watchers": (_are_names, "must be a list of names of letters, digits, '.', '_' and '-'"),
     "fedpfl_allowed_signers": _PATH,
     "fedpfl_server_python": _TEXT, "fedpfl_server_pip_options": _OPTIONS, "fedpfl_server_lock": _TEXT,

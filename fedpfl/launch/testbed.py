@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ..client.protocol import SOCKET_VARIABLE
 from ..core.errors import FedpflError
-from ..flower_private import TASK_POLL_INTERVAL
+from ..flower_private import CONCURRENCY, TASK_POLL_INTERVAL
 from ..mqtt.account import Account, read_password
 from . import credentials, guard
 from .boards import BoardLimits, join_command, make_groups
@@ -38,8 +38,11 @@ MAX_RESTART_SECONDS = 10.0
 # How often it is looked for what has ended.
 RESTART_SECONDS = 0.2
 BRIDGE = (sys.executable, "-P", "-c", "from fedpfl.cli.bridge import main; main()")
-# Flower's default is 1 s; it looks for a new message with a request to the SuperNode on the same machine.
+# The shortest wait of `launch/superexec.py`; Flower's is always 1 s. It looks for a new message with a request to the
+# SuperNode on the same machine.
 TASK_POLL_SECONDS = 0.2
+# All objects of a message at the same time, where a machine has as many cores.
+AT_ONCE = dict.fromkeys(CONCURRENCY, "3")
 # As many as a client of `fedpfl run` has unless the setting `threads` says otherwise: the bits depend on it.
 THREADS = {"OMP_NUM_THREADS": "1"}
 
@@ -279,6 +282,7 @@ class Testbed(SuperLink):
         environment = {
             **self._environment,
             **THREADS,
+            **AT_ONCE,
             "PATH": f"{command_folder(self._forkserver(place))}:{self._environment['PATH']}",
             # Each its own: ClientApps of several SuperNodes that unpack the app at the same time read half of it.
             "FLWR_HOME": f"{self._environment['FLWR_HOME']}-node-{client}",
@@ -297,7 +301,7 @@ class Testbed(SuperLink):
 
     def _start_forkserver(self, device: str) -> None:
         command = [sys.executable, "-P", "-m", "fedpfl.launch.forkserver", "--socket", str(self._forkserver(device))]
-        environment = {**self._environment, **THREADS}
+        environment = {**self._environment, **THREADS, **AT_ONCE}
         self._spawn(f"fork server {_label(device)}", self._limited(device, command), environment)
 
     def _wait_for(self, name: str, there: Callable[[], bool]) -> None:

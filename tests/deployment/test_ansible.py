@@ -82,7 +82,7 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
         "vars": {
             "fedpfl_client_data": {4: "/srv/my data.npz", 9: "/srv/another device's.npz"}, "item": 4,
             "device_position": 1, "fedpfl_policy": {"personal-arrays": True, "methods": ["fedavg", "fedper"]},
-            "fedpfl_served_run": "table-6-1a2b3c4d",
+            "fedpfl_served_run": "table-6-1a2b3c4d", "fedpfl_superlink_state": "memory",
         },
         "vars_files": [f"{FOLDER}/roles/device/vars/main.yml"],
         "tasks": [
@@ -109,6 +109,7 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
     served = "/var/lib/fedpfl/.fedpfl/state/table-6-1a2b3c4d/client-00004"
     assert values["model.env"] == {"MODEL": served, "PORT": "8078"}
     assert values["device.env"]["DEVICE"] == "nano-2"
+    assert values["server.env"]["DATABASE"] == ""
     assert shlex.split(values["supernode.env"]["NODE_CONFIG"])[2] == "data=/srv/my data.npz"
     policy = tomllib.loads((tmp_path / "policy.toml").read_text())
     shipped = tomllib.loads((ROOT / "jetson" / "policy.toml").read_text())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import signal
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -106,6 +108,34 @@ def test_a_disturbed_run_ends_as_if_nothing_had_happened(home, tmp_path, undistu
     assert [line["round"] for line in lines] == list(range(1, chaos.ROUNDS + 1))
     # Where a client was left out of a round, other clients took part.
     assert same or failed
+
+
+@pytest.mark.chaos
+@pytest.mark.xdist_group("flower")
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_who_joins_and_falls_silent_by_chance_is_recorded_and_a_replay_has_the_same_bits(home, seed):
+    rng = random.Random(f"joins {seed}")
+    settings = " ".join(f"{key}={json.dumps(value)}" for key, value in {**WORK, "num-server-rounds": 8}.items())
+    places = f'output-dir="{home.runs}" state-dir="{home.path / "state"}"'
+    loose = 'min-clients=2 node-timeout=15.0 new-nodes="join" round-deadline=4.0 forget-after=1 check-after=5.0'
+    process = home.start("up", "--json", "--devices", "3", "-c", f'{settings} {places} {loose} run-name="run"')
+    late = ("flower-supernode", "partition-id=2 ")
+    wait_for(lambda: home.find(*late), process)
+    home.kill(*late, number=signal.SIGSTOP)  # before it has connected
+    wait_for(lambda: rounds(home) >= 1, process)
+    home.kill(*late, number=signal.SIGCONT)
+    silent = ("flower-supernode", f"partition-id={rng.randrange(2)} ")
+    time.sleep(rng.uniform(0, 6))
+    home.kill(*silent, number=signal.SIGSTOP)
+    time.sleep(rng.uniform(6, 14))
+    home.kill(*silent, number=signal.SIGCONT)
+    home.outcome(process)
+    lines = [json.loads(line) for line in (home.runs / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert 2 not in lines[0]["asked"]
+    assert [line["joined"] for line in lines if line.get("joined")] == [[2]]
+    home.carry_out("run", "--workers", "2", "-c", f'{settings} {places} replay="run" run-name="again"')
+    weights = [(home.runs / name / "global.safetensors").read_bytes() for name in ("run", "again")]
+    assert weights[0] == weights[1]
 
 
 def test_seeds_cover_every_part_and_say_always_the_same():

@@ -8,6 +8,7 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -110,6 +111,28 @@ def test_supernodes_with_their_data_path_alone_take_part(home):
 
 
 @pytest.mark.faults
+def test_a_command_has_the_testbed_as_its_federation_and_its_exit_code_counts(home):
+    (home.path / "bench.yml").write_text(BENCH)
+    up = ("up", "--inventory", str(home.path / "bench.yml"), "--transport", "http", "--command")
+    flwr = f"{Path(sys.executable).with_name('flwr')} supernode list fedpfl --format json"
+    process = home.start(*up, f"sh -c '{flwr} > ../nodes.json; exit 3'")
+    assert process.wait(SECONDS) == 3, process.communicate()
+    nodes = json.loads((home.path / "nodes.json").read_text())["nodes"]
+    assert [node["status"] for node in nodes] == ["online"] * 3
+    process = home.start(*up, "sleep 600")
+    wait_for(lambda: home.find("sleep 600"), process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(SECONDS) == 130, process.communicate()
+
+
+def test_what_is_said_for_a_run_is_refused_with_a_command(home):
+    process = home.start("up", "--command", "true", "-c", "seed=2")
+    _, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 2
+    assert "run-config = ['seed=2']: is for one run; with --command it belongs into the command" in err
+
+
+@pytest.mark.faults
 def test_a_device_with_other_code_is_refused_in_words(home):
     process = home.start("up", "--json", "--num-supernodes", "1", "-c", SETTINGS, **disturbed("code"))
     out, err = process.communicate(timeout=SECONDS)
@@ -141,10 +164,11 @@ def test_an_ended_testbed_leaves_no_process(home, number):
     home.wait_until_empty()
 
 
-def test_after_the_end_a_new_device_makes_its_model_and_another_run_goes_on(home):
+@pytest.mark.parametrize("transport", ["http", pytest.param("mqtt", marks=[needs_mosquitto, pytest.mark.faults])])
+def test_after_the_end_a_new_device_makes_its_model_and_another_run_goes_on(home, transport):
     both = 'method="fedper" new-clients=0.34 num-clients=3'
     home.carry_out("up", "-c", f'{FIRST} {both} run-name="first"')
-    home.carry_out("up", "--resume", "first", "-c", 'personalise="local-train"')
+    home.carry_out("up", "--transport", transport, "--resume", "first", "-c", 'personalise="local-train"')
     found = json.loads((home.runs / "first" / "personalised.jsonl").read_text())
     (new,) = found["new"]["each"]
     model = next((home.path / ".fedpfl" / "state").glob(f"first-*/client-{int(new):05d}/model"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -165,8 +166,18 @@ def test_runs_on_a_bench_have_the_bits_of_the_simulation(tmp_path: Path, store: 
         for name, value in bed._environment.items():
             monkeypatch.setenv(name, value)
         wait_until(lambda: len(SuperLinkExecutor("fedpfl").online()) == 2, hint=lambda: bed.log(None), seconds=300)
-        done = CliRunner().invoke(app, ["compare", "fedavg", "fedper", "-c", pairs, *options, "--quiet"])
+        words = ["compare", "fedavg", "fedper", "-c", pairs, *options, "--quiet"]
+        # Killed in the first run, which goes on; the same command follows it.
+        program = "from fedpfl.cli import main; main()"
+        killed = subprocess.Popen([sys.executable, "-c", program, *words], stderr=subprocess.PIPE, text=True)
+        note = store.cell(one[0]) / "flower.json"
+        wait_until(note.is_file, lambda: killed.poll() is None, lambda: killed.communicate()[1], seconds=300)
+        killed.kill()
+        killed.communicate()
+        submitted = note.read_text()
+        done = CliRunner().invoke(app, words)
         assert done.exit_code == 0, done.output
+        assert note.read_text() == submitted
         # Two owners at once: each device works on the messages of both, one after the other.
         states = Grid(two, store, SuperLinkExecutor("fedpfl"), 0.3).run(Silent(), jobs=2)
     assert set(states.values()) == {State.FINISHED}, [store.reason(run) for run in two]

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The whole way of a device, for real, on an emulated Cortex-A57: bundle, install.sh, its training steps, uninstall.sh.
+# The whole way of a device, for real, on an emulated Cortex-A57: bundle, install.sh, its training steps, a model of its
+# own that predicts, uninstall.sh.
 #
 # The device is a Debian 12 root for arm64 whose programs QEMU's user mode runs. What it does not show: glibc 2.27, kernel
 # 4.9, speed. Needs root and the network. All mounts and processes are in namespaces of this script and end with it.
@@ -66,7 +67,14 @@ du -sm "$device/opt/fedpfl"
 echo '== again: nothing to do'
 emulated "${install[@]}" --check | tail -n 1 | grep '"changed": false'
 
+echo '== a model of its own'
+mkdir "$device/root/own"
+cp "$here/own_model.py" "$device/root/own/"
+emulated /opt/fedpfl/venv/bin/python /root/own/own_model.py /root/own
+emulated /opt/fedpfl/venv/bin/fedpfl-worker predict /root/own/state/step/client-00000/model /root/own/own.npz > "$work/predicted"
+[[ $(grep -c '"class":' "$work/predicted") == 80 ]]
+
 echo '== uninstall.sh'
 emulated /bundle/uninstall.sh
 [[ ! -e $device/opt/fedpfl ]]
-echo 'ok: installed, trained with the expected loss, and removed'
+echo 'ok: installed, trained with the expected loss, predicted with its own model, and removed'

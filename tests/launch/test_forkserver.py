@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from waiting import HANG_SECONDS, wait_until
 
-from fedpfl.launch.forkserver import load, write_command
+from fedpfl.launch.forkserver import load, write_commands
 
 ROOT = Path(__file__).parents[2]
 
@@ -174,25 +174,33 @@ def test_without_room_for_a_process_nothing_is_taken(server):
 
 
 def test_a_command_that_is_being_started_is_not_written_to(tmp_path):
-    write_command(tmp_path / "f.sock", "first")
+    write_commands(tmp_path / "f.sock", "first")
     paths = [tmp_path / "bin" / name for name in ("flwr-clientapp", "flwr-clientapp.py")]
     texts = [path.read_text() for path in paths]
     with paths[0].open() as command, paths[1].open() as hand_over:
-        write_command(tmp_path / "f.sock", "second")
+        write_commands(tmp_path / "f.sock", "second")
         assert [command.read(), hand_over.read()] == texts
     assert "'second'" in paths[1].read_text()
     assert [stat.S_IMODE(path.stat().st_mode) for path in paths] == [0o700, 0o600]
-    assert len(list((tmp_path / "bin").iterdir())) == 2
+    assert len(list((tmp_path / "bin").iterdir())) == 3
 
 
 def test_without_the_server_flower_s_own_command_runs(tmp_path):
     real = tmp_path / "real"
     real.write_text('#!/bin/sh\necho "real $1"\n')
     real.chmod(0o700)
-    write_command(tmp_path / "nobody.sock", str(real))
+    write_commands(tmp_path / "nobody.sock", str(real))
     command = [tmp_path / "bin" / "flwr-clientapp", "here"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.stdout == "real here\n"
+
+
+def test_flower_s_superexec_has_its_arguments(tmp_path):
+    write_commands(tmp_path / "f.sock", "real")
+    command = [tmp_path / "bin" / "flower-superexec", "--runtime-api-address", "127.0.0.1:1", "--nonsense"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS)
+    assert done.returncode == 2
+    assert "unrecognized arguments: --nonsense\n" in done.stderr
 
 
 def test_it_finds_flower_s_command():

@@ -51,7 +51,7 @@ class RunSettings:
     client_models: str = setting(
         "",
         "Models for some of the clients, as client numbers (from 0) with a model, separated by commas: "
-        "0-9:fedavg-cnn,12:resnet8; or MODULE:NAME, a function that takes the client number and returns a model's name. "
+        "0-9:fedavg-cnn,12:resnet8; or MODULE:NAME, a function that takes a client number and returns a model's name. "
         "The arrays that the method shares must have the same shapes in all models.",
     )
     num_server_rounds: int = setting(5, "Number of rounds.", minimum=1)

@@ -10,6 +10,7 @@ import torch
 from support import FEW_SAMPLES, LocalGrid, arrays, engine, federation, run_federation, simulate
 from torch import nn
 
+import fedpfl
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.engine.local import LocalTransport
 from fedpfl.models import BaseHeadModel, registry
@@ -78,6 +79,21 @@ def test_a_function_of_the_client_gives_the_same_bits_as_the_list(tmp_path):
     assert all(np.array_equal(array, found[1][name]) for name, array in found[0].items())
 
 
+def test_in_python_a_function_or_a_dict_of_functions_says_which(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def larger(input_shape, num_classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, num_classes))
+
+    given = {**CHOSEN, "num_server_rounds": 1, "local_epochs": 1, "num_clients": 2, "workers": 0, "quiet": True}
+    given = {**given, "method": "fedproto", "dataset": "digits", "output_dir": str(tmp_path / "runs")}
+    own = fedpfl.run(**{**given, "client_models": {1: larger}})
+    loaded = fedpfl.load(own.path, client_models={1: larger})
+    assert torch.equal(own.model(1)[1].weight, loaded.model(1)[1].weight)
+    named = fedpfl.run(**{**given, "client_models": lambda client: ("small", "deep")[client]})
+    assert isinstance(named.model(1).base.fc1, nn.Linear)
+
+
 def test_a_board_s_own_model_gives_the_same_bits_as_client_models(tmp_path):
     boards = {client: {"model": "deep"} for client in (1, 3, 4)}
     found = []
@@ -98,7 +114,11 @@ def test_a_board_s_own_model_gives_the_same_bits_as_client_models(tmp_path):
 @pytest.mark.parametrize(
     ("method", "model", "words"),
     [
-        ("fedproto", "wide", "its own model wide and small differ in what fedproto sends: prototypes .*x20"),
+        (
+            "fedproto",
+            "wide",
+            "its own model wide and small differ in what fedproto sends: .*prototypes 10x20; the server",
+        ),
         ("fedgh", "wide", "has another model"),
         ("fedavg", "deep", "has another model"),
         ("fedproto", "no-model", "model = 'no-model': must be one of"),

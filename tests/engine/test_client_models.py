@@ -14,7 +14,7 @@ import fedpfl
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.engine.local import LocalTransport
 from fedpfl.models import BaseHeadModel, registry
-from fedpfl.results.export import personal_models, trained_model
+from fedpfl.results.export import export_personal, personal_models, trained_model
 from fedpfl.setup.config import Config
 
 KINDS = {"small": [64, 16], "deep": [64, 32, 16], "wide": [64, 20]}
@@ -47,6 +47,14 @@ def test_clients_train_and_keep_models_of_their_own_kinds(tmp_path, method):
     model = trained_model(folder, client=3)
     assert isinstance(model.base.fc1, nn.Linear)
     assert torch.equal(model.base.fc1.weight, exported[3]["base.fc1.weight"])
+
+
+def test_an_export_of_many_clients_parses_the_settings_once(tmp_path, monkeypatch):
+    folder = simulate(tmp_path, 5, method="local", **CHOSEN)
+    parse, parsed = Config.parse, []
+    monkeypatch.setattr(Config, "parse", lambda values: parsed.append(values) or parse(values))
+    assert len(export_personal(folder, form="torchscript")) == 5
+    assert len(parsed) == 1
 
 
 @pytest.mark.parametrize("method", ["fedtgp", "lg-fedavg"])

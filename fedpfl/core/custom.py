@@ -174,7 +174,7 @@ def as_setting(kind: str, thing: object, text: str = "") -> Iterator[str]:
         return
     if not text:
         name = str(getattr(thing, "__name__", kind))
-        text = f"{PYTHON}:{name if name.isidentifier() else kind}#{next(_numbers)}"
+        text = f"{PYTHON}:{name if name.isidentifier() else kind.replace('-', '_')}#{next(_numbers)}"
     before = _objects.get(text)
     _objects[text] = thing
     try:

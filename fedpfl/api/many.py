@@ -29,7 +29,7 @@ from ..results.run import RunFolder
 from ..results.tables import Table
 from . import frames
 from .plot import Plot, require_drawing
-from .runs import Run, _plain, report, require_listeners
+from .runs import Run, _plain, functions_as_text, report, require_listeners
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -365,9 +365,7 @@ class _Runs:
         if isinstance(plain, (bool, int, float, str)):
             return plain
         if key in custom.FUNCTIONS:
-            names = [one if isinstance(one, str) else self._object(key, one)
-                     for one in (plain if isinstance(plain, (list, tuple)) else [plain])]  # fmt: skip
-            return ",".join(names)
+            return functions_as_text(plain, lambda thing, _: self._object(key, thing))
         if key not in custom.GROUPS:
             raise ConfigError(key, custom.article(plain), "must be a number, a text, true or false")
         return self._object(key, plain)
@@ -398,7 +396,7 @@ class _Runs:
         return [
             Run(
                 self.store.folder(run),
-                {kind: self.objects[text] for kind in custom.GROUPS if (text := run.settings[kind]) in self.objects},
+                {text: self.objects[text] for _, text in custom.references(run.settings) if text in self.objects},
             )
             for run in planned
         ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr
+from functools import partial
 from io import StringIO
+from itertools import zip_longest
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -42,7 +44,7 @@ class Run:
     folder : RunFolder
         The folder.
     objects : mapping of str to object
-        Settings that were given as Python objects, which a folder cannot hold.
+        Python objects among its settings, which a folder cannot hold, by the text that stands for each.
     """
 
     def __init__(self, folder: RunFolder, objects: Mapping[str, object] | None = None) -> None:
@@ -117,10 +119,8 @@ class Run:
     def objects(self) -> Iterator[None]:
         """Provide the settings that were given as Python objects."""
         with ExitStack() as stack:
-            config = self._folder.config()
-            for kind, thing in self._objects.items():
-                if str(config[kind]).startswith(f"{custom.PYTHON}:"):
-                    stack.enter_context(custom.as_setting(kind, thing, str(config[kind])))
+            for text, thing in self._objects.items():
+                stack.enter_context(custom.as_setting("", thing, text))
             yield
 
     def __repr__(self) -> str:
@@ -197,17 +197,24 @@ def run(
     The settings start from the package's defaults, and not from those of an app in this folder.
     """
     require_listeners(callbacks)
-    objects = _objects(method, model, dataset, data)
+    given, objects = _objects(method, model, dataset, data), dict[str, object]()
     with ExitStack() as stack:
+
+        def text_of(kind: str, thing: object, before: str) -> str:
+            text = stack.enter_context(custom.as_setting(kind, thing, before))
+            if text.startswith(f"{custom.PYTHON}:"):
+                objects[text] = thing
+            return text
+
         values = {key.replace("_", "-"): _plain(value) for key, value in settings.items() if value is not None}
         before = _stored_texts(resume or continue_from, values)
         if continue_from is not None:
             before.pop("dataset", None)  # its data may be others
         for key in custom.FUNCTIONS:
             if key in values:
-                values[key] = functions_as_text(stack, key, values[key], before.get(key, ""))
-        for kind, thing in objects.items():
-            values[kind] = stack.enter_context(custom.as_setting(kind, thing, before.get(kind, "")))
+                values[key] = functions_as_text(values[key], partial(text_of, key), before.get(key, ""))
+        for kind, thing in given.items():
+            values[kind] = text_of(kind, thing, before.get(kind, ""))
         texts = {"method": method, "model": model, "dataset": dataset, "data": data}
         values.update({key: _plain(text) for key, text in texts.items() if isinstance(text, (str, PathLike))})
         again, earlier = (_place(stack, run) for run in (resume, continue_from))
@@ -224,7 +231,7 @@ def run(
 
 def load(
     run: str | PathLike[str], *, output_dir: str | PathLike[str] | None = None, method: Any = None, model: Any = None,
-    data: Any = None,
+    data: Any = None, client_models: Any = None,
 ) -> Run:  # fmt: skip
     """Open a run.
 
@@ -234,7 +241,7 @@ def load(
         Its name in ``output_dir``, or its folder.
     output_dir : str or path, optional
         The folder of runs; by default that of the settings.
-    method, model, data : optional
+    method, model, data, client_models : optional
         What was given to :func:`run` as Python objects that no file holds; models of the run need them again.
 
     Raises
@@ -244,7 +251,17 @@ def load(
     """
     root = Path(output_dir if output_dir is not None else RunSettings.output_dir)
     custom.set_folder(Path())
-    return Run(find_run(str(run), root), _objects(method, model, None, data))
+    folder, objects = find_run(str(run), root), dict[str, object]()
+
+    def keep(thing: object, before: str) -> str:
+        if before:
+            objects[before] = thing
+        return before
+
+    given = _objects(method, model, None, data)
+    for kind, thing in given.items() if client_models is None else [*given.items(), ("client-models", client_models)]:
+        functions_as_text(thing, keep, str(folder.config().get(kind, "")))
+    return Run(folder, objects)
 
 
 def report(runs: list[Run], path: str | PathLike[str], title: str) -> Path:
@@ -264,15 +281,20 @@ def report(runs: list[Run], path: str | PathLike[str], title: str) -> Path:
     return page.absolute()
 
 
-def functions_as_text(stack: ExitStack, key: str, given: Any, before: str = "") -> str:
-    """Return a setting of names and functions as a text; ``before`` is that of a run which is resumed."""
-    stored = iter(text for kind, text in custom.references({key: before}) if text.startswith(f"{custom.PYTHON}:"))
-    listed = given if isinstance(given, (list, tuple)) else [given]
-    texts = (
-        one if isinstance(one, str) else stack.enter_context(custom.as_setting(key, one, next(stored, "")))
-        for one in listed
-    )
-    return ",".join(texts)
+def functions_as_text(given: Any, text_of: Callable[[Any, str], str], before: str = "") -> str:
+    """Return a setting of names and objects, or of such for numbers of clients, as a text.
+
+    ``before`` is that of a run which is resumed. ``text_of`` returns the text of an object, and is given the one by
+    which that run knew it.
+    """
+    listed = given if isinstance(given, (list, tuple, Mapping)) else [given]
+    stored = [custom.without_clients(part) for part in before.split(",")]
+    known = [text if text.startswith(f"{custom.PYTHON}:") else "" for text in stored]
+    things = listed.values() if isinstance(listed, Mapping) else listed
+    pairs = zip_longest(things, known[: len(listed)], fillvalue="")
+    texts = [thing if isinstance(thing, str) else text_of(thing, earlier) for thing, earlier in pairs]
+    of = [f"{clients}:" for clients in listed] if isinstance(listed, Mapping) else [""] * len(texts)
+    return ",".join(map("".join, zip(of, texts, strict=True)))
 
 
 def require_listeners(callbacks: Sequence[Any]) -> None:
@@ -323,11 +345,13 @@ def _stored_texts(resume: str | PathLike[str] | Run | None, values: Mapping[str,
 
 def _interrupted(plan: Plan, objects: Mapping[str, object]) -> str:
     if plan.folder.resumable and not plan.has_finished():
-        given, config = [f"resume={str(plan.folder.path)!r}"], plan.run_config()
-        for kind, thing in objects.items():
-            if str(config[kind]).startswith(f"{custom.PYTHON}:"):
-                name, argument = str(getattr(thing, "__name__", "")), "data" if kind == "dataset" else kind
-                given.append(f"{argument}={name if name.isidentifier() else argument}")
+        given, named = [f"resume={str(plan.folder.path)!r}"], dict[str, list[str]]()
+        for kind, text in custom.references(plan.run_config()):
+            if text in objects:
+                argument = "data" if kind == "dataset" else kind.replace("-", "_")
+                named.setdefault(argument, []).append(str(getattr(objects[text], "__name__", "")))
+        for argument, names in named.items():
+            given.append(f"{argument}={names[0] if len(names) == 1 and names[0].isidentifier() else argument}")
         same = ", with the same objects" if len(given) > 1 else ""
         return f"the run was interrupted; resume it{same}: fedpfl.run({', '.join(given)})"
     return "the run was interrupted"

@@ -57,12 +57,14 @@ class Engine:
     """Data, model and settings of one run in one process.
 
     ``own`` says that ``data`` are this device's own, of one client; ``num_clients`` counts the whole federation.
+    ``own_model`` is the model that the device's owner has named.
     The model of ``client`` is made at once, other ones when they are needed.
     """
 
     def __init__(
-        self, config: Config, data: FederatedData, num_clients: int, own: bool = False, client: int = 0
-    ) -> None:
+        self, config: Config, data: FederatedData, num_clients: int, own: bool = False, client: int = 0,
+        own_model: str = "",
+    ) -> None:  # fmt: skip
         self.threads = config.training.threads or _available_threads()
         torch.set_num_threads(self.threads)
         require_device(config.training)
@@ -72,7 +74,8 @@ class Engine:
         self.own = own
         self._measures = find_measures(config.run.metrics)
         require_working(self._measures, data.num_classes, config.training.loss)
-        self._common = config
+        self._own_model = own_model
+        self._common = config.with_model(own_model) if own_model else config
         self._made: dict[str, tuple[Any, ...]] = {}
         self.use_model_of(client)
 
@@ -80,6 +83,7 @@ class Engine:
         """Have the model of a client (``client-models``) in use, which is made when it is first needed."""
         name = self._common.run.model_of(client)
         if name not in self._made:
+            policy.check_model(name)
             config, data = self._common.of_client(client), self.data
             model, sharing = assemble(
                 config, data.input_shape, data.num_classes, config.training.device, data.vocabulary
@@ -102,6 +106,8 @@ class Engine:
             before = None if earlier is None else ClientState(self.config.run.state_dir, str(earlier), client)
             if before is not None and before.of_a_device:
                 described["earlier-identity"] = before.secret()
+        if self._own_model:
+            described.update(model=self._own_model, extras=self.extras.to_text())
         if self.data.remarks:
             described["remarks"] = "\n".join(self.data.remarks)
         return Payload(
@@ -444,7 +450,7 @@ class Engine:
 
 
 Handler = Callable[[str, Payload, Mapping[str, Value], Mapping[str, Value]], Payload]
-Key = Tuple[Tuple[Tuple[Tuple[str, Value], ...], int, int], str, int]
+Key = Tuple[Tuple[Tuple[Tuple[str, Value], ...], int, int], str, int, str]
 
 HANDLERS: dict[str, Callable[[Engine, int, Payload], Payload]] = {
     "query": Engine.query,
@@ -461,8 +467,8 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
     ``layout``. In a run that continues another one it may have ``personal-key``, under which those arrays are, and with
     ``query`` ``earlier-key``, the other run's. ``run_config`` and ``node_config`` are as Flower hands them to the
     ClientApp; the node has ``partition-id`` and ``num-partitions``, or, on a device that holds its own data,
-    ``data-path`` (also called ``data``), with or without these. Whatever is wrong, or refused by the device's policy,
-    raises a ``FedpflError``.
+    ``data-path`` (also called ``data``), with or without these; ``model`` is the model of its own, if it has one.
+    Whatever is wrong, or refused by the device's policy, raises a ``FedpflError``.
     """
     path = own_data_path(node_config)
     policy.check(run_config, path)
@@ -477,7 +483,7 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
         client, nodes = _number(node_config, "partition-id", 0), _number(node_config, "num-partitions", 1)
         if client >= nodes:
             raise ConfigError("partition-id", client, f"must be below num-partitions = {nodes}")
-    engine = engine_for(Config.parse(run_config), nodes, path, client)
+    engine = engine_for(Config.parse(run_config), nodes, path, client, str(node_config.get("model", "")))
     return HANDLERS[kind](engine, client, message)
 
 
@@ -497,14 +503,14 @@ _engines: OrderedDict[Key, Engine] = OrderedDict()
 MAX_ENGINES = 4
 
 
-def engine_for(config: Config, nodes: int, path: str, client: int) -> Engine:
+def engine_for(config: Config, nodes: int, path: str, client: int, model: str = "") -> Engine:
     """Return the engine that runs a client (from 0), made now or cached from an earlier message of the same run.
 
-    ``path`` is the client's own data, or empty.
+    ``path`` is the client's own data, or empty; ``model`` is its own model, or empty for the run's.
     """
     # The custom code as well: a later run may have the same settings and another file.
     run = tuple(sorted(config.flat().items())), nodes, custom.version()
-    key = (run, path, client if path else -1)
+    key = (run, path, client if path else -1, model)
     if key in _engines:
         _engines.move_to_end(key)
         return _engines[key]
@@ -513,11 +519,11 @@ def engine_for(config: Config, nodes: int, path: str, client: int) -> Engine:
         _engines.clear()
     while len(_engines) >= MAX_ENGINES:
         _engines.popitem(last=False)
-    _engines[key] = _make_engine(config, nodes, path, client)
+    _engines[key] = _make_engine(config, nodes, path, client, model)
     return _engines[key]
 
 
-def _make_engine(config: Config, nodes: int, path: str, client: int) -> Engine:
+def _make_engine(config: Config, nodes: int, path: str, client: int, model: str) -> Engine:
     num_clients = config.data.num_clients or nodes
     if num_clients != nodes:
         raise ConfigError("num-clients", num_clients, f"this federation has {nodes} nodes; use {nodes} or 0")
@@ -525,7 +531,7 @@ def _make_engine(config: Config, nodes: int, path: str, client: int) -> Engine:
         data = own_data(config.data, path, client, config.run.seed, config.data.num_classes or None)
     else:
         data = federated_data(config.data, num_clients, config.run.seed)
-    return Engine(config, data, num_clients, own=bool(path), client=client)
+    return Engine(config, data, num_clients, own=bool(path), client=client, own_model=model)
 
 
 def _require_fitting(config: Config, data: FederatedData) -> None:

@@ -66,6 +66,13 @@ class Policy:
             _require_below(key, place, self.data_folders, "data-folders")
         _require_below("state-dir", config.run.state_dir, self.state_folders, "state-folders")
 
+    def check_model(self, model: str) -> None:
+        """Raise :class:`PolicyError` for a model that the policy refuses, before it is built."""
+        for kind, text in custom.references({"model": model}):
+            self._check_part(kind, text)
+        if model.startswith(_HF):
+            _require_below("model", model[len(_HF) :], self.data_folders, "data-folders")
+
     def require_room(self, size: int) -> None:
         """Raise :class:`PolicyError` if ``size`` bytes more would be too many in the state folders."""
         if self.most_state_bytes is None:
@@ -84,17 +91,20 @@ class Policy:
         if allowed is not None and mine not in allowed:
             raise _refused("fedpfl's code", mine, "it is not in code-hashes")
         for kind, text in custom.references(run_config):
-            if text not in self.parts:
-                raise _refused(kind, text, "it is not in parts")
-            folder = custom.folder_of(text)
-            if folder is None:  # or a package without an __init__.py, which would be imported all the same
-                raise _refused(kind, text, "there is no file of this module")
-            if folder.resolve() in {Path(sysconfig.get_path(name)).resolve() for name in _INSTALLED}:
-                continue
-            # The server's app brings this code.
-            theirs = protocol.folder_hash(folder)
-            if theirs not in (allowed or ()):
-                raise _refused(f"the code of {text}", theirs, "it is not in code-hashes")
+            self._check_part(kind, text)
+
+    def _check_part(self, kind: str, text: str) -> None:
+        if text not in self.parts:
+            raise _refused(kind, text, "it is not in parts")
+        folder = custom.folder_of(text)
+        if folder is None:  # or a package without an __init__.py, which would be imported all the same
+            raise _refused(kind, text, "there is no file of this module")
+        if folder.resolve() in {Path(sysconfig.get_path(name)).resolve() for name in _INSTALLED}:
+            return
+        # The server's app brings this code.
+        theirs = protocol.folder_hash(folder)
+        if theirs not in (self.code_hashes or ()):
+            raise _refused(f"the code of {text}", theirs, "it is not in code-hashes")
 
     def _check_method(self, config: Config) -> None:
         name, method = config.run.method, config.method
@@ -130,6 +140,13 @@ def check(run_config: Mapping[str, Value], own_data: str) -> None:
     policy = current()
     if policy is not None:
         policy.check(run_config, own_data)
+
+
+def check_model(model: str) -> None:
+    """Raise :class:`PolicyError` for a model that the device's policy refuses; a function may have named it."""
+    policy = current()
+    if policy is not None:
+        policy.check_model(model)
 
 
 def require_room(size: int) -> None:

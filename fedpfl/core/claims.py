@@ -53,11 +53,14 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "input-shape": (r"\d{1,6}(x\d{1,6}){0,3}", "that of most clients"),
     "layout": (rf"(?s).{{1,{MAX_LAYOUT_BYTES}}}", "the server's model"),
     "remarks": (r"(?s).{0,2000}", "printable"),
+    "model": (r"[!-+\--~]{0,200}", "what the same client said before"),
+    "extras": (r"[ -~]{0,2000}", "the server's model, where the client names a model of its own"),
     "identity": (r"[0-9a-f]{64}", "what the same client said before"),
     "earlier-identity": (r"[0-9a-f]{64}", "what the same client said in the run that this one continues"),
 }
 OPTIONAL = {
-    "vocabulary": 0, "division": 0, "threads": 0, "remarks": "", "identity": "0" * 64, "earlier-identity": "0" * 64,
+    "vocabulary": 0, "division": 0, "threads": 0, "remarks": "", "model": "", "extras": "",
+    "identity": "0" * 64, "earlier-identity": "0" * 64,
 }  # fmt: skip
 # A model for larger inputs than this would not fit on a device.
 MAX_INPUT_VALUES = 2**24

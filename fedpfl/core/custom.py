@@ -32,7 +32,7 @@ from .errors import ConfigError, FedpflError, did_you_mean, in_one_line
 # The setting → the group of entry points under which installed packages register theirs.
 GROUPS = {"model": "fedpfl.models", "dataset": "fedpfl.datasets", "method": "fedpfl.methods"}
 # Settings that may name functions of the user's, several separated by commas.
-FUNCTIONS = ("metrics", "augmentation")
+FUNCTIONS = ("metrics", "augmentation", "client-models")
 # Settings that may name code of the user's which only the server runs: no client imports it.
 SERVER_ONLY = ("listeners",)
 # What errors call the form of a custom name.
@@ -41,6 +41,7 @@ PYTHON = "python"
 
 _WORD = r"[^\W\d]\w*"
 _REFERENCE = re.compile(rf"{_WORD}(?:\.{_WORD})*:{_WORD}(?:\.{_WORD})*(?:#\d+)?")
+_CLIENTS = re.compile(r"\A\d+(?:-\d+)?:")
 _objects: dict[str, Any] = {}
 # Unique across processes too: a run may be resumed in another one.
 _numbers = itertools.count(secrets.randbits(40))
@@ -69,8 +70,13 @@ def references(values: Mapping[str, Any], kinds: Iterable[str] = (*GROUPS, *FUNC
     """Yield (setting, ``MODULE:NAME``) for each of the user's own parts that settings name."""
     for kind in kinds:
         for text in map(str.strip, str(values.get(kind, "")).split(",")):
-            if is_reference(text):
+            if is_reference(text := without_clients(text)):
                 yield kind, text
+
+
+def without_clients(text: str) -> str:
+    """Return a part of a setting without the numbers of clients that it is for (``0-9:MODULE:NAME``)."""
+    return _CLIENTS.sub("", text.strip())
 
 
 def entry_point_names(kind: str) -> list[str]:
@@ -168,7 +174,7 @@ def as_setting(kind: str, thing: object, text: str = "") -> Iterator[str]:
         return
     if not text:
         name = str(getattr(thing, "__name__", kind))
-        text = f"{PYTHON}:{name if name.isidentifier() else kind}#{next(_numbers)}"
+        text = f"{PYTHON}:{name if name.isidentifier() else kind.replace('-', '_')}#{next(_numbers)}"
     before = _objects.get(text)
     _objects[text] = thing
     try:

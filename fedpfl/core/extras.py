@@ -121,6 +121,10 @@ class Extras:
         """The declared shape of each array, by name."""
         return dict(self._shapes)
 
+    def to_text(self) -> str:
+        """Return names and shapes as one line, for a comparison."""
+        return ", ".join(f"{name} {'x'.join(map(str, shape)) or 1}" for name, shape in sorted(self._shapes.items()))
+
     def names(self, to: str) -> list[str]:
         """Return the names of the arrays that travel to ``server`` or ``client``."""
         return [name for name, extra in self._declared.items() if extra.goes(to)]

@@ -13,6 +13,7 @@ from torch import nn
 
 from ..core.claims import CLASSES_OVER_MEDIAN, FEW_CLASSES
 from ..core.errors import ConfigError, FedpflError, LayoutError, printable, reasons
+from ..core.extras import Extras
 from ..core.federation import Client
 from ..core.layout import Layout
 from ..core.payload import Payload
@@ -58,10 +59,19 @@ class Agreement:
         return [threads.get(client, 0) for client in range(len(self.classes))]
 
     @property
+    def models(self) -> dict[str, str]:
+        """The models that devices' owners have named, by client."""
+        named = {client: str(found.config.get("model", "")) for client, found in self.descriptions.items()}
+        return {str(client): model for client, model in named.items() if model}
+
+    @property
     def remarks(self) -> list[str]:
         """What clients remark on common data, each remark once, and which clients are absent."""
         texts = (str(description.config.get("remarks", "")).splitlines() for description in self.descriptions.values())
         found = list(dict.fromkeys(line for lines in texts for line in lines))
+        if self.models:
+            own = ", ".join(f"client {client} {model}" for client, model in self.models.items())
+            found.append(f"devices have models of their own: {own}")
         absent = [str(client.id) for client in self.clients if client.absent]
         if absent:
             found.append(f"clients {', '.join(absent)} of {len(self.classes)} do not take part in this run")
@@ -83,6 +93,7 @@ def agree(config: Config, descriptions: Mapping[int, Payload]) -> Agreement:
         if max(classes) != most:
             model, sharing = assemble(config, shape, max(classes), vocabulary=vocabulary)
     found = leave_out_other_models(found, sharing.layout, least)
+    found = _leave_out_unlike(found, config, extras_of(config, model, sharing), least)
     return Agreement(model, sharing, found, shape, classes, vocabulary)
 
 
@@ -106,15 +117,16 @@ def agree_with(config: Config, descriptions: Mapping[int, Payload], task: Mappin
     found = _without(found, divided, 1)
     model, sharing = assemble(config, shape, task["num_classes"], vocabulary=vocabulary)
     found = leave_out_other_models(found, sharing.layout, 1)
+    found = _leave_out_unlike(found, config, extras_of(config, model, sharing), 1)
     return Agreement(model, sharing, found, shape, [task["num_classes"]] * total, vocabulary)
 
 
 def _require_same_sharing(config: Config, descriptions: Descriptions, total: int) -> None:
     """Refuse ``client-models`` that name clients that are not there, or whose models differ in what is shared."""
-    named = [client for numbers, _ in client_models(config.run) for client in numbers]
-    if not named:
+    if not config.run.client_models:
         return
-    if max(named) >= total:
+    named = [client for numbers, _ in client_models(config.run) for client in numbers]
+    if max(named, default=0) >= total:
         allowed = f"names client {max(named)}; the clients are 0 … {total - 1}"
         raise ConfigError("client-models", config.run.client_models, allowed)
     shape, classes, vocabulary = _task(descriptions, total)
@@ -177,6 +189,18 @@ def leave_out_other_models(descriptions: Mapping[int, Payload], layout: Layout, 
         return _without(descriptions, other, least)
     except FedpflError as error:
         raise LayoutError(str(error)) from error
+
+
+def _leave_out_unlike(descriptions: Mapping[int, Payload], config: Config, extras: Extras, least: int) -> Descriptions:
+    """Return the descriptions without those of devices whose own model makes other arrays besides the shared ones."""
+    text = extras.to_text()
+    other = {
+        client: f"its own model {description.config['model']} and {config.run.model} differ in what "
+        f"{config.method.name} sends: {printable(str(description.config['extras']), 300)}; the server has {text}"
+        for client, description in descriptions.items()
+        if description.config.get("model") and description.config.get("extras", "") != text
+    }
+    return _without(descriptions, other, least)
 
 
 def _outliers(descriptions: Descriptions, what: Callable[[Payload], Hashable], differs: str) -> dict[int, str]:

@@ -91,11 +91,14 @@ def _run(
     agreed = agree(config, found)
     if config.run.resume:
         folder.require_task(agreed.input_shape, agreed.classes, agreed.division)
+        folder.require_models({client: agreed.models.get(str(client), "") for client in agreed.descriptions})
         folder.add_identities(transport.identities())
     else:
         samples = [(client.train_samples, client.test_samples) for client in agreed.clients]
         remarks = [*_remarks(config, agreed), *remarks, *agreed.remarks]
         more: dict[str, Any] = {"samples": samples, "threads": agreed.threads}
+        if agreed.models:
+            more["models"] = agreed.models
         if earlier is not None:
             earlier.require_task(agreed.input_shape, agreed.classes, run="the run to continue")
             remarks.append(_grown(earlier.path.name, about, samples))
@@ -152,7 +155,7 @@ def _admit(config: Config, folder: RunFolder, transport: Transport, client: int,
         return None
     joined = agreed.clients[client]
     logger.log(INFO, "fedpfl: client %d joins, with %d training samples", client, joined.train_samples)
-    folder.add_client(joined)
+    folder.add_client(joined, agreed.models.get(str(client), ""))
     folder.add_identities(transport.identities())
     return joined
 

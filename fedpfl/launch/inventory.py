@@ -63,6 +63,7 @@ OPTIONAL: Mapping[str, _Must] = {
     "fedpfl_served_run": (_is_key, "must be the name of a run's folder in state-dir, or ''"),
     "fedpfl_served_port": _PORT,
     "fedpfl_client_data": (lambda value: isinstance(value, dict), "must be a mapping of clients' numbers to paths"),
+    "fedpfl_model": (lambda value: isinstance(value, str) and not set(value) & set("'\" "), "must be a model or ''"),
     "fedpfl_policy": (lambda value: isinstance(value, dict), "must be a mapping of the policy's keys to values"),
     "fedpfl_data": _PATH, "fedpfl_partitions": _PATH, "fedpfl_time": _one_of(True, False),
 }  # fmt: skip

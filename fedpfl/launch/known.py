@@ -8,16 +8,17 @@ Written by `fedpfl config --update`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
-FunctionsOrNames = str | Callable[..., Any] | Sequence[str | Callable[..., Any]]
+_One = str | Callable[..., Any]
+FunctionsOrNames = _One | Sequence[_One] | Mapping[int, _One] | Mapping[str, _One]
 
 
 class CommonSettings(TypedDict, total=False):
     """Settings that `fedpfl.run`, `fedpfl.compare` and `fedpfl.sweep` take."""
 
-    client_models: str
+    client_models: FunctionsOrNames
     num_server_rounds: Annotated[int, {'minimum': 1}]
     fraction_train: Annotated[float, {'above': 0, 'maximum': 1}]
     personal_head: bool

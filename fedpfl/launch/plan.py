@@ -95,7 +95,7 @@ def prepare(
         check_keys({**values, "method": stored["method"]})
         values = stored
     config = Config.parse(values)
-    for model in {config.run.model, *(model for _, model in client_models(config.run))}:
+    for model in {config.run.model, config.run.model_of(0), *(model for _, model in client_models(config.run))}:
         require_known(model)
     find_metrics(config.run.metrics)
     find_augmentation(config.training.augmentation)

@@ -40,34 +40,38 @@ def export_personal(folder: RunFolder, clients: Sequence[int] | None = None, for
     input and output. If ``global.safetensors`` is every client's model, other forms of it are
     ``RUN/personal/global.…``. A client that is asked for must have its state here.
     """
-    written = []
-    for client, arrays in personal_models(folder, clients):
+    written, config, task = [], Config.parse(folder.config()), folder.described()
+    for client, arrays in _personal_models(folder, config, task, clients):
         path = folder.path / "personal" / f"client-{client:05d}{FORMS[form]}"
         private_folder(path.parent)  # as the same arrays are in state-dir
         if form == STATE_DICT:
             write_arrays(path, {name: array.numpy() for name, array in arrays.items()})
         else:
-            write_atomically(path, _program(_plain(folder, client, arrays), folder.task(), form), private=True)
+            write_atomically(path, _program(_plain(folder, config, task, client, arrays), task, form), private=True)
         written.append(path)
     if form != STATE_DICT and not written:
         path = folder.path / "personal" / f"global{FORMS[form]}"
-        content = _program(trained_model(folder), folder.task(), form)
+        content = _program(_plain(folder, config, task), task, form)
         private_folder(path.parent)
         write_atomically(path, content, private=True)
         written.append(path)
     if written:
-        write_atomically(folder.path / "personal" / "about.json", json_line(_about(folder)).encode(), private=True)
+        about = json_line(_about(folder, config, task)).encode()
+        write_atomically(folder.path / "personal" / "about.json", about, private=True)
     return written
 
 
-def _about(folder: RunFolder) -> dict[str, Any]:
+def _about(folder: RunFolder, config: Config, task: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the exported models take and give, and each client's accuracy at the last test of the run.
 
     Only a run whose clients were in its own program knows the scaling of their inputs.
     """
-    task, config = folder.task(), Config.parse(folder.config()).flat()
-    settings = {key: config[key] for key in ("method", "model", "client-models", "normalize", "standardize", "loss")}
-    known = ("input_shape", "scaling", "num_classes", "classes_of_clients", "vocabulary", "client_names", "class_names")
+    flat = config.flat()
+    settings = {key: flat[key] for key in ("method", "model", "client-models", "normalize", "standardize", "loss")}
+    known = (
+        "models", "input_shape", "scaling", "num_classes", "classes_of_clients", "vocabulary", "client_names",
+        "class_names",
+    )  # fmt: skip
     kept = {key: task[key] for key in known if key in task}
     return {**settings, **kept, "accuracies": folder.history().last_test()}
 
@@ -85,7 +89,12 @@ def _program(module: nn.Module, task: Mapping[str, Any], form: str) -> bytes:
 
 def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> Iterator[tuple[int, dict[str, Tensor]]]:
     """Yield (client, what its plain model loads), for clients with a model of their own."""
-    config, task = Config.parse(folder.config()), folder.described()
+    yield from _personal_models(folder, Config.parse(folder.config()), folder.described(), clients)
+
+
+def _personal_models(
+    folder: RunFolder, config: Config, task: Mapping[str, Any], clients: Sequence[int] | None
+) -> Iterator[tuple[int, dict[str, Tensor]]]:
     shape = tuple(task["input_shape"])
     classes = task.get("classes_of_clients", [task["num_classes"]] * task["clients"])
     # Shared and personal arrays of one moment: the client may have trained on since, for a reply that was lost.
@@ -101,9 +110,10 @@ def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> 
     for client in range(task["clients"]) if clients is None else clients:
         if not 0 <= client < len(classes):
             raise ConfigError("client", client, f"run {folder.path.name} has clients 0 … {len(classes) - 1}")
-        kind = classes[client], config.run.model_of(client)
+        own = _of_client(config, task, client)
+        kind = classes[client], own.run.model
         if kind not in blanks:
-            blanks[kind] = _blank(config.of_client(client), shape, classes[client], vocabulary, stored)
+            blanks[kind] = _blank(own, shape, classes[client], vocabulary, stored)
         model, sharing, initial, plain = blanks[kind]
         names = plain.state_dict().keys()
         if not (sharing.personal or sharing.layout.frozen or rule) and set(sharing.shared) <= names:
@@ -127,17 +137,31 @@ def trained_model(folder: RunFolder, client: int | None = None) -> nn.Module:
 
     It is the personalised model of a client, or by default the one that all clients share.
     """
-    arrays = None if client is None else next((found for _, found in personal_models(folder, [client])), None)
-    return _plain(folder, client, arrays)
-
-
-def _plain(folder: RunFolder, client: int | None, arrays: dict[str, Tensor] | None) -> nn.Module:
-    """Return the plain model with a client's arrays, or with those that all clients share."""
     config, task = Config.parse(folder.config()), folder.described()
+    found = iter(()) if client is None else _personal_models(folder, config, task, [client])
+    return _plain(folder, config, task, client, next((arrays for _, arrays in found), None))
+
+
+def _of_client(config: Config, task: Mapping[str, Any], client: int) -> Config:
+    """Return the settings with a client's model, also where its device has named it."""
+    model = task.get("models", {}).get(str(client))
+    if model is None:
+        return config.of_client(client)
+    if model not in models.names():
+        # Its name came over the network: code that it names is not run here.
+        raise ConfigError("model", model, f"is the device's own model of client {client}, which is built only there")
+    return config.with_model(model)
+
+
+def _plain(
+    folder: RunFolder, config: Config, task: Mapping[str, Any], client: int | None = None,
+    arrays: dict[str, Tensor] | None = None,
+) -> nn.Module:  # fmt: skip
+    """Return the plain model with a client's arrays, or with those that all clients share."""
     count = (
         task["num_classes"] if client is None else task.get("classes_of_clients", {client: task["num_classes"]})[client]
     )
-    model = config.run.model if client is None else config.run.model_of(client)
+    model = (config if client is None else _of_client(config, task, client)).run.model
     plain = models.build(model, tuple(task["input_shape"]), count, task.get("vocabulary", 0))
     plain.load_state_dict(_shared_model(folder, config, plain) if arrays is None else arrays)
     return models.original_module(plain).eval()

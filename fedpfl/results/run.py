@@ -184,11 +184,21 @@ class RunFolder:
         if known != task.get("identities", {}):
             self._write_task({**task, "identities": known})
 
-    def add_client(self, client: Client) -> None:
-        """Store how many samples a client has that was absent before."""
-        samples = [*self.task()["samples"]]
+    def add_client(self, client: Client, model: str = "") -> None:
+        """Store how many samples, and which model of its own, a client has that was absent before."""
+        task = self.task()
+        samples = [*task["samples"]]
         samples[client.id] = [client.train_samples, client.test_samples]
-        self._write_task({**self.task(), "samples": samples})
+        models = {**task.get("models", {}), **({str(client.id): model} if model else {})}
+        self._write_task({**task, "samples": samples, **({"models": models} if models else {})})
+
+    def require_models(self, models: Mapping[int, str]) -> None:
+        """Raise :class:`ConfigError` if a device of a resumed run has another model of its own than before."""
+        before = self.task().get("models", {})
+        for client, model in models.items():
+            if model != (had := before.get(str(client), "")):
+                allowed = f"client {client} had {had or 'the model of the settings'} in the run to resume"
+                raise ConfigError("model", model, allowed)
 
     def require_task(
         self,

@@ -51,7 +51,8 @@ class RunSettings:
     client_models: str = setting(
         "",
         "Models for some of the clients, as client numbers (from 0) with a model, separated by commas: "
-        "0-9:fedavg-cnn,12:resnet8. The arrays that the method shares must have the same shapes in all models.",
+        "0-9:fedavg-cnn,12:resnet8; or MODULE:NAME, a function that takes a client number and returns a model's name. "
+        "The arrays that the method shares must have the same shapes in all models.",
     )
     num_server_rounds: int = setting(5, "Number of rounds.", minimum=1)
     fraction_train: float = setting(
@@ -259,7 +260,14 @@ class RunSettings:
 
     def model_of(self, client: int) -> str:
         """Return a client's model."""
-        return next((model for numbers, model in client_models(self) if client in numbers), self.model)
+        text = self.client_models
+        if not custom.is_reference(text):
+            return next((model for numbers, model in client_models(self) if client in numbers), self.model)
+        name = custom.call("client-models", text, custom.find("client-models", text), {"client": client})
+        if not isinstance(name, str):
+            allowed = f"returns {custom.article(name)} for client {client}, and must return the name of a model"
+            raise ConfigError("client-models", text, allowed)
+        return name
 
     def enough_clients(self, expected: int) -> int:
         """Return how many of the expected clients have to take part."""
@@ -394,6 +402,11 @@ class Config:
         model = self.run.model_of(client)
         return self if model == self.run.model else replace(self, run=replace(self.run, model=model))
 
+    def with_model(self, model: str) -> Config:
+        """Return the settings with the model that a device's owner has named."""
+        s.parse(RunSettings, {"model": model})
+        return replace(self, run=replace(self.run, model=model, client_models=""))
+
     def flat(self) -> dict[str, s.Value]:
         """Return the settings that this run uses, by key: the common ones and the method's own."""
         parted = (self.run, self.trainable, self.data, self.training, self.server, self.robust, self.privacy)
@@ -409,9 +422,10 @@ class Config:
 
 
 def client_models(run: RunSettings) -> Iterator[tuple[range, str]]:
-    """Yield numbers of clients and their model, as ``client-models`` has them; ``ConfigError`` for another form."""
+    """Yield numbers of clients and their model, as ``client-models`` lists them; ``ConfigError`` for another form."""
     taken: set[int] = set()
-    for part in filter(None, run.client_models.split(",")):
+    listed = "" if custom.is_reference(run.client_models) else run.client_models
+    for part in filter(None, listed.split(",")):
         found = _CLIENTS.fullmatch(part.strip())
         if found is None:
             allowed = f"{part.strip()!r} must be a number or a range of clients, a colon and a model: 0-9:fedavg-cnn"

@@ -183,6 +183,30 @@ def test_an_app_s_own_part_needs_its_name_and_the_hash_of_its_code(values, allow
         ask(values, method=mine)
 
 
+@pytest.mark.parametrize("named", ["{}", "1:{}", "0:mlp,2-3:{}"])
+def test_models_of_clients_are_refused_as_the_model_is(values, allow, app, named):
+    allow(code_hashes=[protocol.code_hash()])
+    with refuses("client-models = 'policy_parts:Mine': it is not in parts"):
+        ask(values, client_models=named.format("policy_parts:Mine"))
+    assert not (app / "imported").exists()
+
+
+def test_what_a_function_of_the_client_names_is_refused_before_it_is_built(values, allow, app):
+    (app / "policy_parts.py").write_text("def chosen(client):\n    return ['mlp', 'hf:/etc', 'other:Net'][client]\n")
+    hashes = [protocol.code_hash(), protocol.folder_hash(app)]
+    allow(parts=["policy_parts:chosen"], code_hashes=hashes)
+    with refuses("model = '/etc': it is not below data-folders"):
+        ask(values, client_models="policy_parts:chosen")
+    with refuses("model = 'other:Net': it is not in parts"):
+        handle("query", Payload(), {**values, "client-models": "policy_parts:chosen"}, {**NODE, "partition-id": 2})
+
+
+def test_a_device_s_own_model_is_its_policy_s_too(values, allow):
+    allow()
+    with refuses("model = 'policy_parts:Mine': it is not in parts"):
+        handle("query", Payload(), values, {**NODE, "model": "policy_parts:Mine"})
+
+
 def test_a_package_whose_code_has_no_hash_is_refused(values, allow, app):
     (app / "policy_package").mkdir()
     (app / "policy_parts.py").rename(app / "policy_package" / "inner.py")

@@ -46,7 +46,16 @@ ROOT = Path(__file__).parents[2]
 PHONE = 390
 WIDTH = "document.documentElement.scrollWidth"
 # One of each kind: pictures, tables with long words, equations, code, signatures, a diagram, a notebook.
-SHOWN = ("index", "methods", "commands", "api", "architecture", "tutorial/compare", "notebooks/compare")
+SHOWN = (
+    "index",
+    "methods",
+    "methods/fedfac",
+    "commands",
+    "api",
+    "architecture",
+    "tutorial/compare",
+    "notebooks/compare",
+)
 # Texts of the page with too little contrast to what is behind them (WCAG AA: 4.5, for large letters 3), once each.
 FAINT = """
 (() => {
@@ -252,4 +261,4 @@ def test_the_search_finds_a_method(browser, site):
         browser.call("Page.navigate", url=f"http://127.0.0.1:{server.server_port}/index.html")
         found = wait_until(lambda: browser.evaluate(SEARCH))
         server.shutdown()
-    assert any("methods.html" in link for link in found)
+    assert any("methods/factorized-fl" in link for link in found)

@@ -44,6 +44,7 @@ _FENCE = re.compile(r"^( *)(```+).*?^\1\2`*$", re.DOTALL | re.MULTILINE)
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Say where repository and site are, where ``fedpfl/version.py`` does; with mike show a menu of versions."""
+    _put_methods(config)
     if version.REPOSITORY:
         owner, name = version.REPOSITORY.rstrip("/").split("/")[-2:]
         config.repo_url, config.repo_name = version.REPOSITORY, f"{owner}/{name}"
@@ -53,7 +54,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     return config
 
 
-def put_methods(config: MkDocsConfig) -> None:
+def _put_methods(config: MkDocsConfig) -> None:
     """Put a page for each method under the overview of methods, in its groups."""
     found: list[Any] = ["methods.md"]
     for group, texts in groups().items():

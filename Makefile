@@ -30,6 +30,7 @@ simulate: install ## the default experiment: FedDecomp on scikit-learn's digits,
 
 docs: install ## the documentation's site, in build/site; needs no network, fails on a warning or a dead link
 	$(BIN)/python docs/tools/run_records.py
+	$(BIN)/python docs/tools/method_pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: install ## ruff and mypy

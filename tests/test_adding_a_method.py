@@ -17,7 +17,7 @@ FILE = re.compile(r"^`((?:fedpfl|tests)/\S+\.py)`:\n\n```python\n(.*?)^```$", re
 
 @pytest.fixture
 def project(tmp_path):
-    for folder in ("fedpfl", "tests"):
+    for folder in ("docs", "experiments", "fedpfl", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
@@ -39,7 +39,10 @@ def test_the_worked_example_works_as_written(project):
 
     run("-c", "from fedpfl.cli import main; main()", "config", "--update")
     assert "\nfedrecon-head-epochs = 5\n" in (project / "pyproject.toml").read_text(encoding="utf-8")
-    assert "\n## fedrecon\n" in (project / "docs" / "methods.md").read_text(encoding="utf-8")
+    run("docs/tools/method_pages.py")
+    assert "| `fedrecon-head-epochs` | `5` |" in (project / "docs" / "methods" / "fedrecon.md").read_text(
+        encoding="utf-8"
+    )
     # Of the four tests for all methods two are enough here: resume and order are the engine's and cost the most.
     chosen = "fedrecon and not resumed and not arrival"
     tests = run("-m", "pytest", "tests/methods/test_fedrecon.py", "tests/launch/test_federation.py", "-k", chosen)

@@ -15,17 +15,19 @@ from typing import Any
 
 import latex2mathml.converter
 from commands import commands_page
+from method_pages import groups, title_of
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from fedpfl import version
+from fedpfl.methods import methods
 
 ROOT = Path(__file__).resolve().parents[2]
 # What pages call the repository until its address is known.
 PLACEHOLDER = "https://example.org/fedpfl"
 # Pages that lie elsewhere in the repository, by the name that they get here.
-ELSEWHERE = {"ansible.md": "deploy/ansible/README.md"}
+ELSEWHERE = {"contributing.md": "CONTRIBUTING.md", "ansible.md": "deploy/ansible/README.md"}
 
 _LINK = re.compile(r"\[([^\]\n]+)\]\(([^)\s]+)\)")
 _MATH = re.compile(r"^```math\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -44,6 +46,7 @@ _FENCE = re.compile(r"^( *)(```+).*?^\1\2`*$", re.DOTALL | re.MULTILINE)
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Say where repository and site are, where ``fedpfl/version.py`` does; with mike show a menu of versions."""
+    _put_methods(config)
     if version.REPOSITORY:
         owner, name = version.REPOSITORY.rstrip("/").split("/")[-2:]
         config.repo_url, config.repo_name = version.REPOSITORY, f"{owner}/{name}"
@@ -51,6 +54,16 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     if "MIKE_DOCS_VERSION" in os.environ:
         config.extra["version"] = {"provider": "mike"}
     return config
+
+
+def _put_methods(config: MkDocsConfig) -> None:
+    """Put a page for each method under the overview of methods, in its groups."""
+    found: list[Any] = ["methods.md"]
+    for group, texts in groups().items():
+        names = [name for name in texts if name != "about"]
+        found.append({group: [{title_of(methods()[name]): f"methods/{name}.md"} for name in names]})
+    (entry,) = [entry for entry in config.nav or () if "Methods" in entry]
+    entry["Methods"] = found
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

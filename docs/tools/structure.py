@@ -1,4 +1,4 @@
-"""Print the measures of the structure that docs/architecture.md tells: ``python docs/tools/structure.py``."""
+"""Print the measures of the structure that docs/contributing/code.md has: ``python docs/tools/structure.py``."""
 
 from __future__ import annotations
 

@@ -15,10 +15,8 @@ from typing import Any, Iterable, Mapping
 from ..core.claims import DESCRIPTION, REPLY, TEXTS
 from ..core.custom import FORM, FUNCTIONS
 from ..core.errors import FedpflError
-from ..core.extras import describe
 from ..core.settings import key_of
 from ..methods import Method, methods
-from ..training.settings import TrainingSettings
 from ..version import REPOSITORY, __version__
 from .config import sections
 
@@ -60,35 +58,10 @@ def settings_page() -> str:
         "",
     ]
     for title, cls, prefix in sections():
-        lines += [f"## {title}", "", *_settings_table(cls, prefix), ""]
-    return "\n".join(lines)
-
-
-def methods_page() -> str:
-    """Return the reference of all methods as a Markdown page."""
-    lines = [
-        "# Methods",
-        "",
-        "What each method does, from which paper, and its settings. `fedpfl config --update` writes this page from",
-        "the files in `fedpfl/methods/`; [adding-a-method.md](adding-a-method.md) shows how to write one.",
-        "",
-        "| method | paper | what is shared |",
-        "|---|---|---|",
-        *map(_row, methods().values()),
-        "",
-        "With `tune-epochs=5` each client trains a copy of its model before every test, with any method (FedAvg+,",
-        "FedProx+). If a method's rule is a mean, the server can also make a larger or smaller step towards it, as in",
-        "FedAvgM, FedAdam and FedYogi: [`server-optimizer`](configuration.md#servers-step). Or it takes",
-        "an estimate that false clients cannot move far: [`robust-aggregation`](robustness.md#robust-aggregation).",
-        "",
-        "E, B and η are the settings `local-epochs`, `batch-size` and `learning-rate` of",
-        "[configuration.md](configuration.md). In the equations client i has n_i samples and the loss f_i; θ is the",
-        "base, φ the head of a model, w both. What travels is given for the default settings.",
-        "",
-    ]
-    for method in methods().values():
-        lines += [*_description(method), ""]
-    return "\n".join(lines)
+        if not prefix:
+            lines += [f"## {title}", "", *settings_table(cls, prefix), ""]
+    pages = ", ".join(f"[{name}](methods/{name}.md#settings)" for name in methods())
+    return "\n".join([*lines, "## Settings of methods", "", f"Each method's page has them: {pages}.", ""])
 
 
 def known_module() -> str:
@@ -197,7 +170,7 @@ def _set_by(name: str) -> str:
 
 
 def update(root: Path) -> list[Path]:
-    """Rewrite ``launch/known.py``, the block in ``pyproject.toml``, two pages and a table in each of two others.
+    """Rewrite ``launch/known.py``, the block in ``pyproject.toml``, a page and a table in each of two others.
 
     Returns the files that changed. The version and the repository, whose one place is ``fedpfl/version.py``, go in as
     well: Flower wants the version written out in ``pyproject.toml``. A user's app, which is without the package's code,
@@ -218,7 +191,6 @@ def update(root: Path) -> list[Path]:
             REPOSITORY or INDEX, VERSION.sub(__version__, block.sub(lambda _: pyproject_block(), text), count=1)
         ),
         root / "docs" / "configuration.md": settings_page(),
-        root / "docs" / "methods.md": methods_page(),
     }
     citation = root / "CITATION.cff"
     if citation.is_file():
@@ -253,26 +225,8 @@ def _values(project: Path, block: str) -> dict[str, Any]:
     return found
 
 
-def _row(method: type[Method]) -> str:
-    names = " ".join([f"[`{method.name}`](#{method.name})", *(f"(`{alias}`)" for alias in method.aliases)])
-    return f"| {names} | {method.paper} | {method.shares} |"
-
-
-def _description(method: type[Method]) -> list[str]:
-    title, _, about = (inspect.getdoc(inspect.getmodule(method)) or "").partition("\n")
-    names = ", ".join(f"`{name}`" for name in (method.name, *method.aliases))
-    facts = [f"- `method`: {names}", f"- paper: {method.paper}", f"- what travels: {method.shares}"]
-    facts += [f"- in addition: {describe(extra)}" for extra in method(method.Settings(), TrainingSettings()).extras]
-    lines = [f"## {method.name}", "", title, "", *facts]
-    for text in (about.strip(), inspect.getdoc(method)):
-        lines += ["", text] if text else []
-    if method.equations:
-        lines += ["", "```math", *method.equations.split("\n"), "```"]
-    table = _settings_table(method.Settings, method.name)
-    return [*lines, "", *table] if dataclasses.fields(method.Settings) else lines
-
-
-def _settings_table(cls: type, prefix: str) -> list[str]:
+def settings_table(cls: type, prefix: str) -> list[str]:
+    """Return the settings of a part as lines of a Markdown table, each key after its prefix."""
     lines = ["| key | default | meaning | allowed |", "|---|---|---|---|"]
     for field in dataclasses.fields(cls):
         default = json.dumps(field.default, ensure_ascii=False)

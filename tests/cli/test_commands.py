@@ -202,7 +202,6 @@ def test_config(elsewhere):
     (elsewhere / "fedpfl").mkdir()
     assert "wrote docs/configuration.md" in fedpfl("config", "--update").stdout
     assert (elsewhere / "docs" / "configuration.md").is_file()
-    assert (elsewhere / "docs" / "methods.md").is_file()
     assert "nothing to change" in fedpfl("config", "--update").stdout
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedpfl.core.errors import ConfigError
-from fedpfl.core.settings import keys, require_absolute
-from fedpfl.methods import methods
+from fedpfl.core.settings import require_absolute
 from fedpfl.setup import reference
 from fedpfl.setup.config import Config, check_keys, known_keys, unused
 
@@ -51,20 +50,8 @@ def test_keys_are_unique_kebab_case():
 def test_pyproject_and_the_reference_pages_are_what_the_code_says():
     assert reference.pyproject_block() in (ROOT / "pyproject.toml").read_text()
     assert (ROOT / "docs" / "configuration.md").read_text() == reference.settings_page()
-    assert (ROOT / "docs" / "methods.md").read_text() == reference.methods_page()
     assert (ROOT / "fedpfl" / "launch" / "known.py").read_text() == reference.known_module()
     assert reference.hooks_table() in (ROOT / "docs" / "architecture.md").read_text()
-
-
-def test_the_page_of_methods_has_each_with_its_paper_and_settings():
-    page = reference.methods_page()
-    sections = dict(zip(methods(), page.split("\n## ")[1:], strict=True))
-    for method in methods().values():
-        section = sections[method.name]
-        assert section.startswith(f"{method.name}\n")
-        assert f"- paper: {method.paper}\n- what travels: {method.shares}\n" in section
-        for key in keys(method.Settings, method.name):
-            assert f"| `{key}` | `" in section
 
 
 @pytest.mark.parametrize("key", ["output-dir", "state-dir", "data-dir", "data"])

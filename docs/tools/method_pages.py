@@ -1,0 +1,174 @@
+"""Write the overview of all methods and a page for each: ``python docs/tools/method_pages.py``; ``make docs`` runs it.
+
+What a method does, its paper, its equations and settings come from its code, the groups and when to choose it from
+``methods.toml``, and measured values from the leaderboard.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+
+from fedpfl.core.extras import describe
+from fedpfl.core.files import write_atomically
+from fedpfl.experiments.description import load
+from fedpfl.methods import Method, methods
+from fedpfl.methods.adapted import AdapterMethod
+from fedpfl.setup.reference import settings_table
+from fedpfl.training.settings import TrainingSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+REST = "Others"
+OVERVIEW = """\
+# Methods
+
+Each method has a page: its equations, when to choose it, its settings, where it differs from the paper, and what was
+measured. To write your own, see [Add a method](adding-a-method.md).
+
+With `tune-epochs=5` each client trains a copy of its model before every test, with any method (FedAvg+, FedProx+). If a
+method's rule is a mean, the server can also take a larger or smaller step towards it, as in FedAvgM, FedAdam and
+FedYogi: [`server-optimizer`](configuration.md#servers-step). Or it takes an estimate that false clients cannot move
+far: [`robust-aggregation`](robustness.md#robust-aggregation).
+
+In the equations client i has n_i samples and the loss f_i. θ is the base of a model, φ its head, w both. E, B and η are
+the settings `local-epochs`, `batch-size` and `learning-rate` ([Settings](configuration.md)). What travels is given for
+the default settings.
+"""
+
+
+@cache
+def groups() -> dict[str, dict[str, str]]:
+    """Return when to choose which method, by group and name; ``about`` is the group's own text."""
+    found: dict[str, dict[str, str]] = tomllib.loads((DOCS / "tools" / "methods.toml").read_text(encoding="utf-8"))
+    new = methods().keys() - {name for texts in found.values() for name in texts}
+    return {**found, REST: {"about": "", **dict.fromkeys(sorted(new), "")}} if new else found
+
+
+def title_of(method: type[Method]) -> str:
+    """Return what papers call a method: its file begins with that."""
+    return _about(method)[0].partition(":")[0]
+
+
+def pages() -> dict[Path, str]:
+    """Return the overview and the methods' pages, by their files."""
+    made = {DOCS / "methods.md": overview()}
+    for group, texts in groups().items():
+        for name in texts.keys() - {"about"}:
+            made[DOCS / "methods" / f"{name}.md"] = page(methods()[name], group, texts[name])
+    return made
+
+
+def overview() -> str:
+    """Return the page with a table of methods for each group."""
+    lines = [OVERVIEW]
+    for group, texts in groups().items():
+        lines += [f"## {group}", "", *([texts["about"], ""] if texts["about"] else [])]
+        lines += ["| method | what it does | what travels |", "|---|---|---|"]
+        for name in texts:
+            if name != "about":
+                method = methods()[name]
+                does = _about(method)[0].partition(": ")[2]
+                cells = (f"[{title_of(method)}](methods/{name}.md)", f"{does[:1].upper()}{does[1:]}", method.shares)
+                lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def page(method: type[Method], group: str, choose: str) -> str:
+    """Return the page of a method."""
+    first, about = _about(method)
+    names = [f'`method = "{name}"`' for name in (method.name, *method.aliases)]
+    facts = {
+        "paper": method.paper,
+        "group": f"[{group}](../methods.md#{_anchor(group)})",
+        "setting": " or ".join(names),
+    }
+    rows = [*facts.items(), ("what travels", method.shares)]
+    rows += [("in addition", describe(extra)) for extra in method(method.Settings(), TrainingSettings()).extras]
+    lines = [f"# {title_of(method)}", "", first, "", "|  |  |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)]
+    if choose:
+        lines += ["", "## When to choose it", "", choose.replace("](", "](../")]
+    lines += ["", "## What it computes", "", inspect.getdoc(method) or ""]
+    if method.equations:
+        lines += ["", "```math", *method.equations.split("\n"), "```"]
+    lines += ["", "## The paper, and where this differs", "", about]
+    more = ' model="small-vit" trainable="lora"' if issubclass(method, AdapterMethod) else ""
+    lines += [
+        "",
+        "## Command",
+        "",
+        "```sh",
+        f"fedpfl run -c 'method=\"{method.name}\"{more}'",
+        "```",
+        "",
+        "## Settings",
+        "",
+    ]
+    if dataclasses.fields(method.Settings):
+        lines += settings_table(method.Settings, method.name)
+    else:
+        lines += ["It has no settings besides those of [local training](../configuration.md#local-training)."]
+    measured = _measured(method.name)
+    return re.sub(r"(?<!`)``(?!`)", "`", "\n".join([*lines, *measured, ""]))
+
+
+def _about(method: type[Method]) -> tuple[str, str]:
+    """Return the first line of a method's file, and the rest of its text."""
+    first, _, rest = (inspect.getdoc(inspect.getmodule(method)) or "").partition("\n")
+    return first, rest.strip()
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+# -- what was measured -------------------------------------------------------------------------------------------------
+
+
+@cache
+def _leaderboard() -> dict[str, dict[str, list[str]]]:
+    """Return the first three columns of the leaderboard, by method and data set."""
+    text = (DOCS / "leaderboard.md").read_text(encoding="utf-8")
+    rows = {
+        label: row.settings["method"] for label, row in load(ROOT / "experiments" / "leaderboard.toml").rows.items()
+    }
+    found: dict[str, dict[str, list[str]]] = {}
+    for section in text.split("\n## ")[2:]:
+        data, _, tables = section.partition("\n")
+        for line in tables.strip().split("\n\n")[0].splitlines()[2:]:
+            label, *values = (cell.strip() for cell in line.strip("| ").split(" | "))
+            name = label.removeprefix("[").partition("](")[0]
+            if name in rows:
+                found.setdefault(str(rows[name]), {})[data] = values[:3]
+    return found
+
+
+def _measured(name: str) -> list[str]:
+    if name not in _leaderboard():
+        return []
+    rows = [f"| {data} | {' | '.join(values)} |" for data, values in _leaderboard()[name].items()]
+    head = ["| data | mean over clients, % | over Local | worst tenth, % |", "|---|---:|---:|---:|"]
+    said = "From the [leaderboard](../leaderboard.md), which says how this was measured."
+    return ["", "## Measured", "", *head, *rows, "", said]
+
+
+def main() -> None:
+    """Write the pages that differ, and delete those of methods that are gone."""
+    made = pages()
+    for path, text in made.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            write_atomically(path, text.encode())
+            print(f"wrote {path.relative_to(ROOT)}")
+    for path in set((DOCS / "methods").rglob("*.*")) - made.keys():
+        path.unlink()
+        print(f"deleted {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""The pages of the methods: made from the code, and one for each."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedpfl.cli.common import overrides
+from fedpfl.core.settings import keys
+from fedpfl.methods import methods
+from fedpfl.setup.config import Config
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs" / "tools"))
+import method_pages  # noqa: E402
+
+
+def test_pages_are_what_the_code_says():
+    made = method_pages.pages()
+    there = set((ROOT / "docs" / "methods").rglob("*.*"))
+    assert there == made.keys() - {ROOT / "docs" / "methods.md"}
+    different = [path.name for path, text in made.items() if path.read_text(encoding="utf-8") != text]
+    assert not different, "python docs/tools/method_pages.py writes them"
+
+
+def test_every_method_is_in_one_group_and_has_a_reason_to_choose_it():
+    texts = [
+        (name, text) for group in method_pages.groups().values() for name, text in group.items() if name != "about"
+    ]
+    assert sorted(name for name, _ in texts) == sorted(methods())
+    assert method_pages.REST not in method_pages.groups(), "docs/tools/methods.toml lacks a method"
+    assert all(text for _, text in texts)
+
+
+@pytest.mark.parametrize("method", methods().values(), ids=lambda method: method.name)
+def test_a_page_has_paper_settings_and_a_command_that_is_accepted(method):
+    text = (ROOT / "docs" / "methods" / f"{method.name}.md").read_text(encoding="utf-8")
+    assert f"| paper | {method.paper} |" in text
+    assert f"| what travels | {method.shares} |" in text
+    for key in keys(method.Settings, method.name):
+        assert f"| `{key}` | `" in text
+    (command,) = re.findall(r"^fedpfl run -c (.*)$", text, re.MULTILINE)
+    assert Config.parse(overrides([shlex.split(command)[0]])).method.name == method.name

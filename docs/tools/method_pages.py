@@ -153,7 +153,7 @@ def _measured(name: str) -> list[str]:
         return []
     rows = [f"| {data} | {' | '.join(values)} |" for data, values in _leaderboard()[name].items()]
     head = ["| data | mean over clients, % | over Local | worst tenth, % |", "|---|---:|---:|---:|"]
-    said = "From the [leaderboard](../leaderboard.md), which says how this was measured."
+    said = "From the [leaderboard](../leaderboard.md), which explains the protocol."
     return ["", "## Measured", "", *head, *rows, "", said]
 
 

@@ -115,14 +115,14 @@ def test_bytes_of_fedavg_are_those_of_its_model(tmp_path, wire, width):
     assert xs[-1] == pytest.approx((t.up + t.down) / 1e6)
     assert ys[-1] == pytest.approx(100 * run.metrics()[-1]["personalised"]["accuracy"])
     bubbles = result.figures[1]
-    assert bubbles.series["fedavg"][0] == [size / 1e6]
+    assert bubbles.series["fedavg"][0] == [size / 1e3]
     assert bubbles.sizes["fedavg"] == [xs[-1]]
 
 
 def test_a_model_s_size_is_what_the_method_counts(tmp_path):
     run = simulate(tmp_path, 2, method="factorized-fl", **SMALL)
     bubbles = ANALYSES["communication"].make([run]).figures[1]
-    assert bubbles.series["factorized-fl"][0] == [run.metrics()[-1]["details"]["parameters"] / 1e6]
+    assert bubbles.series["factorized-fl"][0] == [run.metrics()[-1]["details"]["parameters"] / 1e3]
 
 
 @pytest.mark.parametrize("method", ["fedsplit", "fedfac"])

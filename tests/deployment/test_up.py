@@ -129,7 +129,7 @@ def test_what_is_said_for_a_run_is_refused_with_a_command(home):
     process = home.start("up", "--command", "true", "-c", "seed=2")
     _, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 2
-    assert "run-config = ['seed=2']: is for one run; with --command it belongs into the command" in err
+    assert "run-config = ['seed=2']: is for a single run; with --command put it into the command" in err
 
 
 @pytest.mark.faults

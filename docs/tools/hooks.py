@@ -62,8 +62,9 @@ def _put_methods(config: MkDocsConfig) -> None:
     for group, texts in groups().items():
         names = [name for name in texts if name != "about"]
         found.append({group: [{title_of(methods()[name]): f"methods/{name}.md"} for name in names]})
-    (entry,) = [entry for entry in config.nav or () if "Methods" in entry]
-    entry["Methods"] = found
+    for entry in config.nav or ():
+        if "Methods" in entry:
+            entry["Methods"] = found
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -113,7 +113,9 @@ def test_a_head_that_has_a_weight_of_the_base_is_not_kept_by_half(method, settin
 
 
 def test_a_frozen_base_is_refused_if_the_head_has_its_weight(tmp_path):
-    with pytest.raises(fedpfl.FedpflError, match=r"trainable = 'head': would separate base.hidden.weight and head.weight"):
+    with pytest.raises(
+        fedpfl.FedpflError, match=r"trainable = 'head': would separate base.hidden.weight and head.weight"
+    ):
         run("fedavg", TiedHead, tmp_path, trainable="head")
 
 

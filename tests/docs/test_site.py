@@ -258,7 +258,7 @@ def test_a_page_has_no_errors_fits_a_telephone_and_can_be_read(browser, site, na
 def test_the_search_works_from_a_file(browser, site):
     browser.open(site / "index.html")
     found = wait_until(lambda: browser.evaluate(SEARCH))
-    assert any("methods.html" in link for link in found)
+    assert any("methods/" in link for link in found)
 
 
 def test_the_search_finds_a_method(browser, site):

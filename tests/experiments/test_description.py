@@ -92,7 +92,7 @@ def test_a_missing_value_of_the_paper_is_none(tmp_path: Path) -> None:
         ('column."A" = { batch-size = 7 }', 'column."A" = 7', "scale.smoke.column: must be of type dict"),
         ('column."A" = { batch-size = 7 }', 'generate."A" = 7', "scale.smoke.generate: must be of type list"),
         ('"FedAvg" = ["60.39 ± 1.46", 61.5]', '"FedAvg" = 61.5', "personalised-best: must be of type list"),
-        ('"gigabytes"]', '"joules"]', "metrics = 'joules': must be one of personalised-best"),
+        ('"gigabytes"]', '"kilojoules"]', "metrics = 'kilojoules': must be one of personalised-best"),
         ('rows = ["Local"]', 'rows = ["Ditto"]', "not-covered: rows: must be one of FedAvg, Local"),
         ("[scale.smoke]", '[[no-number]]\nmetrics = ["x"]\nreason = "y"\n[scale.smoke]', "no-number: metrics: must be"),
         ("[scale.smoke]", "[[no-number]]\n[scale.smoke]", "no-number: has to be given"),

@@ -666,7 +666,7 @@ def test_clients_with_different_numbers_of_classes_have_no_mean_model(tmp_path):
 def test_different_numbers_of_classes_are_refused_where_the_head_is_shared(tmp_path):
     nodes = devices(tmp_path, (3, 5))
     values = federation(tmp_path, 2, method="fedavg")
-    with pytest.raises(FedpflError, match="do not fit the others': 1x8x8 with 5 classes, most have 1x8x8 with 3"):
+    with pytest.raises(FedpflError, match="differ from the others': 1x8x8 with 5 classes, most have 1x8x8 with 3"):
         run_federation(LocalGrid(2, values, node_config=nodes), values)
 
 

@@ -62,7 +62,7 @@ def test_devices_with_other_vocabularies_are_refused(tmp_path):
         np.savez(tmp_path / f"{i}.npz", x=np.arange(40).reshape(20, 2) % 9, y=np.arange(20) % 2, vocabulary=tokens)
         nodes[i] = {"data": str(tmp_path / f"{i}.npz")}
     values = federation(tmp_path, 2, model="transformer", num_classes=2)
-    with pytest.raises(FedpflError, match="do not fit the others': 2 of 10 tokens, most have 2 of 9 tokens"):
+    with pytest.raises(FedpflError, match="differ from the others': 2 of 10 tokens, most have 2 of 9 tokens"):
         run_federation(LocalGrid(2, values, node_config=nodes), values)
 
 

@@ -12,7 +12,7 @@ from support import FEW_SAMPLES, Killed, LocalGrid, arrays, federation, play, qu
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.layout import Layout
 from fedpfl.methods import methods
-from fedpfl.methods.clustered_fl import Clusters
+from fedpfl.methods.clustered_fl import ClusteredFLSettings, Clusters
 from fedpfl.methods.feddyn import FedDynMean
 from fedpfl.methods.fedreg.by_part import MeanByPart
 from fedpfl.methods.scaffold import ControlledMean
@@ -150,10 +150,10 @@ def test_the_estimate_takes_the_place_of_every_sum():
     by_part = rule(
         MeanByPart, [0, 0], [2] * 5, Layout.of([("a", (1,)), ("b", (1,))]), weight_of=lambda name: f"{name}-samples"
     )
-    clusters = rule(
-        Clusters, [0, 0], [2] * 5,
-        epsilon1=0, epsilon2=1, weights="examples", linkage="single", first_split=9, smallest_split=9,
-    )  # fmt: skip
+    split_late = ClusteredFLSettings(
+        epsilon1=0, epsilon2=1, weights="examples", linkage="single", first_split=9, smallest_split=9
+    )
+    clusters = rule(Clusters, [0, 0], [2] * 5, settings=split_late)
     for made in (rule(Mean, [0, 0], [2] * 5), by_part, clusters, rule(FedDynMean, [0, 0], [2] * 5, alpha=0.0)):
         made.robust = settings("median")
         made.begin_round(1)

@@ -15,7 +15,7 @@ import numpy as np
 from ..core.errors import StateError
 from ..core.federation import Client
 from ..training.settings import TrainingSettings
-from .devices import KEY, Bench, Device, back_online
+from .devices import KEY, Device, DevicesModel, back_online
 from .transport import TRAIN
 
 # Microseconds.
@@ -72,7 +72,7 @@ class Clock:
     and replies have as many until those of a round are counted.
     """
 
-    def __init__(self, bench: Bench, training: TrainingSettings, size: int, replies: int) -> None:
+    def __init__(self, bench: DevicesModel, training: TrainingSettings, size: int, replies: int) -> None:
         self._bench, self._training, self._bytes = bench, training, (size, replies)
         self._place = {client: place for place, device in enumerate(bench.devices) for client in device.clients}
         self._free: list[Free] = [(0, 0, 0)] * len(bench.devices)

@@ -61,7 +61,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Bench:
+class DevicesModel:
     """All devices of a plan, and their server."""
 
     devices: tuple[Device, ...]
@@ -106,7 +106,7 @@ class _Reader:
     input_shape: tuple[int, ...] | None
     group: str = field(default="", init=False)
 
-    def bench(self, content: dict[str, Any], num_clients: int) -> Bench:
+    def bench(self, content: dict[str, Any], num_clients: int) -> DevicesModel:
         groups = {name: value for name, value in content.items() if isinstance(value, dict)}
         common = self.parsed(_Common, {key: value for key, value in content.items() if key not in groups})
         if self.config.run.client_models:
@@ -122,7 +122,7 @@ class _Reader:
                 raise self.error(f"has a device for client {client}, but num-clients is {num_clients}")
             if found[client] != 1:
                 raise self.error(f"client {client} has {found[client] or 'no'} devices, and must have one")
-        return Bench(tuple(devices), common.starts_at, common.server_seconds)
+        return DevicesModel(tuple(devices), common.starts_at, common.server_seconds)
 
     def devices(self, group: _Group, common: _Common, measured: Profile | None) -> Iterator[Device]:
         clients = self.clients(group.clients)
@@ -213,7 +213,7 @@ class _Reader:
         return ConfigError(KEY, str(self.path), f"[{self.group}] {words}" if self.group else words)
 
 
-def read_bench(config: Config, input_shape: tuple[int, ...] | None = None) -> Bench:
+def read_bench(config: Config, input_shape: tuple[int, ...] | None = None) -> DevicesModel:
     """Read the file that ``devices-model`` names; ``ConfigError`` for one that is not as it must be.
 
     ``input_shape`` is that of a sample, where it is known: profiles are for one.

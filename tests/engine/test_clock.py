@@ -16,7 +16,7 @@ from fedpfl.engine import rounds
 from fedpfl.engine.attendance import Attendance
 from fedpfl.engine.buffered import BufferedLoop
 from fedpfl.engine.clock import SECOND, Clock, exchange, first_in_time
-from fedpfl.engine.devices import Bench, Device, back_online, read_bench
+from fedpfl.engine.devices import Device, DevicesModel, back_online, read_bench
 from fedpfl.engine.local import LocalTransport
 from fedpfl.engine.rounds import RoundLoop
 from fedpfl.engine.transport import Transport
@@ -78,7 +78,7 @@ def loop(devices=BOARDS, kind=RoundLoop, starts_at=0.0, server_seconds=0.0, **se
     given = {"method": "fedavg", "local-epochs": 1, "num-server-rounds": 2, "devices-model": "bench.toml", **given}
     config = Config.parse(given)
     rule = Mean(Federation(CLIENTS, LAYOUT), np.zeros(250, np.float32))
-    clock = Clock(Bench(devices, starts_at, server_seconds), config.training, BYTES, BYTES)
+    clock = Clock(DevicesModel(devices, starts_at, server_seconds), config.training, BYTES, BYTES)
     return kind(rule, config.run, "key", attendance=Attendance(config.run, clock=clock))
 
 

@@ -13,9 +13,12 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 
 from common import BenchmarkError, ProcessTree, count, footer, main, note, simulate, table
+
+from fedpfl.results.history import History
 
 CLIENTS = 4
 SYNCHRONOUS = "synchronous"
@@ -75,13 +78,14 @@ def measure(options: argparse.Namespace) -> None:
         with Slowed() as slowed:
             how = ("up", "--devices", str(CLIENTS), "--state", "memory")
             lines = simulate({**settings, **WAYS[name]}, slowed.find, 1.0, how).lines
-        passed, reached = 0.0, None
-        for line in lines:
-            passed += line["seconds"]
-            if reached is None and (line.get("global") or {}).get("accuracy", 0.0) >= options.goal:
-                reached = passed, line["round"]
+        accuracy = History(lines).curve("global.accuracy")
+        times = accumulate(line["seconds"] for line in lines)
+        reached = next(
+            ((passed, line["round"]) for line, passed in zip(lines, times, strict=True)
+             if accuracy.get(line["round"], 0.0) >= options.goal), None,
+        )  # fmt: skip
         if reached is None:
-            best = max((line.get("global") or {}).get("accuracy", 0.0) for line in lines)
+            best = max(accuracy.values(), default=0.0)
             raise BenchmarkError(
                 f"{name}: {best:.3f} is the best accuracy of {options.rounds} rounds: --rounds, --goal"
             )

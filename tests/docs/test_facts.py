@@ -17,7 +17,7 @@ from typer.main import get_command
 from fedpfl.cli import app
 from fedpfl.cli.bridge import app as bridge
 from fedpfl.core.settings import key_of
-from fedpfl.methods import known
+from fedpfl.methods import methods
 from fedpfl.setup.config import sections
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +76,7 @@ def test_versions_are_those_of_the_package():
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/why.md"])
 def test_the_number_of_methods_is_right(page):
-    assert re.findall(r"\b(\d+) methods\b", PAGES[page])[0] == str(len(known()))
+    assert re.findall(r"\b(\d+) methods\b", PAGES[page])[0] == str(len(methods()))
 
 
 def value_of(text: str) -> Any:

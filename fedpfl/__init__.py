@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .api.many import Comparison, Sweep, compare, sweep
-    from .api.runs import Run, load, run
+    from .api.many import Comparison, Sweep
+    from .api.runs import Run, load
+    from .api.start import compare, run, sweep
     from .client.device_model import LoadedModel, load_model
     from .core.errors import ConfigError, DataError, FedpflError, LayoutError, NoPlainModel
     from .core.extras import Extra
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 # A name → the module of this package that it is in.
 _PUBLIC = {
     # what there is to do
-    "run": "api.runs", "load": "api.runs", "compare": "api.many", "sweep": "api.many",
+    "run": "api.start", "compare": "api.start", "sweep": "api.start", "load": "api.runs",
     "load_model": "client.device_model",
     # what comes back
     "Run": "api.runs", "Comparison": "api.many", "Sweep": "api.many", "LoadedModel": "client.device_model",

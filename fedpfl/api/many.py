@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from ..analysis.registry import NoOptions, NotRecorded
 from ..analysis.significance import significance
@@ -16,25 +16,19 @@ from ..core.errors import ConfigError, FedpflError
 from ..core.settings import parse
 from ..data import DataSettings, default_clients
 from ..engine.listener import Listener
-from ..experiments import sweep as sweeps
-from ..experiments.comparison import comparison, tables
 from ..experiments.grid import Grid, Job, Process, Resources
-from ..experiments.measured import in_words
 from ..experiments.store import DEFAULT_ROOT, PlannedRun, State, Store
 from ..launch import simulation
 from ..launch.plan import DEFAULT_CLIENTS, prepare
 from ..launch.progress import LineDisplay, grid_display
-from ..methods import find
 from ..results.run import RunFolder
 from ..results.tables import Table
 from . import frames
 from .plot import Plot, require_drawing
-from .runs import Run, _plain, functions_as_text, report, require_listeners
+from .runs import Run, functions_as_text, plain, report, require_listeners
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-    from ..launch.known import SweepSettings
 
 
 class Comparison:
@@ -110,94 +104,6 @@ def _differences(folders: Sequence[RunFolder]) -> list[Table]:
         return []
 
 
-def compare(
-    methods: Sequence[str | type[Any] | Run],
-    *,
-    tune: Mapping[str, Sequence[Any]] | None = None,
-    seeds: int = 3,
-    on: Sequence[Mapping[str, Any]] = (),
-    jobs: int = 1,
-    workers: int | None = None,
-    output_dir: str | PathLike[str] | None = None,
-    callbacks: Sequence[Listener] = (),
-    quiet: bool = False,
-    **settings: Unpack[SweepSettings],
-) -> Comparison:
-    """Run methods on the same data and test which differences are more than chance, as ``fedpfl compare`` does.
-
-    Each method's settings are chosen on validation samples, with seed 1; then it is run with all seeds. What is
-    done already is not run again.
-
-    Parameters
-    ----------
-    methods : sequence of str or class
-        Methods: names, ``MODULE:NAME``, subclasses of :class:`fedpfl.Method`. Or runs that were made before
-        (:class:`Run`); then nothing is run.
-    tune : mapping of str to sequence, optional
-        Settings and the values among which each method's are chosen: ``{"learning_rate": [0.003, 0.01, 0.03]}``. A
-        setting of one method is chosen for it alone. Needs validation samples: ``validation_fraction`` is 0.2
-        unless given.
-    seeds : int
-        Each method is run with the seeds 1 … n.
-    on : sequence of mapping, optional
-        Settings of several data sets: ``[{"dataset": "digits"}, {"dataset": "mnist"}]``.
-    jobs, workers, output_dir, callbacks, quiet
-        As in :func:`sweep`.
-    **settings
-        What all runs have in common; Python objects as in :func:`run`.
-
-    Returns
-    -------
-    Comparison
-        Table, differences with their tests, chosen settings, runs.
-
-    Raises
-    ------
-    ConfigError
-        A setting is not allowed.
-    FedpflError
-        A run failed.
-
-    Examples
-    --------
-    >>> found = fedpfl.compare(["local", "fedper"], tune={"learning_rate": [0.01, 0.03]}, seeds=5)  # doctest: +SKIP
-    >>> found.conclusion  # doctest: +SKIP
-    """
-    require_drawing("a comparison", "matplotlib", "jinja2")  # before anything is run
-    if isinstance(methods, (str, type, Run)) or not methods:
-        raise ConfigError("methods", methods, "must be a list of methods, or of runs")
-    made = [run for run in methods if isinstance(run, Run)]
-    if made:
-        if len(made) < len(methods) or settings or tune or on:
-            raise ConfigError("methods", [*methods], "must be methods alone, or runs alone without settings")
-        return Comparison(made)
-    with ExitStack() as stack:
-        runs = _Runs(stack, output_dir, jobs, workers, callbacks, quiet)
-        base = runs.texts(settings)
-        given = [runs.text_of("method", method) for method in methods]
-        named = {find(text).name: text for text in given}
-        if len(named) < 2:
-            raise ConfigError("methods", given, "a comparison needs two methods or more")
-        data_sets = {}
-        for own in map(runs.texts, on or [{}]):
-            data_sets[in_words(own)] = {**own, "num-clients": _clients({**base, **own})}
-        tried = {
-            _key(key): [runs.text_of(_key(key), value) for value in values] for key, values in (tune or {}).items()
-        }
-        planned = comparison(named, base, tried, seeds, data_sets, runs.store)
-        runs.run(planned.wanted())
-        planned.choose()
-        states = runs.run(planned.wanted())
-        failed = [f"{run.name}: {runs.store.reason(run)}" for run in planned.wanted()
-                  if states[run.name] is not State.FINISHED]  # fmt: skip
-        if failed:
-            raise FedpflError("; ".join(failed))
-        found = tables(planned, f"Comparison of {', '.join(named)}")
-        chosen = {row if len(data_sets) == 1 else (row, column): choice
-                  for (row, column), choice in planned.chosen.items()}  # fmt: skip
-        return Comparison(runs.made(planned.runs.values()), found, chosen)
-
-
 class Sweep:
     """The results of a sweep.
 
@@ -259,81 +165,7 @@ class _InProcessRun:
         return True
 
 
-def sweep(
-    grid: Mapping[str, Sequence[Any]] | None = None,
-    *,
-    random: Mapping[str, str] | None = None,
-    samples: int = 10,
-    seeds: int = 1,
-    select: str = "test",
-    jobs: int = 1,
-    workers: int | None = None,
-    output_dir: str | PathLike[str] | None = None,
-    callbacks: Sequence[Listener] = (),
-    quiet: bool = False,
-    **settings: Unpack[SweepSettings],
-) -> Sweep:
-    """Run what is not finished of a sweep over settings, as ``fedpfl sweep`` does.
-
-    Each run is a process. With callbacks, or Python objects among the settings, the runs are in this process one after
-    the other. A run with a Python object that no other process could import is not found again by a later sweep.
-
-    Parameters
-    ----------
-    grid : mapping of str to sequence, optional
-        Settings and their values; every value with all of the others: ``{"learning_rate": [0.01, 0.05]}``.
-    random : mapping of str to str, optional
-        Settings that are drawn: ``{"fedprox_mu": "log:0.001:1"}``; also ``uniform:…``, ``int:…`` and ``choice:A:B``.
-    samples : int
-        How often they are drawn for each point of the grid.
-    seeds : int
-        Each point is run with the seeds 1 … n.
-    select : {"test", "validation"}
-        Whose accuracy puts the lines in order.
-    jobs : int
-        Runs side by side.
-    workers : int, optional
-        Processes that run the clients of a run, by default one for each core that the run has.
-    output_dir : str or path, optional
-        Folder of all runs of sweeps, where finished runs are found again.
-    callbacks : sequence of Listener
-        Follow the runs, one after the other.
-    quiet : bool
-        Show no progress.
-    **settings
-        What all runs have in common; Python objects as in :func:`run`.
-
-    Returns
-    -------
-    Sweep
-        Its tables and its runs.
-
-    Raises
-    ------
-    ConfigError
-        A setting is not allowed.
-    FedpflError
-        No run has finished; the reason of the first.
-    """
-    if select not in sweeps.SELECT:
-        raise ConfigError("select", select, "must be one of " + ", ".join(sweeps.SELECT))
-    with ExitStack() as stack:
-        runs = _Runs(stack, output_dir, jobs, workers, callbacks, quiet)
-        base = runs.texts(settings)
-        base.setdefault("num-clients", _clients(base))
-        drawn = [f"{_key(key)}={text}" for key, text in (random or {}).items()]
-        planned = sweeps.SweepPlan(base, runs.listed(grid or {}), drawn, samples, seeds, select)
-        states = runs.run(planned.runs)
-        found = planned.tables(runs.store, f"Sweep: {len(planned.points)} points over {', '.join(planned.keys)}")
-    failed = {name: runs.store.reason(run) for run in planned.runs if states[name := run.name] is not State.FINISHED}
-    if len(failed) == len(planned.runs):
-        raise FedpflError("no run of the sweep finished; {}: {}".format(*next(iter(failed.items()))))
-    done = runs.made(run for run in planned.runs if run.name not in failed)
-    points = [{key: runs.objects.get(value, value) for key, value in point.items()} for point in planned.points]
-    return Sweep(found, done, points, failed)
-
-
-class _Runs:
+class Runs:
     """The runs of a sweep or a comparison: their store, the Python objects among their settings, how they start."""
 
     def __init__(
@@ -347,7 +179,7 @@ class _Runs:
 
     def texts(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return settings by their keys, with a text in the place of each Python object."""
-        given = {_key(key): value for key, value in settings.items() if value is not None}
+        given = {key_of(key): value for key, value in settings.items() if value is not None}
         kinds = {"data": "dataset"} if not isinstance(given.get("data", ""), (str, PathLike)) else {}
         if kinds and "dataset" in given:
             raise ConfigError(
@@ -357,18 +189,18 @@ class _Runs:
 
     def listed(self, grid: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
         """Return the values of settings by their keys, with a text in the place of each Python object."""
-        return {_key(key): [self.text_of(_key(key), value) for value in values] for key, values in grid.items()}
+        return {key_of(key): [self.text_of(key_of(key), value) for value in values] for key, values in grid.items()}
 
     def text_of(self, key: str, value: Any) -> Any:
         """Return a setting's value, or the text that stands for a Python object."""
-        plain = _plain(value)
-        if isinstance(plain, (bool, int, float, str)):
-            return plain
+        value = plain(value)
+        if isinstance(value, (bool, int, float, str)):
+            return value
         if key in custom.FUNCTIONS:
-            return functions_as_text(plain, lambda thing, _: self._object(key, thing))
+            return functions_as_text(value, lambda thing, _: self._object(key, thing))
         if key not in custom.GROUPS:
-            raise ConfigError(key, custom.article(plain), "must be a number, a text, true or false")
-        return self._object(key, plain)
+            raise ConfigError(key, custom.article(value), "must be a number, a text, true or false")
+        return self._object(key, value)
 
     def _object(self, key: str, thing: object) -> str:
         same = (text for text, known in self.objects.items() if known is thing)
@@ -402,13 +234,14 @@ class _Runs:
         ]
 
 
-def _clients(settings: Mapping[str, Any]) -> int:
+def number_of_clients(settings: Mapping[str, Any]) -> int:
     """Return the number of clients that is given, or all that the data name, or 10."""
     given = settings.get("num-clients")
     return int(given or default_clients(parse(DataSettings, settings)) or DEFAULT_CLIENTS)
 
 
-def _key(name: str) -> str:
+def key_of(name: str) -> str:
+    """Return the key of a setting that is named in Python."""
     return name.replace("_", "-")
 
 

@@ -1,24 +1,19 @@
-"""One run: started, loaded, looked at."""
+"""One run: loaded, looked at."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr
-from functools import partial
-from io import StringIO
+from contextlib import ExitStack, contextmanager
 from itertools import zip_longest
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from ..analysis.figure import Lines
 from ..core import custom
 from ..core.errors import ConfigError, FedpflError
-from ..data import fetch
 from ..engine.listener import Listener
-from ..launch import simulation
-from ..launch.plan import Plan, prepare
-from ..launch.progress import display
+from ..launch.plan import Plan
 from ..results.export import trained_model
 from ..results.run import RunFolder, find_run
 from ..results.summary import Summary, outcome
@@ -30,7 +25,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from torch import nn
 
-    from ..launch.known import Settings
 
 # A figure of one run has two curves.
 CURVES = ("personalised", "global", "validation")
@@ -134,101 +128,6 @@ class Run:
         return (self.path / "summary.md").read_text(encoding="utf-8") if self._folder.finished else repr(self)
 
 
-def run(
-    *,
-    method: str | type[Any] | None = None,
-    model: Any = None,
-    dataset: Any = None,
-    data: Any = None,
-    num_clients: int | None = None,
-    workers: int | None = None,
-    clients_per_gpu: int = 4,
-    resume: str | PathLike[str] | Run | None = None,
-    continue_from: str | PathLike[str] | Run | None = None,
-    callbacks: Sequence[Listener] = (),
-    quiet: bool = False,
-    **settings: Unpack[Settings],
-) -> Run:
-    """Simulate a federation on this machine and wait for its end, as ``fedpfl run`` does.
-
-    Parameters
-    ----------
-    method : str or class, optional
-        A method's name, ``MODULE:NAME``, or a subclass of :class:`fedpfl.Method`.
-    model : str or callable, optional
-        A model's name, ``MODULE:NAME``, or a function that builds a module; it gets ``input_shape``, ``num_classes``
-        and ``vocabulary`` if it takes arguments of these names.
-    dataset, data : str, Dataset, list or callable, optional
-        ``dataset`` is a data set's name or ``MODULE:NAME``, and ``data`` the path that some data sets need. Either may
-        also be a :class:`fedpfl.Dataset`, a pandas DataFrame, a torch Dataset or DataLoader, a list or dict of what
-        each client has, such as (x_train, y_train, x_test, y_test), or a function that makes one of these.
-    num_clients : int, optional
-        Clients among which the data are divided; by default all owners that the data name, or 10.
-    workers : int, optional
-        Processes that run the clients, by default one for each core; 0: this process runs them all, so that a
-        debugger can step into them. The numbers are the same.
-    clients_per_gpu : int
-        Clients that share a GPU at the same time (``device="cuda"``).
-    resume : str, path or Run, optional
-        Resume this run, with its settings.
-    continue_from : str, path or Run, optional
-        Begin a new run, with this one's settings, from its shared and personal arrays; clients' data may have changed.
-    callbacks : sequence of Listener
-        Follow the run on the server, in this order, after fedpfl's own.
-    quiet : bool
-        Show no progress.
-    **settings
-        All other settings of ``fedpfl config``, with underscores instead of dashes: ``learning_rate=0.05``.
-
-    Returns
-    -------
-    Run
-        The run, with what it has stored.
-
-    Raises
-    ------
-    FedpflError
-        A setting, the data or the model is not as it should be, or the run failed; in one line.
-    KeyboardInterrupt
-        It was interrupted; no process remains, and the message explains how to resume it.
-
-    Notes
-    -----
-    The settings start from the package's defaults, and not from those of an app in this folder.
-    """
-    require_listeners(callbacks)
-    given, objects = _objects(method, model, dataset, data), dict[str, object]()
-    with ExitStack() as stack:
-
-        def text_of(kind: str, thing: object, before: str) -> str:
-            text = stack.enter_context(custom.as_setting(kind, thing, before))
-            if text.startswith(f"{custom.PYTHON}:"):
-                objects[text] = thing
-            return text
-
-        values = {key.replace("_", "-"): _plain(value) for key, value in settings.items() if value is not None}
-        before = _stored_texts(resume or continue_from, values)
-        if continue_from is not None:
-            before.pop("dataset", None)  # its data may be others
-        for key in custom.FUNCTIONS:
-            if key in values:
-                values[key] = functions_as_text(values[key], partial(text_of, key), before.get(key, ""))
-        for kind, thing in given.items():
-            values[kind] = text_of(kind, thing, before.get(kind, ""))
-        texts = {"method": method, "model": model, "dataset": dataset, "data": data}
-        values.update({key: _plain(text) for key, text in texts.items() if isinstance(text, (str, PathLike))})
-        again, earlier = (_place(stack, run) for run in (resume, continue_from))
-        plan = prepare(None, {}, values, num_clients, again, continued=earlier)
-        shown = display(plan.config.run.num_server_rounds, quiet)
-        try:
-            with redirect_stderr(StringIO()) if quiet else ExitStack():
-                fetch(plan.config.data)
-            simulation.run(plan, shown, workers, clients_per_gpu, callbacks)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(_interrupted(plan, objects)) from None
-    return Run(plan.folder, objects)
-
-
 def load(
     run: str | PathLike[str], *, output_dir: str | PathLike[str] | None = None, method: Any = None, model: Any = None,
     data: Any = None, client_models: Any = None,
@@ -258,7 +157,7 @@ def load(
             objects[before] = thing
         return before
 
-    given = _objects(method, model, None, data)
+    given = python_objects(method, model, None, data)
     for kind, thing in given.items() if client_models is None else [*given.items(), ("client-models", client_models)]:
         functions_as_text(thing, keep, str(folder.config().get(kind, "")))
     return Run(folder, objects)
@@ -305,7 +204,7 @@ def require_listeners(callbacks: Sequence[Any]) -> None:
             raise ConfigError("callbacks", custom.article(callback), f"must be a list of fedpfl.Listener objects{hint}")
 
 
-def _objects(method: Any, model: Any, dataset: Any, data: Any) -> dict[str, object]:
+def python_objects(method: Any, model: Any, dataset: Any, data: Any) -> dict[str, object]:
     """Return what was given as Python objects, by setting; a method of the package is its name."""
     found: dict[str, object] = {}
     for kind, thing in (("method", method), ("model", model), ("dataset", dataset), ("dataset", data)):
@@ -317,14 +216,14 @@ def _objects(method: Any, model: Any, dataset: Any, data: Any) -> dict[str, obje
     return found
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return a setting as its own type: a path as text, NumPy's number as Python's."""
     if isinstance(value, PathLike):
         return str(value)
     return value.item() if hasattr(value, "item") and not isinstance(value, (bool, int, float, str)) else value
 
 
-def _place(stack: ExitStack, run: str | PathLike[str] | Run | None) -> str | None:
+def place_of(stack: ExitStack, run: str | PathLike[str] | Run | None) -> str | None:
     """Return where a run is, and provide its Python objects."""
     if not isinstance(run, Run):
         return None if run is None else str(run)
@@ -333,7 +232,7 @@ def _place(stack: ExitStack, run: str | PathLike[str] | Run | None) -> str | Non
     return str(run.path)
 
 
-def _stored_texts(resume: str | PathLike[str] | Run | None, values: Mapping[str, Any]) -> dict[str, str]:
+def stored_texts(resume: str | PathLike[str] | Run | None, values: Mapping[str, Any]) -> dict[str, str]:
     """Return under which texts the run that is resumed knows its Python objects."""
     if resume is None:
         return {}
@@ -343,7 +242,8 @@ def _stored_texts(resume: str | PathLike[str] | Run | None, values: Mapping[str,
     return {kind: text for kind, text in texts.items() if f"{custom.PYTHON}:" in text}
 
 
-def _interrupted(plan: Plan, objects: Mapping[str, object]) -> str:
+def how_to_resume(plan: Plan, objects: Mapping[str, object]) -> str:
+    """Return what to tell of a run that was interrupted."""
     if plan.folder.resumable and not plan.has_finished():
         given, named = [f"resume={str(plan.folder.path)!r}"], dict[str, list[str]]()
         for kind, text in custom.references(plan.run_config()):

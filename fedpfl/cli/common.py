@@ -82,10 +82,13 @@ def load_app() -> None:
         know_method(settings)
 
 
-def require_allowed(texts: Sequence[str] | None, app: Path | None = None, methods: Iterable[str] = ()) -> None:
+def require_allowed(
+    texts: Sequence[str] | None, app: Path | None = None, methods: Iterable[str] = (), tried: Iterable[str] = ()
+) -> None:
     """Refuse settings that are not allowed before anything slow is imported.
 
-    ``methods`` are those that the command line names otherwise: the settings of a custom one are not known yet.
+    ``methods`` are those that the command line names otherwise: the settings of a custom one are not known yet. Of the
+    settings of which several values are ``tried``, the keys are checked.
     """
     from ..core import custom
     from ..launch import quick
@@ -93,7 +96,8 @@ def require_allowed(texts: Sequence[str] | None, app: Path | None = None, method
     folder = app or Path()
     custom.set_folder(folder)
     if not any(custom.is_custom("method", name) for name in methods):
-        quick.check(overrides(texts), app_settings(folder) or {})
+        named = dict(text.split("=", 1) for text in tried if "=" in text)
+        quick.check(overrides(texts), app_settings(folder) or {}, named)
 
 
 def overrides(texts: Sequence[str] | None) -> dict[str, Any]:

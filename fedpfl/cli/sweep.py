@@ -48,8 +48,9 @@ def sweep_command(
     quiet: many.Quiet = False,
 ) -> None:
     """Run a sweep over settings or seeds, skip finished runs, and print a line for each, the best first."""
-    swept = [text.removeprefix("method=") for text in (*(grid or ()), *(random or ())) if text.startswith("method=")]
-    require_allowed(run_config, methods=[name for text in swept for name in (text, *text.split(","))])
+    tried = [*(grid or ()), *(random or ())]
+    swept = [text.removeprefix("method=") for text in tried if text.startswith("method=")]
+    require_allowed(run_config, methods=[name for text in swept for name in (text, *text.split(","))], tried=tried)
     from ..experiments.sweep import SELECT, SWEEPS, SweepPlan, require_same_sweep, write_run_names
 
     _check(form, name)
@@ -108,7 +109,7 @@ def compare_command(
 
     Without --tune all methods have the settings that are given. Finished runs are skipped.
     """
-    require_allowed([*(run_config or ()), *(on or ())], methods=names)
+    require_allowed([*(run_config or ()), *(on or ())], methods=names, tried=tune or ())
     from ..core.custom import is_custom
     from ..core.settings import parse
     from ..data import DataSettings, with_partitioner

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from ..core import custom
@@ -15,16 +16,17 @@ from ..core.settings import checked, setting
 from .known import Arguments, Settings
 
 
-def check(given: Mapping[str, Any], app: Mapping[str, Any]) -> None:
+def check(given: Mapping[str, Any], app: Mapping[str, Any], named: Mapping[str, Any] = MappingProxyType({})) -> None:
     """Raise :class:`ConfigError` for settings ``given`` that there are not or that are not allowed.
 
-    ``app`` has the settings of the app, among them those of its own methods.
+    ``app`` has the settings of the app, among them those of its own methods. ``named`` are settings whose values are
+    checked later.
     """
     method = given.get("method", app.get("method", ""))
     if isinstance(method, str) and custom.is_custom("method", method):
         return  # whose settings are known once it is imported
     known = _limits()
-    for key, value in given.items():
+    for key, value in {**named, **given}.items():
         if key not in known and key not in app:
             hint = did_you_mean(key, sorted({*known, *app})) or "; `fedpfl config` lists all keys"
             raise ConfigError(key, value, "there is no such setting" + hint)

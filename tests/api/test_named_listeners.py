@@ -9,7 +9,6 @@ import textwrap
 import pytest
 
 import fedpfl
-from fedpfl.core import custom
 
 FEW = {
     "num_server_rounds": 2, "local_epochs": 1, "batch_size": 32, "num_clients": 2, "partitioner": "dirichlet-client",
@@ -41,12 +40,9 @@ CODE = """
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(textwrap.dedent(CODE))
-    yield tmp_path
-    custom.set_folder(None)
+def elsewhere(elsewhere):
+    (elsewhere / "mine.py").write_text(textwrap.dedent(CODE))
+    return elsewhere
 
 
 def test_a_class_and_an_object_follow_a_run(elsewhere):

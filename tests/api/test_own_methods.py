@@ -43,12 +43,9 @@ DOUBLE = """
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "far.py").write_text(textwrap.dedent(DOUBLE))
-    yield tmp_path
-    custom.set_folder(None)
+def elsewhere(elsewhere):
+    (elsewhere / "far.py").write_text(textwrap.dedent(DOUBLE))
+    return elsewhere
 
 
 def made():

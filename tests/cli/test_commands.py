@@ -22,13 +22,7 @@ from fedpfl.setup.config import Config, check_keys
 from fedpfl.training import speed
 from fedpfl.training.settings import TrainingSettings
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Run in an empty folder that is the home as well, so that no default path leads outside."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def fedpfl(*arguments):
@@ -68,6 +62,8 @@ def test_help_imports_nothing_slow():
         (["run", "-c", "split='mixd'"], "split = 'mixd': must be one of mixed, given; did you mean mixed?"),
         (["compare", "fedavg", "fedper", "-c", "batch-size=1.5"], "batch-size = 1.5: must be a whole number"),
         (["sweep", "-c", "local-epochs=0", "--seeds", "2"], "local-epochs = 0: must be at least 1"),
+        (["sweep", "--grid", "learning-rte=0.1,0.2"], "learning-rte = '0.1,0.2': there is no such setting; did you"),
+        (["compare", "fedavg", "fedper", "--tune", "learning-rte=0.1"], "learning-rte = '0.1': there is no such sett"),
     ],
 )
 def test_a_wrong_setting_is_answered_without_torch(command, words):

@@ -17,12 +17,7 @@ from fedpfl.launch.superlink import copy_app, reason_in
 from fedpfl.results.line import in_words
 from fedpfl.setup import reference
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.mark.parametrize("text", ['seed=3 method="fedavg" resume=true', "dirichlet-alpha=0.1  data='my data'", ""])

@@ -19,11 +19,7 @@ from fedpfl.results.history import History
 FEW = {"model": "mlp", "local_epochs": 1, "num_server_rounds": 2, "output_dir": "runs", "workers": 0, "quiet": True}
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def test_a_run_records_metrics_of_every_tested_model_and_chooses_by_one(elsewhere):

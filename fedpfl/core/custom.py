@@ -21,6 +21,7 @@ import itertools
 import re
 import secrets
 import sys
+from bdb import BdbQuit
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -147,6 +148,8 @@ def guarded(kind: str, text: str, function: Any) -> Callable[..., Any]:
             return function(*arguments, **named)
         except FedpflError:
             raise
+        except BdbQuit:  # the debugger was left: that ends the run as Ctrl-C does
+            raise KeyboardInterrupt from None
         except Exception as error:  # of any kind: it is the user's
             raise ConfigError(kind, text, f"raises {in_one_line(error)}") from error
 

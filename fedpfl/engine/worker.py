@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import traceback
+from bdb import BdbQuit
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -165,8 +166,8 @@ def run_client(engine: Engine, kind: str, client: int, message: Payload) -> Payl
     except FedpflError as error:
         return Failed(client, str(error), error=error)
     except Exception as error:  # one client's: the others continue, and the user gets the traceback
-        if type(error).__name__ == "BdbQuit":  # leaving the debugger ends the run
-            raise
+        if isinstance(error, BdbQuit):  # the debugger was left: that ends the run as Ctrl-C does
+            raise KeyboardInterrupt from None
         return Failed(client, in_one_line(error), traceback.format_exc(), error)
 
 

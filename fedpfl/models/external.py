@@ -8,9 +8,11 @@ else than a number for each class, or does not end in that layer is refused in o
 from __future__ import annotations
 
 import importlib
+import sys
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -87,7 +89,7 @@ def _output(module: nn.Module, x: Tensor, name: str) -> Tensor:
     training = module.training
     module.eval()
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), _without_breakpoints():
             out = module(x)
     except _UNFIT as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
@@ -99,6 +101,16 @@ def _output(module: nn.Module, x: Tensor, name: str) -> Tensor:
     if not isinstance(out, Tensor):
         raise ConfigError("model", name, f"must give a tensor for a batch of samples, not {type(out).__name__}")
     return out
+
+
+@contextmanager
+def _without_breakpoints() -> Iterator[None]:
+    """Let ``breakpoint()`` do nothing: in a user's model it is meant for the clients' batches."""
+    hook, sys.breakpointhook = sys.breakpointhook, lambda *_, **__: None
+    try:
+        yield
+    finally:
+        sys.breakpointhook = hook
 
 
 def _unknown(value: str, word: str, known: Sequence[str]) -> ConfigError:

@@ -181,3 +181,19 @@ def test_a_client_s_step_can_be_gone_through_with_pdb(command):
         run.kill()
         run.wait()
         os.close(primary)
+
+
+def test_a_breakpoint_in_a_user_s_model_stops_first_in_the_first_batch_and_pdb_is_left_in_one_line(command):
+    words, how = command
+    (how["cwd"] / "own.py").write_text(
+        "from torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.out = nn.Linear(64, 10)\n\n    def forward(self, x):\n        breakpoint()\n"
+        "        return self.out(x.flatten(1))\n"
+    )
+    settings = f'model="own:Net" method="fedavg" num-server-rounds=1 batch-size=7 {QUICK}'
+    done = subprocess.run(
+        [*words, "--workers", "0", "--quiet", "--num-clients", "2", "-c", settings],
+        input="p 'stop', tuple(x.shape)\nc\nq\n", capture_output=True, text=True, timeout=SECONDS, **how,
+    )  # fmt: skip
+    assert re.findall(r"\('stop', \((\d+), 1, 8, 8\)\)", done.stdout) == ["7"] and done.stdout.count("(Pdb)") == 3
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")

@@ -21,11 +21,12 @@ from ..experiments.store import DEFAULT_ROOT, PlannedRun, State, Store
 from ..launch import simulation
 from ..launch.plan import DEFAULT_CLIENTS, prepare
 from ..launch.progress import LineDisplay, grid_display
+from ..launch.quick import plain
 from ..results.run import RunFolder
 from ..results.tables import Table
 from . import frames
 from .plot import Plot, require_drawing
-from .runs import Run, functions_as_text, plain, report, require_listeners
+from .runs import Run, functions_as_text, report, require_listeners
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -216,13 +216,6 @@ def python_objects(method: Any, model: Any, dataset: Any, data: Any) -> dict[str
     return found
 
 
-def plain(value: Any) -> Any:
-    """Return a setting as its own type: a path as text, NumPy's number as Python's."""
-    if isinstance(value, PathLike):
-        return str(value)
-    return value.item() if hasattr(value, "item") and not isinstance(value, (bool, int, float, str)) else value
-
-
 def place_of(stack: ExitStack, run: str | PathLike[str] | Run | None) -> str | None:
     """Return where a run is, and provide its Python objects."""
     if not isinstance(run, Run):

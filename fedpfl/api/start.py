@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ..core import custom
 from ..core.errors import ConfigError, FedpflError
+from ..core.settings import checked, setting
 from ..launch import quick
+from ..launch.quick import plain
 
 if TYPE_CHECKING:
     from ..engine.listener import Listener
@@ -82,6 +84,7 @@ def run(
     -----
     The settings start from the package's defaults, and not from those of an app in this folder.
     """
+    _require_counts(workers=workers, clients_per_gpu=clients_per_gpu)
     # An earlier run may have a custom method, whose settings are not known yet.
     if resume is None and continue_from is None:
         named = {"method": method, "model": model, "dataset": dataset, "data": data, "num_clients": num_clients}
@@ -95,7 +98,6 @@ def run(
         functions_as_text,
         how_to_resume,
         place_of,
-        plain,
         python_objects,
         require_listeners,
         stored_texts,
@@ -111,7 +113,7 @@ def run(
                 objects[text] = thing
             return text
 
-        values = {key.replace("_", "-"): plain(value) for key, value in settings.items() if value is not None}
+        values = _by_key(settings)
         before = stored_texts(resume or continue_from, values)
         if continue_from is not None:
             before.pop("dataset", None)  # its data may be others
@@ -187,6 +189,7 @@ def compare(
     >>> found = fedpfl.compare(["local", "fedper"], tune={"learning_rate": [0.01, 0.03]}, seeds=5)  # doctest: +SKIP
     >>> found.conclusion  # doctest: +SKIP
     """
+    _require_counts(seeds=seeds, jobs=jobs, workers=workers)
     if isinstance(methods, (str, type)) or not isinstance(methods, Sequence) or not methods:
         raise ConfigError("methods", methods, "must be a list of methods, or of runs")
     if not isinstance(on, Sequence) or not all(isinstance(own, Mapping) for own in on):
@@ -290,6 +293,7 @@ def sweep(
     FedpflError
         No run has finished; the reason of the first.
     """
+    _require_counts(samples=samples, seeds=seeds, jobs=jobs, workers=workers)
     tried = [*_each("grid", grid or {})]
     methods = [settings.get("method"), *(point["method"] for point in tried if "method" in point)]
     if "method" not in (random or {}):
@@ -323,6 +327,8 @@ def _each(option: str, tried: Mapping[str, Sequence[Any]]) -> Iterator[dict[str,
     for key, values in tried.items():
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise ConfigError(option, {key: values}, f"must have a list of values: {{{key!r}: [{values!r}]}}")
+        if not [*values]:
+            raise ConfigError(option, key, "needs at least one value")
         yield from ({key: value} for value in values)
 
 
@@ -335,9 +341,16 @@ def _require_allowed(methods: Iterable[Any], *given: Mapping[str, Any], named: M
     if any(not isinstance(method or "", str) or custom.is_custom("method", method or "") for method in methods):
         return
     for values in given:
-        plain = {key: value for key, value in values.items() if type(value) in (bool, int, float, str)}
-        quick.check(_by_key(plain), {}, _by_key(named or {}))
+        texts = {key: value for key, value in _by_key(values).items() if type(value) in (bool, int, float, str)}
+        quick.check(texts, {}, _by_key(named or {}))
 
 
 def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key.replace("_", "-"): value for key, value in settings.items()}
+    return {key.replace("_", "-"): plain(value) for key, value in settings.items() if value is not None}
+
+
+def _require_counts(**counts: Any) -> None:
+    """Raise :class:`ConfigError` for an argument that is given and no number of something."""
+    for key, value in counts.items():
+        if value is not None:
+            checked(key, plain(value), setting(1, "", minimum=0 if key == "workers" else 1))

@@ -167,7 +167,7 @@ def run_client(engine: Engine, kind: str, client: int, message: Payload) -> Payl
         return Failed(client, str(error), error=error)
     except Exception as error:  # one client's: the others continue, and the user gets the traceback
         if isinstance(error, BdbQuit):  # the debugger was left: that ends the run as Ctrl-C does
-            raise KeyboardInterrupt from None
+            raise KeyboardInterrupt from error
         return Failed(client, in_one_line(error), traceback.format_exc(), error)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from os import PathLike
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -37,6 +38,13 @@ def check(given: Mapping[str, Any], app: Mapping[str, Any], named: Mapping[str, 
             if "choices" in limits and key in custom.GROUPS:
                 limits = {**limits, "choices": dict.fromkeys((*limits["choices"], *custom.entry_point_names(key)))}
             checked(key, value, setting(kind(), "", open_to=open_to, **limits))
+
+
+def plain(value: Any) -> Any:
+    """Return a setting as its own type: a path as text, NumPy's number as Python's."""
+    if isinstance(value, PathLike):
+        return str(value)
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 @cache

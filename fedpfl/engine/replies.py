@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from ..core.claims import LARGEST, MAX_CLASSES, Bounds, bounds_of, problem
+from ..core.claims import LARGEST, MAX_CLASSES, Bounds, bounds_of, problem, require_metrics
+from ..core.errors import LayoutError
 from ..core.federation import Client
 from ..core.metrics import COUNT, OWN, SUM, known, part_of
 from .transport import EVALUATE, TRAIN
@@ -24,15 +26,35 @@ SCORES = {
 EXPLAINED = Bounds(float, -LARGEST, LARGEST, "the samples of the same test")
 
 
-def problems(
-    metrics: Mapping[str, Any], required: Iterable[str], client: Client, counted: bool = True, several: bool = False,
-    asked: Collection[str] = (),
-) -> dict[str, str]:  # fmt: skip
-    """Return what is wrong with the numbers of a reply: one line each, by their names.
+@dataclass(frozen=True)
+class Expected:
+    """What the replies of a run must be like.
 
     With ``counted`` tests count what is right (of ``several`` values of a sample, not of one class); otherwise they
     score it with any number of at most 1 for a value. ``asked`` are the metrics that the run asks for besides.
     """
+
+    counted: bool = True
+    several: bool = False
+    asked: tuple[str, ...] = ()
+
+    def examine(self, kind: str, client: Client, metrics: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+        """Return why a reply to ``train`` or ``evaluate`` cannot count, if so, and which of its numbers are wrong."""
+        try:
+            require_metrics(metrics)
+        except LayoutError as error:
+            return str(error), {}
+        required = REQUIRED[kind]
+        wrong = problems(metrics, required, client, self.counted, self.several, self.asked)
+        fatal = next((text for key, text in wrong.items() if key in required), None)
+        return ("" if fatal is None else f"its reply says {fatal}"), wrong
+
+
+def problems(
+    metrics: Mapping[str, Any], required: Iterable[str], client: Client, counted: bool = True, several: bool = False,
+    asked: Collection[str] = (),
+) -> dict[str, str]:  # fmt: skip
+    """Return what is wrong with the numbers of a reply, see :class:`Expected`: one line each, by their names."""
     needed = set(required)
     for score in SCORES.values():
         needed |= score if score & metrics.keys() else set()

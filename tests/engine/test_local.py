@@ -314,8 +314,14 @@ def small_groups(monkeypatch):
     monkeypatch.setattr(averages, "MIN_GROUPS", 2)
 
 
+def of_many(folder, **given):
+    return federation(
+        folder, MANY, **{"num_clients": MANY, "num_server_rounds": 2, "threads": 1, **FEW_SAMPLES, **given}
+    )
+
+
 def many(tmp_path, name, workers=2, **given):
-    values = federation(tmp_path / name, MANY, num_clients=MANY, num_server_rounds=2, threads=1, **FEW_SAMPLES, **given)
+    values = of_many(tmp_path / name, **given)
     with LocalTransport(Config.parse(values), workers) as transport:
         return run_federation(transport, values)
 
@@ -345,16 +351,19 @@ def summed(monkeypatch):
     ],
 )
 def test_sums_of_groups_made_in_workers_are_those_of_the_server_to_the_bit(tmp_path, small_groups, summed, given):
-    over_flower = result(run_federation(
-        LocalGrid(MANY, values := federation(
-            tmp_path / "flower", MANY, num_clients=MANY, num_server_rounds=2, threads=1, **FEW_SAMPLES, **given
-        )), values
-    ))  # fmt: skip
+    values = of_many(tmp_path / "flower", **given)
+    over_flower = result(run_federation(LocalGrid(MANY, values), values))
     assert result(many(tmp_path, "here", 0, **given)) == over_flower
     assert not summed
     for workers in (1, 2, 5):
         assert result(many(tmp_path, f"workers {workers}", workers, **given)) == over_flower
     assert {len(clients) for clients in summed} == {3}
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 5), (0, 2), (2, 0)])
+def test_a_resumed_run_adds_the_same_groups(tmp_path, small_groups, before, after):
+    many(tmp_path, "parts", before, num_server_rounds=1)
+    assert result(many(tmp_path, "parts", after, resume=True)) == result(many(tmp_path, "whole", 0))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from ..setup.config import RunSettings
 from .attendance import Attendance
 from .listener import Listener
 from .replies import Expected, leave_out
-from .sums import Adder, AddingTransport, GroupSum, require_finite, require_layout
+from .sums import Adder, AddingTransport, GroupSum, require_layout
 from .transport import EVALUATE, TRAIN, Request, Transport, Wait, array_bytes, count_bytes
 
 logger = getLogger("flwr")
@@ -192,7 +192,8 @@ class RoundLoop:
             return None
         found = [(listener, listener.sum_check(rule, asked[0])) for listener in self.listeners]
         self._checking = [listener for listener, check in found if check is not None]
-        return Adder(rule.layout, self.expected, tuple(check for _, check in found if check is not None), known)
+        checks = tuple(check for _, check in found if check is not None)
+        return Adder(rule.layout, self.expected, checks, known) if checks else None
 
     def combine(self, number: int, replies: Iterable[tuple[Client, Payload] | GroupSum]) -> None:
         """Combine a round's replies, which come with their clients and in client order."""
@@ -222,7 +223,8 @@ class RoundLoop:
             require_layout(rule.layout, reply)
             shared = self._shared(client, reply)
             reply = replace(reply, arrays=self.extras.read(reply.arrays, SERVER))
-            require_finite(shared)
+            if not np.isfinite(shared).all():
+                raise LayoutError("its arrays hold values that are not finite (the training diverged)")
             shared = self.relative(client, shared)
             rule.check(client, shared, reply)
             for listener in self.listeners:
@@ -242,7 +244,7 @@ class RoundLoop:
         for counted in found.replies:
             client = self.rule.clients[counted.client]
             self.round.bytes_up += counted.bytes
-            if not self._is_right(client, counted.metrics, TRAIN):
+            if not self._is_right(client, counted.metrics, counted.examined):
                 continue
             if counted.found is None:
                 self._fail(client, counted.refused)
@@ -308,11 +310,11 @@ class RoundLoop:
     def _is_sound(self, client: Client, reply: Payload, kind: str) -> bool:
         """Count a reply's bytes; return whether its numbers can be computed with, else note it as failed."""
         self.round.bytes_up += self._count(reply)
-        return self._is_right(client, reply.metrics, kind)
+        return self._is_right(client, reply.metrics, self.expected.examine(kind, client, reply.metrics))
 
-    def _is_right(self, client: Client, metrics: dict[str, Number], kind: str) -> bool:
+    def _is_right(self, client: Client, metrics: dict[str, Number], examined: tuple[str, dict[str, str]]) -> bool:
         self._answered.add(client.id)
-        fatal, wrong = self.expected.examine(kind, client, metrics)
+        fatal, wrong = examined
         if fatal:
             self._fail(client, fatal)
             return False

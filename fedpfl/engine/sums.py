@@ -23,12 +23,13 @@ class Counted(NamedTuple):
     """A reply without its vector.
 
     That is in the group's sum if ``found`` has what the checks returned; otherwise ``refused`` says why not, or the
-    metrics are wrong.
+    metrics are wrong: ``examined`` is what :meth:`Expected.examine` says of them.
     """
 
     client: int
     metrics: dict[str, Number]
     bytes: int  # of the whole reply
+    examined: tuple[str, dict[str, str]]
     found: tuple[Mapping[str, float], ...] | None
     refused: str = ""
 
@@ -42,7 +43,10 @@ class GroupSum(NamedTuple):
 
 @dataclass(frozen=True)
 class Adder:
-    """Checks replies and adds them up as the server would; it is sent to the workers once a round."""
+    """Checks replies and adds them up as the server would; it is sent to the workers once a round.
+
+    One of the ``checks`` refuses values that are not finite.
+    """
 
     layout: Layout
     expected: Expected
@@ -51,13 +55,13 @@ class Adder:
 
     def add(self, client: Client, reply: Payload, start: np.ndarray, total: RunningMean) -> Counted:
         """Add a reply's vector to a group's sum if nothing is wrong with it."""
-        counted = Counted(client.id, reply.metrics, count_bytes(reply), None)
-        if self.expected.examine(TRAIN, client, reply.metrics)[0]:
-            return counted  # the server says why
+        examined = self.expected.examine(TRAIN, client, reply.metrics)
+        counted = Counted(client.id, reply.metrics, count_bytes(reply), examined, None)
+        if examined[0]:
+            return counted
         try:
             require_layout(self.layout, reply)
             vector = self.layout.unpack(reply.arrays)
-            require_finite(vector)
             found = tuple(check(vector, start) for check in self.checks)
         except LayoutError as error:
             return counted._replace(refused=printable(str(error)))
@@ -84,9 +88,3 @@ def require_layout(layout: Layout, reply: Payload) -> None:
     """Raise ``LayoutError`` if a reply says that it is of another layout."""
     if reply.config.get("layout") != layout.to_text():
         layout.require(Layout.from_text(str(reply.config.get("layout", ""))))
-
-
-def require_finite(vector: np.ndarray) -> None:
-    """Raise ``LayoutError`` if a shared vector has values that are not finite."""
-    if not np.isfinite(vector).all():
-        raise LayoutError("its arrays hold values that are not finite (the training diverged)")

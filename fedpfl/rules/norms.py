@@ -78,7 +78,7 @@ class NormCheck:
 
 
 def require_norm(name: str, norm: float, limit: float, factor: float) -> None:
-    """Raise ``LayoutError`` if an array that a client sent is longer than ``limit``."""
+    """Raise ``LayoutError`` if an array that a client sent is longer than ``limit``, or not finite."""
     if not norm <= limit:
         what = "its update of the shared arrays has" if name == PARAMETERS else f"its array {name!r} has"
         why = f"update-norm-limit = {factor:g}" if limit < LARGEST else "whatever update-norm-limit is"

@@ -231,6 +231,7 @@ def serve(
             replies.send(Answered(answers, listed, in_slot))
             if not in_slot:
                 send_arrays(replies, list(sent.values()))
+        del sent  # a copy of the model, beside which the next client would train
 
 
 def _run(

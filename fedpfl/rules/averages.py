@@ -172,7 +172,10 @@ class RunningMean:
 
     def value(self) -> np.ndarray:
         """Return the mean as float32, shape (size,)."""
-        mean: np.ndarray = (self.total() / self._weights).astype(np.float32)
+        total = self.total()
+        # Straight into float32: another float64 vector would be two more copies of the model.
+        mean = np.empty(len(total), np.float32)
+        np.divide(total, self._weights, out=mean, dtype=np.float64)
         return mean
 
 

@@ -90,6 +90,11 @@ class Mean(Rule):
             stepped = (1 - self.step) * before + self.step * self.shared
             self.shared = np.where(is_parameter(self.layout), stepped, self.shared).astype(np.float32)
 
+    def finish_round(self) -> None:
+        """End a round and drop the sums, which are as large as two copies of the model."""
+        super().finish_round()
+        del self._mean
+
     def weight(self, client: Client, reply: Payload | None = None) -> float:
         """Return a_i; a rule may override it. There is no reply of a client that counts with the last mean."""
         # Noise on the sum hides a client only if none counts for more than the noise is made for.

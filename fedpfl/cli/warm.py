@@ -14,10 +14,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from ..methods import methods
 from . import main
 
 # What `fedpfl run` and `fedpfl personalise` import when they need it.
-IMPORTED_LATE = ("fedpfl.cli.plan", "fedpfl.launch.simulation", "fedpfl.launch.superlink", "fedpfl.results.summary")
+IMPORTED_LATE = (
+    "fedpfl.cli.plan", "fedpfl.launch.simulation", "fedpfl.launch.superlink", "fedpfl.results.summary",
+    "tensorboard.summary",
+)  # fmt: skip
 
 
 def serve() -> None:
@@ -29,6 +33,7 @@ def serve() -> None:
         for name in IMPORTED_LATE:
             with suppress(ImportError):  # the command says what is missing
                 importlib.import_module(name)
+        methods()
         # Forks that looked through what was imported would copy its pages.
         gc.collect()
         gc.freeze()

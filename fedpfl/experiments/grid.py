@@ -19,7 +19,7 @@ from ..core.files import Rounds, locked, private_folder
 from .store import PlannedRun, State, Store
 from .warm import WarmProcess
 
-POLL_SECONDS = 0.3
+POLL_SECONDS = 0.1
 
 
 class Watcher(Protocol):

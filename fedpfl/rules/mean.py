@@ -93,7 +93,7 @@ class Mean(Rule):
     def finish_round(self) -> None:
         """End a round and drop the sums, which are as large as two copies of the model."""
         super().finish_round()
-        del self._mean
+        vars(self).pop("_mean", None)  # a subclass may have begun otherwise
 
     def weight(self, client: Client, reply: Payload | None = None) -> float:
         """Return a_i; a rule may override it. There is no reply of a client that counts with the last mean."""

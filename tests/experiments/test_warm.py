@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -111,6 +112,22 @@ def test_it_ends_when_it_is_asked_to_or_killed(
     wait_until(lambda: warm.poll() is not None)
     assert warm.poll() == -signal.SIGTERM
     assert play(sys.executable, "-c", "import os; os.kill(os.getpid(), 9)")[0] == -signal.SIGKILL
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="commands are forked on Linux alone")
+def test_what_it_imports_starts_neither_threads_nor_a_gpu() -> None:
+    code = """
+from fedpfl.cli.warm import serve
+serve()
+import os, torch
+print(len(os.listdir("/proc/self/task")), torch.cuda.is_initialized())
+"""
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
+        env={**environment, "OPENBLAS_NUM_THREADS": "1"},  # NumPy's own threads survive a fork
+    )  # fmt: skip
+    assert done.stdout == "1 False\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot pin processes")

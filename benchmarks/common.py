@@ -320,6 +320,10 @@ class ProcessTree:
         below = self.members.keys() - {self._root}
         return {pid: _kib(_read(Path(f"/proc/{pid}/status")), "VmHWM:") * 1024 for pid in below}
 
+    def proportional(self) -> list[int]:
+        """Return the proportional set size (PSS) of each member in bytes, the root's first; 0 where it is unknown."""
+        return [_kib(_read(Path(f"/proc/{pid}/smaps_rollup")), "Pss:") * 1024 for pid in sorted(self.members)]
+
     def resident(self) -> tuple[int, bool]:
         """Return (memory of all members together in bytes, whether shared pages are counted once).
 

@@ -48,7 +48,7 @@ from fedpfl.engine.worker import keep_freed_memory, receive_array, send_arrays
 from fedpfl.setup.config import Config
 
 # Of the straight loop; the time of a core for an exchange beyond work and copies; memory with 1,000 clients.
-GOAL_RATIO, GOAL_EXCHANGE_MS, GOAL_GIB = 1.5, 0.4, 1.2
+GOAL_RATIO, GOAL_EXCHANGE_MS, GOAL_GIB = 1.35, 0.25, 1.2
 SAMPLE_SECONDS = 0.2
 # Rounds of the run whose memory is watched, which takes time from it.
 MEMORY_ROUNDS = 2

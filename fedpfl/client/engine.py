@@ -180,7 +180,8 @@ class Engine:
         method.prepare(local)
         samples = self.test_samples(client)
         adaptation = method.adaptation(local)
-        self.model.eval()
+        if any(module.training for module in self.model.modules()):  # rarely: a worker tests many clients in turn
+            self.model.eval()
         personalised, shared = method.personalised(self.model), common_model(method, self.model)
         # Before the model adapts: the next message loads every array again, so the adapted one needs no undoing.
         if shared is not None and (adaptation or shared is not personalised):

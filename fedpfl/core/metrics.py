@@ -9,6 +9,7 @@ metric is not defined for this client.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import sqrt
 from typing import Iterable, Mapping, NamedTuple, Sequence
 
@@ -118,6 +119,7 @@ def lower_is_better(name: str) -> bool:
     return name == LOSS or known(name).lower_is_better
 
 
+@lru_cache(maxsize=1024)
 def part_of(key: str) -> Part | None:
     """Return which part of a metric a number of a reply is; None if it is none."""
     for ending in (SUM, COUNT):

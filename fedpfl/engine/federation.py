@@ -123,6 +123,7 @@ def _run(
             config.run, partial(_admit, config, folder, transport), recorded, later, _clock(config, agreed, rule),
         ),
     )  # fmt: skip
+    del agreed  # its model is not needed any more
     if state is not None:
         loop.load_state(state)
     if config.run.resume:

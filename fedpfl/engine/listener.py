@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,9 @@ from ..core.payload import Payload
 from ..results.record import Round
 from ..results.run import RunFolder
 from ..rules import Rule
+
+# Is called with a client's shared vector and what it started from; returns numbers, or raises ``LayoutError``.
+SumCheck = Callable[[np.ndarray, np.ndarray], Mapping[str, float]]
 
 
 class Listener:
@@ -29,9 +32,10 @@ class Listener:
     7. :meth:`round_ended`; then 2 again, or
     8. :meth:`run_ended`.
 
-    3 and 4 overlap: a message may be made after another client's reply was added. Listeners are called in the order in
-    which they were given. The package's own are first, so that ``done.line`` has the record of the round in
-    :meth:`round_ended`.
+    3 and 4 overlap: a message may be made after another client's reply was added. In a round of many clients 4 may
+    happen in the workers, unless the rule or a listener needs each reply (:meth:`sees_each_reply`). Listeners are
+    called in the order in which they were given. The package's own are first, so that ``done.line`` has the record of
+    the round in :meth:`round_ended`.
 
     Examples
     --------
@@ -73,6 +77,17 @@ class Listener:
 
     def added(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Use a reply that the rule has just taken."""
+
+    def sees_each_reply(self) -> bool:
+        """Return whether the listener needs each reply, so that workers may not add them up: by :meth:`receive`."""
+        return any(getattr(type(self), hook) is not getattr(Listener, hook) for hook in ("receive", "added"))
+
+    def sum_check(self, rule: Rule, client: Client) -> SumCheck | None:
+        """Return what checks vectors in place of :meth:`receive`, where workers add them up; they all start alike."""
+        return None
+
+    def sum_checked(self, client: Client, found: Mapping[str, float]) -> None:
+        """Use what :meth:`sum_check` has returned of a vector, in place of :meth:`added`."""
 
     def combined(self, rule: Rule, done: Round) -> None:
         """Use the rule's result of all replies."""

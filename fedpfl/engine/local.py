@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from ..client.device_model import scaling_of
 from ..client.engine import Engine, engine_for
 from ..core import custom
@@ -25,10 +27,12 @@ from ..core.files import private_folder
 from ..core.payload import Payload
 from ..core.settings import Value
 from ..data import partition_counts
+from ..rules.averages import group_size
 from ..setup.config import Config
-from .pool import Died, WorkerPool
-from .transport import Fail, Request, Transport, Wait
-from .worker import Failed, keep_freed_memory, run_client
+from .pool import Died, Finished, WorkerPool
+from .sums import Adder, AddingTransport, Counted, GroupSum
+from .transport import EVALUATE, Fail, Request, Wait
+from .worker import SUM, Failed, Reply, keep_freed_memory, run_client
 
 # How many replies may wait for their turn, so that a thousand large models are never in memory together.
 WAITING_BYTES = 128 * 2**20
@@ -38,7 +42,7 @@ MAX_REPEATS = 2
 MAX_COUNTS = 100_000
 
 
-class LocalTransport(Transport):
+class LocalTransport(AddingTransport):
     """Clients on this machine; a context manager that leaves no process behind.
 
     Making it checks settings, data, their division and the model. ``workers`` is the number of processes; 0 runs all
@@ -113,9 +117,31 @@ class LocalTransport(Transport):
         answers = self._run_here(requests) if self.workers == 0 else self._run_by_workers(requests)
         for client, answer in answers:
             if isinstance(answer, Failed):
-                fail(client, answer.reason + self._kept(answer), answer.error)
+                self._fail(client, answer, fail)
             else:
                 yield client, answer
+
+    def sums(
+        self, groups: Sequence[Sequence[Request]], adder: Adder, fail: Fail
+    ) -> Iterator[tuple[Client, Payload] | GroupSum]:
+        """Have each group run and added up in one worker; one whose worker dies comes reply by reply."""
+        clients = {request.client.id: request.client for group in groups for request in group}
+        ranks = [-sum(request.client.train_samples for request in group) for group in groups]  # the most work first
+        for found in self._run_groups(groups, ranks, adder):
+            if isinstance(found, Finished):
+                for reply in found.replies:
+                    if isinstance(reply, Failed):
+                        self._fail(clients[reply.client], reply, fail)
+                yield GroupSum([one for one in found.replies if isinstance(one, Counted)], found.arrays[SUM])
+                continue
+            client, answer = found
+            if isinstance(answer, Failed):
+                self._fail(client, answer, fail)
+            else:
+                yield client, answer
+
+    def _fail(self, client: Client, answer: Failed, fail: Fail) -> None:
+        fail(client, answer.reason + self._kept(answer), answer.error)
 
     def _run_here(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
         for request in sorted(requests, key=lambda request: request.client.id):
@@ -127,65 +153,108 @@ class LocalTransport(Transport):
             yield request.client, answer
 
     def _run_by_workers(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
-        if not requests:
+        # Tests send no arrays, so that several clients can have one answer.
+        size = group_size(len(requests)) if requests and requests[0].kind == EVALUATE else 1
+        in_order = sorted(range(len(requests)), key=lambda place: requests[place].client.id)
+        groups = [[requests[place] for place in in_order[at : at + size]] for at in range(0, len(in_order), size)]
+        ranks = [min(in_order[at : at + size]) for at in range(0, len(in_order), size)]
+        for found in self._run_groups(groups, ranks):
+            assert not isinstance(found, Finished)  # nothing was to be added up
+            yield found
+
+    def _run_groups(
+        self, groups: Sequence[Sequence[Request]], ranks: Sequence[int], adder: Adder | None = None
+    ) -> Iterator[tuple[Client, Payload | Failed] | Finished]:
+        """Have the workers run groups, the lowest rank first, and yield in the groups' order what comes of them.
+
+        With an ``adder`` that is one sum for each group; otherwise, and where the group's worker died, each reply.
+        """
+        if not groups:
             return
+        pool, kind = self._started_pool(), groups[0][0].kind
+        pool.forget(adder)
+        ranked = zip(ranks, groups, strict=True)
+        by_client = {request.client.id: (rank, request) for rank, group in ranked for request in group}
+        # Groups whose turn comes soon, and clients of them that are asked alone: (rank, first client, requests).
+        ready: list[tuple[int, int, Sequence[Request]]] = []
+        opened = done = 0
+        made: dict[int, Payload] = {}
+        repeats: dict[int, int] = {}
+        arrived: dict[int, Payload | Failed] = {}
+        sums: dict[int, Finished] = {}
+        while done < len(groups):
+            while opened < min(len(groups), done + self._window(kind)):
+                heapq.heappush(ready, (ranks[opened], groups[opened][0].client.id, groups[opened]))
+                opened += 1
+            while ready and (worker := pool.free()) is not None:
+                part = ready[0][2]
+                for request in part:
+                    if request.client.id not in made:
+                        made[request.client.id] = request.make()
+                messages = [made[request.client.id] for request in part]
+                if not _same_arrays(messages):
+                    _, _, part = heapq.heappop(ready)
+                    for request in part:
+                        heapq.heappush(ready, _alone(by_client, request.client.id))
+                    continue
+                summed = adder is not None and len(part) > 1
+                if not pool.ask(worker, [request.client for request in part], kind, messages, summed):
+                    break
+                heapq.heappop(ready)
+            for found in pool.look():
+                if isinstance(found, Died):
+                    first, alone = found.clients[0], len(found.clients) == 1
+                    if not found.how:
+                        requests = [by_client[number][1] for number in found.clients]
+                        heapq.heappush(ready, (by_client[first][0], first, requests))
+                        continue
+                    # Which one of several it was will show.
+                    repeats[first] = repeats.get(first, 0) + alone
+                    if alone and repeats[first] > MAX_REPEATS:
+                        arrived[first] = Failed(first, f"its worker process {found.how}, {repeats[first]} times")
+                        del made[first]
+                        continue
+                    for number in found.clients:
+                        heapq.heappush(ready, _alone(by_client, number))
+                    continue
+                self._note(kind, found.arrays)
+                for reply in found.replies:
+                    del made[reply.client]
+                    if isinstance(reply, Reply):
+                        arrived[reply.client] = Payload(dict(reply.config), reply.metrics, found.arrays)
+                    elif isinstance(reply, Failed):
+                        arrived[reply.client] = reply
+                if adder is not None and len(found.replies) > 1:
+                    sums[found.replies[0].client] = found
+            while done < len(groups):
+                clients = [request.client for request in groups[done]]
+                if clients[0].id in sums:
+                    yield sums.pop(clients[0].id)
+                elif all(client.id in arrived for client in clients):
+                    for client in clients:
+                        yield client, arrived.pop(client.id)
+                else:
+                    break
+                done += 1
+
+    def _started_pool(self) -> WorkerPool:
         if self._pool is None:
             try:
                 self._pool = WorkerPool(self.workers, self._maker, self._fork, self._printed)
             except OSError as error:
                 reason = f"{self.workers} worker processes cannot be started ({error.strerror}); use fewer workers"
                 raise FedpflError(reason) from error
-        pool = self._pool
-        pool.forget()
-        by_client = {request.client.id: (place, request) for place, request in enumerate(requests)}
-        order = sorted(by_client)
-        # Among the clients whose turn comes soon, the longest work goes first: `ready` holds (place, client).
-        ready: list[tuple[int, int]] = []
-        opened = done = 0
-        made: dict[int, Payload] = {}
-        repeats: dict[int, int] = {}
-        arrived: dict[int, Payload | Failed] = {}
-        while done < len(order):
-            while opened < min(len(order), done + self._window(requests[0].kind)):
-                heapq.heappush(ready, (by_client[order[opened]][0], order[opened]))
-                opened += 1
-            while ready and (worker := pool.free()) is not None:
-                client = ready[0][1]
-                request = by_client[client][1]
-                if client not in made:
-                    made[client] = request.make()
-                if not pool.ask(worker, client, request.kind, made[client]):
-                    break
-                heapq.heappop(ready)
-            for found in pool.look():
-                if isinstance(found, Died):
-                    client = found.client
-                    repeats[client] = repeats.get(client, 0) + bool(found.how)
-                    if repeats[client] > MAX_REPEATS:
-                        arrived[client] = Failed(client, f"its worker process {found.how}, {repeats[client]} times")
-                        del made[client]
-                    else:
-                        heapq.heappush(ready, (by_client[client][0], client))
-                    continue
-                client, answer = (found.client, found) if isinstance(found, Failed) else found
-                arrived[client] = answer
-                del made[client]
-                if isinstance(answer, Payload):
-                    self._note(requests[0].kind, answer)
-            while done < len(order) and order[done] in arrived:
-                client = order[done]
-                done += 1
-                yield by_client[client][1].client, arrived.pop(client)
+        return self._pool
 
     def _window(self, kind: str) -> int:
-        """Return how many clients may run, or have run, before the turn of the first of them."""
+        """Return how many groups may run, or have run, before the turn of the first of them."""
         least = 4 * self.workers
         if kind not in self._largest:
             return least
         return max(least, WAITING_BYTES // max(1, self._largest[kind]))
 
-    def _note(self, kind: str, answer: Payload) -> None:
-        size = sum(array.nbytes for array in answer.arrays.values())
+    def _note(self, kind: str, arrays: Mapping[str, np.ndarray]) -> None:
+        size = sum(array.nbytes for array in arrays.values())
         self._largest[kind] = max(size, self._largest.get(kind, 0))
 
     def _maker(self, number: int) -> Callable[[], Engine]:
@@ -203,6 +272,20 @@ class LocalTransport(Transport):
             path.write_text(failed.trace, encoding="utf-8")
             return f"; tracebacks: {self._traces}"
         return ""
+
+
+def _same_arrays(messages: Sequence[Payload]) -> bool:
+    """Return whether messages have the same array objects."""
+    first = messages[0].arrays
+    return all(
+        message.arrays.keys() == first.keys() and all(message.arrays[name] is first[name] for name in first)
+        for message in messages[1:]
+    )
+
+
+def _alone(by_client: Mapping[int, tuple[int, Request]], client: int) -> tuple[int, int, Sequence[Request]]:
+    rank, request = by_client[client]
+    return rank, client, [request]
 
 
 def default_workers(config: Config, clients_per_gpu: int = 1) -> int:

@@ -12,7 +12,7 @@ import sys
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -21,10 +21,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ..client.engine import Engine
+from ..core.federation import Client
 from ..core.payload import Payload
 from .headers import ArrayHeader
 from .slots import Slot, Slots
-from .worker import Answered, ArrayCache, Asked, Failed, Printed, receive_array, send_arrays, serve
+from .sums import Adder, Counted
+from .worker import Answered, ArrayCache, Asked, Failed, Printed, Reply, receive_array, send_arrays, serve
 
 # Linux gives a pipe 64 KiB unless asked for more: a reply then leaves a worker in one go, and it works on at once.
 PIPE_BYTES = 1 << 20
@@ -36,10 +38,17 @@ END_SECONDS = 2.0
 
 
 class Died(NamedTuple):
-    """A worker process has ended while it ran a client, or before it came to it."""
+    """A worker process has ended while it ran some clients, or before it came to them."""
 
-    client: int
-    how: str  # in words; empty for a client that was only next
+    clients: tuple[int, ...]
+    how: str  # in words; empty for clients that were only next
+
+
+class Finished(NamedTuple):
+    """What a worker answered to a request; ``arrays`` are those of its only client, or the sum of several."""
+
+    replies: Sequence[Reply | Counted | Failed]
+    arrays: dict[str, np.ndarray]
 
 
 @dataclass
@@ -51,8 +60,8 @@ class _Worker:
     replies: Connection
     slots: Slots
     cache: ArrayCache = field(default_factory=ArrayCache)
-    # Clients whose requests it has (it runs the first), and where each may write its reply.
-    asked: deque[tuple[int, Slot | None]] = field(default_factory=deque)
+    # The clients of each request that it has (it works on the first), and where it may write the answer.
+    asked: deque[tuple[tuple[int, ...], Slot | None]] = field(default_factory=deque)
     fresh: bool = False
     since: float = 0.0
     quick: bool = False
@@ -77,6 +86,7 @@ class WorkerPool:
         self._make, self._printed = make, printed
         self._ends, self._lifeline = self._context.Pipe(duplex=False)
         self._workers: list[_Worker] = []
+        self._adder: Adder | None = None
         self._selector = selectors.DefaultSelector()
         for number in range(workers):
             self._workers.append(self._start(number))
@@ -91,61 +101,66 @@ class WorkerPool:
         """Return whether a client is running."""
         return any(worker.asked for worker in self._workers)
 
-    def forget(self) -> None:
-        """Have the workers drop their cached arrays: the same arrays may hold other numbers next."""
+    def forget(self, adder: Adder | None = None) -> None:
+        """Have the workers drop their cached arrays, which may hold other numbers next, and take an adder."""
+        self._adder = adder
         for worker in self._workers:
             worker.cache.clear()
             worker.fresh = True
 
-    def ask(self, number: int, client: int, kind: str, message: Payload) -> bool:
-        """Send a request to a worker; return False if that would have to wait until the worker is idle."""
-        worker = self._workers[number]
+    def ask(
+        self, number: int, clients: Sequence[Client], kind: str, messages: Sequence[Payload], summed: bool = False
+    ) -> bool:
+        """Send a request to a worker; return False if that would have to wait until the worker is idle.
+
+        Several clients get the same arrays.
+        """
+        worker, arrays = self._workers[number], messages[0].arrays
         # A cache keeps its arrays alive, so that no other array can get their identity.
         listed = [
             ArrayHeader(name, id(array), array.dtype.str, array.shape, id(array) not in worker.cache)
-            for name, array in message.arrays.items()
+            for name, array in arrays.items()
         ]
         slot = worker.slots.lend()
-        asked = Asked(worker.fresh, client, kind, message.config, listed, slot)
-        header = pickle.dumps(asked, pickle.HIGHEST_PROTOCOL)
+        configs = [message.config for message in messages]
+        adder = self._adder if worker.fresh else None
+        header = pickle.dumps(
+            Asked(worker.fresh, clients, kind, configs, listed, slot, summed, adder), pickle.HIGHEST_PROTOCOL
+        )
         if worker.asked and (len(header) > SMALL_HEADER or any(item.follows for item in listed)):
             worker.slots.give_back(slot)
             return False
         worker.fresh = False
-        worker.cache.take(listed, lambda item: message.arrays[item.name])
+        worker.cache.take(listed, lambda item: arrays[item.name])
         if not worker.asked:
             worker.since = time.perf_counter()
-        worker.asked.append((client, slot))
+        worker.asked.append((tuple(client.id for client in clients), slot))
         with contextlib.suppress(OSError):  # it has died: the next call of look tells
             worker.requests.send_bytes(header)
-            send_arrays(worker.requests, [message.arrays[item.name] for item in listed if item.follows])
+            send_arrays(worker.requests, [arrays[item.name] for item in listed if item.follows])
         return True
 
-    def look(self) -> Iterator[tuple[int, Payload] | Failed | Died]:
-        """Wait for the next event; yield clients with their replies, without one, or with a worker that died."""
+    def look(self) -> Iterator[Finished | Died]:
+        """Wait for the next event; yield the answers that have come, and the workers that died."""
         for ready, _ in self._selector.select():
             number: int = ready.data
             worker = self._workers[number]
             try:
-                found = worker.replies.recv()
+                found: Answered | Printed = worker.replies.recv()
                 if isinstance(found, Printed):
                     self._printed(found.client, found.text)
                     continue
-                arrays = self._arrays(worker, found) if isinstance(found, Answered) else {}
+                arrays = self._arrays(worker, found)
             except (EOFError, OSError):
                 yield from self._replace(number)
                 continue
             _, slot = worker.asked.popleft()
-            if not (isinstance(found, Answered) and found.in_slot):
+            if not found.in_slot:
                 worker.slots.give_back(slot)
-                if isinstance(found, Answered):
-                    worker.slots.fit(found.arrays)
+                worker.slots.fit(found.arrays)
             now = time.perf_counter()
             worker.quick, worker.since = now - worker.since < QUICK_SECONDS, now
-            if isinstance(found, Answered):
-                yield found.client, Payload(dict(found.config), dict(found.metrics), arrays)
-            else:
-                yield found
+            yield Finished(found.replies, arrays)
 
     def close(self) -> None:
         """End all workers, whatever they do."""
@@ -189,10 +204,10 @@ class WorkerPool:
         requests.close()
         replies.close()
         self._selector.register(from_worker, selectors.EVENT_READ, number)
-        return _Worker(process, to_worker, from_worker, slots)
+        return _Worker(process, to_worker, from_worker, slots, fresh=True)
 
     def _replace(self, number: int) -> Iterator[Died]:
-        """Replace a worker that died; yield the client that it ran and those that waited for it."""
+        """Replace a worker that died; yield the clients that it ran and those that waited for it."""
         worker = self._workers[number]
         self._selector.unregister(worker.replies)
         worker.close()
@@ -202,8 +217,8 @@ class WorkerPool:
             worker.process.join()
         asked = list(worker.asked)
         self._workers[number] = self._start(number)
-        for place, (client, _) in enumerate(asked):
-            yield Died(client, "" if place else _how(worker.process.exitcode))
+        for place, (clients, _) in enumerate(asked):
+            yield Died(clients, "" if place else _how(worker.process.exitcode))
 
 
 def enlarge(end: Connection) -> None:

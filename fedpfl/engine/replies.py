@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from ..core.claims import LARGEST, MAX_CLASSES, Bounds, bounds_of, problem
+from ..core.claims import LARGEST, MAX_CLASSES, Bounds, bounds_of, problem, require_metrics
+from ..core.errors import LayoutError
 from ..core.federation import Client
-from ..core.metrics import COUNT, OWN, SUM, known, part_of
+from ..core.metrics import COUNT, OWN, SUM, Part, known, part_of
 from .transport import EVALUATE, TRAIN
 
 # Numbers that a reply must have: what is computed with here.
@@ -24,28 +27,44 @@ SCORES = {
 EXPLAINED = Bounds(float, -LARGEST, LARGEST, "the samples of the same test")
 
 
-def problems(
-    metrics: Mapping[str, Any], required: Iterable[str], client: Client, counted: bool = True, several: bool = False,
-    asked: Collection[str] = (),
-) -> dict[str, str]:  # fmt: skip
-    """Return what is wrong with the numbers of a reply: one line each, by their names.
+@dataclass(frozen=True)
+class Expected:
+    """What the replies of a run must be like.
 
     With ``counted`` tests count what is right (of ``several`` values of a sample, not of one class); otherwise they
     score it with any number of at most 1 for a value. ``asked`` are the metrics that the run asks for besides.
     """
-    needed = set(required)
-    for score in SCORES.values():
-        needed |= score if score & metrics.keys() else set()
-    for key in metrics:
-        needed |= _pair(key)
-    found = {key: _problem(key, metrics.get(key), client, counted, several) for key in sorted(needed | metrics.keys())}
-    wrong = {key: text for key, text in found.items() if text}
+
+    counted: bool = True
+    several: bool = False
+    asked: tuple[str, ...] = ()
+
+    def examine(self, kind: str, client: Client, metrics: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+        """Return why a reply to ``train`` or ``evaluate`` cannot count, if so, and which of its numbers are wrong."""
+        try:
+            require_metrics(metrics)
+        except LayoutError as error:
+            return str(error), {}
+        required = REQUIRED[kind]
+        wrong = problems(metrics, required, client, self.counted, self.several, self.asked)
+        fatal = next((text for key, text in wrong.items() if key in required), None)
+        return ("" if fatal is None else f"its reply says {fatal}"), wrong
+
+
+def problems(
+    metrics: Mapping[str, Any], required: Iterable[str], client: Client, counted: bool = True, several: bool = False,
+    asked: Collection[str] = (),
+) -> dict[str, str]:  # fmt: skip
+    """Return what is wrong with the numbers of a reply, see :class:`Expected`: one line each, by their names."""
+    needed, parts = _names(frozenset(metrics), tuple(required))
+    found = [(key, _problem(key, metrics.get(key), client, counted, several)) for key in needed]
+    wrong = {key: text for key, text in found if text}
     for name, score in SCORES.items():
         correct, samples = metrics.get(f"{name}-correct"), metrics.get(f"{name}-samples")
         if correct is not None and not score & wrong.keys() and correct > samples:
             wrong[f"{name}-correct"] = f"{name}-correct = {correct:g}: must be at most {name}-samples = {samples:g}"
-    for key in sorted(metrics):
-        if (part := part_of(key)) and part.metric not in asked:
+    for key, part in parts:
+        if part.metric not in asked:
             wrong[key] = f"{key}: is not a metric of this run"
         elif key.endswith(SUM) and not _pair(key) & wrong.keys() and (text := _out_of_bounds(key, metrics)):
             wrong[key] = text
@@ -57,6 +76,18 @@ def leave_out(metrics: dict[str, Any], bad: Iterable[str]) -> None:
     for key in bad:
         for also in next((score for score in SCORES.values() if key in score), _pair(key) or {key}):
             metrics.pop(also, None)
+
+
+@lru_cache(maxsize=64)
+def _names(given: frozenset[str], required: tuple[str, ...]) -> tuple[list[str], list[tuple[str, Part]]]:
+    """Return which numbers are looked at in a reply that has some, and which of those are parts of metrics."""
+    needed = {*given, *required}
+    for score in SCORES.values():
+        needed |= score if score & given else set()
+    for key in given:
+        needed |= _pair(key)
+    parts = [(key, part) for key in sorted(given) if (part := part_of(key))]
+    return sorted(needed), parts
 
 
 def _problem(key: str, value: object, client: Client, counted: bool, several: bool) -> str:

@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from logging import INFO, WARNING, getLogger
 
 import numpy as np
 
-from ..core.claims import require_metrics
 from ..core.errors import ConfigError, FedpflError, LayoutError, printable, reasons
 from ..core.extras import CLIENT, SERVER, Extras
 from ..core.federation import Client
-from ..core.layout import Layout, rounded
+from ..core.layout import rounded
 from ..core.metrics import names as names_of_metrics
-from ..core.payload import EVALUATION_ONLY, Payload
+from ..core.payload import EVALUATION_ONLY, Number, Payload
 from ..core.settings import Value
 from ..results.record import Round
 from ..rules import Rule
 from ..setup.config import RunSettings
 from .attendance import Attendance
 from .listener import Listener
-from .replies import REQUIRED, leave_out, problems
+from .replies import Expected, leave_out
+from .sums import Adder, AddingTransport, GroupSum, require_layout
 from .transport import EVALUATE, TRAIN, Request, Transport, Wait, array_bytes, count_bytes
 
 logger = getLogger("flwr")
@@ -72,13 +72,13 @@ class RoundLoop:
         self.state_key = state_key
         self.extras = extras or Extras()
         self.listeners = list(listeners)
-        self.counted, self.several = counted, several
+        self.expected = Expected(counted, several, tuple(names_of_metrics(settings.metrics)))
         self.continued = continued
-        self._asked = names_of_metrics(settings.metrics)
         self.attendance = attendance or Attendance(settings)
         self.round = Round(0)
         self._cause: Exception | None = None
         self._answered: set[int] = set()
+        self._checking: list[Listener] = []
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that the next round depends on, by name."""
@@ -147,9 +147,18 @@ class RoundLoop:
         self.begin(transport, number, chosen)
         # The longest work first.
         requests = self._requests(sorted(asked, key=lambda client: -client.train_samples), number, TRAIN)
+        replies: Iterable[tuple[Client, Payload] | GroupSum]
         if self.settings.evaluates_in(number):
             wait = replace(wait, timeout=wait.timeout * (1 - MIN_FOR_TESTS))
-        self.combine(number, transport.replies(requests, wait, self._fail))
+        adder = self._adder(asked)
+        if adder is not None and isinstance(transport, AddingTransport) and transport.workers:
+            groups: dict[int | None, list[Request]] = {}
+            for request in sorted(requests, key=lambda request: request.client.id):
+                groups.setdefault(self.rule.group(request.client), []).append(request)
+            replies = transport.sums(list(groups.values()), adder, self._fail)
+        else:
+            replies = transport.replies(requests, wait, self._fail)
+        self.combine(number, replies)
         self.attendance.trained(self.round, chosen)
         return chosen
 
@@ -173,43 +182,79 @@ class RoundLoop:
         """Return the shared vector for a message."""
         return self.rule.outgoing(client)
 
-    def combine(self, number: int, replies: Iterable[tuple[Client, Payload]]) -> None:
+    def _adder(self, asked: Sequence[Client]) -> Adder | None:
+        """Return what adds the replies of a round up in the workers; None if each reply is needed here."""
+        rule = self.rule
+        weights = {client.id: rule.weight_in_sum(client) for client in asked if rule.group(client) is not None}
+        known = {client: weight for client, weight in weights.items() if weight is not None}
+        each = any(listener.sees_each_reply() for listener in self.listeners)
+        if not asked or len(known) < len(asked) or each or self.extras.names(SERVER) or not rule.takes_shared:
+            return None
+        found = [(listener, listener.sum_check(rule, asked[0])) for listener in self.listeners]
+        self._checking = [listener for listener, check in found if check is not None]
+        checks = tuple(check for _, check in found if check is not None)
+        return Adder(rule.layout, self.expected, checks, known) if checks else None
+
+    def combine(self, number: int, replies: Iterable[tuple[Client, Payload] | GroupSum]) -> None:
         """Combine a round's replies, which come with their clients and in client order."""
         rule = self.rule
-        layout = rule.layout.to_text()
-        for client, reply in self._checked(replies, TRAIN):
-            # Checked before it is added, so that a bad reply leaves nothing behind in the sums.
-            try:
-                if reply.config.get("layout") != layout:
-                    rule.layout.require(Layout.from_text(str(reply.config.get("layout", ""))))
-                shared = self._shared(client, reply)
-                reply = replace(reply, arrays=self.extras.read(reply.arrays, SERVER))
-                if not np.isfinite(shared).all():
-                    raise LayoutError("its arrays hold values that are not finite (the training diverged)")
-                shared = self.relative(client, shared)
-                rule.check(client, shared, reply)
-                for listener in self.listeners:
-                    shared = listener.receive(rule, client, shared, reply)
-            except LayoutError as error:
-                # Names of arrays in it come from the client, too.
-                self._fail(client, printable(str(error)))
-                continue
-            rule.add(client, shared, reply)
-            for listener in self.listeners:
-                listener.added(rule, client, shared, reply)
-            self.round.trained[client.id] = dict(reply.metrics)
+        for found in replies:
+            if isinstance(found, GroupSum):
+                self._add_sum(found)
+            elif self._is_sound(*found, TRAIN):
+                self._add(*found)
         # Not earlier: a transport makes messages while replies come in, and all of them see the same numbers.
         rule.personal_round.update({client: self.trained_in(client) for client in self.round.trained})
         trained, wanted = len(self.round.trained), self.settings.min_replies
         if trained < wanted:
-            found = f"{trained} of at least {wanted} clients" if trained else "no client"
-            told = f"round {number}: {found} trained; {reasons(self.round.failed, 'client')}"
+            who = f"{trained} of at least {wanted} clients" if trained else "no client"
+            told = f"round {number}: {who} trained; {reasons(self.round.failed, 'client')}"
             raise RoundFailed(told) from self._cause
         rule.finish_round()
         self.round.details.update(rule.numbers)
         self.round.arrays.update(rule.arrays)
         for listener in self.listeners:
             listener.combined(rule, self.round)
+
+    def _add(self, client: Client, reply: Payload) -> None:
+        """Hand a reply to the rule, checked before, so that a bad one leaves nothing behind in the sums."""
+        rule = self.rule
+        try:
+            require_layout(rule.layout, reply)
+            shared = self._shared(client, reply)
+            reply = replace(reply, arrays=self.extras.read(reply.arrays, SERVER))
+            if not np.isfinite(shared).all():
+                raise LayoutError("its arrays hold values that are not finite (the training diverged)")
+            shared = self.relative(client, shared)
+            rule.check(client, shared, reply)
+            for listener in self.listeners:
+                shared = listener.receive(rule, client, shared, reply)
+        except LayoutError as error:
+            # Names of arrays in it come from the client, too.
+            self._fail(client, printable(str(error)))
+            return
+        rule.add(client, shared, reply)
+        for listener in self.listeners:
+            listener.added(rule, client, shared, reply)
+        self.round.trained[client.id] = dict(reply.metrics)
+
+    def _add_sum(self, found: GroupSum) -> None:
+        """Hand a group's sum to the rule."""
+        added: list[Client] = []
+        for counted in found.replies:
+            client = self.rule.clients[counted.client]
+            self.round.bytes_up += counted.bytes
+            if not self._is_right(client, counted.metrics, counted.examined):
+                continue
+            if counted.found is None:
+                self._fail(client, counted.refused)
+                continue
+            for listener, measured in zip(self._checking, counted.found, strict=True):
+                listener.sum_checked(client, measured)
+            self.round.trained[client.id] = counted.metrics
+            added.append(client)
+        if added:
+            self.rule.add_sum(added, found.total)
 
     def _shared(self, client: Client, reply: Payload) -> np.ndarray:
         """Return the shared vector of a reply; what the client was sent where the rule takes none."""
@@ -225,8 +270,9 @@ class RoundLoop:
 
     def collect_scores(self, replies: Iterable[tuple[Client, Payload]]) -> None:
         """Note the scores of the clients that were tested."""
-        for client, reply in self._checked(replies, EVALUATE):
-            self.round.evaluated[client.id] = dict(reply.metrics)
+        for client, reply in replies:
+            if self._is_sound(client, reply, EVALUATE):
+                self.round.evaluated[client.id] = dict(reply.metrics)
 
     def _requests(self, clients: Iterable[Client], number: int, kind: str) -> list[Request]:
         packed: Packed = OrderedDict()
@@ -261,27 +307,22 @@ class RoundLoop:
         self.round.bytes_down += self._count(payload)
         return payload
 
-    def _checked(self, replies: Iterable[tuple[Client, Payload]], kind: str) -> Iterator[tuple[Client, Payload]]:
-        """Yield the replies whose numbers can be computed with; note the others as failed."""
-        for client, reply in replies:
-            self.round.bytes_up += self._count(reply)
-            self._answered.add(client.id)
-            try:
-                require_metrics(reply.metrics)
-            except LayoutError as error:
-                self._fail(client, str(error))
-                continue
-            required = REQUIRED[kind]
-            wrong = problems(reply.metrics, required, client, self.counted, self.several, self._asked)
-            fatal = next((text for key, text in wrong.items() if key in required), None)
-            if fatal is not None:
-                self._fail(client, f"its reply says {fatal}")
-                continue
-            if wrong:  # the global model may fail on one client's data: the client's other numbers count
-                for text in wrong.values():
-                    logger.log(WARNING, "round %d: client %d: %s; left out", self.round.number, client.id, text)
-                leave_out(reply.metrics, wrong)
-            yield client, reply
+    def _is_sound(self, client: Client, reply: Payload, kind: str) -> bool:
+        """Count a reply's bytes; return whether its numbers can be computed with, else note it as failed."""
+        self.round.bytes_up += self._count(reply)
+        return self._is_right(client, reply.metrics, self.expected.examine(kind, client, reply.metrics))
+
+    def _is_right(self, client: Client, metrics: dict[str, Number], examined: tuple[str, dict[str, str]]) -> bool:
+        self._answered.add(client.id)
+        fatal, wrong = examined
+        if fatal:
+            self._fail(client, fatal)
+            return False
+        if wrong:  # the global model may fail on one client's data: the client's other numbers count
+            for text in wrong.values():
+                logger.log(WARNING, "round %d: client %d: %s; left out", self.round.number, client.id, text)
+            leave_out(metrics, wrong)
+        return True
 
     def _count(self, payload: Payload) -> int:
         apart = 0

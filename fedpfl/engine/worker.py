@@ -22,19 +22,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 import numpy as np
 
 from ..client.engine import HANDLERS, Engine
 from ..core.errors import FedpflError, in_one_line
+from ..core.federation import Client
 from ..core.files import writing
 from ..core.payload import Number, Payload
 from ..core.settings import Value
+from ..rules.averages import RunningMean
 from .headers import ArrayHeader, headers
 from .slots import Slot, Slots
+from .sums import Adder, Counted
 
 # Arrays that a worker caches besides those of the last request: clusters of clients share some.
 KEPT_ARRAYS, KEPT_BYTES = 16, 64 * 2**20
+# Name of the sum of several clients' vectors.
+SUM = "sum"
 # Characters of client output that are sent at a time.
 PRINTED = 1 << 16
 # glibc's mallopt: from which size on a block is the system's own, and how much free memory goes back to it.
@@ -44,26 +50,38 @@ KEPT_BLOCK, KEPT_FREE = 64 * 2**20, 256 * 2**20
 
 @dataclass(frozen=True)
 class Asked:
-    """The header of a request.
+    """The header of a request to one client, or to several that get the same arrays.
 
-    ``fresh``: drop all cached arrays; ``slot``: where the reply's arrays may be written.
+    ``fresh``: drop all cached arrays, and take the ``adder``; ``slot``: where the answer's arrays may be written.
+    ``summed``: add their replies up.
     """
 
     fresh: bool
-    client: int
+    clients: Sequence[Client]
     kind: str
-    config: Mapping[str, Value]
+    configs: Sequence[Mapping[str, Value]]
     arrays: Sequence[ArrayHeader]
     slot: Slot | None = None
+    summed: bool = False
+    adder: Adder | None = None
+
+
+class Reply(NamedTuple):
+    """A client's reply without its arrays."""
+
+    client: int
+    config: Mapping[str, Value]
+    metrics: dict[str, Number]
 
 
 @dataclass(frozen=True)
 class Answered:
-    """The header of a reply; its arrays are in the slot that the request lent, or come behind the header."""
+    """The header of an answer: for each client a reply, in order.
 
-    client: int
-    config: Mapping[str, Value]
-    metrics: Mapping[str, Number]
+    The arrays of the only client, or the sum of several, are in the slot that the request lent, or come behind.
+    """
+
+    replies: Sequence[Reply | Counted | Failed]
     arrays: Sequence[ArrayHeader]
     in_slot: bool = False
 
@@ -197,26 +215,46 @@ def serve(
     _redirect(output)
     keep_freed_memory()
     engine, cache = make(), ArrayCache()
+    adder: Adder | None = None
     while True:
         try:
             asked: Asked = requests.recv()
             if asked.fresh:
                 cache.clear()
+                adder = asked.adder
             arrays = cache.take(asked.arrays, partial(receive_array, requests))
         except (EOFError, OSError):  # the server's process is gone
             return
-        output.client = asked.client
-        answer = run_client(engine, asked.kind, asked.client, Payload(dict(asked.config), {}, arrays))
+        answers, sent = _run(engine, asked, arrays, output, adder if asked.summed else None)
+        listed = headers(sent)
+        in_slot = slots.write(asked.slot, sent, listed)
+        with output.lock:
+            replies.send(Answered(answers, listed, in_slot))
+            if not in_slot:
+                send_arrays(replies, list(sent.values()))
+        del sent  # a copy of the model, beside which the next client would train
+
+
+def _run(
+    engine: Engine, asked: Asked, arrays: dict[str, np.ndarray], output: _ForwardedOutput, adder: Adder | None
+) -> tuple[list[Reply | Counted | Failed], Mapping[str, np.ndarray]]:
+    """Run the clients of a request; return their replies, and the arrays of a lone one or the sum of several."""
+    answers: list[Reply | Counted | Failed] = []
+    sent: Mapping[str, np.ndarray] = {}
+    if adder is not None:
+        start, total = adder.layout.unpack(arrays), RunningMean(adder.layout.size)
+    for client, config in zip(asked.clients, asked.configs, strict=True):
+        output.client = client.id
+        reply = run_client(engine, asked.kind, client.id, Payload(dict(config), {}, arrays))
         output.flush()
-        if isinstance(answer, Failed):
-            replies.send(replace(answer, error=None))
+        if isinstance(reply, Failed):
+            answers.append(replace(reply, error=None))
+        elif adder is not None:
+            answers.append(adder.add(client, reply, start, total))
         else:
-            listed = headers(answer.arrays)
-            in_slot = slots.write(asked.slot, answer.arrays, listed)
-            with output.lock:
-                replies.send(Answered(asked.client, answer.config, answer.metrics, listed, in_slot))
-                if not in_slot:
-                    send_arrays(replies, list(answer.arrays.values()))
+            answers.append(Reply(client.id, reply.config, reply.metrics))
+            sent = reply.arrays  # several clients are tested together, and tests send none
+    return answers, sent if adder is None else {SUM: total.total()}
 
 
 def _end_with(lifeline: Connection) -> None:

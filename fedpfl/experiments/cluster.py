@@ -23,6 +23,7 @@ from ..core.files import write_atomically
 from ..core.stored import read_json
 from .grid import Job, Process, Resources, Start
 from .store import PlannedRun, Store
+from .warm import WarmProcess
 
 if TYPE_CHECKING:
     from submitit import Executor
@@ -146,8 +147,10 @@ class Task:
 
     def __call__(self) -> dict[str, Any]:
         """Run and return the outcome, which is noted as well: the grid may no longer be there."""
-        self.active = self.start(self.run, self.store, Resources((), self.workers))
+        warm = WarmProcess()
+        self.active = self.start(self.run, self.store, Resources((), self.workers, warm))
         outcome = self._wait(math.inf)
+        warm.close()
         assert outcome is not None  # there is no deadline
         return outcome
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections import deque
@@ -18,8 +17,9 @@ from ..core import custom
 from ..core.errors import ConfigError
 from ..core.files import Rounds, locked, private_folder
 from .store import PlannedRun, State, Store
+from .warm import WarmProcess
 
-POLL_SECONDS = 0.3
+POLL_SECONDS = 0.1
 
 
 class Watcher(Protocol):
@@ -49,10 +49,14 @@ class Job(Protocol):
 
 
 class Resources(NamedTuple):
-    """The part of a machine that a run may use: its cores (empty: all), and the worker processes of its clients."""
+    """The part of a machine that a run may use: its cores (empty: all), and the worker processes of its clients.
+
+    ``warm`` is what starts commands there.
+    """
 
     cores: tuple[int, ...]
     workers: int
+    warm: WarmProcess
 
 
 Start = Callable[[PlannedRun, Store, Resources], Job]
@@ -106,6 +110,8 @@ class Grid:
                     self._store.note(one.run, outcome)  # what has finished by now is not run again
             for one in active.values():
                 one.lock.close()
+            for share in shares:
+                share.warm.close()
         return {run.name: self._store.state(run) for run in self.runs}
 
     def _start_run(self, run: PlannedRun, share: Resources, watcher: Watcher) -> _ActiveRun | None:
@@ -156,28 +162,26 @@ class Process:
     def __init__(self, run: PlannedRun, store: Store, share: Resources) -> None:
         self._run, self._store, self._share = run, store, share
         self._settings, self._cell = store.prepare(run), store.cell(run)
-        self._log = (self._cell / "log.txt").open("wb")
+        self._log.write_bytes(b"")
         self._trained, self._interrupted = store.trained(run), False
         self._ended: dict[str, Any] | None = None
         self._commands = self._steps()
-        self._child = self._spawn(next(self._commands))
+        self._spawn(next(self._commands))
 
     def outcome(self) -> dict[str, Any] | None:
         """Return how the last command ended, once all have."""
-        if self._ended is None and (code := self._child.poll()) is not None:
+        if self._ended is None and (code := self._share.warm.poll()) is not None:
             command = next(self._commands, None) if code == 0 else None
             if command and not self._interrupted:
-                self._child = self._spawn(command)
+                self._spawn(command)
             else:
                 self._ended = self._result(code, complete=code == 0 and command is None)
-                self._log.close()
         return self._ended
 
     def interrupt(self) -> bool:
         """Ask the command to end."""
         self._interrupted = True
-        if self._child.poll() is None:
-            self._child.send_signal(signal.SIGTERM)  # SIGINT is ignored by all that a shell started in the background
+        self._share.warm.terminate()
         return True
 
     def _steps(self) -> Iterator[list[str]]:
@@ -208,25 +212,24 @@ class Process:
     def _answer(self) -> Path:
         return self._cell / "answer.json"
 
-    def _fedpfl(self, *arguments: str) -> list[str]:
-        cores = self._share.cores
-        pin = f"import os; os.sched_setaffinity(0, {list(cores)}); " if cores else ""
-        return [sys.executable, "-P", "-c", f"{pin}from fedpfl.cli import main; main()", *arguments]
+    @property
+    def _log(self) -> Path:
+        return self._cell / "log.txt"
 
-    def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
+    def _fedpfl(self, *arguments: str) -> list[str]:
+        return ["fedpfl", *arguments]
+
+    def _spawn(self, command: list[str]) -> None:
         is_custom = any(custom.references(self._run.settings))
         folder = (custom.folder() if is_custom else None) or self._store.root  # where custom code is found
-        with self._answer.open("wb") as out:
-            return subprocess.Popen(
-                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=self._log, start_new_session=True
-            )
+        self._share.warm.start(command, folder, self._answer, self._log)
 
     def _result(self, code: int, complete: bool) -> dict[str, Any]:
         if complete:
             return {"status": "finished:completed", "error": None}
         if code in (0, 130, -signal.SIGINT, -signal.SIGTERM):
             return {"status": "interrupted", "error": "interrupted", "trained": self._trained}
-        log = (self._cell / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+        log = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         last = log[-1].removeprefix("error: ") if log else f"ended without an outcome, exit code {code}"
         return {"status": "failed", "error": last, "trained": self._trained}
 
@@ -245,4 +248,5 @@ def _shares(jobs: int) -> list[Resources]:
     can_pin = hasattr(os, "sched_getaffinity")
     cores = sorted(os.sched_getaffinity(0)) if can_pin else list(range(os.cpu_count() or 1))
     of_jobs = [cores[place::jobs] or [cores[place % len(cores)]] for place in range(jobs)]
-    return [Resources(tuple(of_job) if can_pin and jobs > 1 else (), len(of_job)) for of_job in of_jobs]
+    chosen = [tuple(of_job) if can_pin and jobs > 1 else () for of_job in of_jobs]
+    return [Resources(cores, len(of_job), WarmProcess(cores)) for cores, of_job in zip(chosen, of_jobs, strict=True)]

@@ -9,7 +9,7 @@ Stainer: Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,8 @@ from .norms import distance
 
 # Values that are added at a time: they stay in a core's cache, and no copy of a whole vector is made.
 BLOCK = 1 << 15
+# Neighbours in a round of many clients are added up by themselves first: groups of a round at least, clients at most.
+MIN_GROUPS, MAX_GROUP = 128, 16
 # Values of all clients' vectors that are compared at a time.
 ROWS_BLOCK = 1 << 12
 
@@ -110,9 +112,33 @@ class RunningMean:
         self._sum = np.zeros(size, np.float64)
         self._weights = 0.0
         self._block = np.empty(min(size, BLOCK), np.float64)
+        # The sum of the group that is being added, and its number.
+        self._part: RunningMean | None = None
+        self._group: int | None = None
 
-    def add(self, vector: np.ndarray, weight: float) -> None:
-        """Add a vector, shape (size,), with its weight, at least 0."""
+    def add(self, vector: np.ndarray, weight: float, group: int | None = None) -> None:
+        """Add a vector, shape (size,), with its weight, at least 0.
+
+        Vectors of one ``group``, which follow each other, are added up by themselves first.
+        """
+        if group != self._group:
+            self._end_group()
+            self._group = group
+        if group is None:
+            self._add(vector, weight)
+        else:
+            self._part = self._part or RunningMean(len(self._sum))
+            self._part.add(vector, weight)
+        self._weights += weight
+
+    def add_sum(self, total: np.ndarray, weights: Iterable[float]) -> None:
+        """Add the sum of a group's vectors times their weights, float64, as if each vector had been added."""
+        self._end_group()
+        self._sum += total
+        for weight in weights:
+            self._weights += weight
+
+    def _add(self, vector: np.ndarray, weight: float) -> None:
         for at in range(0, len(vector), BLOCK):
             values = vector[at : at + BLOCK]
             product = self._block[: len(values)]
@@ -120,7 +146,11 @@ class RunningMean:
             np.multiply(product, weight, out=product)
             total = self._sum[at : at + BLOCK]
             np.add(total, product, out=total)
-        self._weights += weight
+
+    def _end_group(self) -> None:
+        if self._part is not None:
+            self._sum += self._part.total()
+        self._part = self._group = None
 
     def add_trusted(self, vector: np.ndarray, weight: float) -> None:
         """Add a vector of the server's, which no robust estimate has to doubt."""
@@ -128,7 +158,7 @@ class RunningMean:
 
     def disturb(self, noise: Callable[[np.ndarray], np.ndarray]) -> None:
         """Add to the sum what ``noise`` makes for it."""
-        self._sum += noise(self._sum)
+        self._sum += noise(self.total())
 
     @property
     def weights(self) -> float:
@@ -137,11 +167,15 @@ class RunningMean:
 
     def total(self) -> np.ndarray:
         """Return the mean times the sum of the weights, float64, shape (size,)."""
+        self._end_group()
         return self._sum
 
     def value(self) -> np.ndarray:
         """Return the mean as float32, shape (size,)."""
-        mean: np.ndarray = (self._sum / self._weights).astype(np.float32)
+        total = self.total()
+        # Straight into float32: another float64 vector would be two more copies of the model.
+        mean = np.empty(len(total), np.float32)
+        np.divide(total, self._weights, out=mean, dtype=np.float64)
         return mean
 
 
@@ -152,9 +186,9 @@ class ClippedMean(RunningMean):
         super().__init__(len(start))
         self._start, self._norm = start, norm
 
-    def add(self, vector: np.ndarray, weight: float) -> None:
+    def add(self, vector: np.ndarray, weight: float, group: int | None = None) -> None:
         """Shorten the update and add it."""
-        super().add(self._start + clipped(self._start, vector, self._norm), weight)
+        super().add(self._start + clipped(self._start, vector, self._norm), weight, group)
 
 
 class RobustMean(RunningMean):
@@ -166,7 +200,7 @@ class RobustMean(RunningMean):
         self._vectors: list[np.ndarray] = []
         self._given: list[float] = []
 
-    def add(self, vector: np.ndarray, weight: float) -> None:
+    def add(self, vector: np.ndarray, weight: float, group: int | None = None) -> None:
         """Keep a vector."""
         self._vectors.append(vector)
         self._given.append(weight)
@@ -204,6 +238,11 @@ def averaging(settings: RobustSettings, size: int, start: np.ndarray | None = No
         return RunningMean(size)
     start = np.zeros(size, np.float32) if start is None else start
     return RobustMean(start, settings) if settings.keeps_all else ClippedMean(start, settings.robust_clip)
+
+
+def group_size(clients: int) -> int:
+    """Return how many neighbours of a round with that many clients are added up by themselves; 1 below 256 clients."""
+    return min(MAX_GROUP, max(1, clients // MIN_GROUPS))
 
 
 def count_false(share: float, clients: int) -> int:

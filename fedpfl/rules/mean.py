@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..core.federation import Client, Federation
@@ -11,12 +13,15 @@ from ..core.privacy import without_negative_variances
 from ..core.sharing import is_parameter
 from .rule import Rule
 
+# A subclass with one of these of its own gets each reply, and may send each client another vector.
+SEEN_EACH = ("add", "check", "outgoing", "weight")
+
 
 class Mean(Rule):
     """w ← Σ a_i·w_i / Σ a_i over the clients that answered.
 
-    The sums run in float64 in client order: the result is the same to the bit in every order of arrival, and the mean
-    of equal vectors is that vector.
+    The sums run in float64 in client order, from 256 clients on in groups: the result is the same to the bit in every
+    order of arrival, and the mean of equal vectors is that vector.
 
     Parameters
     ----------
@@ -55,8 +60,18 @@ class Mean(Rule):
 
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Add a_i·w_i."""
-        self._mean.add(shared, self.weight(client, reply))
+        self._mean.add(shared, self.weight(client, reply), self.group(client))
         self.answered.add(client.id)
+
+    def weight_in_sum(self, client: Client) -> float | None:
+        """Return a_i, unless a subclass or ``robust-aggregation`` looks at each reply."""
+        own = any(getattr(type(self), hook) is not getattr(Mean, hook) for hook in SEEN_EACH)
+        return None if own or self.robust.on else self.weight(client)
+
+    def add_sum(self, clients: Sequence[Client], total: np.ndarray) -> None:
+        """Add Σ a_i·w_i of some clients."""
+        self._mean.add_sum(total, [self.weight(client) for client in clients])
+        self.answered.update(client.id for client in clients)
 
     def finish(self) -> None:
         """Divide by the sum of the weights, and step."""
@@ -74,6 +89,11 @@ class Mean(Rule):
             before = rounded(sent, self.federation.wire_dtype).astype(np.float64)
             stepped = (1 - self.step) * before + self.step * self.shared
             self.shared = np.where(is_parameter(self.layout), stepped, self.shared).astype(np.float32)
+
+    def finish_round(self) -> None:
+        """End a round and drop the sums, which are as large as two copies of the model."""
+        super().finish_round()
+        vars(self).pop("_mean", None)  # a subclass may have begun otherwise
 
     def weight(self, client: Client, reply: Payload | None = None) -> float:
         """Return a_i; a rule may override it. There is no reply of a client that counts with the last mean."""

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ..core.errors import LayoutError
 from ..core.layout import Layout
+
+# The square of a longer vector is too large for float32: nothing can be computed with it.
+LARGEST = 2.0**63
+PARAMETERS, STATISTICS = "shared", "running statistics"  # names that no extra has
 
 # Values that are squared at a time: they stay in a core's cache, and BLAS uses one thread.
 BLOCK = 1 << 13
@@ -39,3 +45,41 @@ def fresh_norm(layout: Layout, selected: Callable[[str], bool]) -> float:
     """Return the norm of the selected arrays if their values had a standard deviation of ½ / √fan-in."""
     shapes = [shape for name, shape in layout.entries if selected(name)]
     return math.sqrt(sum(shape[0] if len(shape) > 1 else math.prod(shape) for shape in shapes)) / 2
+
+
+def length(vector: np.ndarray, places: Sequence[slice], start: np.ndarray | None = None) -> float:
+    """Return the norm of some parts of a vector together, or of their difference from those of another."""
+    squares = [distance(vector[at], None if start is None else start[at]) ** 2 for at in places]
+    return float(sum(squares) ** 0.5)
+
+
+@dataclass(frozen=True)
+class NormCheck:
+    """What norms a client's update of the shared vector may have; it can be sent to a worker.
+
+    ``places`` are where parameters and running statistics lie, ``variances`` those that may not be negative.
+    ``factor`` is ``update-norm-limit``, which errors name.
+    """
+
+    factor: float
+    places: Mapping[str, Sequence[slice]]
+    variances: Mapping[str, slice]
+    limits: Mapping[str, float]
+
+    def __call__(self, vector: np.ndarray, start: np.ndarray) -> dict[str, float]:
+        """Return the norms of an update by name; raise ``LayoutError`` if one is too long, or a variance negative."""
+        for name, place in self.variances.items():
+            if (vector[place] < 0).any():
+                raise LayoutError(f"its array {name!r} has negative variances")
+        found = {name: length(vector, places, start) for name, places in self.places.items()}
+        for name, norm in found.items():
+            require_norm(name, norm, self.limits[name], self.factor)
+        return found
+
+
+def require_norm(name: str, norm: float, limit: float, factor: float) -> None:
+    """Raise ``LayoutError`` if an array that a client sent is longer than ``limit``, or not finite."""
+    if not norm <= limit:
+        what = "its update of the shared arrays has" if name == PARAMETERS else f"its array {name!r} has"
+        why = f"update-norm-limit = {factor:g}" if limit < LARGEST else "whatever update-norm-limit is"
+        raise LayoutError(f"{what} the norm {norm:.4g}, at most {limit:.4g} is accepted ({why})")

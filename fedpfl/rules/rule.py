@@ -14,7 +14,7 @@ from ..core.federation import Client, Federation
 from ..core.layout import rounded
 from ..core.payload import Payload
 from ..core.rng import generator
-from .averages import RobustSettings, RunningMean, averaging, largest_weight
+from .averages import RobustSettings, RunningMean, averaging, group_size, largest_weight
 from .server_step import ServerStep
 
 # Makes the noise of differential privacy for a sum of clients' updates, of the same shape.
@@ -116,6 +116,7 @@ class Rule(ABC):
         self.server_step: ServerStep | None = None
         self.robust = RobustSettings()
         self._largest_weight = math.inf
+        self._groups: dict[int, int] = {}
         self.numbers: dict[str, float] = {}
         self.arrays: dict[str, np.ndarray] = {}
 
@@ -137,7 +138,10 @@ class Rule(ABC):
             The clients that are asked to train; all participants unless given.
         """
         self.round, self.numbers, self.arrays = number, {}, {}
-        samples = [client.train_samples for client in asked or self.participants]
+        asked = asked or self.participants
+        size = group_size(len(asked))
+        self._groups = {client.id: place // size for place, client in enumerate(asked)} if size > 1 else {}
+        samples = [client.train_samples for client in asked]
         self._largest_weight = largest_weight(samples, self.robust.max_weight_share)
         self.begin()
 
@@ -148,6 +152,10 @@ class Rule(ABC):
         if self.server_step is not None:
             # What the clients started from: `wire-dtype` may have rounded it.
             self.shared = self.server_step(rounded(before, self.federation.wire_dtype), self.shared)
+
+    def group(self, client: Client) -> int | None:
+        """Return the group with which a client's vector is added up; None in a round of few clients."""
+        return self._groups.get(client.id)
 
     def damping(self, client: Client) -> float:
         """Return what to multiply a client's weight by where that is a number of samples (``max-weight-share``)."""
@@ -201,6 +209,25 @@ class Rule(ABC):
         reply : Payload
             Its numbers, and its further arrays as the method's ``extras`` declare them.
         """
+
+    def weight_in_sum(self, client: Client) -> float | None:
+        """Return the factor of a client's vector if :meth:`add` does no more than add that; None if it does more.
+
+        Where all clients of a round have one, the vectors of a :meth:`group` may be added up before they get here.
+        """
+        return None
+
+    def add_sum(self, clients: Sequence[Client], total: np.ndarray) -> None:
+        """Take the sum of some clients' vectors times :meth:`weight_in_sum`, in place of their replies.
+
+        Parameters
+        ----------
+        clients : sequence of Client
+            Those of one group that answered, in client order; called in the order of groups.
+        total : ndarray of float64, shape (layout.size,)
+            The sum, made by :class:`RunningMean`.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def finish(self) -> None:

@@ -175,17 +175,19 @@ def evaluate(
         total = float(kind.criterion(outputs.double(), samples.y.double(), reduction="sum"))
         found = measured(measures, outputs, samples.y, loss)
         return Score(kind.score(outputs, samples.y), total, samples.y.numel(), found)
-    correct, loss_sum = 0, 0.0
+    # Read after the last batch, as each reading makes a GPU wait.
+    correct: list[Tensor] = []
+    losses: list[Tensor] = []
     parts: list[Tensor] = []
     for at in range(0, len(samples.y), EVALUATION_BATCH):
         x, y = samples.x[at : at + EVALUATION_BATCH], samples.y[at : at + EVALUATION_BATCH]
         logits = forward(x)
-        correct += int((logits.argmax(1) == y).sum())
-        loss_sum += float(F.cross_entropy(logits, y, reduction="sum"))
+        correct.append((logits.argmax(1) == y).sum())
+        losses.append(F.cross_entropy(logits, y, reduction="sum"))
         if measures:
             parts.append(logits)
     found = measured(measures, torch.cat(parts) if parts else torch.empty(0, 0), samples.y, loss)
-    return Score(correct, loss_sum, len(samples.y), found)
+    return Score(sum(map(int, correct)), float(sum(map(float, losses))), len(samples.y), found)
 
 
 @torch.no_grad()

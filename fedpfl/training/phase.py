@@ -204,9 +204,6 @@ class Phase:
 
     def adjusted(self, settings: TrainingSettings) -> TrainingSettings:
         """Return the settings with the phase's own optimiser, momentum and weight decay where it has them."""
-        return replace(
-            settings,
-            optimizer=settings.optimizer if self.optimizer is None else self.optimizer,
-            momentum=settings.momentum if self.momentum is None else self.momentum,
-            weight_decay=settings.weight_decay if self.weight_decay is None else self.weight_decay,
-        )
+        names = ("optimizer", "momentum", "weight_decay")
+        own = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return replace(settings, **own) if own else settings

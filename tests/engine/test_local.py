@@ -21,10 +21,13 @@ from fedpfl.core.federation import Client
 from fedpfl.core.payload import Payload
 from fedpfl.engine import local, worker
 from fedpfl.engine.local import LocalTransport
+from fedpfl.engine.pool import Finished
 from fedpfl.engine.transport import Request, Wait, count_bytes
-from fedpfl.engine.worker import ArrayCache, ArrayHeader
+from fedpfl.engine.worker import ArrayCache, ArrayHeader, Reply
 from fedpfl.flower.messages import to_content
 from fedpfl.methods import methods
+from fedpfl.rules import averages
+from fedpfl.rules.mean import Mean
 from fedpfl.setup.config import Config
 
 CLIENTS = 4
@@ -247,18 +250,18 @@ class Order:
     def __init__(self, workers, *_):
         self.asked, self.most = [], 0
 
-    def forget(self):
+    def forget(self, adder=None):
         pass
 
     def free(self):
         return 0
 
-    def ask(self, number, client, kind, message):
-        self.asked.append(client)
+    def ask(self, number, clients, kind, messages, summed=False):
+        self.asked += [client.id for client in clients]
         return len(self.asked) < 1000
 
     def look(self):
-        yield self.asked.pop(), Payload(arrays={"shared": np.zeros(1000, np.float32)})
+        yield Finished([Reply(self.asked.pop(), {}, {})], {"shared": np.zeros(1000, np.float32)})
 
     def close(self):
         pass
@@ -300,3 +303,145 @@ def test_both_shelves_hold_the_same_arrays(tmp_path, monkeypatch):
         found = there.take(listed, lambda note, chosen=chosen: chosen[note.name].copy())
         assert all(np.array_equal(found[name], array) for name, array in chosen.items())
         assert sum(array.nbytes for array in here._held.values()) <= 4000 or len(here._held) <= len(chosen)
+
+
+MANY = 7
+
+
+@pytest.fixture
+def small_groups(monkeypatch):
+    """Have rounds of few clients added up in groups, as those of many are: of three for seven clients."""
+    monkeypatch.setattr(averages, "MIN_GROUPS", 2)
+
+
+def of_many(folder, **given):
+    return federation(
+        folder, MANY, **{"num_clients": MANY, "num_server_rounds": 2, "threads": 1, **FEW_SAMPLES, **given}
+    )
+
+
+def many(tmp_path, name, workers=2, **given):
+    values = of_many(tmp_path / name, **given)
+    with LocalTransport(Config.parse(values), workers) as transport:
+        return run_federation(transport, values)
+
+
+@pytest.fixture
+def summed(monkeypatch):
+    """Return the clients of each sum that a rule gets."""
+    seen, real = [], Mean.add_sum
+
+    def add_sum(self, clients, total):
+        seen.append([client.id for client in clients])
+        real(self, clients, total)
+
+    monkeypatch.setattr(Mean, "add_sum", add_sum)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"method": "fedavg"},
+        {"method": "fedper", "wire_dtype": "float16"},
+        {"method": "feddyn", "max_weight_share": 0.15},
+        {"method": "fedavg", "server_optimizer": "adam", "server_learning_rate": 0.01},
+        {"method": "fedavg", "model": "resnet8", "dp_noise_multiplier": 0.1, "dp_reproducible": True},
+        {"method": "fedavg", "fraction_train": 0.9},
+    ],
+)
+def test_sums_of_groups_made_in_workers_are_those_of_the_server_to_the_bit(tmp_path, small_groups, summed, given):
+    values = of_many(tmp_path / "flower", **given)
+    over_flower = result(run_federation(LocalGrid(MANY, values), values))
+    assert result(many(tmp_path, "here", 0, **given)) == over_flower
+    assert not summed
+    for workers in (1, 2, 5):
+        assert result(many(tmp_path, f"workers {workers}", workers, **given)) == over_flower
+    assert {len(clients) for clients in summed} == {3}
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 5), (0, 2), (2, 0)])
+def test_a_resumed_run_adds_the_same_groups(tmp_path, small_groups, before, after):
+    many(tmp_path, "parts", before, num_server_rounds=1)
+    assert result(many(tmp_path, "parts", after, resume=True)) == result(many(tmp_path, "whole", 0))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"method": "scaffold"},
+        {"method": "fedavg", "robust_aggregation": "median"},
+        {"method": "fedavg", "diagnostics": True},
+        {"method": "fedavg", "dp_noise_multiplier": 0.1, "dp_where": "server", "dp_reproducible": True},
+    ],
+)
+def test_who_needs_each_reply_gets_each(tmp_path, small_groups, summed, given):
+    assert result(many(tmp_path, "workers", 2, **given)) == result(many(tmp_path, "here", 0, **given))
+    assert not summed
+
+
+def test_a_reply_that_is_refused_or_missing_is_in_no_sum(tmp_path, small_groups, summed, train, monkeypatch):
+    def some_fail(client, number):
+        if client == 1:
+            raise FedpflError("out of order")
+
+    train(some_fail)
+    real = HANDLERS["train"]
+
+    def spoilt(engine, client, message):
+        reply = real(engine, client, message)
+        if client == 3:
+            reply.arrays["shared"] = reply.arrays["shared"] * np.float32(1e6)
+        if client == 4:
+            reply.metrics["train-loss"] = float("nan")
+        if client == 5:
+            reply.config["layout"] = "[]"
+        return reply
+
+    monkeypatch.setitem(HANDLERS, "train", spoilt)
+    found = many(tmp_path, "workers")
+    line = found.metrics()[0]
+    assert line["clients"] == [0, 2, 6]
+    assert [clients for clients in summed if clients] == [[0, 2]] * 2
+    words = {"1": "out of order", "3": "update-norm-limit", "4": "train-loss", "5": "is missing"}
+    assert all(text in line["failed"][client] for client, text in words.items())
+    assert result(found) == result(many(tmp_path, "here", 0))
+
+
+def test_a_worker_that_is_killed_with_a_part_of_a_sum_loses_and_doubles_nothing(tmp_path, small_groups, summed, train):
+    undisturbed, killed = result(many(tmp_path, "here", 0)), tmp_path / "killed"
+
+    def kill_once(client, number):
+        if (client, number) == (4, 1) and not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    train(kill_once)
+    assert result(many(tmp_path, "run")) == undisturbed
+    assert killed.exists()
+    assert summed == [[0, 1, 2], [0, 1, 2], [3, 4, 5]]
+
+
+def test_of_a_group_only_the_client_is_left_out_whose_worker_dies_each_time(tmp_path, small_groups, train):
+    def die(client, number):
+        if client == 4:
+            os._exit(7)
+
+    train(die)
+    for line in many(tmp_path, "run").metrics():
+        assert line["clients"] == [0, 1, 2, 3, 5, 6]
+        assert "ended with exit code 7, 3 times" in line["failed"]["4"]
+
+
+def test_ten_thousand_clients_take_part_in_a_round(tmp_path, summed):
+    clients, rng = 10_000, np.random.default_rng(0)
+    x, y = rng.normal(size=(4 * clients, 4)).astype(np.float32), np.arange(4 * clients) % 2
+    np.savez(tmp_path / "table.npz", x=x, y=y)
+    values = federation(
+        tmp_path, clients, method="fedavg", model="mlp", dataset="npz", data=str(tmp_path / "table.npz"),
+        partitioner="iid", min_samples=4, num_clients=clients, num_server_rounds=1, local_epochs=1, last_batch="keep",
+    )  # fmt: skip
+    with LocalTransport(Config.parse(values), 2) as transport:
+        (line,) = run_federation(transport, values).metrics()
+    assert len(line["clients"]) == len(line["personalised"]["each"]) == clients
+    assert sum(map(len, summed)) == clients

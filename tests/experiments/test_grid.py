@@ -256,20 +256,24 @@ class TestRunning:
             Grid([plan(QUICK, 1)], Store(tmp_path / "file" / "out"), Fake()).run(Silent())
 
 
+def shares(jobs: int) -> list[tuple[tuple[int, ...], int]]:
+    return [(share.cores, share.workers) for share in _shares(jobs)]
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot pin processes")
 def test_cores_are_divided_among_runs_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3, 4})
-    assert _shares(1) == [((), 5)]
-    assert _shares(2) == [((0, 2, 4), 3), ((1, 3), 2)]
-    assert _shares(7) == [((core,), 1) for core in (0, 1, 2, 3, 4, 0, 1)]
+    assert shares(1) == [((), 5)]
+    assert shares(2) == [((0, 2, 4), 3), ((1, 3), 2)]
+    assert shares(7) == [((core,), 1) for core in (0, 1, 2, 3, 4, 0, 1)]
 
 
 def test_where_processes_cannot_be_kept_to_cores_only_the_workers_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 5)
-    assert _shares(1) == [((), 5)]
-    assert _shares(2) == [((), 3), ((), 2)]
-    assert _shares(7) == 7 * [((), 1)]
+    assert shares(1) == [((), 5)]
+    assert shares(2) == [((), 3), ((), 2)]
+    assert shares(7) == 7 * [((), 1)]
 
 
 class TestTables:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,9 +22,11 @@ from fedpfl.methods.scaffold import ControlledMean
 from fedpfl.rules import Rule
 from fedpfl.rules.averages import (
     RobustSettings,
+    RunningMean,
     averaging,
     clipped_mean,
     count_false,
+    group_size,
     krum,
     largest_weight,
 )
@@ -300,3 +305,43 @@ def test_distances_are_numpy_s(dtype, size):
 def test_distances_of_values_whose_squares_are_too_large_for_float32_are_finite():
     large = np.full(4, 3e38, np.float32)
     assert distance(large, -large) == pytest.approx(12e38)
+
+
+weights = st.integers(0, 10**6).map(float) | st.floats(0, 1e6)
+values = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**60), max_value=2.0**60)
+
+
+@given(
+    st.integers(1, 4).flatmap(
+        lambda size: st.lists(
+            st.tuples(st.lists(values, min_size=size, max_size=size), weights, st.booleans()), min_size=1, max_size=40
+        )
+    ),
+    st.sampled_from([np.float32, np.float16]),
+)
+def test_sums_made_apart_are_those_made_together_and_near_the_exact_ones(rows, dtype):
+    size = len(rows[0][0])
+    with np.errstate(over="ignore"):
+        vectors = [np.array(row, np.float32).astype(dtype).astype(np.float32) for row, _, _ in rows]
+    vectors = [np.nan_to_num(vector, posinf=0, neginf=0) for vector in vectors]
+    groups = list(itertools.accumulate(begins for _, _, begins in rows))  # a group begins where the row says so
+    together, apart = RunningMean(size), RunningMean(size)
+    for vector, (_, weight, _), group in zip(vectors, rows, groups, strict=True):
+        together.add(vector, weight, group)
+    for _, members in itertools.groupby(range(len(rows)), key=groups.__getitem__):
+        of_group = list(members)
+        part = RunningMean(size)
+        for i in of_group:
+            part.add(vectors[i], rows[i][1])
+        apart.add_sum(part.total(), [rows[i][1] for i in of_group])
+    assert together.total().tobytes() == apart.total().tobytes()
+    assert together.weights == apart.weights
+    for place in range(size):
+        summands = [Fraction(float(v[place])) * Fraction(w) for v, (_, w, _) in zip(vectors, rows, strict=True)]
+        # Each product and each sum rounds once; a product may also end among the smallest numbers.
+        bound = (len(rows) + 1) * Fraction(2) ** -52 * sum(map(abs, summands)) + len(rows) * Fraction(2) ** -1074
+        assert abs(Fraction(together.total()[place]) - sum(summands)) <= bound
+
+
+def test_groups_begin_with_256_clients_and_have_sixteen_at_most():
+    assert [group_size(n) for n in (1, 255, 256, 1000, 2048, 10**5)] == [1, 1, 2, 7, 16, 16]

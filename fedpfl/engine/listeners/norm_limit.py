@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median, median_low
 
 import numpy as np
 
-from ...core.errors import LayoutError
 from ...core.extras import Extras
 from ...core.federation import Client
 from ...core.layout import rounded
@@ -16,11 +15,9 @@ from ...core.privacy import PrivacySettings
 from ...core.sharing import is_running_statistic
 from ...results.record import Round
 from ...rules import Rule
-from ...rules.norms import distance, fresh_norm
+from ...rules.norms import LARGEST, PARAMETERS, STATISTICS, NormCheck, distance, fresh_norm, length, require_norm
 from ..listener import Listener
 
-# The square of a longer vector is too large for float32: nothing can be computed with it.
-LARGEST = 2.0**63
 # So many times the median norm of the last rounds is as usual as the norm of the shared vector itself.
 SPREAD = 5.0
 ROUNDS = 5
@@ -28,12 +25,11 @@ ROUNDS = 5
 # are as large as the data.
 FIRST_STATISTIC, FIRST_EXTRA, LATER = 1e9, 1e3, 1.0
 
-PARAMETERS, STATISTICS = "shared", "running statistics"  # names that no extra has
 STATE = "norms/"
 
 
 class NormLimit(Listener):
-    """Refuses replies with an array whose norm is above factor × what is usual; factor 0 leaves :data:`LARGEST`.
+    """Refuses replies with an array whose norm is above factor × what is usual; factor 0 leaves ``LARGEST``.
 
     Usual is the largest of some norms:
 
@@ -72,21 +68,31 @@ class NormLimit(Listener):
 
     def receive(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> np.ndarray:
         """Refuse what is too long, and negative variances."""
-        for name, place in self._variances.items():
-            if (shared[place] < 0).any():
-                raise LayoutError(f"its array {name!r} has negative variances")
-        self._measured = {}
-        for name, norm, limit in self._norms(rule, client, shared, reply):
-            if not norm <= limit:
-                what = "its update of the shared arrays has" if name == PARAMETERS else f"its array {name!r} has"
-                why = f"update-norm-limit = {self.factor:g}" if limit < LARGEST else "whatever update-norm-limit is"
-                raise LayoutError(f"{what} the norm {norm:.4g}, at most {limit:.4g} is accepted ({why})")
-            self._measured[name] = norm
+        self._measured = self._check(rule, client)(shared, self._start)
+        for name, array in reply.arrays.items():
+            if name in self.extras.unchecked() or self.privacy.on:
+                like = self.extras.is_like_shared(name)  # gradients, control variates
+                least = self._like_weights if like else self._rms(name, FIRST_EXTRA) * array.size**0.5
+                norm = distance(array.reshape(-1))
+                require_norm(name, norm, self._limit(name, array.size, least), self.factor)
+                self._measured[name] = norm
         return shared
 
     def added(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Note the norms of an accepted reply."""
-        for name, norm in self._measured.items():
+        self.sum_checked(client, self._measured)
+
+    def sees_each_reply(self) -> bool:
+        """Return False: workers check the norms of what they add up."""
+        return False
+
+    def sum_check(self, rule: Rule, client: Client) -> NormCheck:
+        """Return the check of shared vectors."""
+        return self._check(rule, client)
+
+    def sum_checked(self, client: Client, found: Mapping[str, float]) -> None:
+        """Note the norms of a vector that was added up."""
+        for name, norm in found.items():
             self._accepted.setdefault(name, []).append(norm)
 
     def combined(self, rule: Rule, done: Round) -> None:
@@ -103,30 +109,22 @@ class NormLimit(Listener):
         found = {name[len(STATE) :]: array.tolist() for name, array in state.items() if name.startswith(STATE)}
         self._medians = found
 
-    def _norms(
-        self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload
-    ) -> Iterator[tuple[str, float, float]]:
-        """Yield the name of each array, its norm, and its limit."""
+    def _check(self, rule: Rule, client: Client) -> NormCheck:
+        """Return the check of the vector of a client, which is the same object for all that get the same arrays."""
         outgoing = rule.outgoing(client)
-        if outgoing is not self._sent:  # the same for all clients of most rules
+        if outgoing is not self._sent:
             self._sent = outgoing
             self._start = rounded(outgoing, self.wire_dtype)
-            self._lengths = {name: _length(self._start, places) for name, places in self._places.items()}
-        like_weights = max(self._fresh, self._lengths[PARAMETERS])
-        for name, places in self._places.items():
-            if places:
-                size = sum(place.stop - place.start for place in places)
-                least = (
-                    like_weights
-                    if name == PARAMETERS
-                    else self._lengths[name] + self._rms(name, FIRST_STATISTIC) * size**0.5
-                )
-                yield name, _length(shared, places, self._start), self._limit(name, size, least)
-        for name, array in reply.arrays.items():
-            if name in self.extras.unchecked() or self.privacy.on:
-                like = self.extras.is_like_shared(name)  # gradients, control variates
-                least = like_weights if like else self._rms(name, FIRST_EXTRA) * array.size**0.5
-                yield name, distance(array.reshape(-1)), self._limit(name, array.size, least)
+            places = {name: where for name, where in self._places.items() if where}
+            lengths = {name: length(self._start, where) for name, where in self._places.items()}
+            self._like_weights = max(self._fresh, lengths[PARAMETERS])
+            limits = {}
+            for name, where in places.items():
+                size = sum(place.stop - place.start for place in where)
+                statistics = lengths[name] + self._rms(name, FIRST_STATISTIC) * size**0.5
+                limits[name] = self._limit(name, size, self._like_weights if name == PARAMETERS else statistics)
+            self._vector_check = NormCheck(self.factor, places, self._variances, limits)
+        return self._vector_check
 
     def _rms(self, name: str, first: float) -> float:
         return LATER if name in self._medians else first
@@ -140,9 +138,3 @@ class NormLimit(Listener):
             # The clipped update, and six deviations more than the mean of the noise's norm.
             noise = self.privacy.dp_clip_norm + self.privacy.deviation * (size**0.5 + 6)
         return min(LARGEST, self.factor * usual + noise)
-
-
-def _length(vector: np.ndarray, places: Sequence[slice], start: np.ndarray | None = None) -> float:
-    """Return the norm of some parts of a vector together, or of their difference from those of another."""
-    squares = [distance(vector[at], None if start is None else start[at]) ** 2 for at in places]
-    return float(sum(squares) ** 0.5)

@@ -52,6 +52,10 @@ class ServerPrivacy(Listener):
         if self.at_server:
             rule.noise = lambda total: self.noise(total, done.number)
 
+    def sees_each_reply(self) -> bool:
+        """Return whether updates are clipped here."""
+        return self.at_server
+
     def receive(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> np.ndarray:
         """Return a client's arrays with its update clipped to C, whatever the client did: float64, same shape."""
         if not self.at_server:

@@ -1,0 +1,90 @@
+"""Replies that are added up where they are made: the vectors of a group stay there, and one answer comes for all."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ..core.errors import LayoutError, printable
+from ..core.federation import Client
+from ..core.layout import Layout
+from ..core.payload import Number, Payload
+from ..rules.averages import RunningMean
+from .listener import SumCheck
+from .replies import Expected
+from .transport import TRAIN, Fail, Request, Transport, count_bytes
+
+
+class Counted(NamedTuple):
+    """A reply without its vector.
+
+    That is in the group's sum if ``found`` has what the checks returned; otherwise ``refused`` says why not, or the
+    metrics are wrong: ``examined`` is what :meth:`Expected.examine` says of them.
+    """
+
+    client: int
+    metrics: dict[str, Number]
+    bytes: int  # of the whole reply
+    examined: tuple[str, dict[str, str]]
+    found: tuple[Mapping[str, float], ...] | None
+    refused: str = ""
+
+
+class GroupSum(NamedTuple):
+    """The answer of a group: its replies in client order, and the sum of their vectors times their weights."""
+
+    replies: list[Counted]
+    total: np.ndarray
+
+
+@dataclass(frozen=True)
+class Adder:
+    """Checks replies and adds them up as the server would; it is sent to the workers once a round.
+
+    One of the ``checks`` refuses values that are not finite.
+    """
+
+    layout: Layout
+    expected: Expected
+    checks: tuple[SumCheck, ...]
+    weights: Mapping[int, float]
+
+    def add(self, client: Client, reply: Payload, start: np.ndarray, total: RunningMean) -> Counted:
+        """Add a reply's vector to a group's sum if nothing is wrong with it."""
+        examined = self.expected.examine(TRAIN, client, reply.metrics)
+        counted = Counted(client.id, reply.metrics, count_bytes(reply), examined, None)
+        if examined[0]:
+            return counted
+        try:
+            require_layout(self.layout, reply)
+            vector = self.layout.unpack(reply.arrays)
+            found = tuple(check(vector, start) for check in self.checks)
+        except LayoutError as error:
+            return counted._replace(refused=printable(str(error)))
+        total.add(vector, self.weights[client.id])
+        return counted._replace(found=found)
+
+
+class AddingTransport(Transport):
+    """A transport that can add replies up on its way to the server, if it has ``workers``."""
+
+    workers: int
+
+    @abstractmethod
+    def sums(
+        self, groups: Sequence[Sequence[Request]], adder: Adder, fail: Fail
+    ) -> Iterator[tuple[Client, Payload] | GroupSum]:
+        """Send the requests of groups, which are in client order each, and yield their sums in that order.
+
+        A group may also come reply by reply.
+        """
+
+
+def require_layout(layout: Layout, reply: Payload) -> None:
+    """Raise ``LayoutError`` if a reply says that it is of another layout."""
+    if reply.config.get("layout") != layout.to_text():
+        layout.require(Layout.from_text(str(reply.config.get("layout", ""))))

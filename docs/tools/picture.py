@@ -1,0 +1,63 @@
+"""Draw the README's picture from recorded runs: ``python docs/tools/picture.py``.
+
+The five methods are those of docs/records/pfllib-fashion-mnist that have run 50 rounds. Each line has its name at its
+end, so that the picture needs no legend.
+"""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from run_records import DOCS, MIN_ROUNDS, Record, read
+
+from fedpfl.report.draw import COLOURS, MARKERS, TEXT
+
+GROUP, COLUMN = "pfllib-fashion-mnist", "Dir(0.1)"
+PICTURE = DOCS / "pictures" / "methods.png"
+# Titles by the name of a record's curve.
+PANELS = {"weighted": "All test samples", "worst tenth": "The worst tenth of the clients"}
+# Of 700 pixels: names of 9 points are as large there as the text around the picture.
+INCHES, DOTS = (7.0, 3.2), 200
+# Between two names, in percent of the axis.
+APART = 6.0
+
+
+def spread(ends: list[float]) -> list[float]:
+    """Return heights near the ascending ends, each at least ``APART`` below the next; the highest stays."""
+    heights = ends[:]
+    for i in range(len(heights) - 2, -1, -1):
+        heights[i] = min(heights[i], heights[i + 1] - APART)
+    return heights
+
+
+def panel(axes: Axes, records: list[Record], curve: str, title: str) -> None:
+    """Draw a curve of each record, with its name and its last value at its end."""
+    lines = sorted(enumerate(records), key=lambda line: line[1]["curves"][curve][-1])
+    heights = spread([record["curves"][curve][-1] for _, record in lines])
+    for (place, record), height in zip(lines, heights, strict=True):
+        xs, ys = record["curves"]["round"], record["curves"][curve]
+        axes.plot(xs, ys, color=COLOURS[place], marker=MARKERS[place], markersize=3.5, linewidth=1.6)
+        axes.text(xs[-1] + 1.5, height, f"{record['row']} {ys[-1]:.0f} %", color=COLOURS[place], va="center")
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.set(xlabel="round", xlim=(0, xs[-1] + 1), ylim=(0, 100))
+    axes.grid(True, linewidth=0.5, alpha=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def main() -> None:
+    """Write the picture."""
+    records = [one for one in read(GROUP) if one["column"] == COLUMN and one["rounds"] >= MIN_ROUNDS]
+    records.sort(key=lambda record: record["row"])
+    with mpl.rc_context({"font.size": 9.0, "text.color": TEXT, "axes.labelcolor": TEXT}):
+        figure = Figure(figsize=INCHES, layout="constrained")
+        panels = figure.subplots(1, len(PANELS), sharey=True)
+        for axes, (curve, title) in zip(panels, PANELS.items(), strict=True):
+            panel(axes, records, curve, title)
+        panels[0].set_ylabel("accuracy, %")
+        figure.savefig(PICTURE, dpi=DOTS, metadata={"Software": None})
+    print(f"wrote {PICTURE}")
+
+
+if __name__ == "__main__":
+    main()

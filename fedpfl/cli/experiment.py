@@ -38,8 +38,12 @@ def list_command() -> None:
 
     found = Lines("experiment", "what")
     for path in files():
-        experiment = read(str(path))
-        found.add_row(experiment.name, experiment.title)
+        try:
+            experiment = read(str(path))
+        except ConfigError as error:  # the others are there all the same
+            typer.echo(f"note: left out: {error}", err=True)
+        else:
+            found.add_row(experiment.name, experiment.title)
     stdout().print(found)
 
 

@@ -10,7 +10,17 @@ import typer
 from ..core.errors import ConfigError
 from . import many
 from .app import app
-from .common import RunConfig, can_draw, overrides, print_tables, require_one_of, require_used, stdout, write_figures
+from .common import (
+    RunConfig,
+    can_draw,
+    load_app,
+    overrides,
+    print_tables,
+    require_one_of,
+    require_used,
+    stdout,
+    write_figures,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from ..analysis.figure import Figure
@@ -182,6 +192,7 @@ def plan(
     from ..experiments.measured import Measured
     from ..methods import find
 
+    load_app()  # rows may name a method of this folder
     experiment = read(name).only(rows or (), columns or ())
     measured = Measured(experiment, scale, many.store(output_dir), seeds, overrides(run_config))
     require_used(run_config, sorted({find(str(run.settings["method"])).name for run in measured.planned()}))

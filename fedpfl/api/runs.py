@@ -13,6 +13,7 @@ from ..analysis.figure import Lines
 from ..core import custom
 from ..core.errors import ConfigError, FedpflError
 from ..engine.listener import Listener
+from ..experiments.store import find_stored
 from ..launch.plan import Plan
 from ..results.export import trained_model
 from ..results.run import RunFolder, find_run
@@ -137,7 +138,7 @@ def load(
     Parameters
     ----------
     run : str or path
-        Its name in ``output_dir``, or its folder.
+        Its name in ``output_dir`` or among the runs of sweeps and experiments, or its folder.
     output_dir : str or path, optional
         The folder of runs; by default that of the settings.
     method, model, data, client_models : optional
@@ -150,7 +151,7 @@ def load(
     """
     root = Path(output_dir if output_dir is not None else RunSettings.output_dir)
     custom.set_folder(Path())
-    folder, objects = find_run(str(run), root), dict[str, object]()
+    folder, objects = find_stored(str(run), root), dict[str, object]()
 
     def keep(thing: object, before: str) -> str:
         if before:
@@ -198,8 +199,8 @@ def functions_as_text(given: Any, text_of: Callable[[Any, str], str], before: st
 
 def require_listeners(callbacks: Sequence[Any]) -> None:
     """Raise :class:`ConfigError` for a callback that is no :class:`fedpfl.Listener`."""
-    for callback in [callbacks] if not isinstance(callbacks, Sequence) else callbacks:
-        if not isinstance(callback, Listener):
+    for callback in callbacks if isinstance(callbacks, Sequence) else [callbacks]:
+        if callback is callbacks or not isinstance(callback, Listener):
             hint = "; give an instance, not the class" if isinstance(callback, type) else ""
             raise ConfigError("callbacks", custom.article(callback), f"must be a list of fedpfl.Listener objects{hint}")
 

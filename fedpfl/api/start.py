@@ -192,6 +192,8 @@ def compare(
     _require_counts(seeds=seeds, jobs=jobs, workers=workers)
     if isinstance(methods, (str, type)) or not isinstance(methods, Sequence) or not methods:
         raise ConfigError("methods", methods, "must be a list of methods, or of runs")
+    if "method" in settings:
+        raise ConfigError("method", settings["method"], "cannot be set here: `methods` lists what is compared")
     if not isinstance(on, Sequence) or not all(isinstance(own, Mapping) for own in on):
         raise ConfigError("on", on, 'must be a list with the settings of each data set: [{"dataset": "digits"}]')
     chosen_from = [{"method": method} for method in methods]

@@ -155,17 +155,10 @@ def _given(text: str) -> tuple[bool, dict[str, Any]]:
 def run_folder(run: str) -> RunFolder:
     """Return the run of this path, or of this name in output-dir or among the runs of sweeps and experiments."""
     from ..core import custom
-    from ..experiments.store import DEFAULT_ROOT
-    from ..results.run import find_run
+    from ..experiments.store import find_stored
 
     custom.set_folder(Path())  # a run with a custom model is shown in the folder of its code
-    of_experiment = Path(DEFAULT_ROOT).expanduser() / "runs" / run
-    try:
-        return find_run(run, output_dir())
-    except ConfigError:
-        if not (of_experiment / "config.toml").is_file():
-            raise
-        return find_run(str(of_experiment), output_dir())
+    return find_stored(run, output_dir())
 
 
 def output_dir() -> Path:

@@ -10,7 +10,17 @@ import typer
 from ..core.errors import ConfigError
 from . import many
 from .app import app
-from .common import RunConfig, can_draw, overrides, print_tables, require_one_of, require_used, stdout, write_figures
+from .common import (
+    RunConfig,
+    can_draw,
+    load_app,
+    overrides,
+    print_tables,
+    require_one_of,
+    require_used,
+    stdout,
+    write_figures,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from ..analysis.figure import Figure
@@ -38,8 +48,12 @@ def list_command() -> None:
 
     found = Lines("experiment", "what")
     for path in files():
-        experiment = read(str(path))
-        found.add_row(experiment.name, experiment.title)
+        try:
+            experiment = read(str(path))
+        except ConfigError as error:  # the others are there all the same
+            typer.echo(f"note: left out: {error}", err=True)
+        else:
+            found.add_row(experiment.name, experiment.title)
     stdout().print(found)
 
 
@@ -178,6 +192,7 @@ def plan(
     from ..experiments.measured import Measured
     from ..methods import find
 
+    load_app()  # rows may name a method of this folder
     experiment = read(name).only(rows or (), columns or ())
     measured = Measured(experiment, scale, many.store(output_dir), seeds, overrides(run_config))
     require_used(run_config, sorted({find(str(run.settings["method"])).name for run in measured.planned()}))

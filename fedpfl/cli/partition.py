@@ -37,7 +37,7 @@ def partition_command(
         ),
     ] = None,
 ) -> None:
-    """Print each client's samples by class; with --export also write the division, or each client's samples."""
+    """Print each client's training samples by class; with --export also write the division, or all samples of each."""
     from ..core.custom import short_name
     from ..data import as_text, bubble_chart, default_clients, federated_data, partition_counts, with_partitioner
     from ..data.settings import in_words

@@ -26,7 +26,7 @@ from ..core.privacy import noise_key, private_reply
 from ..core.rng import generator, seed_torch, torch_seed
 from ..core.settings import Value
 from ..data.federation import FederatedData, Samples, federated_data, own_data
-from ..methods.base import LocalRound, common_model
+from ..methods.base import LocalRound, common_model, require_returned
 from ..setup.assembly import assemble, complete_arrays, extras_of, mean_model_layout, plain_model
 from ..setup.config import Config
 from ..training.augment import AUGMENTATIONS, NO_AUGMENTATION
@@ -134,8 +134,13 @@ class Engine:
         method.prepare(local)
         first = self._first_personal_part(state, local)
         momentum = self._momentum(state, local)
-        losses = self.run_phases(method.schedule(local), local, "batches", momentum=momentum)
+        phases = method.schedule(local)
+        require_returned(method, "schedule", phases, list, "a list of fedpfl.Phase")
+        for phase in phases:
+            require_returned(method, "schedule", phase, Phase, "a list of fedpfl.Phase")
+        losses = self.run_phases(phases, local, "batches", momentum=momentum)
         extra = method.conclude(local)
+        require_returned(method, "conclude", extra, Payload, "a fedpfl.Payload")
         personal, shared = self.sharing.get_personal(), self.sharing.get_shared()
         # Neither sent nor kept: the client's last good state is where its next round starts.
         _require_finite(local, [shared, *personal.values(), *extra.arrays.values()])
@@ -544,10 +549,8 @@ def _require_fitting(config: Config, data: FederatedData) -> None:
     loss = config.training.loss
     if config.training.kind.classes == data.has_targets:
         has = "numbers as targets" if data.has_targets else "classes"
-        allowed = f"does not fit {data.name}, which has {has}"
-        if not data.has_targets:
-            allowed += "; targets are an array y of floats, n or n×k"
-        raise ConfigError("loss", loss, allowed)
+        hint = "use mse or multi-label" if data.has_targets else "targets are an array y of floats, n or n×k"
+        raise ConfigError("loss", loss, f"does not fit {data.name}, which has {has}; {hint}")
 
 
 def _require_finite(local: LocalRound, arrays: Iterable[np.ndarray]) -> None:

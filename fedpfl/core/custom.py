@@ -157,9 +157,11 @@ def guarded(kind: str, text: str, function: Any) -> Callable[..., Any]:
 
 
 def article(thing: object) -> str:
-    """Return what an object is, for an error: ``a list``, ``the class Net``."""
+    """Return what an object is, for an error: ``a list``, ``the class Net``, ``None``."""
     if isinstance(thing, type):
         return f"the class {thing.__name__}"
+    if thing is None:
+        return "None"
     word = type(thing).__name__
     return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
 

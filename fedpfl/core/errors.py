@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import traceback
+from inspect import signature
 from pathlib import Path
+from types import FunctionType
 from typing import Iterable, Mapping, Sequence
 
 
@@ -78,7 +80,9 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     # Imported here: only the error needs it.
     from difflib import get_close_matches
 
-    near = get_close_matches(str(word).lower(), known, 3)
+    names, wanted = list(known), str(word).lower()
+    # Users shorten a name to its last part: rounds for num-server-rounds.
+    near = get_close_matches(wanted, names, 3) or [name for name in names if name.endswith(f"-{wanted}")][:3]
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
@@ -105,21 +109,38 @@ def _numbered(numbers: Sequence[int], who: str) -> str:
 
 
 def require_hooks(kind: str, made: type, base: type) -> None:
-    """Raise :class:`ConfigError` if a class has an attribute that looks like a misspelt hook of its base.
+    """Raise :class:`ConfigError` if a class has a hook of its base with other arguments, or a misspelt one.
 
-    Attributes pass that begin with an underscore, that another base has, or that resemble an attribute which the class
-    also has. ``kind`` is what errors call the class: ``method``.
+    What resembles a hook passes if it begins with an underscore, if another base has it, or if the class also has the
+    hook. ``kind`` is what errors call the class: ``method``.
     """
     from difflib import get_close_matches
 
     hooks = {name.replace("_", "").lower(): name for name in vars(base) if not name.startswith("_")}
     for name in vars(made):
-        if name.startswith("_") or any(hasattr(other, name) for other in made.__mro__[1:]):
+        if name.startswith("_"):
+            continue
+        if isinstance(vars(base).get(name), FunctionType):
+            _require_arguments(kind, made, base, name)
+        if any(hasattr(other, name) for other in made.__mro__[1:]):
             continue
         near = get_close_matches(name.replace("_", "").lower(), hooks, 1, cutoff=0.8)
         if near and hooks[near[0]] not in vars(made):
             hint = f"did you mean {hooks[near[0]]!r}? A helper's name begins with _"
             raise ConfigError(kind, made.__name__, f"has {name!r}, which nothing calls; {hint}")
+
+
+def _require_arguments(kind: str, made: type, base: type, name: str) -> None:
+    """Raise :class:`ConfigError` if a hook does not take the arguments that its base's takes."""
+    hook, given = vars(made)[name], list(signature(vars(base)[name]).parameters)
+    if not isinstance(hook, FunctionType):
+        return  # a descriptor, or another object that may be called
+    try:
+        signature(hook).bind(*given)
+    except TypeError:
+        takes = ", ".join(signature(hook).parameters)
+        allowed = f"has {name}({takes}), which must be {name}({', '.join(given)})"
+        raise ConfigError(kind, made.__name__, allowed) from None
 
 
 def in_one_line(error: Exception) -> str:

@@ -100,7 +100,8 @@ def require(text: str, choose_by: str, loss: str) -> None:
             continue
         fitting = [name for name, metric in METRICS.items() if loss in metric.losses]
         if word not in fitting:
-            allowed = f"must be one of {', '.join([ACCURACY, *fitting])}, or {custom.FORM}"
+            fitting = [ACCURACY, *fitting]
+            allowed = f"must be one of {', '.join(fitting)}, or {custom.FORM}"
             raise ConfigError("metrics", word, allowed + did_you_mean(word, fitting))
     recorded = names(text)
     if len(set(recorded)) < len(recorded):

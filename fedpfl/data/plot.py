@@ -110,7 +110,7 @@ def as_text(counts: np.ndarray) -> str:
     """
     clients, classes = counts.shape
     wide = classes > 20
-    header = ["client", "samples", "classes"] + (["largest classes"] if wide else [str(c) for c in range(classes)])
+    header = ["client", "training", "classes"] + (["largest classes"] if wide else [str(c) for c in range(classes)])
     rows = [header]
     for i in range(clients):
         row = counts[i]

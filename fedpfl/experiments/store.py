@@ -31,7 +31,7 @@ from ..core.errors import ConfigError, StateError
 from ..core.files import private_folder, write_atomically
 from ..core.settings import absolute_places, items
 from ..core.stored import read_json
-from ..results.run import RunFolder, to_toml
+from ..results.run import RunFolder, find_run, to_toml
 from ..setup.config import Config, check_keys, sections
 from . import metrics
 
@@ -211,3 +211,14 @@ class Store:
         folder = self.folder(run)
         shutil.rmtree(folder.path / "personal", ignore_errors=True)
         shutil.rmtree(self.root / "state" / str(folder.task()["state_key"]), ignore_errors=True)
+
+
+def find_stored(run: str, root: Path) -> RunFolder:
+    """Find a run by its folder's path or by its name in a folder of runs or among those of sweeps and experiments."""
+    of_grid = Path(DEFAULT_ROOT).expanduser() / "runs" / run
+    try:
+        return find_run(run, root)
+    except ConfigError:
+        if not (of_grid / "config.toml").is_file():
+            raise
+        return find_run(str(of_grid), root)

@@ -82,11 +82,17 @@ class Bench:
 
     devices: Mapping[str, tuple[int, ...]]  # the clients of each device, by its name
     data: Mapping[int, Path] = field(default_factory=dict)  # where the data of clients with their own are
+    models: Mapping[int, str] = field(default_factory=dict)  # of clients on devices that have a model of their own
 
     @property
     def clients(self) -> int:
         """Number of clients."""
         return sum(len(clients) for clients in self.devices.values())
+
+    def own(self, client: int) -> str:
+        """Return what a client has of its own, as it stands in a SuperNode's ``--node-config``."""
+        given = {"data": self.data.get(client), "model": self.models.get(client)}
+        return "".join(f" {key}='{value}'" for key, value in given.items() if value)
 
 
 @dataclass
@@ -115,7 +121,8 @@ def read_inventory(path: Path) -> Bench:
     data: dict[int, Path] = {}
     for host, numbers in clients.items():
         data.update(_data(path, host, numbers, sum(map(len, clients.values())), groups.hosts[host]))
-    return Bench(clients, data)
+    models = {n: str(groups.hosts[host].get("fedpfl_model", "")) for host, numbers in clients.items() for n in numbers}
+    return Bench(clients, data, {client: model for client, model in models.items() if model})
 
 
 def _load(path: Path) -> object:

@@ -108,7 +108,7 @@ def prepare(
     if not config.run.resume and (earlier := RunFolder.continued(config)):
         decided["continue-from"] = str(earlier.path)
     if config.run.replay:
-        decided["replay"] = str(find_run(config.run.replay, Path(config.run.output_dir)).path)
+        decided["replay"] = str(find_run(config.run.replay, Path(config.run.output_dir), "replay").path)
     decided["run-name"] = config.run.run_name or _new_name(config)
     # The server and the clients run in another working directory.
     config = Config.parse({**absolute_places(config.flat()), **decided})

@@ -111,8 +111,7 @@ class Testbed(SuperLink):
                 self._wait_for(f"{part} {_label(device)}", path.exists)
         for device, numbers_of in bench.devices.items():
             for client in numbers_of:
-                data = bench.data.get(client)
-                self._start_node(client, clients, addresses[device], device, worker, data)
+                self._start_node(client, clients, addresses[device], device, worker, bench.own(client))
         self._complete = True
 
     def ended(self) -> str | None:
@@ -267,11 +266,8 @@ class Testbed(SuperLink):
         folder.mkdir(mode=0o700)
         return folder
 
-    def _start_node(
-        self, client: int, clients: int, superlink: str, device: str, worker: bool, data: Path | None
-    ) -> None:
+    def _start_node(self, client: int, clients: int, superlink: str, device: str, worker: bool, own: str) -> None:
         place = device if worker else None
-        own = "" if data is None else f" data='{data}'"
         command = [
             script("flower-supernode"), "--superlink", superlink,
             "--root-certificates", str(self._keys.authority),

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..core.custom import article
 from ..core.errors import ConfigError, LayoutError, require_hooks
 from ..core.extras import Extra
 from ..core.layout import Layout
@@ -348,6 +349,12 @@ class Method:
         """Return the arrays whose movement ``diagnostics`` records. Default: the personal ones of ``in_mean_model``."""
         arrays = {n: a for n, a in model.state_dict().items() if a.is_floating_point() and self.in_mean_model(n)}
         return {name: array for name, array in arrays.items() if not self.travels(name, model)}
+
+
+def require_returned(method: Method, hook: str, found: object, kind: type, words: str) -> None:
+    """Raise :class:`ConfigError` if a hook has not returned what it must: ``words``, of the type ``kind``."""
+    if not isinstance(found, kind):
+        raise ConfigError("method", method.name, f"{hook} returns {article(found)}, and must return {words}")
 
 
 def common_model(method: Method, model: nn.Module) -> Forward | None:

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .. import models
 from ..core.errors import NoPlainModel
 from ..core.settings import setting
 from ..layers.memory import Memory
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, everything
+from .prototypes import class_by_width
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,7 @@ class GPFL(Method):
 
     def build(self, model: Any) -> Any:
         """Add the class embeddings E (GCE), the valve (CoV) and the two conditions to the model."""
-        head: Any = models.cut(model).head
-        classes, width = head.weight.shape
+        classes, width = class_by_width(model)
         model.embeddings = nn.Embedding(classes, width)
         model.valve = ConditionalValve(width)
         model.conditions = Memory({"general": torch.zeros(width), "own": torch.zeros(width)})

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Sequence, cast
+from typing import ClassVar, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.errors import LayoutError
+from ..core.custom import article
+from ..core.errors import ConfigError, LayoutError
 from ..core.extras import BOTH, CLIENT, RECEIVED, SERVER, Extra
 from ..core.federation import Client, Federation
 from ..core.payload import Payload
@@ -23,6 +24,8 @@ from .base import LocalRound, Method
 def class_by_width(model: nn.Module) -> tuple[int, ...]:
     """Return the number of classes and that of features of a model, which an array of class means has as its shape.
 
+    ``ConfigError`` if the model's head is no ``nn.Linear``.
+
     Examples
     --------
     >>> import fedpfl
@@ -30,7 +33,11 @@ def class_by_width(model: nn.Module) -> tuple[int, ...]:
     >>> fedpfl.class_by_width(fedpfl.BaseHeadModel(nn.Flatten(), nn.Linear(64, 10)))
     (10, 64)
     """
-    return tuple(cast(Any, cut(model).head).weight.shape)
+    head = cut(model).head
+    if not isinstance(head, nn.Linear):
+        allowed = f"has {article(head)} as its head; the method needs an nn.Linear"
+        raise ConfigError("model", type(model).__name__, allowed)
+    return tuple(head.weight.shape)
 
 
 def classes(model: nn.Module) -> tuple[int, ...]:

@@ -49,7 +49,9 @@ def _registered(name: str, input_shape: Shape, num_classes: int, vocabulary: int
     complaint = known.complaint(input_shape, vocabulary)
     if complaint:
         given = f"{shown(input_shape)}{' tokens of text' * bool(vocabulary)}"
-        raise ConfigError("model", name, f"{complaint}, but the input is {given}")
+        fitting = ", ".join(other for other in MODELS if not MODELS[other].complaint(input_shape, vocabulary))
+        hint = f"; models that fit: {fitting}" if fitting else ""
+        raise ConfigError("model", name, f"{complaint}, but the input is {given}{hint}")
     return known.builder(input_shape, num_classes, *([vocabulary] if vocabulary else []))
 
 

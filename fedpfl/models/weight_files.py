@@ -59,7 +59,7 @@ def _read(path: str) -> Mapping[str, Tensor]:
             return {name: torch.from_numpy(array) for name, array in read_arrays(place).items()}
         content = torch.load(place, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
-        reason = str(error).split("\n")[0]
+        reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
         raise ConfigError("initial-weights", path, f"cannot be read on this machine ({reason})") from error
     if not isinstance(content, dict) or not all(isinstance(array, Tensor) for array in content.values()):
         raise ConfigError("initial-weights", path, "must hold a state dict: arrays by name")

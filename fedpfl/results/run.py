@@ -445,13 +445,13 @@ class RunFolder:
         self._events.flush()
 
 
-def find_run(run: str, root: Path) -> RunFolder:
-    """Find a run by its folder's path or by its name in a folder of runs."""
+def find_run(run: str, root: Path, key: str = "run") -> RunFolder:
+    """Find a run by its folder's path or by its name in a folder of runs; ``key`` is the setting that names it."""
     root = root.expanduser()
     for path in (Path(run).expanduser(), root / run):
         if (path / "config.toml").is_file():
             return RunFolder(path.resolve())
-    raise ConfigError("run", run, f"there is no such run in {root}, and no run's folder at this path")
+    raise ConfigError(key, run, f"there is no such run in {root}, and no run's folder at this path")
 
 
 def personal_place(task: Mapping[str, Any], client: int, number: int) -> tuple[str, int]:

@@ -16,7 +16,7 @@ from ..core.layout import Layout
 from ..core.payload import EVALUATION_ONLY
 from ..core.rng import torch_seed
 from ..core.sharing import UNUSED_BUFFER, Sharing, tied
-from ..methods.base import common_model
+from ..methods.base import common_model, require_returned
 from ..rules import Rule
 from ..rules.server_step import ServerStep
 from .config import Config
@@ -53,6 +53,7 @@ def assemble(
     plain = plain_model(config, input_shape, num_classes, vocabulary)
     names, layers = plain.state_dict().keys(), _layers_of_tied(plain)
     model = config.method.build(plain)
+    require_returned(config.method, "build", model, nn.Module, "a torch.nn.Module")
     _require_tied(layers, model, "method", config.run.method)
     lost = names - model.state_dict().keys()
     if config.run.initial_weights and lost:

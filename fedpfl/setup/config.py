@@ -13,6 +13,7 @@ from typing import Any, Iterator, Mapping
 from ..core import custom
 from ..core import settings as s
 from ..core.errors import ConfigError, did_you_mean
+from ..core.extras import Extra
 from ..core.layout import DTYPES
 from ..core.metrics import require as require_metrics
 from ..core.privacy import PrivacySettings, require_covered
@@ -20,7 +21,7 @@ from ..core.settings import setting
 from ..data.settings import DataSettings
 from ..methods import Method, find, known
 from ..methods import names as method_names
-from ..methods.base import REFUSABLE, adapts_itself
+from ..methods.base import REFUSABLE, Aggregation, adapts_itself, require_returned
 from ..models import TrainableSettings
 from ..models import names as model_names
 from ..models import sources as model_sources
@@ -379,6 +380,9 @@ class Config:
                 only = str(REFUSABLE[key]).lower()
                 raise ConfigError(key, given[key], f"must be {only} for {method.name}: it {why}")
         server, privacy = s.parse(ServerStepSettings, values), s.parse(PrivacySettings, values)
+        require_returned(own, "aggregation", own.aggregation, Aggregation, "a fedpfl.Aggregation")
+        for extra in own.extras:
+            require_returned(own, "extras", extra, Extra, "a list of fedpfl.Extra")
         rule = own.aggregation.rule
         if server.on and rule.no_server_step:
             allowed = f"must be none for {method.name}: its rule {rule.name!r} {rule.no_server_step}"

@@ -279,9 +279,9 @@ def test_bubble_chart_endings(tmp_path: Path) -> None:
 
 def test_table_for_terminals() -> None:
     assert as_text(np.array([[3, 0], [10, 200]])).splitlines() == [
-        "client  samples  classes   0    1",
-        "     0        3        1   3    .",
-        "     1      210        2  10  200",
+        "client  training  classes   0    1",
+        "     0         3        1   3    .",
+        "     1       210        2  10  200",
     ]
     wide = np.zeros((2, 30), int)
     wide[0, [4, 7, 9, 20]] = [1, 9, 5, 5]

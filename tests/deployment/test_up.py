@@ -72,6 +72,20 @@ def test_simulation_and_devices_give_the_same_bits(home, simulated, transport):
     assert all(stat.S_IMODE((keys / "nodes" / f"node-00{n}").stat().st_mode) == 0o600 for n in range(3))
 
 
+def test_a_nano_and_an_orin_train_models_of_their_own_in_one_run(home, tmp_path):
+    (home.path / "bench.yml").write_text(BENCH.replace("[2]}", "[2], fedpfl_model: mlp}"))
+    settings = f'{SETTINGS} num-server-rounds=2 method="lg-fedavg" model="mlp-200"'
+    up = ("up", "--inventory", str(home.path / "bench.yml"), "--transport", "http")
+    home.carry_out(*up, "-c", f'{settings} run-name="mixed"')
+    same = tomllib.loads(f'{settings} client-models="2:mlp"'.replace(" ", "\n"))
+    simulated = exported(tmp_path / "simulated", 3, {**same, "num-clients": 3}).path
+    names = [f"personal/client-{client:05d}.safetensors" for client in range(3)]
+    found = [(home.runs / "mixed" / name).read_bytes() for name in names]
+    assert found == [(simulated / name).read_bytes() for name in names]
+    assert len(found[0]) == len(found[1]) != len(found[2])
+    assert json.loads((home.runs / "mixed" / "task.json").read_text())["models"] == {"2": "mlp"}
+
+
 def intruder_is_refused(home, process):
     """Start a SuperNode like one of the testbed's, but with a key that the SuperLink does not know."""
     wait_for(lambda: home.find("flower-supernode", "partition-id=1"), process)

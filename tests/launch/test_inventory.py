@@ -67,6 +67,15 @@ def test_data_of_clients_are_found(tmp_path):
     assert found.data == {0: tmp_path / "client-0.npz", 2: tmp_path / "client-2.npz", 1: tmp_path / "mine.npz"}
 
 
+def test_a_device_s_model_is_that_of_its_clients(tmp_path):
+    content = small()
+    content["testbed"]["children"]["devices"]["hosts"]["b"]["fedpfl_model"] = "resnet10"
+    found = read_inventory(write(tmp_path, content))
+    assert found.models == dict.fromkeys(found.devices["b"], "resnet10")
+    assert {found.own(client) for client in found.devices["b"]} == {" model='resnet10'"}
+    assert {found.own(client) for client in found.devices["a"]} == {""}
+
+
 def change(path, value):
     def apply(content):
         content = copy.deepcopy(content)

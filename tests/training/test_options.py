@@ -106,12 +106,19 @@ def test_schedules_are_torch_s():
         return rates
 
     lr = torch.optim.lr_scheduler
+
+    def warmed_up(optimizer, after):
+        return lr.SequentialLR(optimizer, [lr.LinearLR(optimizer, 0.25, total_iters=3), after], [3])
+
     for name, warm_up, make in (
         ("constant", 0, lambda o: lr.ConstantLR(o, 1.0)),
         ("step", 0, lambda o: lr.StepLR(o, 2, 0.5)),
         ("exponential", 0, lambda o: lr.ExponentialLR(o, 0.5)),
         ("cosine", 0, lambda o: lr.CosineAnnealingLR(o, 9)),
         ("constant", 3, lambda o: lr.LinearLR(o, 0.25, total_iters=3)),
+        ("cosine", 3, lambda o: warmed_up(o, lr.CosineAnnealingLR(o, 6))),
+        ("step", 3, lambda o: warmed_up(o, lr.StepLR(o, 2, 0.5))),
+        ("exponential", 3, lambda o: warmed_up(o, lr.ExponentialLR(o, 0.5))),
     ):
         settings = TrainingSettings(
             learning_rate_schedule=name, learning_rate_decay=0.5, learning_rate_decay_every=2,
@@ -126,6 +133,7 @@ def test_over_the_steps_of_a_phase_the_schedule_is_torch_s():
                             ("RMSprop", lambda p: torch.optim.RMSprop(p, 0.05, momentum=0.9))):  # fmt: skip
         for name, make in (
             ("cosine", lambda o: lr.CosineAnnealingLR(o, 6)), ("step", lambda o: lr.StepLR(o, 2, 0.5)),
+            ("exponential", lambda o: lr.ExponentialLR(o, 0.5)),
         ):  # fmt: skip
             theirs, (x, y), rng = model(), data(), np.random.default_rng(7)
             stepper = made(theirs.parameters())
@@ -220,6 +228,24 @@ def test_methods_train_with_all_of_them_with_any_workers(tmp_path, method):
         second = run_federation(transport, values)
     one, other = arrays(first, tmp_path / "a"), arrays(second, tmp_path / "b")
     assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+FEW_STEPS = {"train_samples": 20, "test_samples": 10, "partitioner": "dirichlet-client", "batch_size": 10}
+
+
+@pytest.mark.parametrize("method", sorted(methods()))
+def test_every_method_is_resumed_with_all_of_them_and_float16(tmp_path, method):
+    smoothing = 0.0 if "loss" in methods()[method].refuses else 0.1
+    given = {**FEW_STEPS, **OPTIONS, **quick(method), "method": method, "label_smoothing": smoothing, "local_steps": 2,
+             "class_weights": "balanced", "learning_rate_warm_up": 1, "wire_dtype": "float16"}  # fmt: skip
+    if method == "per-fedavg":  # which steps with sgd alone
+        given.update(optimizer="sgd")
+    whole = simulate(tmp_path / "a", 2, num_server_rounds=2, **given)
+    simulate(tmp_path / "b", 2, num_server_rounds=1, **given)
+    rest = simulate(tmp_path / "b", 2, num_server_rounds=2, resume=True, **given)
+    one, other = arrays(whole, tmp_path / "a"), arrays(rest, tmp_path / "b")
+    assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+    assert all(np.isfinite(line["train_loss"]) and not line.get("failed") for line in whole.metrics())
 
 
 def test_images_are_mirrored_and_shifted():

@@ -61,6 +61,10 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
     entries = sorted((entry for entry in root.iterdir() if not entry.name.startswith(".")), key=_by_number)
     if not entries:
         raise DataError(f"{root}: is empty; it must hold a file or a folder for each client")
+    for entry in entries:
+        if entry.is_file() and entry.suffix.lower() not in (*SUFFIXES, ".npz", ".json"):
+            allowed = f"must be .npz, .json or {' or '.join(SUFFIXES)}; names that begin with a dot are passed over"
+            raise DataError(f"{entry}: is no file of a client, which {allowed}")
     found = [read_own(entry, settings, num_classes, alone=False) for entry in entries]
     first = found[0]
     for entry, data in zip(entries[1:], found[1:]):

@@ -11,7 +11,7 @@ authors draw uniform numbers. The server sets negative eigenvalues of the mean c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -122,9 +122,9 @@ class PFedFDA(Method):
             raise ConfigError("pfedfda-beta", self.settings.beta, "must be -1 or from 0 to 1")
 
     def build(self, model: nn.Module) -> nn.Module:
-        """Refuse a head without a bias."""
-        head: Any = cut(model).head
-        if head.bias is None:
+        """Refuse a head that is no linear layer with a bias."""
+        class_by_width(model)
+        if cast(nn.Linear, cut(model).head).bias is None:
             raise ConfigError("method", self.name, "needs a bias in the model's last layer")
         return model
 

@@ -95,13 +95,11 @@ def columns(head: str) -> re.Pattern[str]:
 
 
 def test_the_columns_of_the_frames_are_those_of_the_page():
-    tested = {
-        f"{model}-{name}": number
-        for model in ("trained", "personalised", "validation", "global")
-        for name, number in {"samples": 4, "correct": 3, "loss-sum": 2.0}.items()
-    }
+    scores = {"samples": 4, "correct": 3, "loss-sum": 2.0}
+    trained = {f"trained-{name}": number for name, number in scores.items()}
+    tested = {f"{of}-{name}": n for of in ("personalised", "validation", "global") for name, n in scores.items()}
     done = Round(
-        1, {0: {"train-loss": 0.5, **tested}}, {0: tested}, {1: "away"}, asked=[0, 1], late=[1], forgotten=[2],
+        1, {0: {"train-loss": 0.5, **trained}}, {0: tested}, {1: "away"}, asked=[0, 1], late=[1], forgotten=[2],
         joined=[0], offline=[3], seconds_virtual=1.0, joules=2.0, bytes_evaluation_only=8,
         privacy={"epsilon": 1.0, "delta": 1e-5},
     )  # fmt: skip

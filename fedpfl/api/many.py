@@ -44,6 +44,16 @@ class Comparison:
         several data sets.
     notes : list of str
         What a reader has to know, for example that the runs are not of the same data.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> settings = {"dataset": "digits", "model": "mlp", "num_clients": 4, "num_server_rounds": 1, "quiet": True}
+    >>> found = fedpfl.compare([fedpfl.run(method=method, **settings) for method in ("local", "fedavg")])
+    >>> found.table["run"].tolist()
+    ['local', 'fedavg']
+    >>> found.conclusion
+    "No difference is more than chance ... Wilcoxon's signed-rank test over the clients."
     """
 
     def __init__(
@@ -116,6 +126,20 @@ class Sweep:
         The settings of each point.
     failed : dict of str to str
         Why runs failed, by their names; the tables have it in a column ``error``.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> class Mine(fedpfl.Method):
+    ...     name = "mine"
+    >>> found = fedpfl.sweep(
+    ...     {"local_epochs": [1, 2]}, method=Mine, dataset="digits", model="mlp", num_clients=4, num_server_rounds=1,
+    ...     quiet=True,
+    ... )
+    >>> found.points
+    [{'local-epochs': 1}, {'local-epochs': 2}]
+    >>> len(found.table), len(found.runs), found.failed
+    (2, 2, {})
     """
 
     def __init__(

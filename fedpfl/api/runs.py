@@ -40,6 +40,19 @@ class Run:
         The folder.
     objects : mapping of str to object
         Python objects among its settings, which a folder cannot hold, by the text that stands for each.
+
+    Examples
+    --------
+    >>> import fedpfl, torch
+    >>> run = fedpfl.run(
+    ...     method="fedavg", dataset="digits", model="mlp", num_clients=4, num_server_rounds=2, quiet=True
+    ... )
+    >>> run.rounds["clients_trained"].tolist()
+    [4, 4]
+    >>> run.clients.loc[(2, 0)].index.tolist()
+    ['trained', 'accuracy', 'samples']
+    >>> run.model()(torch.zeros(1, 1, 8, 8)).shape
+    torch.Size([1, 10])
     """
 
     def __init__(self, folder: RunFolder, objects: Mapping[str, object] | None = None) -> None:
@@ -148,6 +161,15 @@ def load(
     ------
     ConfigError
         There is no such run.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> made = fedpfl.run(
+    ...     method="local", dataset="digits", model="mlp", num_clients=4, num_server_rounds=1, quiet=True
+    ... )
+    >>> fedpfl.load(made.name).summary == made.summary
+    True
     """
     root = Path(output_dir if output_dir is not None else RunSettings.output_dir)
     custom.set_folder(Path())

@@ -83,6 +83,17 @@ def run(
     Notes
     -----
     The settings start from the package's defaults, and not from those of an app in this folder.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> run = fedpfl.run(
+    ...     method="fedper", dataset="digits", model="mlp", num_clients=4, num_server_rounds=2, quiet=True
+    ... )
+    >>> run
+    <Run ...-fedper-digits: fedper on digits, 2 of 2 rounds, personalised ... %>
+    >>> run.summary["personalised_accuracy"] > 0.5
+    True
     """
     _require_counts(workers=workers, clients_per_gpu=clients_per_gpu)
     # An earlier run may have a custom method, whose settings are not known yet.
@@ -186,8 +197,18 @@ def compare(
 
     Examples
     --------
-    >>> found = fedpfl.compare(["local", "fedper"], tune={"learning_rate": [0.01, 0.03]}, seeds=5)  # doctest: +SKIP
-    >>> found.conclusion  # doctest: +SKIP
+    >>> import fedpfl
+    >>> class Mine(fedpfl.Method):
+    ...     name = "mine"
+    ...
+    ...     def is_shared(self, name, model):
+    ...         return not name.startswith("head.")
+    >>> found = fedpfl.compare(
+    ...     ["local", Mine], tune={"learning_rate": [0.01, 0.03]}, seeds=2, dataset="digits", model="mlp",
+    ...     num_clients=4, num_server_rounds=1, quiet=True,
+    ... )
+    >>> sorted(found.table["method"]), sorted(found.chosen)
+    (['local', 'mine'], ['local', 'mine'])
     """
     _require_counts(seeds=seeds, jobs=jobs, workers=workers)
     if isinstance(methods, (str, type)) or not isinstance(methods, Sequence) or not methods:
@@ -294,6 +315,19 @@ def sweep(
         A setting is not allowed.
     FedpflError
         No run has finished; the reason of the first.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> from torch import nn
+    >>> def linear(num_classes):
+    ...     return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+    >>> found = fedpfl.sweep(
+    ...     {"local_epochs": [1, 2]}, method="local", dataset="digits", model=linear, num_clients=4,
+    ...     num_server_rounds=1, quiet=True,
+    ... )
+    >>> found.table["local-epochs"].sort_values().tolist()
+    [1, 2]
     """
     _require_counts(samples=samples, seeds=seeds, jobs=jobs, workers=workers)
     tried = [*_each("grid", grid or {})]

@@ -65,6 +65,20 @@ class LoadedModel(NamedTuple):
         Maps a batch as the model takes it to logits or values; on the CPU.
     about : dict
         What the JSON file says: ``method``, ``model``, ``round``, ``class-names``, ``input-shape``, ``tested``, more.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> import numpy as np
+    >>> from pathlib import Path
+    >>> run = fedpfl.run(
+    ...     method="fedper", dataset="digits", model="mlp", num_clients=4, num_server_rounds=1,
+    ...     device_models="always", state_dir="models-of-clients", quiet=True,
+    ... )
+    >>> (folder,) = Path("models-of-clients").glob("*/client-00003")
+    >>> model = fedpfl.load_model(folder)
+    >>> model.predict(np.zeros((2, 8, 8, 1), np.uint8)).shape
+    (2, 10)
     """
 
     module: nn.Module
@@ -127,6 +141,20 @@ def load_model(path: str | Path) -> LoadedModel:
         The method left nothing that predicts; the error tells why.
     ConfigError
         The model is a custom function that cannot be imported here.
+
+    Examples
+    --------
+    A simulation writes the clients' models below ``state-dir`` if it is asked to; a device does so unasked:
+
+    >>> from pathlib import Path
+    >>> import fedpfl
+    >>> run = fedpfl.run(
+    ...     method="fedper", dataset="digits", model="mlp", num_clients=4, num_server_rounds=1,
+    ...     device_models="always", state_dir="models", quiet=True,
+    ... )
+    >>> (folder,) = Path("models").glob("*/client-00003")
+    >>> fedpfl.load_model(folder).about["round"]
+    1
     """
     file = newest(Path(path).expanduser())
     about = _read_about(file)

@@ -10,7 +10,17 @@ from typing import Iterable, Mapping, Sequence
 
 
 class FedpflError(Exception):
-    """Base of every error that the program explains in one line instead of a traceback."""
+    """Base of every error that the program explains in one line instead of a traceback.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> try:
+    ...     fedpfl.load("no-such-run")
+    ... except fedpfl.FedpflError as error:
+    ...     print(type(error).__name__)
+    ConfigError
+    """
 
 
 class ConfigError(FedpflError):
@@ -24,6 +34,15 @@ class ConfigError(FedpflError):
         What was given.
     allowed : str
         What is allowed, in words.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> try:
+    ...     fedpfl.run(dataset="digits", learning_rate=0.0)
+    ... except fedpfl.ConfigError as error:
+    ...     print(error)
+    learning-rate = 0.0: must be > 0
     """
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
@@ -38,11 +57,33 @@ class ConfigError(FedpflError):
 
 
 class DataError(FedpflError):
-    """The data cannot feed the federation that was asked for."""
+    """The data cannot feed the federation that was asked for.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> try:
+    ...     fedpfl.run(dataset="digits", num_clients=2000)
+    ... except fedpfl.DataError as error:
+    ...     print("too few samples")
+    too few samples
+    """
 
 
 class LayoutError(FedpflError):
-    """Arrays that were received are not the arrays that were expected."""
+    """Arrays that were received are not the arrays that were expected.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> import numpy as np
+    >>> from torch import nn
+    >>> try:
+    ...     fedpfl.Sharing(nn.Linear(2, 2), lambda name: True).set_shared(np.zeros(5, np.float32))
+    ... except fedpfl.LayoutError:
+    ...     print("a vector of another length")
+    a vector of another length
+    """
 
 
 class TrainingDiverged(FedpflError):
@@ -54,7 +95,20 @@ class UnusedParameter(FedpflError):
 
 
 class NoPlainModel(FedpflError):
-    """The method predicts with something that no single plain model can be."""
+    """The method predicts with something that no single plain model can be.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> run = fedpfl.run(
+    ...     method="local", dataset="digits", model="mlp", num_clients=4, num_server_rounds=1, quiet=True
+    ... )
+    >>> try:
+    ...     run.model()
+    ... except fedpfl.NoPlainModel:
+    ...     print("nothing is shared")
+    nothing is shared
+    """
 
 
 class StateError(FedpflError):

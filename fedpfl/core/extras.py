@@ -57,6 +57,15 @@ class Extra:
     checked : bool
         Whether the rule's ``check`` bounds the array by what it knows, for example numbers of samples; otherwise
         ``update-norm-limit`` compares its norm with that of others.
+
+    Examples
+    --------
+    Clients send the mean of their features, and get everybody's:
+
+    >>> import fedpfl
+    >>> means = fedpfl.Extra("means", "both", "mean of the features", lambda model: fedpfl.class_by_width(model)[1:])
+    >>> means.goes("server"), means.goes("client")
+    (True, True)
     """
 
     name: str

@@ -10,7 +10,14 @@ from .rng import generator
 
 @dataclass(frozen=True)
 class Client:
-    """What the server knows of a client."""
+    """What the server knows of a client.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> fedpfl.Client(0, train_samples=80, test_samples=20)
+    Client(id=0, train_samples=80, test_samples=20, absent=False)
+    """
 
     id: int  # from 0; its partition id
     train_samples: int
@@ -20,7 +27,17 @@ class Client:
 
 @dataclass(frozen=True)
 class Federation:
-    """What a rule knows before round 1."""
+    """What a rule knows before round 1.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> from torch import nn
+    >>> layout = fedpfl.Sharing(nn.Linear(2, 1), lambda name: name == "weight").layout
+    >>> federation = fedpfl.Federation((fedpfl.Client(0, train_samples=80, test_samples=20),), layout)
+    >>> federation.layout.entries, federation.layout.size
+    ((('weight', (1, 2)),), 2)
+    """
 
     clients: tuple[Client, ...]  # by id
     layout: Layout

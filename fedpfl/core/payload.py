@@ -29,6 +29,16 @@ class Payload:
         Numbers that were measured.
     arrays : dict of str to ndarray
         Vectors; ``shared`` is the flat vector of the shared arrays.
+
+    Examples
+    --------
+    What a method's ``conclude`` may add to a client's reply:
+
+    >>> import fedpfl
+    >>> import numpy as np
+    >>> reply = fedpfl.Payload(metrics={"drift": 0.25}, arrays={"means": np.zeros(3, np.float32)})
+    >>> reply.arrays["means"].shape
+    (3,)
     """
 
     config: dict[str, Value] = field(default_factory=dict)

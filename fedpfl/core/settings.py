@@ -95,6 +95,23 @@ def setting(
         What else is allowed besides ``choices``: a description, and a function that says of a word whether it fits.
     needs : str
         A method's setting that is on may need ``validation-fraction`` to be above 0: that key.
+
+    Examples
+    --------
+    The setting ``near-mu`` of a method of your own:
+
+    >>> from dataclasses import dataclass
+    >>> import fedpfl
+    >>> @dataclass(frozen=True)
+    ... class NearSettings:
+    ...     mu: float = fedpfl.setting(0.1, "Weight of the distance.", minimum=0)
+    >>> class Near(fedpfl.Method):
+    ...     name = "near"
+    ...     Settings = NearSettings
+    >>> fedpfl.run(method=Near, dataset="digits", near_mu=-1.0)
+    Traceback (most recent call last):
+    ...
+    fedpfl.core.errors.ConfigError: near-mu = -1.0: must be at least 0
     """
     if choices is not None and not callable(choices):
         fixed = tuple(choices)

@@ -41,6 +41,17 @@ class Sharing:
         Names, in the model's order.
     layout : Layout
         Layout of the flat vector that travels.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> from torch import nn
+    >>> model = fedpfl.BaseHeadModel(nn.Flatten(), nn.Linear(4, 2))
+    >>> split = fedpfl.Sharing(model, lambda name: name == "head.weight")
+    >>> split.shared, split.personal
+    (['head.weight'], ['head.bias'])
+    >>> split.get_shared().shape
+    (8,)
     """
 
     def __init__(

@@ -33,6 +33,19 @@ class Dataset:
         Number of different tokens of texts; 0 for data that are no texts.
     split : {"", "given"}
         ``given``: whatever the setting ``split`` says, clients are tested with their own part of ``x_test``.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(1)
+    >>> features, labels = rng.normal(size=(200, 6)).astype(np.float32), rng.integers(3, size=200)
+    >>> data = fedpfl.Dataset("mine", features, labels, class_names=("sit", "stand", "walk"))
+    >>> data.input_shape, data.num_classes
+    ((6,), 3)
+    >>> run = fedpfl.run(method="local", data=data, model="mlp", num_clients=2, num_server_rounds=1, quiet=True)
+    >>> run.summary["rounds"]
+    1
     """
 
     name: str

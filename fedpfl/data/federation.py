@@ -53,6 +53,14 @@ class Samples(NamedTuple):
         are: n × features or n × channels × length, texts n × length.
     y : Tensor of int64, shape (n,); of float32, shape (n, k), for targets
         Class numbers, in the client's own numbering with ``permute-labels``.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> import torch
+    >>> x, y = fedpfl.Samples(torch.zeros(5, 1, 8, 8), torch.arange(5))
+    >>> x.shape, y.dtype
+    (torch.Size([5, 1, 8, 8]), torch.int64)
     """
 
     x: torch.Tensor

@@ -44,7 +44,22 @@ def add_twin(model: nn.Module) -> nn.Module:
 
 
 def twin(model: nn.Module) -> nn.Module:
-    """Return the copy of a model that its client keeps, as :class:`~fedpfl.KeepsTrained` does."""
+    """Return the copy of a model that its client keeps, as :class:`~fedpfl.KeepsTrained` does.
+
+    Examples
+    --------
+    Predict with the mean of what the client has trained last and what all share:
+
+    >>> import fedpfl
+    >>> class Both(fedpfl.KeepsTrained):
+    ...     name = "both"
+    ...
+    ...     def schedule(self, local):
+    ...         return [fedpfl.Phase(train=fedpfl.excluding(fedpfl.in_twin), epochs=1)]
+    ...
+    ...     def personalised(self, model):
+    ...         return lambda x: (fedpfl.twin(model)(x) + model(x)) / 2
+    """
     copied: nn.Module = getattr(model, TWIN)
     return copied
 

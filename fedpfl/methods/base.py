@@ -53,6 +53,15 @@ class Aggregation:
         Of ``fedpfl/rules``, or of the method's own file.
     options : dict
         Keyword arguments of that class.
+
+    Examples
+    --------
+    A method that counts every client alike, however many samples it has:
+
+    >>> import fedpfl
+    >>> class Uniform(fedpfl.Method):
+    ...     name = "uniform"
+    ...     aggregation = fedpfl.Aggregation(fedpfl.Mean, {"weights": "uniform"})
     """
 
     rule: type[Rule]
@@ -91,6 +100,18 @@ class LocalRound:
         How the pixels of images were scaled, a name of ``data.pixels``.
     notes : dict
         What a method's steps leave for its later ones in the same round; empty at first.
+
+    Examples
+    --------
+    A method that trains one epoch for each class that the client has:
+
+    >>> import fedpfl
+    >>> class ByClasses(fedpfl.Method):
+    ...     name = "by-classes"
+    ...
+    ...     def schedule(self, local):
+    ...         classes = int((local.class_counts > 0).sum())
+    ...         return [fedpfl.Phase(train=fedpfl.everything, epochs=classes)]
     """
 
     client: int
@@ -168,9 +189,33 @@ class LocalRound:
 
 
 class Method:
-    """Base of all methods; as it stands, FedAvg.
+    """Base of all methods; without a hook that is overridden, FedAvg.
 
-    Most methods override :meth:`is_shared`, :meth:`schedule` or :attr:`aggregation`; few need what is "advanced" below.
+    Override these three first: :meth:`is_shared` (which arrays travel), :meth:`schedule` (how a client trains) and
+    :attr:`aggregation` (how the server combines what arrives). Each has a default, so a method writes only what it
+    changes. The other hooks add to them; few methods need those under "advanced".
+
+    Examples
+    --------
+    The base is shared and the head stays with the client. A round trains the head first, then the base, and the server
+    counts all clients alike:
+
+    >>> import fedpfl
+    >>> class Mine(fedpfl.Method):
+    ...     name = "mine"
+    ...     aggregation = fedpfl.Aggregation(fedpfl.Mean, {"weights": "uniform"})
+    ...
+    ...     def is_shared(self, name, model):
+    ...         return not name.startswith("head.")
+    ...
+    ...     def schedule(self, local):
+    ...         head, base = (lambda name: name.startswith("head.")), (lambda name: name.startswith("base."))
+    ...         return [fedpfl.Phase(train=head, epochs=1), fedpfl.Phase(train=base, epochs=1)]
+    >>> run = fedpfl.run(
+    ...     method=Mine, dataset="digits", model="mlp", num_clients=4, num_server_rounds=2, quiet=True
+    ... )
+    >>> run.rounds["clients_trained"].tolist()
+    [4, 4]
 
     Parameters
     ----------

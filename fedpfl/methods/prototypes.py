@@ -91,7 +91,20 @@ class PrototypeRule(Rule):
 
 
 class PairsRule(PrototypeRule):
-    """Base of the rules that train on what arrived: each client's mean features of each of its classes."""
+    """Base of the rules that train on what arrived: each client's mean features of each of its classes.
+
+    Examples
+    --------
+    A rule that counts the pairs of a round:
+
+    >>> import fedpfl
+    >>> class Counted(fedpfl.PairsRule):
+    ...     name = "counted"
+    ...
+    ...     def finish(self):
+    ...         super().finish()
+    ...         self.note("pairs", len(self.pairs().y))
+    """
 
     def begin(self) -> None:
         """Start without any."""
@@ -111,7 +124,28 @@ class PairsRule(PrototypeRule):
 
 
 class PrototypeMethod(Method):
-    """Base of the methods whose clients send the mean features of each of their classes, and get everybody's."""
+    """Base of the methods whose clients send the mean features of each of their classes, and get everybody's.
+
+    Examples
+    --------
+    Share the base, and pull features towards the means that all clients have of each class:
+
+    >>> import fedpfl
+    >>> class Pulled(fedpfl.PrototypeMethod):
+    ...     name = "pulled"
+    ...     aggregation = fedpfl.method_class("fedproto").aggregation
+    ...
+    ...     def schedule(self, local):
+    ...         means, known = self.prototypes(local)  # (classes, features), (classes,)
+    ...
+    ...         def loss(model, batch):
+    ...             base, head, _ = fedpfl.cut(model)
+    ...             features = base(batch.x)
+    ...             apart = (features - means[batch.y]).square().mean(1) * known[batch.y]
+    ...             return self.training.criterion(head(features), batch.y) + apart.mean()
+    ...
+    ...         return [fedpfl.Phase(train=fedpfl.everything, epochs=1, loss=loss)]
+    """
 
     @property
     def extras(self) -> Sequence[Extra]:

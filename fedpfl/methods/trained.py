@@ -14,6 +14,22 @@ class KeepsTrained(Method):
     """The client keeps what it trained last as the model's twin; until it has trained, what it receives.
 
     It is tested with the twin unless a method says otherwise.
+
+    Examples
+    --------
+    Share everything, as FedAvg does, and predict with what the client has trained itself:
+
+    >>> import fedpfl
+    >>> class Remembers(fedpfl.KeepsTrained):
+    ...     name = "remembers"
+    ...
+    ...     def schedule(self, local):
+    ...         return [fedpfl.Phase(train=fedpfl.excluding(fedpfl.in_twin), epochs=1)]
+    >>> run = fedpfl.run(
+    ...     method=Remembers, dataset="digits", model="mlp", num_clients=4, num_server_rounds=1, quiet=True
+    ... )
+    >>> run.summary["rounds"]
+    1
     """
 
     def build(self, model: nn.Module) -> nn.Module:

@@ -33,6 +33,17 @@ class BaseHeadModel(nn.Module):
         Builds the same model with newly drawn initial weights; set by :func:`build`.
     head_path : str
         Where in a user's module the head was, empty for models that are built in two parts.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> import torch
+    >>> from torch import nn
+    >>> model = fedpfl.BaseHeadModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()), nn.Linear(16, 10))
+    >>> model(torch.zeros(3, 1, 8, 8)).shape
+    torch.Size([3, 10])
+    >>> sorted(model.state_dict())
+    ['base.1.bias', 'base.1.weight', 'head.bias', 'head.weight']
     """
 
     input_shape: Shape

@@ -13,21 +13,46 @@ from .run import RunFolder
 
 
 class Summary(TypedDict):
-    """The outcome of a run; accuracies and metrics of clients' personalised models are means over the clients."""
+    """The outcome of a run: the keys of ``run.summary`` and of ``fedpfl run --json``.
+
+    A number is ``None`` if the run has not measured it.
+
+    Attributes
+    ----------
+    folder : str
+        The run's folder.
+    rounds : int
+        Rounds that are finished.
+    personalised_accuracy, global_accuracy : float or None
+        Of the last round with tests, between 0 and 1: the mean over clients of each client's accuracy with its own
+        model on its own test samples; the shared model's accuracy on the test samples of all.
+    best_personalised_accuracy, best_global_accuracy : float or None
+        The highest of any round.
+    metrics : dict of str to float or None
+        The other ``metrics`` by name, in the last round with tests: means over the clients' own models.
+    seconds_per_round : float or None
+        The median.
+    seconds_virtual, joules : float or None
+        Time and energy of all rounds on the devices of ``devices-model``.
+    bytes_up, bytes_down : float
+        Sent by and to all clients in all rounds.
+    epsilon, delta : float or None
+        ε and δ of differential privacy after the last round.
+    """
 
     folder: str
     rounds: int
-    personalised_accuracy: float | None  # shares between 0 and 1, of the last round with tests
+    personalised_accuracy: float | None
     global_accuracy: float | None
     best_personalised_accuracy: float | None
     best_global_accuracy: float | None
-    metrics: dict[str, float | None]  # of the last round with tests, by name
-    seconds_per_round: float | None  # the median
-    seconds_virtual: float | None  # of all rounds, and joules, on the devices of devices-model
+    metrics: dict[str, float | None]
+    seconds_per_round: float | None
+    seconds_virtual: float | None
     joules: float | None
-    bytes_up: float  # of all rounds and clients
+    bytes_up: float
     bytes_down: float
-    epsilon: float | None  # of differential privacy, after the last round
+    epsilon: float | None
     delta: float | None
 
 

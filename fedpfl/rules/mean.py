@@ -33,6 +33,21 @@ class Mean(Rule):
     step : float
         How far the server moves from what it sent towards the mean: w ← (1 − step)·w + step·mean, above 0. BatchNorm's
         running statistics are averaged only: a step beyond the mean could make a variance negative.
+
+    Examples
+    --------
+    >>> import fedpfl
+    >>> import numpy as np
+    >>> from torch import nn
+    >>> layout = fedpfl.Sharing(nn.Linear(1, 1, bias=False), lambda name: True).layout
+    >>> clients = tuple(fedpfl.Client(i, samples, test_samples=5) for i, samples in enumerate((10, 30)))
+    >>> mean = fedpfl.Mean(fedpfl.Federation(clients, layout), np.zeros(1, np.float32))
+    >>> mean.begin_round(1)
+    >>> for client, value in zip(clients, (0, 4)):
+    ...     mean.add(client, np.array([value], np.float32), fedpfl.Payload())
+    >>> mean.finish()
+    >>> mean.shared
+    array([3.], dtype=float32)
     """
 
     name = "mean"

@@ -81,6 +81,27 @@ class Rule(ABC):
         Where the server goes from the mean that :meth:`finish` makes; ``None``: nowhere.
     robust : RobustSettings
         What :meth:`averaging` and :meth:`damping` do.
+
+    Examples
+    --------
+    The median of what clients send, value by value:
+
+    >>> import fedpfl
+    >>> import numpy as np
+    >>> class Median(fedpfl.Rule):
+    ...     name = "median"
+    ...
+    ...     def begin(self):
+    ...         self.sent = []
+    ...
+    ...     def add(self, client, shared, reply):
+    ...         self.sent.append(shared)
+    ...
+    ...     def finish(self):
+    ...         self.shared = np.median(self.sent, axis=0).astype(np.float32)
+    >>> class MedianMethod(fedpfl.Method):
+    ...     name = "median"
+    ...     aggregation = fedpfl.Aggregation(Median)
     """
 
     name: ClassVar[str]

@@ -23,6 +23,16 @@ class Batch(NamedTuple):
     y : Tensor of int64, shape (batch,); of float32, shape (batch, k), where ``loss`` is not for classes
     positions : Tensor of int64, shape (batch,)
         Positions of the samples in the phase's data.
+
+    Examples
+    --------
+    The loss of a phase gets the model and a batch:
+
+    >>> import fedpfl
+    >>> from torch.nn import functional as F
+    >>> def loss(model, batch):
+    ...     return F.cross_entropy(model(batch.x), batch.y, label_smoothing=0.1)
+    >>> phase = fedpfl.Phase(train=fedpfl.everything, epochs=1, loss=loss)
     """
 
     x: Tensor
@@ -180,6 +190,20 @@ class Phase:
     groups : sequence of Group
         Parameters with a learning rate of their own, or whose gradient is clipped; a parameter belongs to the first
         group that selects it, and those of none train as they would without any.
+
+    Examples
+    --------
+    First the head alone, for two epochs; then everything, with a smaller learning rate:
+
+    >>> import fedpfl
+    >>> class HeadFirst(fedpfl.Method):
+    ...     name = "head-first"
+    ...
+    ...     def schedule(self, local):
+    ...         return [
+    ...             fedpfl.Phase(train=lambda name: name.startswith("head."), epochs=2),
+    ...             fedpfl.Phase(train=fedpfl.everything, epochs=1, learning_rate=0.001),
+    ...         ]
     """
 
     train: Callable[[str], bool]

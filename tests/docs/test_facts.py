@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 import shlex
 import tomllib
@@ -14,10 +15,14 @@ import click
 import pytest
 from typer.main import get_command
 
+from fedpfl.api import frames
 from fedpfl.cli import app
 from fedpfl.cli.bridge import app as bridge
 from fedpfl.core.settings import key_of
 from fedpfl.methods import methods
+from fedpfl.results.line import summarise
+from fedpfl.results.record import Round
+from fedpfl.results.summary import Summary
 from fedpfl.setup.config import sections
 
 ROOT = Path(__file__).parents[2]
@@ -77,6 +82,40 @@ def test_versions_are_those_of_the_package():
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/why.md"])
 def test_the_number_of_methods_is_right(page):
     assert re.findall(r"\b(\d+) methods\b", PAGES[page])[0] == str(len(methods()))
+
+
+def columns(head: str) -> re.Pattern[str]:
+    """Return what matches the columns that a table of docs/python.md lists: NAME and … stand for more, _x for a_x."""
+    table = PAGES["docs/python.md"].partition(head)[2].partition("\n\n")[0]
+    found = []
+    for row in re.findall(r"^\| (`[^|]*) \|", table, re.M):
+        first, *others = re.findall(r"`([^`]+)`", row)
+        found += [first, *(first.partition("_")[0] * name.startswith("_") + name for name in others)]
+    return re.compile("|".join(found).replace("NAME", "f1_macro").replace("…", r"\w+"))
+
+
+def test_the_columns_of_the_frames_are_those_of_the_page():
+    scores = {"samples": 4, "correct": 3, "loss-sum": 2.0}
+    trained = {f"trained-{name}": number for name, number in scores.items()}
+    tested = {f"{of}-{name}": n for of in ("personalised", "validation", "global") for name, n in scores.items()}
+    done = Round(
+        1, {0: {"train-loss": 0.5, **trained}}, {0: tested}, {1: "away"}, asked=[0, 1], late=[1], forgotten=[2],
+        joined=[0], offline=[3], seconds_virtual=1.0, joules=2.0, bytes_evaluation_only=8,
+        privacy={"epsilon": 1.0, "delta": 1e-5},
+    )  # fmt: skip
+    lines = [summarise(done)]
+    for head, frame in (
+        ("| column of `run.rounds`", frames.rounds(lines)),
+        ("| column of `run.clients`", frames.clients(lines, ["Ann", "Ben"])),
+    ):
+        listed = columns(head)
+        assert len(frame.columns) > 8 and not [name for name in frame.columns if not listed.fullmatch(name)]
+
+
+def test_the_keys_of_a_summary_are_described():
+    listed = inspect.getdoc(Summary).partition("Attributes\n----------\n")[2]
+    names = [name for row in re.findall(r"^(\w.*) :", listed, re.M) for name in row.split(", ")]
+    assert sorted(names) == sorted(Summary.__annotations__)
 
 
 def value_of(text: str) -> Any:

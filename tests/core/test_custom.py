@@ -166,7 +166,7 @@ MODELS = {
     "no tensor": ("class part(nn.Module):\n    def forward(self, x): return x, x",
                   "must give a tensor for a batch of samples, not tuple"),
     "no head": ("class part(nn.Module):\n    def forward(self, x): return x[:, :10]",
-                "has no nn.Linear that could be its head"),
+                r"has no nn.Linear that could be its head; .*"),
     "softmax": ("def part(): return nn.Sequential(nn.Linear(64, 10), nn.Softmax(1))",
                 r"does not end in its last nn.Linear, .*"),
     "other argument": ("def part(width): return nn.Linear(64, 10)",

@@ -71,7 +71,7 @@ def test_feddecomp_leaves_a_gru_to_sigma(tmp_path, movements):
     [("small-cnn", "images .*"), ("char-lstm", "texts"), ("resnet8", "images .*")],
 )
 def test_a_model_of_other_data_is_refused_before_round_1(tmp_path, movements, model, needs):
-    with pytest.raises(FedpflError, match=rf"^.*model = '{model}': needs {needs}, but the input is 3x30$"):
+    with pytest.raises(FedpflError, match=rf"^.*model = '{model}': needs {needs}, but the input is 3x30"):
         simulate(tmp_path, PEOPLE, **movements, model=model)
     assert not list(tmp_path.rglob("metrics.jsonl"))
 

@@ -87,7 +87,7 @@ def test_the_smallest_length_is_exact() -> None:
     assert build("cnn-1d", steps=28)(torch.zeros(2, 9, 28)).shape == (2, 6)
     with pytest.raises(ConfigError) as error:
         build("cnn-1d", steps=27)
-    assert str(error.value) == (
+    assert str(error.value).startswith(
         "model = 'cnn-1d': needs series (channels x time) of at least 28 steps, but the input is 9x27"
     )
     with pytest.raises(ConfigError, match="of at least 1 step, but the input is 80 tokens of text"):

@@ -86,10 +86,11 @@ def page() -> str:
         title, _, about = (ast.get_docstring(ast.parse(source)) or "").partition(".\n\n")
         code = source.split('"""\n', 1)[1].strip().replace("  # fmt: skip", "")
         ran = found["values"][name]
+        seconds = math.ceil(ran["seconds"])
         parts += [
             f"## {title}\n", f"{about}\n", f"```python\n{code}\n```\n", f"```text\n{ran['output'].rstrip()}\n```\n",
             f"![{title}: accuracy over the rounds](gallery/{name}.svg)\n",
-            f"[`{name}.py`](gallery/{name}.py) took at most {math.ceil(ran['seconds'])} s of processor time, with all imports.\n",
+            f"[`{name}.py`](gallery/{name}.py) took at most {seconds} s of processor time, with all imports.\n",
         ]  # fmt: skip
     return "\n".join(parts)
 

@@ -1,13 +1,15 @@
 """Write the overview of all methods and a page for each: ``python docs/tools/method_pages.py``; ``make docs`` runs it.
 
 What a method does, its paper, its equations and settings come from its code, the groups and when to choose it from
-``methods.toml``, and measured values from the leaderboard.
+``methods.toml``, and measured values from the leaderboard. The curves are drawn from the record that
+``method_curves.py`` writes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
 import tomllib
 from functools import cache
@@ -23,6 +25,7 @@ from fedpfl.training.settings import TrainingSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+CURVES = "method-curves"
 REST = "Others"
 OVERVIEW = """\
 # Methods
@@ -60,7 +63,7 @@ def pages() -> dict[Path, str]:
     for group, texts in groups().items():
         for name in texts.keys() - {"about"}:
             made[DOCS / "methods" / f"{name}.md"] = page(methods()[name], group, texts[name])
-    return made
+    return made | {DOCS / "methods" / f"{name}.svg": drawing(curves) for name, curves in recorded_curves().items()}
 
 
 def overview() -> str:
@@ -97,7 +100,7 @@ def page(method: type[Method], group: str, choose: str) -> str:
     if method.equations:
         lines += ["", "```math", *method.equations.split("\n"), "```"]
     lines += ["", "## The paper, and where this differs", "", about]
-    more = ' model="small-vit" trainable="lora"' if issubclass(method, AdapterMethod) else ""
+    more = "".join(f' {key}="{value}"' for key, value in settings_of(method).items())
     lines += [
         "",
         "## Command",
@@ -113,8 +116,13 @@ def page(method: type[Method], group: str, choose: str) -> str:
         lines += settings_table(method.Settings, method.name)
     else:
         lines += ["It has no settings besides those of [local training](../configuration.md#local-training)."]
-    measured = _measured(method.name)
-    return re.sub(r"(?<!`)``(?!`)", "`", "\n".join([*lines, *measured, ""]))
+    lines += [*_curve(method), *_measured(method.name)]
+    return re.sub(r"(?<!`)``(?!`)", "`", "\n".join([*lines, ""]))
+
+
+def settings_of(method: type[Method]) -> dict[str, str]:
+    """Return the settings that a method cannot run without."""
+    return {"model": "small-vit", "trainable": "lora"} if issubclass(method, AdapterMethod) else {}
 
 
 def _about(method: type[Method]) -> tuple[str, str]:
@@ -128,6 +136,66 @@ def _anchor(heading: str) -> str:
 
 
 # -- what was measured -------------------------------------------------------------------------------------------------
+
+WIDTH, HEIGHT, MARGIN = 480, 240, 40
+BLUE, GREY, LIGHT = "#197cd4", "#5f6b7a", "#d8dde3"
+
+
+@cache
+def recorded_curves() -> dict[str, dict[str, list[float]]]:
+    """Return accuracies in percent by method: its own, those of ``fedavg`` and those of ``local``, for each round."""
+    path = DOCS / "records" / "figures" / f"{CURVES}.json"
+    found: dict[str, dict[str, list[float]]] = json.loads(path.read_text(encoding="utf-8"))["values"]
+    return found
+
+
+def drawing(curves: dict[str, list[float]]) -> str:
+    """Return curves over the rounds as SVG, each with its name at its end; the first is the one in colour."""
+    values = [value for curve in curves.values() for value in curve]
+    low, high = min(values) // 10 * 10, -(-max(values) // 10) * 10
+    right, bottom, rounds = WIDTH - 130, HEIGHT - MARGIN, len(values) // len(curves)
+
+    def across(number: int) -> float:
+        return MARGIN + (right - MARGIN) * (number - 1) / (rounds - 1)
+
+    def up(value: float) -> float:
+        return bottom - (bottom - 15) * (value - low) / (high - low)
+
+    parts = [f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>']
+    for tick in range(int(low), int(high) + 1, 10 if high - low <= 50 else 20):
+        parts.append(f'<path d="M{MARGIN} {up(tick):.1f}H{right}" stroke="{LIGHT}"/>')
+        parts.append(f'<text x="{MARGIN - 6}" y="{up(tick) + 4:.1f}" text-anchor="end">{tick}</text>')
+    for number in (1, rounds // 2, rounds):
+        parts.append(f'<text x="{across(number):.1f}" y="{bottom + 16}" text-anchor="middle">{number}</text>')
+    parts.append(f'<text x="{(MARGIN + right) / 2}" y="{HEIGHT - 6}" text-anchor="middle">round</text>')
+    # Names from top to bottom as the curves end, each at least a line below the one before.
+    place, main = 0.0, next(iter(curves))
+    for name in sorted(curves, key=lambda name: -curves[name][-1]):
+        curve, colour = curves[name], BLUE if name == main else GREY
+        dashes = {"local": ' stroke-dasharray="2 3"', "fedavg": ' stroke-dasharray="6 3"'}.get(name, "")
+        points = " ".join(f"{across(number):.1f},{up(value):.1f}" for number, value in enumerate(curve, 1))
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>')
+        place = max(up(curve[-1]) + 4, place + 15)
+        parts.append(f'<text x="{right + 8}" y="{place:.1f}" fill="{colour}">{name}</text>')
+    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
+    start = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12" fill="{GREY}">'
+    return "\n".join([start, *parts, "</svg>", ""])
+
+
+def _curve(method: type[Method]) -> list[str]:
+    """Return the section with a method's curve; nothing if none was recorded."""
+    if method.name not in recorded_curves():
+        return []
+    curves = recorded_curves()[method.name]
+    ends = ", ".join(f"`{name}` {curve[-1]:.1f} %" for name, curve in curves.items())
+    rounds = len(curves[method.name])
+    picture = f"Personalised accuracy over {rounds} rounds, with FedAvg and local training"
+    return [
+        "", "## Accuracy over rounds", "", f"![{picture}]({method.name}.svg)", "",
+        f"The mean accuracy of the clients' personalised models, in percent. After round {rounds}: {ends}.",
+        "The data are scikit-learn's digits at ten clients; `model = \"mlp\"`, other settings as they are by default.",
+        "One seed: an illustration, not evidence. `python docs/tools/method_curves.py` runs all methods.",
+    ]  # fmt: skip
 
 
 @cache

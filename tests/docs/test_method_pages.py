@@ -12,6 +12,7 @@ import pytest
 from fedpfl.cli.common import overrides
 from fedpfl.core.settings import keys
 from fedpfl.methods import methods
+from fedpfl.methods.adapted import AdapterMethod
 from fedpfl.setup.config import Config
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,16 @@ def test_every_method_is_in_one_group_and_has_a_reason_to_choose_it():
     assert sorted(name for name, _ in texts) == sorted(methods())
     assert method_pages.REST not in method_pages.groups(), "docs/tools/methods.toml lacks a method"
     assert all(text for _, text in texts)
+
+
+def test_every_page_has_the_curve_of_its_method():
+    curves = method_pages.recorded_curves()
+    without = {name for name, method in methods().items() if issubclass(method, AdapterMethod)}
+    assert methods().keys() - without <= curves.keys()
+    for name, of in curves.items():
+        assert {*of} == {name, "fedavg", "local"}
+        assert len({len(curve) for curve in of.values()}) == 1
+        assert f"]({name}.svg)" in (ROOT / "docs" / "methods" / f"{name}.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("method", methods().values(), ids=lambda method: method.name)

@@ -1,0 +1,111 @@
+"""Write the gallery from its scripts and the record of their runs: ``python docs/tools/gallery.py``.
+
+    python docs/tools/gallery.py run table lora --commit HASH
+
+runs these scripts (without names, all) and records what they print, their time and their pictures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import math
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import run_records
+
+from fedpfl.core.files import write_atomically
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "gallery"
+RECORD = run_records.RECORDS / "figures" / "gallery.json"
+PAGE = ROOT / "docs" / "gallery.md"
+ORDER = (
+    "table", "series", "images", "own_model", "own_method", "callbacks", "different_models", "lora", "onnx_export",
+    "privacy", "robust", "compare",
+)  # fmt: skip
+START = """\
+# Gallery
+
+Small programs that run as they are, on data that need no download. Each needs [fedpfl](install.md) with the extra
+`notebook`. The outputs, pictures and times are from one core of an {processor}.
+"""
+
+
+def execute(name: str, folder: Path) -> str:
+    """Run a script in a folder, which is also its home, and return what it prints."""
+    paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "HOME": str(folder), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PATH": paths}
+    done = subprocess.run(
+        [sys.executable, FOLDER / f"{name}.py"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{name}: {done.stderr}")
+    return done.stdout
+
+
+def processor_seconds() -> float:
+    """Return the processor time of all processes that this one has started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def record(names: list[str], commit: str) -> None:
+    """Run scripts, and record output, seconds and pictures; what is recorded of others stays."""
+    values: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))["values"] if RECORD.is_file() else {}
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            before = processor_seconds()
+            output = execute(name, Path(folder))
+            values[name] = {"output": output, "seconds": round(processor_seconds() - before, 1)}
+            shutil.copy(Path(folder) / f"{name}.svg", FOLDER)
+        print(name, values[name])
+        about = {"command": "python docs/tools/gallery.py run --commit HASH", "commit": commit}
+        run_records.write("figures/gallery", {**about, "values": values, **run_records.machine()})
+
+
+def page() -> str:
+    """Return the page: each script with its text, picture, output and time."""
+    found = json.loads(RECORD.read_text(encoding="utf-8"))
+    parts = [START.format(processor=found["processor"])]
+    for name in ORDER:
+        source = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+        title, _, about = (ast.get_docstring(ast.parse(source)) or "").partition(".\n\n")
+        code = source.split('"""\n', 1)[1].strip()
+        ran = found["values"][name]
+        seconds = math.ceil(ran["seconds"])
+        parts += [
+            f"## {title}\n", f"{about}\n", f"```python\n{code}\n```\n", f"```text\n{ran['output'].rstrip()}\n```\n",
+            f"![{title}: accuracy over the rounds](gallery/{name}.svg)\n",
+            f"[`{name}.py`](gallery/{name}.py) took at most {seconds} s of processor time, with all imports.\n",
+        ]  # fmt: skip
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Write the page, or run scripts first."""
+    parser = argparse.ArgumentParser(prog="gallery.py", description=__doc__.partition("\n")[0])
+    run = parser.add_subparsers(dest="verb").add_parser("run", help="run scripts and record what they do")
+    run.add_argument("names", nargs="*", help="scripts; by default all")
+    run.add_argument("--commit", required=True, help="commit of the code that runs")
+    options = parser.parse_args()
+    if options.verb == "run":
+        record(options.names or list(ORDER), options.commit)
+    write_atomically(PAGE, page().encode())
+
+
+if __name__ == "__main__":
+    main()

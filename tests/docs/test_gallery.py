@@ -1,0 +1,39 @@
+"""The gallery: its page is made of its scripts and of what they printed, and they run."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs" / "tools"))
+import gallery  # noqa: E402
+
+QUICK = ("own_method", "callbacks")
+
+
+def test_the_page_is_made_of_scripts_and_record():
+    assert gallery.PAGE.read_text(encoding="utf-8") == gallery.page(), "python docs/tools/gallery.py writes it"
+
+
+def test_each_script_is_short_and_has_a_small_picture():
+    assert {path.stem for path in gallery.FOLDER.glob("*.py")} == set(gallery.ORDER)
+    for name in gallery.ORDER:
+        assert len((gallery.FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines()) <= 50
+        assert (gallery.FOLDER / f"{name}.svg").stat().st_size < 60_000
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.docs) for name in gallery.ORDER]
+)
+def test_a_script_prints_what_the_page_shows(name, tmp_path):
+    shown = json.loads(gallery.RECORD.read_text(encoding="utf-8"))["values"][name]["output"]
+    printed = gallery.execute(name, tmp_path)
+    assert (tmp_path / f"{name}.svg").is_file()
+    # Numbers depend on the processor, and names of runs on the time.
+    words = re.compile(r"[^\W\d]{2,}")
+    assert words.findall(re.sub(r"<Run \S+", "", printed)) == words.findall(re.sub(r"<Run \S+", "", shown))

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= default
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help install dist release lock pin docs simulate test test-attacks test-cluster test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
+.PHONY: help install dist release lock pin docs simulate test test-attacks test-cluster test-docs test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,7 @@ simulate: install ## the default experiment: FedDecomp on scikit-learn's digits,
 docs: install ## the documentation's site, in build/site; needs no network, fails on a warning or a dead link
 	$(BIN)/python docs/tools/run_records.py
 	$(BIN)/python docs/tools/method_pages.py
+	$(BIN)/python docs/tools/outputs.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: install ## ruff and mypy
@@ -117,6 +118,9 @@ test-flower-latest: install packages ## those tests that meet Flower, with the n
 	$(LATEST)/bin/python -c 'from importlib.metadata import version; print("flwr", version("flwr"))'
 	PATH="$$PATH:$(abspath $(BIN))" OMP_NUM_THREADS=1 $(LATEST)/bin/python -m pytest -n 2 --dist loadgroup \
 		-m 'not faults' $(FLOWER_TESTS)
+
+test-docs: install ## the commands of the README and of pages print what is shown there; ten minutes
+	$(BIN)/python -m pytest -m docs tests/docs
 
 test-experiments: install ## every experiment at smoke scale, in one process; a quarter of an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m experiments tests/experiments

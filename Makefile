@@ -32,6 +32,7 @@ docs: install ## the documentation's site, in build/site; needs no network, fail
 	$(BIN)/python docs/tools/run_records.py
 	$(BIN)/python docs/tools/method_pages.py
 	$(BIN)/python docs/tools/gallery.py
+	$(BIN)/python docs/tools/outputs.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: install ## ruff and mypy

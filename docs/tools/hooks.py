@@ -125,7 +125,7 @@ def cards(table: str) -> str:
 
 
 def notebook_page(notebook: dict[str, Any], path: str = "") -> str:
-    """Return a notebook as Markdown: its texts, and its code in fences. Outputs are left out.
+    """Return a notebook as Markdown: its texts, its code in fences, and what each cell printed and returned.
 
     With ``path``, where it lies in ``docs``, a link opens it in Colab if the repository is on GitHub.
     """
@@ -136,7 +136,16 @@ def notebook_page(notebook: dict[str, Any], path: str = "") -> str:
     for cell in notebook["cells"]:
         text = "".join(cell["source"])
         parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        parts += [_output(output) for output in cell.get("outputs", ())]
     return "\n\n".join(parts) + "\n"
+
+
+def _output(output: dict[str, Any]) -> str:
+    """Return an output of a cell as Markdown: a picture if it has one, else text."""
+    data = output.get("data", {"text/plain": output.get("text", "")})
+    if "image/png" in data:
+        return f"![Picture that the cell returns](data:image/png;base64,{''.join(data['image/png']).strip()})"
+    return f"```text\n{''.join(data['text/plain']).rstrip()}\n```"
 
 
 def equation(latex: str) -> str:

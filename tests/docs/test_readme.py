@@ -18,6 +18,9 @@ from typer.main import get_command
 from fedpfl.cli import app
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs" / "tools"))
+import package_readme  # noqa: E402
+
 SHOWN = [
     "README.md",
     "docs/index.md",
@@ -35,9 +38,14 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/one-round.md"])
-def test_the_code_of_a_page_runs(page, tmp_path):
-    (code,) = blocks(page, "python")
+def test_links_lead_to_the_repository_where_the_package_index_shows_the_readme():
+    text = "![A](docs/a.png) [b](docs/b.md#c) [d](https://d.org/e) [f](#g)"
+    expected = "![A](R/raw/main/docs/a.png) [b](R/blob/main/docs/b.md#c) [d](https://d.org/e) [f](#g)"
+    assert package_readme.absolute(text, "R") == expected
+
+
+def test_the_code_of_the_readme_runs(tmp_path):
+    (code,) = blocks("README.md", "python")
     environment = {**os.environ, "HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300

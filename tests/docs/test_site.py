@@ -228,6 +228,15 @@ def test_pages_link_to_each_other_by_title(site, hooks):
     assert hooks._link(link, ROOT / "docs" / "index.md") == f"[{title}](live.md#who-can-see-it)"
 
 
+def test_the_page_of_a_notebook_shows_what_its_cells_print_and_return(hooks):
+    printed = {"output_type": "stream", "text": ["1\n", "2\n"]}
+    returned = {"output_type": "execute_result", "data": {"text/plain": ["<Plot>"], "image/png": "iVBO\n"}}
+    cell = {"cell_type": "code", "source": ["x"], "outputs": [printed, returned]}
+    _, text, picture = hooks.notebook_page({"cells": [cell]}).split("\n\n")
+    assert text == "```text\n1\n2\n```"
+    assert picture == "![Picture that the cell returns](data:image/png;base64,iVBO)\n"
+
+
 def test_the_repository_s_address_is_filled_in_once(hooks, monkeypatch, tmp_path):
     notebook = {"cells": [{"cell_type": "markdown", "source": ["# First steps"]}]}
     config = hooks.on_config(MkDocsConfig())

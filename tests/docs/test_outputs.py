@@ -1,0 +1,76 @@
+"""What pages show of commands: each block has an output of a recorded run or a reason; a fresh run prints the same."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+yaml = pytest.importorskip("yaml")
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs" / "tools"))
+import outputs  # noqa: E402
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def leaves(menu: object) -> list[str]:
+    """Return the pages of a part of the menu."""
+    if isinstance(menu, str):
+        return [f"docs/{menu}"]
+    return [page for entry in (menu.values() if isinstance(menu, dict) else menu) for page in leaves(entry)]
+
+
+PAGES = {page: session for session, pages in outputs.SESSIONS.items() for page in pages}
+# Tutorial and how-to pages, by the site's menu.
+MENU = {name: entry for part in yaml.safe_load(text_of("mkdocs.yml"))["nav"] for name, entry in part.items()}
+GUIDES = [page for page in leaves([MENU["Tutorial"], MENU["How to"]]) if (ROOT / page).is_file()]
+# Those of a few seconds; the others run in `make test-docs`.
+QUICK = {"callbacks", "one-round", "python"}
+
+
+def words(text: str) -> Counter[str]:
+    """Return the words of a page without what differs from run to run: numbers, names of runs, rows of a profile."""
+    lines = [line for line in text.splitlines() if not re.match(r"\s+\d", line)]
+    return Counter(word for word in " ".join(lines).split() if re.fullmatch(r"[A-Za-z][a-z-]+[.,:]?", word))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_shows_what_its_record_has(page):
+    text = text_of(page)
+    recorded = outputs.recorded(PAGES[page])[page]
+    assert {block.code for block in outputs.blocks(text) if block.shown} == set(recorded), "run it again"
+    assert outputs.filled(text, recorded) == text, "python docs/tools/outputs.py writes it"
+
+
+@pytest.mark.parametrize("page", ["README.md", "deploy/ansible/README.md", *GUIDES])
+def test_each_block_of_commands_has_an_output_or_a_reason(page):
+    text = text_of(page)
+    after = re.findall(r"^ *```(?:sh\n.*?|python\n(?:(?!^```$).)*?^print\(.*?)^ *```$(.{0,17})", text, re.M | re.S)
+    if not re.search(r"^<!-- no outputs: .+ -->$", text, re.M):
+        assert all(re.match(r"\n\n<!-- (no )?output", words) for words in after), after
+
+
+@pytest.mark.parametrize(
+    "session", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.docs) for name in outputs.SESSIONS]
+)
+def test_a_fresh_run_prints_what_the_pages_show(session):
+    for page, printed in outputs.executed(session).items():
+        assert words(outputs.filled(text_of(page), printed)) == words(text_of(page)), page
+
+
+def test_long_outputs_are_shortened_and_blocks_find_their_files():
+    page = "`a.py`:\n\n```python\nx = 1\n```\n\n```sh\ncat a.py\n```\n\n<!-- output 1+1 -->\n\nText.\n"
+    first, second = outputs.blocks(page)
+    assert (first.file, first.code, first.shown) == ("a.py", "x = 1\n", False)
+    assert (second.file, second.code, second.shown) == (None, "cat a.py\n", True)
+    filled = outputs.filled(page, {"cat a.py\n": "1\n2\n3\n4"})
+    assert filled == page.replace("\nText.", "\n```text\n1\n…\n4\n```\n\nText.")
+    assert outputs.kept("1\n2\n3", "1 from 2") == "…\n2\n…"
+    assert outputs.filled(filled, {"cat a.py\n": "1\n2"}) == page.replace("\nText.", "\n```text\n1\n2\n```\n\nText.")

@@ -27,7 +27,6 @@ from fedpfl.mqtt.link import PACKET_OVERHEAD, Message
 from fedpfl.mqtt.watch import MAX_PAYLOAD, Board, EventError, read_event
 from fedpfl.results.run import RunFolder
 
-
 ROLES = Path(__file__).parents[2] / "deploy" / "ansible" / "roles"
 
 

@@ -8,6 +8,7 @@ import queue
 import signal
 import stat
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +26,8 @@ from fedpfl.mqtt.events import Events, LogEvents, RunFollower
 from fedpfl.mqtt.link import PACKET_OVERHEAD, Message
 from fedpfl.mqtt.watch import MAX_PAYLOAD, Board, EventError, read_event
 from fedpfl.results.run import RunFolder
+
+ROLES = Path(__file__).parents[2] / "deploy" / "ansible" / "roles"
 
 
 class Recorder:
@@ -261,7 +264,9 @@ def test_the_broker_command_writes_only_what_changes(tmp_path):
     one = ["--device", "nano-1"]
     assert lines(*one)[1][-1] == "written:   accounts access mosquitto.conf"
     accounts = (tmp_path / "b" / "accounts").read_text().splitlines()
-    assert lines(*one)[1][-1] == "written:   nothing, everything is up to date"
+    assert (nothing_new := lines(*one)[1][-1]) == "written:   nothing, everything is up to date"
+    # By which the playbook knows that nothing has changed.
+    assert f"!= '{nothing_new}'" in (ROLES / "broker/tasks/main.yml").read_text()
     one += ["--listen", "127.0.0.1:1884"]
     assert lines(*one)[1][-1] == "written:   mosquitto.conf"
     one += ["--max-chunk", "65536"]

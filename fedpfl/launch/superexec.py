@@ -15,5 +15,6 @@ COMMAND = "flower-superexec"
 def main() -> None:
     """Run Flower's command in this process."""
     stretch_task_polls()
-    (command,) = importlib.metadata.entry_points(group="console_scripts", name=COMMAND)
+    # Several installed packages may declare it, as on a board whose bundle has Flower in more than one wheel.
+    command, *_ = importlib.metadata.entry_points(group="console_scripts", name=COMMAND)
     command.load()()

@@ -133,8 +133,8 @@ def test_a_command_has_the_testbed_as_its_federation_and_its_exit_code_counts(ho
     assert process.wait(SECONDS) == 3, process.communicate()
     nodes = json.loads((home.path / "nodes.json").read_text())["nodes"]
     assert [node["status"] for node in nodes] == ["online"] * 3
-    process = home.start(*up, "sleep 600")
-    wait_for(lambda: home.find("sleep 600"), process)
+    process = home.start(*up, f"sh -c 'touch {home.path / 'begun'}; exec sleep 600'")
+    wait_for((home.path / "begun").exists, process)
     process.send_signal(signal.SIGTERM)
     assert process.wait(SECONDS) == 130, process.communicate()
 

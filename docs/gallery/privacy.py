@@ -1,6 +1,6 @@
 """Differential privacy.
 
-Each client's update is clipped, and the server adds noise to the sum. ε says how much a single client's updates can
+Each client's update is clipped, and the server adds noise to the sum. ε bounds how much a single client's updates can
 show; smaller is better. `dp_reproducible` makes the example repeatable, and protects nobody.
 """
 

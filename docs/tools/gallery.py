@@ -1,8 +1,8 @@
 """Write the gallery from its scripts and the record of their runs: ``python docs/tools/gallery.py``.
 
-    python docs/tools/gallery.py run table lora --commit HASH
+    python docs/tools/gallery.py run --commit HASH
 
-runs these scripts (without names, all) and records what they print, their time and their pictures.
+runs the scripts and records what they print, their time and their pictures: some minutes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RECORD = run_records.RECORDS / "figures" / "gallery.json"
 PAGE = ROOT / "docs" / "gallery.md"
 ORDER = (
     "table", "series", "images", "own_model", "own_method", "callbacks", "different_models", "lora", "onnx_export",
-    "privacy", "robust", "compare",
+    "privacy", "robust", "compare", "virtual_bench",
 )  # fmt: skip
 START = """\
 # Gallery
@@ -63,18 +63,18 @@ def processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def record(names: list[str], commit: str) -> None:
-    """Run scripts, and record output, seconds and pictures; what is recorded of others stays."""
-    values: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))["values"] if RECORD.is_file() else {}
-    for name in names:
+def record(commit: str) -> None:
+    """Run all scripts, and record output, seconds and pictures."""
+    values: dict[str, Any] = {}
+    for name in ORDER:
         with tempfile.TemporaryDirectory() as folder:
             before = processor_seconds()
             output = execute(name, Path(folder))
             values[name] = {"output": output, "seconds": round(processor_seconds() - before, 1)}
             shutil.copy(Path(folder) / f"{name}.svg", FOLDER)
         print(name, values[name])
-        about = {"command": "python docs/tools/gallery.py run --commit HASH", "commit": commit}
-        run_records.write("figures/gallery", {**about, "values": values, **run_records.machine()})
+    about = {"command": "python docs/tools/gallery.py run --commit HASH", "commit": commit}
+    run_records.write("figures/gallery", {**about, "values": values, **run_records.machine()})
 
 
 def page() -> str:
@@ -99,11 +99,10 @@ def main() -> None:
     """Write the page, or run scripts first."""
     parser = argparse.ArgumentParser(prog="gallery.py", description=__doc__.partition("\n")[0])
     run = parser.add_subparsers(dest="verb").add_parser("run", help="run scripts and record what they do")
-    run.add_argument("names", nargs="*", help="scripts; by default all")
     run.add_argument("--commit", required=True, help="commit of the code that runs")
     options = parser.parse_args()
     if options.verb == "run":
-        record(options.names or list(ORDER), options.commit)
+        record(options.commit)
     write_atomically(PAGE, page().encode())
 
 

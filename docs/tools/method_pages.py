@@ -189,11 +189,14 @@ def _curve(method: type[Method]) -> list[str]:
     curves = recorded_curves()[method.name]
     ends = ", ".join(f"`{name}` {curve[-1]:.1f} %" for name, curve in curves.items())
     rounds = len(curves[method.name])
+    settings = '`model = "mlp"`'
+    if issubclass(method, AdapterMethod):
+        settings += ', `trainable = "lora"` for all three (the frozen layers have random weights)'
     picture = f"Personalised accuracy over {rounds} rounds, with FedAvg and local training"
     return [
         "", "## Accuracy over rounds", "", f"![{picture}]({method.name}.svg)", "",
         f"The mean accuracy of the clients' personalised models, in percent. After round {rounds}: {ends}.",
-        "The data are scikit-learn's digits at ten clients; `model = \"mlp\"`, other settings as they are by default.",
+        f"The data are scikit-learn's digits at ten clients; {settings}, other settings as they are by default.",
         "One seed: an illustration, not evidence. `python docs/tools/method_curves.py` runs all methods.",
     ]  # fmt: skip
 

@@ -20,7 +20,6 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-import fedpfl
 from fedpfl import version
 from fedpfl.methods import methods
 
@@ -37,8 +36,8 @@ _NODE = re.compile(r'(\w+)(?:\["([^"]*)"\])?')
 _ARROW = re.compile(r'-- "[^"]*" -->|-\. "[^"]*" \.->|-->')
 _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 _FILE = re.compile(r"`?[\w./-]+\.(md|ipynb)`?")
-# A role in a docstring, as it comes out of Markdown.
-_ROLE = re.compile(r":\w+:<code>~?([\w.]+)</code>")
+# A role in a docstring, as it comes out of Markdown, and the heading of the name to which the docstring belongs.
+_ROLE = re.compile(r'id="(fedpfl\.\w+)[\w.]*"|:\w+:<code>~?([\w.]+)(?:\(\))?</code>')
 _SEARCH = 'data-md-component="search" role="dialog"'
 _HEAD = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
 _ROW = re.compile(r"<tr\b[^>]*>.*?</tr>", re.DOTALL)
@@ -95,8 +94,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Give the cells of wide tables their headings; what has no words is none. Turn roles of docstrings into links."""
-    content = _ROLE.sub(lambda found: role(found.group(1)), content)
-    return _TABLE.sub(lambda found: cards(found.group()), content).replace("<th></th>", "<td></td>")
+    content = _TABLE.sub(lambda found: cards(found.group()), content).replace("<th></th>", "<td></td>")
+    return references(content)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
@@ -104,11 +103,23 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     return output.replace(_SEARCH, f'{_SEARCH} aria-label="Search"')
 
 
-def role(target: str) -> str:
-    """Return the last part of a name as code; that of a public name links to its place in the Python API."""
-    name = target.rpartition(".")[2]
-    code = f"<code>{name}</code>"
-    return f'<a href="#fedpfl.{name}">{code}</a>' if name in fedpfl.__all__ else code
+def references(content: str) -> str:
+    """Turn the roles of docstrings into links to the names on the page; into code where it has no such name."""
+    places, of = set(re.findall(r'id="(fedpfl\.[\w.]+)"', content)), ""
+
+    def link(found: re.Match[str]) -> str:
+        nonlocal of
+        heading, name = found.groups()
+        if heading:
+            of = heading
+            return found.group()
+        last = name.rpartition(".")[2]
+        known = (place for place in (f"{of}.{name}", f"fedpfl.{name}", name, f"fedpfl.{last}") if place in places)
+        place = next(known, "")
+        code = f"<code>{last}</code>"
+        return f'<a href="#{place}">{code}</a>' if place else code
+
+    return _ROLE.sub(link, content)
 
 
 def cards(table: str) -> str:

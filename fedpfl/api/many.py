@@ -273,5 +273,5 @@ def key_of(name: str) -> str:
 
 
 def _is_in_package(thing: object) -> bool:
-    """Return whether a Python object is of this package, which every process has."""
-    return str(getattr(thing, "__module__", "")).partition(".")[0] == "fedpfl"
+    """Return whether a Python object is a class or function of this package, which every process has."""
+    return hasattr(thing, "__qualname__") and str(thing.__module__).partition(".")[0] == "fedpfl"

@@ -245,6 +245,15 @@ def test_a_sweep_runs_each_point_once(elsewhere):
         fedpfl.sweep({"learning_rate": [0.1]}, jobs=2, **{**given, "model": lambda: nn.Linear(64, 10)})
 
 
+def test_a_sweep_takes_a_data_set_of_this_process():
+    pytest.importorskip("pandas")
+    x = np.random.default_rng(0).normal(size=(120, 8)).astype(np.float32)
+    data = fedpfl.Dataset("mine", x, (x[:, 0] > 0).astype(np.int64))
+    given = {"method": "fedavg", "model": "mlp", "num_clients": 2, "num_server_rounds": 1, "workers": 0, "quiet": True}
+    found = fedpfl.sweep({"learning_rate": [0.1, 0.01]}, data=data, **given)
+    assert found.failed == {} and len(found.runs) == 2
+
+
 def test_a_sweep_finds_parts_of_this_folder_and_knows_when_they_have_changed(elsewhere):
     code = "from torch import nn\n\n\ndef net(num_classes):\n    return nn.Sequential(nn.Flatten(), nn.{})\n"
     (elsewhere / "own.py").write_text(code.format("Linear(64, num_classes)"))

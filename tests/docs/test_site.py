@@ -165,7 +165,8 @@ def test_pages_load_nothing_from_the_network(pages):
 def test_no_role_of_a_docstring_is_left(site):
     pages = {path.name: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
     assert not {name: found for name, text in pages.items() if (found := re.findall(r":\w+:<code>[^<]*", text))}
-    assert '<a href="#fedpfl.ConfigError"><code>ConfigError</code></a>' in pages["api.html"]
+    for name in ("ConfigError", "Method.schedule"):
+        assert f'<a href="#fedpfl.{name}"><code>{name.rpartition(".")[2]}</code></a>' in pages["api.html"]
 
 
 def test_every_command_and_every_public_name_has_its_place(pages, site):

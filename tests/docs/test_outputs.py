@@ -28,9 +28,11 @@ def leaves(menu: object) -> list[str]:
 
 
 PAGES = {page: session for session, pages in outputs.SESSIONS.items() for page in pages}
-# Tutorial and how-to pages, by the site's menu.
+# Tutorial and how-to pages, by the site's menu; docs/tools/gallery.py has the outputs of the gallery's programs.
 MENU = {name: entry for part in yaml.safe_load(text_of("mkdocs.yml"))["nav"] for name, entry in part.items()}
-GUIDES = [page for page in leaves([MENU["Tutorial"], MENU["How to"]]) if (ROOT / page).is_file()]
+GUIDES = [
+    page for page in leaves([MENU["Tutorial"], MENU["How to"]]) if (ROOT / page).is_file() and page != "docs/gallery.md"
+]
 # Those of a few seconds; the others run in `make test-docs`.
 QUICK = {"callbacks", "one-round", "python"}
 

@@ -21,7 +21,8 @@ import run_records as records  # noqa: E402
 GRIDS = sorted(records.RECORDS.glob("grids/*.json"))
 ATTACKS = sorted(records.RECORDS.glob("attacks/*.json"))
 FIGURES = sorted(records.RECORDS.glob("figures/*.json"))
-FILES = sorted(set(records.RECORDS.rglob("*.json")) - {*GRIDS, *ATTACKS, *FIGURES})
+OUTPUTS = sorted(records.RECORDS.glob("outputs/*.json"))
+FILES = sorted(set(records.RECORDS.rglob("*.json")) - {*GRIDS, *ATTACKS, *FIGURES, *OUTPUTS})
 PAGES = records.pages()
 
 
@@ -45,6 +46,14 @@ def test_a_record_is_small_and_says_what_it_ran_with(path):
     places = [str(value) for value in record["settings"].values() if str(value).startswith(("/", "~"))]
     assert not places
     assert len({len(values) for values in record["curves"].values()}) == 1
+
+
+@pytest.mark.parametrize("path", OUTPUTS, ids=lambda path: path.stem)
+def test_a_record_of_outputs_is_small_and_says_what_it_ran_with(path):
+    text = text_of(path)
+    assert len(text) < 30_000
+    assert {"processor", "versions", "outputs"} == set(json.loads(text))
+    assert "/root/" not in text and "/home/" not in text and "/tmp/" not in text
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -43,14 +43,14 @@ RUN_REFUSED = "Could not start run"
 UNKNOWN_RUN = "not found"
 
 # Who pulls a message before all of its objects have arrived pauses before the next look: at first for a second, which
-# is most of a small round. Each pause is twice as long as the one before, up to Flower's own limit, which stays.
+# is most of a small round, then twice as long each time, up to 10 s. So over a slow network a look could come as late
+# again as an object took to arrive. With more looks at shorter pauses it waits as long in all, 5,000 s.
 PULL_MODULE = "flwr.supercore.inflatable.inflatable_utils"
 PULL_FUNCTIONS = ("pull_objects", "pull_and_inflate_object_from_tree")
-FIRST_PAUSE = "initial_backoff"
-FIRST_PAUSE_SECONDS = 0.05
+PAUSES = {"initial_backoff": 0.05, "backoff_cap": 0.5, "max_tries_per_object": 10_000}
 
 
-def shorten_first_pause() -> None:
+def shorten_pauses() -> None:
     """Let this process look for a message's missing objects sooner; do nothing where Flower has other names."""
     try:
         module = import_module(PULL_MODULE)
@@ -58,8 +58,8 @@ def shorten_first_pause() -> None:
         return
     for name in PULL_FUNCTIONS:
         defaults = getattr(getattr(module, name, None), "__kwdefaults__", None) or {}
-        if FIRST_PAUSE in defaults:
-            defaults[FIRST_PAUSE] = FIRST_PAUSE_SECONDS
+        if PAUSES.keys() <= defaults.keys():
+            defaults.update(PAUSES)
 
 
 def stretch_task_polls() -> None:

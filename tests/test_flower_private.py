@@ -176,14 +176,15 @@ from fedpfl import flower_private
 module = import_module(flower_private.PULL_MODULE)
 functions = [getattr(module, name) for name in flower_private.PULL_FUNCTIONS]
 before = [dict(function.__kwdefaults__) for function in functions]
-assert [defaults[flower_private.FIRST_PAUSE] for defaults in before] == [1, 1]
-flower_private.shorten_first_pause()
+longest = [defaults["backoff_cap"] * defaults["max_tries_per_object"] for defaults in before]
+assert longest == [flower_private.PAUSES["backoff_cap"] * flower_private.PAUSES["max_tries_per_object"]] * 2
+flower_private.shorten_pauses()
 for function, defaults in zip(functions, before, strict=True):
-    assert function.__kwdefaults__ == {**defaults, flower_private.FIRST_PAUSE: 0.05}
+    assert function.__kwdefaults__ == {**defaults, **flower_private.PAUSES}
 """
 
 
-def test_the_first_pause_before_missing_objects_is_short_and_the_longest_stays():
+def test_pauses_before_missing_objects_are_short_and_the_longest_wait_stays():
     # In a process where nothing has shortened it yet.
     done = subprocess.run([sys.executable, "-c", SHORTENED], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -222,9 +223,9 @@ def test_a_superexec_waits_the_longer_the_longer_there_was_no_task():
 
 def test_where_flower_has_other_names_its_pauses_stay(monkeypatch):
     monkeypatch.setattr(flower_private, "PULL_FUNCTIONS", ("other",))
-    flower_private.shorten_first_pause()
+    flower_private.shorten_pauses()
     monkeypatch.setattr(flower_private, "PULL_MODULE", "flwr.other")
-    flower_private.shorten_first_pause()
+    flower_private.shorten_pauses()
     before = import_module(flower_private.SUPEREXEC_MODULE).time
     monkeypatch.setattr(flower_private, "TASK_STARTED", "other")
     flower_private.stretch_task_polls()

@@ -9,7 +9,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from ..core.errors import FedpflError
-from ..flower_private import shorten_first_pause
+from ..flower_private import shorten_pauses
 
 app = ServerApp()
 
@@ -31,7 +31,7 @@ def main(grid: Grid, context: Context) -> None:
     from ..core.settings import require_absolute
     from .transport import run_over_flower
 
-    shorten_first_pause()
+    shorten_pauses()
     try:
         require_absolute(context.run_config)
         run_over_flower(grid, context.run_config)

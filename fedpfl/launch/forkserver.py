@@ -32,7 +32,7 @@ from ..client.protocol import require_own_peer
 from ..client.worker import end_at_signals, listening
 from ..core.errors import FedpflError
 from ..core.files import write_atomically
-from ..flower_private import shorten_first_pause
+from ..flower_private import shorten_pauses
 from .superexec import COMMAND as SUPEREXEC
 
 logger = logging.getLogger("fedpfl.launch.forkserver")
@@ -77,7 +77,7 @@ def load() -> Callable[[], Any]:
     for name in IMPORTED_LATE:
         with suppress(ImportError):
             importlib.import_module(name)
-    shorten_first_pause()
+    shorten_pauses()
     found = importlib.metadata.entry_points(group="console_scripts", name=COMMAND)
     if not found:
         raise FedpflError(f"the command {COMMAND} is not installed; install flwr")

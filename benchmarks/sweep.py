@@ -1,6 +1,6 @@
 """What a sweep costs beside the rounds of its runs: starts, data, records, summaries.
 
-The cost is (seconds of the command × runs side by side) / seconds of all rounds. A run that starts a Python of its own
+The cost is (seconds of the command × runs side by side) / seconds of all rounds. A run that starts another Python
 imports torch first, which takes as long as a short run.
 """
 

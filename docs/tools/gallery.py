@@ -11,7 +11,6 @@ import argparse
 import ast
 import json
 import math
-import os
 import resource
 import shutil
 import subprocess
@@ -42,12 +41,10 @@ Small programs that run as they are, on data that need no download. Each needs [
 
 def execute(name: str, folder: Path) -> str:
     """Run a script in a folder, which is also its home, and return what it prints."""
-    paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "HOME": str(folder), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PATH": paths}
     done = subprocess.run(
         [sys.executable, FOLDER / f"{name}.py"],
         cwd=folder,
-        env=environment,
+        env=run_records.environment(folder),
         capture_output=True,
         text=True,
         timeout=300,

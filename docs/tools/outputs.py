@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from run_records import RECORDS, ROOT, machine
+from run_records import RECORDS, ROOT, environment, machine
 
 from fedpfl.core.files import write_atomically
 
@@ -137,13 +137,16 @@ def executed(session: str) -> Outputs:
 
 def _run(command: list[str], home: str) -> str:
     """Return what a command prints to a terminal of 110 columns; its progress, on standard error, as lines."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    own = {"HOME": home, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    environment = {**os.environ, **own, "COLUMNS": "110", "TERM": "xterm"}
+    terminal_of_pages = {"PYTHONUNBUFFERED": "1", "COLUMNS": "110", "TERM": "xterm"}
     master, slave = os.openpty()
     with (
         subprocess.Popen(
-            command, cwd=home, env=environment, stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.PIPE
+            command,
+            cwd=home,
+            env={**environment(home), **terminal_of_pages},
+            stdin=subprocess.DEVNULL,
+            stdout=slave,
+            stderr=subprocess.PIPE,
         ) as process,
         os.fdopen(master, "rb", buffering=0) as terminal,
     ):
@@ -184,7 +187,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def executed_notebook(path: Path, home: Path) -> Any:
-    """Return a notebook after all its cells have run in a home of its own; the kernel is this Python."""
+    """Return a notebook after all its cells have run in an empty home; the kernel is this Python."""
     import nbclient
     import nbformat
 
@@ -192,10 +195,9 @@ def executed_notebook(path: Path, home: Path) -> Any:
     kernel.mkdir(parents=True)
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     (kernel / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}))
-    own = {"HOME": str(home), "JUPYTER_PATH": str(home / "jupyter"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     notebook = nbformat.read(path, as_version=4)
     before = dict(os.environ)
-    os.environ.update(own)
+    os.environ.update(environment(home), JUPYTER_PATH=str(home / "jupyter"))
     try:
         place = {"metadata": {"path": str(home)}}
         nbclient.NotebookClient(notebook, timeout=SECONDS, resources=place, coalesce_streams=True).execute()

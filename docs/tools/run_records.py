@@ -21,9 +21,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import re
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -138,6 +140,12 @@ def _curves(measured: Measured, curve: str) -> dict[str, dict[str, list[list[flo
         values = [folder.history().curve(number).values() for folder in runs]
         found.setdefault(row, {})[column] = [[round(value, 4) for value in of_run] for of_run in values]
     return found
+
+
+def environment(home: Path | str) -> dict[str, str]:
+    """Return the environment in which a page's programs run: this checkout and Python, one thread, another home."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {**os.environ, "HOME": str(home), "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 def machine() -> Record:

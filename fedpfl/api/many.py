@@ -206,7 +206,7 @@ class Runs:
         """Return settings by their keys, with a text in the place of each Python object."""
         given = {key_of(key): value for key, value in settings.items() if value is not None}
         if "run-name" in given:
-            raise ConfigError("run-name", given["run-name"], "cannot be set here: each run gets a name of its own")
+            raise ConfigError("run-name", given["run-name"], "cannot be set here: each run gets its own name")
         kinds = {"data": "dataset"} if not isinstance(given.get("data", ""), (str, PathLike)) else {}
         if kinds and "dataset" in given:
             raise ConfigError(

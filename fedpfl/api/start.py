@@ -376,9 +376,10 @@ def _require_allowed(methods: Iterable[Any], *given: Mapping[str, Any], named: M
     """
     if any(not isinstance(method or "", str) or custom.is_custom("method", method or "") for method in methods):
         return
+    quick.check({}, {}, _by_key(named or {}))
     for values in given:
         texts = {key: value for key, value in _by_key(values).items() if type(value) in (bool, int, float, str)}
-        quick.check(texts, {}, _by_key(named or {}))
+        quick.check(texts, {})
 
 
 def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:

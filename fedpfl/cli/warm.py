@@ -1,6 +1,6 @@
 """The process from which a grid forks its commands: it has imported what they need, and imports once.
 
-Each command has a process of its own, so nothing that it leaves behind reaches the next one. What is imported starts
+Each command runs in a separate process, so nothing that it leaves behind reaches the next one. What is imported starts
 neither threads of torch nor a GPU, which no fork could use.
 """
 

@@ -54,7 +54,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "layout": (rf"(?s).{{1,{MAX_LAYOUT_BYTES}}}", "the server's model"),
     "remarks": (r"(?s).{0,2000}", "printable"),
     "model": (r"[!-+\--~]{0,200}", "what the same client said before"),
-    "extras": (r"[ -~]{0,2000}", "the server's model, where the client names a model of its own"),
+    "extras": (r"[ -~]{0,2000}", "the server's model, where the client names its own model"),
     "identity": (r"[0-9a-f]{64}", "what the same client said before"),
     "earlier-identity": (r"[0-9a-f]{64}", "what the same client said in the run that this one continues"),
 }

@@ -41,7 +41,7 @@ class Died(NamedTuple):
     """A worker process has ended while it ran some clients, or before it came to them."""
 
     clients: tuple[int, ...]
-    how: str  # in words; empty for clients that were only next
+    how: str  # how the process ended; empty if it had not come to these clients
 
 
 class Finished(NamedTuple):

@@ -248,7 +248,7 @@ class Rule(ABC):
         total : ndarray of float64, shape (layout.size,)
             The sum, made by :class:`RunningMean`.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # who returns a factor by `weight_in_sum` has it, as `Mean` does
 
     @abstractmethod
     def finish(self) -> None:

@@ -196,6 +196,29 @@ QUICK_OF_METHOD = {
 }
 
 
+# A method of a user's own with a setting, as text for a file. With factor 1 it is FedAvg.
+DOUBLE = """\
+from dataclasses import dataclass
+
+import fedpfl
+
+
+@dataclass(frozen=True)
+class Settings:
+    factor: float = fedpfl.setting(2.0, "How many times the learning rate.", above=0)
+
+
+class Double(fedpfl.Method):
+    name = "double"
+    Settings = Settings
+
+    def schedule(self, local):
+        (phase,) = super().schedule(local)
+        rate = self.settings.factor * self.training.learning_rate
+        return [fedpfl.Phase(phase.train, phase.epochs, learning_rate=rate)]
+"""
+
+
 def quick(method: str) -> dict[str, Any]:
     """Return what a method needs beside the quick settings of all, for :func:`federation`."""
     return QUICK_OF_METHOD.get(method, {})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
+from typer.testing import CliRunner
 
 import fedpfl
+from fedpfl.cli import app
 
 FEW = {
     "num_server_rounds": 2, "local_epochs": 1, "batch_size": 32, "num_clients": 2, "partitioner": "dirichlet-client",
@@ -52,18 +52,16 @@ def test_a_class_and_an_object_follow_a_run(elsewhere):
     assert (number, float(loss)) == ("1", run.rounds["train_loss"].iloc[0])
 
 
-@pytest.mark.slow
 def test_a_command_finds_them_and_a_resumed_run_may_have_others(elsewhere):
     words = " ".join(
         f"{key.replace('_', '-')}={repr(value) if not isinstance(value, str) else chr(34) + value + chr(34)}"
         for key, value in FEW.items()
     )
-    command = [sys.executable, "-c", "from fedpfl.cli import main; main()", "run", "--quiet"]
-    named = [*command, "-c", words, "-c", 'run-name="one" listeners="mine:ends"']
-    assert subprocess.run(named, capture_output=True, timeout=300).returncode == 0
-    again = [*command, "--resume", "runs/one", "-c", 'listeners="mine:Notes"']
-    done = subprocess.run(again, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    command = ["run", "--quiet", "--workers", "0"]
+    named = CliRunner().invoke(app, [*command, "-c", words, "-c", 'run-name="one" listeners="mine:ends"'])
+    assert named.exit_code == 0, named.output
+    again = CliRunner().invoke(app, [*command, "--resume", "runs/one", "-c", 'listeners="mine:Notes"'])
+    assert again.exit_code == 0, again.output
     assert (elsewhere / "runs" / "one" / "notes.txt").read_text().startswith("2 ")
 
 

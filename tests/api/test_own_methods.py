@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import textwrap
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
+from support import DOUBLE
 from torch import nn
 
 import fedpfl
@@ -22,29 +22,11 @@ FEW = {
     "num_server_rounds": 2, "local_epochs": 1, "batch_size": 32, "num_clients": 2, "partitioner": "dirichlet-client",
     "train_samples": 64, "test_samples": 32, "model": "mlp", "quiet": True, "output_dir": "runs",
 }  # fmt: skip
-DOUBLE = """
-    from dataclasses import dataclass
-
-    import fedpfl
-
-    @dataclass(frozen=True)
-    class Settings:
-        factor: float = fedpfl.setting(2.0, "How many times the learning rate.", above=0)
-
-    class Double(fedpfl.Method):
-        name = "double"
-        Settings = Settings
-
-        def schedule(self, local):
-            (phase,) = super().schedule(local)
-            rate = self.settings.factor * self.training.learning_rate
-            return [fedpfl.Phase(phase.train, phase.epochs, learning_rate=rate)]
-"""
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(elsewhere):
-    (elsewhere / "far.py").write_text(textwrap.dedent(DOUBLE))
+    (elsewhere / "far.py").write_text(DOUBLE)
     return elsewhere
 
 

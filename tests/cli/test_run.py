@@ -10,11 +10,14 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from processes import marked
 from support import exported
+from typer.testing import CliRunner
 from waiting import wait_until
 
+from fedpfl.cli import app
 from fedpfl.results.run import RunFolder
 
 pytestmark = pytest.mark.slow
@@ -127,18 +130,16 @@ def test_two_runs_at_once_do_not_disturb_each_other(started, tmp_path):
         ('initial-weights="{}/broken.npz"', "broken.npz"),
     ],
 )
-def test_what_cannot_run_is_refused_before_anything_is_started(started, tmp_path, settings, words):
-    import numpy as np
-
+def test_what_cannot_run_is_refused_before_anything_is_started(elsewhere, tmp_path, settings, words):
     (tmp_path / "broken.npz").write_bytes(b"not an archive")
     np.savez(tmp_path / "nan.npz", x=np.full((100, 4), np.nan, np.float32), y=np.arange(100) % 2)
-    run = started("--json", "-c", settings.format(tmp_path))
-    out, err = run.communicate(timeout=SECONDS)
-    assert run.returncode in (1, 2)
-    answer = json.loads(out)
+    folders = f'output-dir="{tmp_path / "runs"}" state-dir="{tmp_path / "state"}"'
+    run = CliRunner().invoke(app, ["run", "-c", folders, "--json", "-c", settings.format(tmp_path)])
+    assert run.exit_code in (1, 2)
+    answer = json.loads(run.stdout)
     assert answer["status"] in ("invalid", "finished:failed")
     assert words in answer["error"]
-    assert err.splitlines()[-1] == f"error: {answer['error']}"
+    assert run.stderr.splitlines()[-1] == f"error: {answer['error']}"
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
 
 

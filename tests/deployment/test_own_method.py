@@ -1,16 +1,16 @@
-"""A method in a user's file, with settings of its own: every way to start a run gives the same bits."""
+"""An app with a method, a model and data of its own: every way to start a run gives the same bits."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 from deployment_parts import SECONDS
 from flower_parts import Flower
+from support import DOUBLE
 
 from fedpfl.core import custom
 from fedpfl.results.export import export_personal
@@ -21,34 +21,15 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the processes in /proc"),
 ]
 
-METHOD = """
-    from dataclasses import dataclass
-
-    import fedpfl
-
-
-    @dataclass(frozen=True)
-    class Settings:
-        factor: float = fedpfl.setting(2.0, "How many times the learning rate.", above=0)
-
-
-    class Double(fedpfl.Method):
-        name = "double"
-        Settings = Settings
-
-        def is_shared(self, name, model):
-            return not name.startswith("head.")
-
-        def schedule(self, local):
-            (phase,) = super().schedule(local)
-            rate = self.settings.factor * self.training.learning_rate
-            return [fedpfl.Phase(phase.train, phase.epochs, learning_rate=rate)]
-"""
+# The app's own model and data set, and a method with a personal head in a file beside them.
 SETTINGS = {
-    "dataset": "digits", "model": "mlp", "num-clients": 2, "num-server-rounds": 2, "local-epochs": 1, "threads": 1,
-    "partitioner": "dirichlet-client", "train-samples": 64, "test-samples": 32, "method": "mine:Double",
-    "double-factor": 3.0,
+    "model": "parts:my_model", "dataset": "parts:my_data", "num-clients": 2, "num-server-rounds": 2, "local-epochs": 1,
+    "batch-size": 32, "threads": 1, "method": "mine:Double", "double-factor": 3.0,
 }  # fmt: skip
+PERSONAL_HEAD = """
+    def is_shared(self, name, model):
+        return not name.startswith("head.")
+"""
 FILES = ["global.safetensors", *(f"personal/client-{client:05d}.safetensors" for client in range(2))]
 EXPERIMENT = """
 title = "Mine"
@@ -60,7 +41,7 @@ seeds = 1
 [rows]
 "Mine" = {{ method = "mine:Double", double-factor = 3.0 }}
 [columns]
-"digits" = {{}}
+"own" = {{}}
 [scale.smoke]
 remarks = "All."
 [scale.small]
@@ -81,7 +62,7 @@ def app(home):
     app.rmdir()
     command = [sys.executable, "-c", "from fedpfl.cli import main; main()", "new", "work"]
     subprocess.run(command, cwd=home.path, env=home.environment, check=True, capture_output=True)
-    (app / "mine.py").write_text(textwrap.dedent(METHOD))
+    (app / "mine.py").write_text(DOUBLE + PERSONAL_HEAD)
     settings = (app / "pyproject.toml").read_text()
     assert 'method = "parts:MyMethod"' in settings
     (app / "pyproject.toml").write_text(settings.replace('method = "parts:MyMethod"', 'method = "mine:Double"'))
@@ -117,8 +98,10 @@ def test_the_bits_are_the_same(home, app):
         configs = {path.parent: path.read_text() for path in (home.path / name / "runs").glob("*/config.toml")}
         (folder,) = (path for path, text in configs.items() if "double-factor = 3.0" in text)
         assert arrays(folder) == expected, name
-    done(home, "up", "--num-supernodes", "2", "-c", f"{given} seed=1 run-name='up'")
+    done(home, "up", "--num-supernodes", "2", "--keep-log", "-c", f"{given} seed=1 run-name='up'")
     assert arrays(home.runs / "up") == expected
+    log = (home.runs / "up" / "flower.log").read_text()  # a worker knows these files from the bundle alone
+    assert "worker.sock is available" in log and "this process handles the request" not in log
     with Flower() as flower:
         places = flower.folder / "runs", flower.folder / "state"
         shutil.copytree(app, flower.folder / "app")

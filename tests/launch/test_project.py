@@ -1,16 +1,13 @@
-"""`fedpfl new`: the app that it makes runs with all three engines, and gives the same bits."""
+"""`fedpfl new`: what it makes fits together, and its app learns."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
-from flower_parts import SECONDS, Flower
-from mqtt.mqtt_parts import MOSQUITTO
 from support import engine, run_federation
 from typer.testing import CliRunner
 
@@ -23,17 +20,10 @@ from fedpfl.launch.plan import prepare
 from fedpfl.launch.project import FLOWER, files, make
 from fedpfl.launch.superlink import copy_app
 from fedpfl.methods import discover
-from fedpfl.results.export import export_personal
 from fedpfl.setup import reference
 
-slow = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("flower"),
-    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the processes in /proc"),
-]
 ROOT = Path(__file__).parents[2]
-SETTINGS = {"num-server-rounds": 2, "local-epochs": 1, "batch-size": 32, "threads": 1}
-CLIENTS = 2
+SECONDS = 600
 
 
 @pytest.fixture
@@ -46,24 +36,6 @@ def app(tmp_path, monkeypatch):
     reference.update(folder)
     yield folder
     custom.set_folder(None)
-
-
-def run(app, tmp_path, **given):
-    """Run the app by the local engine, exported as `fedpfl run` does; return the run's folder."""
-    defaults = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    places = {"output-dir": str(tmp_path / "simulated"), "state-dir": str(tmp_path / "state"), "run-name": "run"}
-    plan = prepare(app, defaults, {**SETTINGS, **places, "num-clients": CLIENTS, **given})
-    values = plan.run_config()
-    folder = run_federation(engine(int(values["num-clients"]), values), values)
-    export_personal(folder)
-    return folder
-
-
-def models(folder):
-    """Return the bytes of a run's models, by file."""
-    paths = [folder / "global.safetensors", *sorted((folder / "personal").glob("client-*"))]
-    assert len(paths) == CLIENTS + 1
-    return {path.name: path.read_bytes() for path in paths}
 
 
 def test_it_asks_for_the_flower_that_fedpfl_was_tested_with(app):
@@ -97,22 +69,12 @@ def test_a_bench_fits_together(bench, monkeypatch):
         assert command in page and command in ours
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("flower")
-@pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed (Debian: apt-get install mosquitto)")
-def test_a_bench_is_rehearsed(bench):
-    program = "from fedpfl.cli import main; main()"
-    command = [sys.executable, "-c", program, "up", "--inventory", "inventory.yml", "-c", "settings.toml",
-               "-c", "num-server-rounds=1 threads=1", "--json", "-q"]  # fmt: skip
-    done = subprocess.run(command, cwd=bench, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["status"] == "finished:completed"
-
-
 def test_the_app_has_its_settings_and_learns(app, tmp_path):
     settings = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert settings["my-method-personal-layers"] == 1 and settings["method"] == "parts:MyMethod"
-    folder = run(app, tmp_path, **{"num-clients": 0})
+    places = {"output-dir": str(tmp_path / "runs"), "state-dir": str(tmp_path / "state"), "run-name": "run"}
+    values = prepare(app, settings, {"num-server-rounds": 2, "local-epochs": 1, **places}).run_config()
+    folder = run_federation(engine(int(values["num-clients"]), values), values)
     assert folder.task()["clients"] == 6 and folder.config()["my-method-personal-layers"] == 1
 
 
@@ -168,35 +130,3 @@ def test_parts_without_an_app_reach_no_device(tmp_path):
         custom.require_installed({"model": "mlp", "dataset": "json:loads"})
     finally:
         custom.set_folder(None)
-
-
-class TestFlower:
-    """The same bits by `flwr run .`."""
-
-    pytestmark = slow
-
-    def test_flwr_run(self, app, tmp_path):
-        whole = models(run(app, tmp_path).path)
-        with Flower() as flower:
-            folder = flower.run(app, tmp_path / "runs", tmp_path / "state", SETTINGS)
-        custom.set_folder(app)
-        export_personal(folder)
-        assert models(folder.path) == whole
-
-
-class TestDevices:
-    """The same bits by `fedpfl up`, where a worker answers that knows the file from the bundle alone."""
-
-    pytestmark = slow
-
-    def test_fedpfl_up(self, app, tmp_path):
-        whole = models(run(app, tmp_path).path)
-        pairs = " ".join(f"{key}={value}" for key, value in SETTINGS.items())
-        settings = f'{pairs} output-dir="{tmp_path / "runs"}" state-dir="{tmp_path / "devices"}" run-name="up"'
-        program = [sys.executable, "-c", "from fedpfl.cli import main; main()"]
-        command = [*program, "up", "--num-supernodes", str(CLIENTS), "--keep-log", "-c", settings]
-        done = subprocess.run(command, cwd=app, capture_output=True, text=True, timeout=SECONDS)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert models(tmp_path / "runs" / "up") == whole
-        log = (tmp_path / "runs" / "up" / "flower.log").read_text()
-        assert "worker.sock is available" in log and "this process handles the request" not in log

@@ -107,7 +107,7 @@ def _methods(measured: Measured, title: str, fitting: bool) -> Table:
     for (row, column), values in found.items():
         accuracy, *others = [number.spread(values[name]) for name, number in numbers.items()]
         chosen = measured.chosen.get((row, column))
-        between = interval([100 * value for value in values[names[0]]]) or (None, None)
+        between = interval([100 * value for value in values[names[0]]], 0, 100) or (None, None)
         cells: list[Cell] = [row, *([column] if several else [])]
         cells += [in_words(chosen) if chosen else None] if measured.trials else []
         cells += [accuracy, *between, *others, f"{len(values[names[0]])}/{len(measured.seeds)}"]
@@ -119,7 +119,11 @@ def _methods(measured: Measured, title: str, fitting: bool) -> Table:
     note = " ".join([*_remarks(measured), *(f"Failed: {failure.rstrip('.')}." for failure in failures)])
     # Custom metrics may be small numbers; of the others one decimal means something.
     digits = [4 if head in asked else 1 for head in heads]
-    return Table(title, heads, [cells for *_, cells in sorted(lines, key=lambda line: line[:2])], digits, note=note)
+    # The last to be left out is the accuracy of the worst tenth.
+    others = [head for name, head in headings.items() if name not in names[:2]]
+    optional = ["runs done", *reversed(others), headings[names[1]]]
+    rows = [cells for *_, cells in sorted(lines, key=lambda line: line[:2])]
+    return Table(title, heads, rows, digits, note=note, optional=optional)
 
 
 def _validated(measured: Measured) -> bool:
@@ -132,7 +136,8 @@ def _remarks(measured: Measured) -> Iterator[str]:
     yield f"Accuracy on test samples, in the {which}."
     seeds = len(measured.seeds)
     if seeds > 1:
-        yield f"Mean ± standard deviation over {seeds} seeds; the 95 % interval is that of the mean, by Student's t."
+        interval_of = "the 95 % interval is that of the mean, by Student's t, cut at 0 and 100 %"
+        yield f"Mean ± standard deviation over {seeds} seeds; {interval_of}."
     if measured.trials:
         among = "; ".join(f"{key} {', '.join(map(str, of))}" for key, of in measured.experiment.choose.items())
         yield f"Settings were chosen for each method with seed 1 on the validation samples, among {among}."

@@ -34,6 +34,7 @@ def test_the_interval_is_student_s():
     expected = stats.t.interval(0.95, 2, loc=fmean(values), scale=stats.sem(values))
     assert (low, high) == pytest.approx(expected)
     assert interval([50.0]) is None
+    assert interval([97.0, 99.0], 0, 100) == (pytest.approx(98 - stats.t.ppf(0.975, 1)), 100)
 
 
 def test_pairs_are_of_the_clients_that_both_have():

@@ -98,7 +98,9 @@ def _list_tables(grids: Store) -> None:
 @app.command("export")
 def export(
     run: RunName,
-    client: Annotated[list[int] | None, typer.Option("--client", min=0, help="Only this client; repeatable.")] = None,
+    client: Annotated[
+        list[str] | None, typer.Option("--client", help="Only this client, by number or name; repeatable.")
+    ] = None,
     form: Annotated[
         str,
         typer.Option(

@@ -101,11 +101,6 @@ def test_help_is_in_words():
     assert not {word for word in ("\\", "RANGE", "x>=", "<=x") if word in text}
 
 
-def test_clients_are_numbered_from_0(stored_run):
-    done = fedpfl("export", "first", "--client", -1)
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-
-
 @pytest.mark.parametrize(("path", "words"), [(None, ""), ("/full/file", "/full/file: ")])
 def test_a_full_disk_is_one_line(stored_run, monkeypatch, path, words):
     def full(*arguments):

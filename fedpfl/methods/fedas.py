@@ -79,6 +79,11 @@ class FedAS(KeepsTrained):
     aggregation = Aggregation(FisherMean)
     extras = (Extra("fisher", SERVER, "logarithm of the trace of the Fisher information", (1,), checked=True),)
 
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add the twin; refuse a model that does not end in a linear layer."""
+        class_by_width(model)
+        return super().build(model)
+
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share the base."""
         return super().is_shared(name, model) and not cut(model).in_head(name)

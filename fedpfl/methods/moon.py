@@ -47,6 +47,11 @@ class Moon(KeepsTrained):
     )
     Settings = MoonSettings
 
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add the twin; refuse a model that has no features."""
+        cut(model)
+        return super().build(model)
+
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train E epochs on the sum of both losses."""
         x = local.samples.x

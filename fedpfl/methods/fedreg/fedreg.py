@@ -27,6 +27,7 @@ from ...data.federation import Samples, SamplesCache
 from ...models.parts import cut
 from ...training.phase import Batch, Forward, Phase
 from ..base import Aggregation, LocalRound, Method, everything, excluding
+from ..prototypes import class_by_width
 from .by_part import MeanOfRebalanced
 from .rebalance import AUGMENTATIONS, THRESHOLDS, effective_samples, max_rebalanced, quota, rebalance
 
@@ -105,6 +106,7 @@ class FedReG(Method):
         parts = cut(model, self.settings.head_layers)
         self._in_head_g, self._rebalanced_sets, self._bounded = parts.in_head, SamplesCache(), set()
         if self.settings.variant not in ONE_HEAD:
+            class_by_width(model)  # which refuses heads that are not linear: their sum is no layer
             model.add_module(HEAD_P, copy.deepcopy(parts.head))
         return model
 

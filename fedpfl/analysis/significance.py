@@ -162,6 +162,12 @@ def conclusion(pairs: Sequence[Pair]) -> str:
     words = f"More than chance (p < {LEVEL} after Holm's correction): {above}." if above else (
         f"No difference is more than chance (p < {LEVEL} after Holm's correction)."
     )  # fmt: skip
+    # The least p is 2 / 2^clients, where one kind is higher for each client.
+    wanted = math.floor(math.log2(2 * len(pairs) / LEVEL)) + 1
+    if not above and (most := max(pair.clients for pair in pairs)) < wanted:
+        words += (
+            f" {most} clients are too few to show one: {len(pairs)} pair{'s take' if pairs[1:] else ' takes'} {wanted}."
+        )
     return f"{words} Not told apart: {'; '.join(open_pairs)}." if above and open_pairs else words
 
 

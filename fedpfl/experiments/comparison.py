@@ -107,7 +107,7 @@ def _methods(measured: Measured, title: str, fitting: bool) -> Table:
     for (row, column), values in found.items():
         accuracy, *others = [number.spread(values[name]) for name, number in numbers.items()]
         chosen = measured.chosen.get((row, column))
-        between = interval([100 * value for value in values[names[0]]], 0, 100) or (None, None)
+        between = interval([100 * value for value in values[names[0]]], 0.0, 100.0) or (None, None)
         cells: list[Cell] = [row, *([column] if several else [])]
         cells += [in_words(chosen) if chosen else None] if measured.trials else []
         cells += [accuracy, *between, *others, f"{len(values[names[0]])}/{len(measured.seeds)}"]
@@ -117,8 +117,8 @@ def _methods(measured: Measured, title: str, fitting: bool) -> Table:
     first, *rest = headings.values()
     heads += [first, "95 % interval from", "to", *rest, "runs done"]
     note = " ".join([*_remarks(measured), *(f"Failed: {failure.rstrip('.')}." for failure in failures)])
-    # Custom metrics may be small numbers; of the others one decimal means something.
-    digits = [4 if head in asked else 1 for head in heads]
+    # Custom metrics may be small numbers, and so may MB that fit nothing; of the others one decimal means something.
+    digits = [4 if head in asked else 3 if head == "MB" and not fitting else 1 for head in heads]
     # The last to be left out is the accuracy of the worst tenth.
     others = [head for name, head in headings.items() if name not in names[:2]]
     optional = ["runs done", *reversed(others), headings[names[1]]]

@@ -124,7 +124,8 @@ class Run:
         Returns
         -------
         list of Path
-            The files. ``about.json`` beside them describes their input and output.
+            The files; ``about.json`` beside them describes input and output. Where all clients share one model, it is
+            ``global.onnx`` or ``global.pt``; its weights are there already, as ``global.safetensors`` of the run.
 
         Raises
         ------

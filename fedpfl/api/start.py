@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from .many import Comparison, Sweep
     from .runs import Run
 
-Given, Found = ParamSpec("Given"), TypeVar("Found")
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
 
 
 def _one_without_name(function: Callable[Given, Found]) -> Callable[Given, Found]:
@@ -65,8 +66,9 @@ def run(
         and ``vocabulary`` if it takes arguments of these names.
     dataset, data : str, Dataset, list or callable, optional
         ``dataset`` is a data set's name or ``MODULE:NAME``, and ``data`` the path that some data sets need. Either may
-        also be a :class:`fedpfl.Dataset`, a pandas DataFrame, a torch Dataset or DataLoader, a list or dict of what
-        each client has, such as (x_train, y_train, x_test, y_test), or a function that makes one of these.
+        also be a :class:`fedpfl.Dataset`, a pandas DataFrame, a torch Dataset or DataLoader, a tuple of arrays (x, y),
+        a list or dict of what each client has, such as (x_train, y_train, x_test, y_test), or a function that makes one
+        of these.
     num_clients : int, optional
         Clients among which the data are divided; by default all owners that the data name, or 10.
     workers : int, optional

@@ -104,10 +104,12 @@ def _methods(measured: Measured, title: str, fitting: bool) -> Table:
             of[name] = [value / units[headings[name]] for value in of[name]]
     several, failures = len(measured.at.columns) > 1, [printable(failure) for failure in measured.failures()]
     lines: list[tuple[int, float, list[Cell]]] = []
+    # R², which regressions have in the place of the accuracy, has no least value.
+    least = -math.inf if any(run.settings["loss"] == "mse" for run in measured.planned()) else 0.0
     for (row, column), values in found.items():
         accuracy, *others = [number.spread(values[name]) for name, number in numbers.items()]
         chosen = measured.chosen.get((row, column))
-        between = interval([100 * value for value in values[names[0]]], 0.0, 100.0) or (None, None)
+        between = interval([100 * value for value in values[names[0]]], least, 100.0) or (None, None)
         cells: list[Cell] = [row, *([column] if several else [])]
         cells += [in_words(chosen) if chosen else None] if measured.trials else []
         cells += [accuracy, *between, *others, f"{len(values[names[0]])}/{len(measured.seeds)}"]
@@ -120,8 +122,8 @@ def _methods(measured: Measured, title: str, fitting: bool) -> Table:
     # Custom metrics may be small numbers, and so may MB that fit nothing; of the others one decimal means something.
     digits = [4 if head in asked else 3 if head == "MB" and not fitting else 1 for head in heads]
     # The last to be left out is the accuracy of the worst tenth.
-    others = [head for name, head in headings.items() if name not in names[:2]]
-    optional = ["runs done", *reversed(others), headings[names[1]]]
+    _, worst, *more = headings.values()
+    optional = ["runs done", *reversed(more), worst]
     rows = [cells for *_, cells in sorted(lines, key=lambda line: line[:2])]
     return Table(title, heads, rows, digits, note=note, optional=optional)
 

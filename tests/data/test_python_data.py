@@ -67,6 +67,23 @@ def test_a_loader_is_its_data_set_in_its_order(made):
     assert np.array_equal(split.train(0).x.numpy(), arrays(1)[0]) and len(split.test(1).y) == 6
 
 
+def test_arrays_are_one_data_set(made):
+    pandas = pytest.importorskip("pandas")
+    x, y = arrays(1, 60)
+    for given in (
+        (x, y),
+        (x, y > 0),
+        {"x": x, "y": y},
+        (pandas.DataFrame(x), pandas.Series(y)),
+        (torch.from_numpy(x), y),
+    ):
+        data = made(given, 2, partitioner="iid")
+        assert sum(sum(data.sizes(client)) for client in range(2)) == 60 and data.num_classes == 2
+    assert made((x, x[:, 0]), 2, partitioner="iid").has_targets
+    four = made((*arrays(1, 60), *arrays(2, 20)), 2, partitioner="iid", split="given")
+    assert [sum(sizes) for sizes in zip(*map(four.sizes, range(2)), strict=True)] == [60, 20]
+
+
 def test_a_torch_data_set_is_divided(made):
     data = made(Pairs(*arrays(1, 60)), 2, partitioner="iid")
     assert data.input_shape == (3,) and sum(sum(data.sizes(client)) for client in range(2)) == 60

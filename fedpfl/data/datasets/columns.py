@@ -470,7 +470,7 @@ def _classes(
     else:
         for part, name, row in found:
             if _is_number(name) and _whole(name) is None:
-                raise wrong(part, row, name, "is not a class: must be a whole number or a name")
+                raise wrong(part, row, name, "is not a class: must be a whole number or a name; targets come as arrays")
         names = given or tuple(sorted({name for _, name, _ in found}))
         if alone and not given:
             raise DataError(

@@ -138,9 +138,10 @@ def run(
     with ExitStack() as stack:
 
         def text_of(kind: str, thing: object, before: str) -> str:
-            text = stack.enter_context(custom.as_setting(kind, thing, before))
+            text = stack.enter_context(custom.as_setting(kind, thing, before or custom.text_again(thing)))
             if text.startswith(f"{custom.PYTHON}:"):
                 objects[text] = thing
+                custom.text_again(thing, text)
             return text
 
         values = _by_key(settings)

@@ -18,14 +18,16 @@ import importlib
 import importlib.util
 import inspect
 import itertools
+import pickle
 import re
 import secrets
 import sys
+import weakref
 from bdb import BdbQuit
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Callable, Iterable, Iterator, Mapping
 
 from .errors import ConfigError, FedpflError, did_you_mean, in_one_line
@@ -46,6 +48,9 @@ _CLIENTS = re.compile(r"\A\d+(?:-\d+)?:")
 _objects: dict[str, Any] = {}
 # Unique across processes too: a run may be resumed in another one.
 _numbers = itertools.count(secrets.randbits(40))
+# The texts by which runs knew objects of this process: of functions and classes, and of data by a hash of them.
+_of_functions: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_of_data: dict[bytes, str] = {}
 
 
 class _AppFolder:
@@ -188,6 +193,21 @@ def as_setting(kind: str, thing: object, text: str = "") -> Iterator[str]:
         del _objects[text]
         if before is not None:
             _objects[text] = before
+
+
+def text_again(thing: object, text: str = "") -> str:
+    """Return the text by which the same function, or equal data, were a setting before; empty for what is new.
+
+    By it, runs that were made one by one are known to have the same data and model. ``text`` is the one from now on.
+    """
+    data = hashlib.sha256()
+    try:
+        if callable(thing):
+            return _of_functions.setdefault(thing, text) if text else _of_functions.get(thing, "")
+        pickle.Pickler(SimpleNamespace(write=data.update), 5).dump(thing)
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError):
+        return ""  # can be neither held weakly nor written as bytes
+    return _of_data.setdefault(data.digest(), text) if text else _of_data.get(data.digest(), "")
 
 
 def require_sendable(values: Mapping[str, Any]) -> None:

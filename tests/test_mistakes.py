@@ -210,7 +210,8 @@ DATA = {
     "column 'c': holds str, not numbers; leave it out with ignore-columns": lambda: frame(c="x"),
     "column 'c': is empty or not a finite number; impute = \"mean\" fills": lambda: frame(c=np.nan),
     "column 'person_id' seems to name the owner of each row": lambda: frame(person_id=np.arange(40) // 20),
-    "'0.5' is not a class: must be a whole number or a name": lambda: frame(label=np.arange(40) + 0.5),
+    "'0.5' is not a class: must be a whole number or a name": lambda: frame(label=np.arange(40) % 4 / 2),
+    "divides by classes, but dataset has numbers as targets": lambda: frame(label=np.arange(40) + 0.5),
 }  # fmt: skip
 
 

@@ -130,6 +130,18 @@ def test_a_data_frame_is_a_table(made):
         made(frame(job="x"), 2)
 
 
+def test_numbers_with_decimals_are_targets(made):
+    pandas = pytest.importorskip("pandas")
+    x, _ = arrays(1, 40)
+    frame = pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "label": 2.0 * x[:, 2].round(1)})
+    data = made(frame, 2, partitioner="iid")
+    assert data.has_targets and data.num_classes == 1
+    found = torch.cat([part(client).y for client in range(2) for part in (data.train, data.test)])
+    np.testing.assert_array_equal(np.sort(found.numpy().ravel()), np.sort(frame["label"].to_numpy(np.float32)))
+    with pytest.raises(DataError, match=r"'1\.5' is not a class"):
+        made(frame.assign(label=[0, 1, 2, 1.5] * 10), 2, partitioner="iid")
+
+
 def test_empty_cells_become_the_mean_of_the_client_s_own_training_samples(made):
     heights = np.arange(24.0)
     heights[[0, 3, 20]] = np.nan

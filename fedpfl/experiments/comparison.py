@@ -104,8 +104,7 @@ def _methods(measured: Measured, title: str, fitting: bool) -> Table:
             of[name] = [value / units[headings[name]] for value in of[name]]
     several, failures = len(measured.at.columns) > 1, [printable(failure) for failure in measured.failures()]
     lines: list[tuple[int, float, list[Cell]]] = []
-    # R², which regressions have in the place of the accuracy, has no least value.
-    least = -math.inf if any(run.settings["loss"] == "mse" for run in measured.planned()) else 0.0
+    least = -math.inf if _regression(measured) else 0.0
     for (row, column), values in found.items():
         accuracy, *others = [number.spread(values[name]) for name, number in numbers.items()]
         chosen = measured.chosen.get((row, column))
@@ -128,6 +127,11 @@ def _methods(measured: Measured, title: str, fitting: bool) -> Table:
     return Table(title, heads, rows, digits, note=note, optional=optional)
 
 
+def _regression(measured: Measured) -> bool:
+    """Return whether R², which has no least value, stands in the place of the accuracy."""
+    return any(run.settings["loss"] == "mse" for run in measured.planned())
+
+
 def _validated(measured: Measured) -> bool:
     return all(run.settings["validation-fraction"] for run in measured.planned())
 
@@ -135,11 +139,12 @@ def _validated(measured: Measured) -> bool:
 def _remarks(measured: Measured) -> Iterator[str]:
     """Yield how the numbers came about."""
     which = "round with the best validation score" if _validated(measured) else "last round"
-    yield f"Accuracy on test samples, in the {which}."
+    regression = _regression(measured)
+    yield f"{'R²' if regression else 'Accuracy'} on test samples, in the {which}."
     seeds = len(measured.seeds)
     if seeds > 1:
-        interval_of = "the 95 % interval is that of the mean, by Student's t, cut at 0 and 100 %"
-        yield f"Mean ± standard deviation over {seeds} seeds; {interval_of}."
+        interval_of = f"that of the mean, by Student's t, cut at {'' if regression else '0 and '}100 %"
+        yield f"Mean ± standard deviation over {seeds} seeds; the 95 % interval is {interval_of}."
     if measured.trials:
         among = "; ".join(f"{key} {', '.join(map(str, of))}" for key, of in measured.experiment.choose.items())
         yield f"Settings were chosen for each method with seed 1 on the validation samples, among {among}."

@@ -8,7 +8,7 @@ import torch
 
 import fedpfl.data.datasets.custom as custom
 from fedpfl.core.errors import ConfigError, DataError
-from fedpfl.data import DataSettings, FederatedData
+from fedpfl.data import DataSettings, FederatedData, partition_counts
 from fedpfl.data.datasets import read_image_folder, read_own
 from fedpfl.data.datasets.custom import CustomLoader
 
@@ -136,6 +136,7 @@ def test_numbers_with_decimals_are_targets(made):
     frame = pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "label": 2.0 * x[:, 2].round(1)})
     data = made(frame, 2, partitioner="iid")
     assert data.has_targets and data.num_classes == 1
+    assert partition_counts(data).tolist() == [[len(data.train(client).y)] for client in range(2)]
     found = torch.cat([part(client).y for client in range(2) for part in (data.train, data.test)])
     np.testing.assert_array_equal(np.sort(found.numpy().ravel()), np.sort(frame["label"].to_numpy(np.float32)))
     with pytest.raises(DataError, match=r"'1\.5' is not a class"):

@@ -61,6 +61,7 @@ def test_metrics_of_targets():
     with torch.no_grad():
         residuals = run.model(0)(torch.from_numpy(x)) - torch.from_numpy(y)
     assert run.clients.loc[(2, 0), "mae"] == pytest.approx(float(residuals.abs().mean()), rel=1e-4)
+    assert run.report("targets.html").stat().st_size > 1000
 
 
 def test_a_callback_sees_every_round():

@@ -138,10 +138,9 @@ def run(
     with ExitStack() as stack:
 
         def text_of(kind: str, thing: object, before: str) -> str:
-            text = stack.enter_context(custom.as_setting(kind, thing, before or custom.text_again(thing)))
+            text = stack.enter_context(custom.as_setting(kind, thing, before, again=True))
             if text.startswith(f"{custom.PYTHON}:"):
                 objects[text] = thing
-                custom.text_again(thing, text)
             return text
 
         values = _by_key(settings)

@@ -172,11 +172,11 @@ def article(thing: object) -> str:
 
 
 @contextlib.contextmanager
-def as_setting(kind: str, thing: object, text: str = "") -> Iterator[str]:
+def as_setting(kind: str, thing: object, text: str = "", again: bool = False) -> Iterator[str]:
     """Make a Python object a setting's value, for the time of a ``with`` statement.
 
     Yields the value: ``MODULE:NAME`` where other processes can import the object, else ``python:…``; ``text`` is the
-    value by which a finished run knew it.
+    value by which a finished run knew it. ``again``: the same function, or equal data, are the same value again.
     """
     reference = None if text else _importable(thing)
     if reference is not None:
@@ -185,6 +185,7 @@ def as_setting(kind: str, thing: object, text: str = "") -> Iterator[str]:
     if not text:
         name = str(getattr(thing, "__name__", kind))
         text = f"{PYTHON}:{name if name.isidentifier() else kind.replace('-', '_')}#{next(_numbers)}"
+        text = _same_text(thing, text) if again else text
     before = _objects.get(text)
     _objects[text] = thing
     try:
@@ -195,19 +196,19 @@ def as_setting(kind: str, thing: object, text: str = "") -> Iterator[str]:
             _objects[text] = before
 
 
-def text_again(thing: object, text: str = "") -> str:
-    """Return the text by which the same function, or equal data, were a setting before; empty for what is new.
+def _same_text(thing: object, text: str) -> str:
+    """Return the text by which the same function, or equal data, were a setting before, or else the one given.
 
-    By it, runs that were made one by one are known to have the same data and model. ``text`` is the one from now on.
+    By it, runs that were made one by one are known to have the same data and model.
     """
     data = hashlib.sha256()
     try:
         if callable(thing):
-            return _of_functions.setdefault(thing, text) if text else _of_functions.get(thing, "")
+            return _of_functions.setdefault(thing, text)
         pickle.Pickler(SimpleNamespace(write=data.update), 5).dump(thing)
-    except (pickle.PicklingError, TypeError, AttributeError, RecursionError):
-        return ""  # can be neither held weakly nor written as bytes
-    return _of_data.setdefault(data.digest(), text) if text else _of_data.get(data.digest(), "")
+    except (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError, OSError):
+        return text  # can be neither held weakly nor written as bytes
+    return _of_data.setdefault(data.digest(), text)
 
 
 def require_sendable(values: Mapping[str, Any]) -> None:

@@ -185,7 +185,7 @@ def as_setting(kind: str, thing: object, text: str = "", again: bool = False) ->
     if not text:
         name = str(getattr(thing, "__name__", kind))
         text = f"{PYTHON}:{name if name.isidentifier() else kind.replace('-', '_')}#{next(_numbers)}"
-        text = _same_text(thing, text) if again else text
+        text = _same_text(kind, thing, text) if again else text
     before = _objects.get(text)
     _objects[text] = thing
     try:
@@ -196,15 +196,18 @@ def as_setting(kind: str, thing: object, text: str = "", again: bool = False) ->
             _objects[text] = before
 
 
-def _same_text(thing: object, text: str) -> str:
+def _same_text(kind: str, thing: object, text: str) -> str:
     """Return the text by which the same function, or equal data, were a setting before, or else the one given.
 
-    By it, runs that were made one by one are known to have the same data and model.
+    By it, runs that were made one by one are known to have the same data and model. What a function of data or a torch
+    Dataset gives may change, so these are new each time.
     """
     data = hashlib.sha256()
     try:
         if callable(thing):
-            return _of_functions.setdefault(thing, text)
+            return text if kind == "dataset" else _of_functions.setdefault(thing, text)
+        if not isinstance(thing, (tuple, list, dict)) and type(thing).__name__ not in ("DataFrame", "Dataset"):
+            return text
         pickle.Pickler(SimpleNamespace(write=data.update), 5).dump(thing)
     except (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError, OSError):
         return text  # can be neither held weakly nor written as bytes

@@ -26,7 +26,7 @@ from ..core.privacy import noise_key, private_reply
 from ..core.rng import generator, seed_torch, torch_seed
 from ..core.settings import Value
 from ..data.federation import FederatedData, Samples, federated_data, own_data
-from ..methods.base import LocalRound, common_model, require_returned
+from ..methods.base import LocalRound, Method, common_model, require_returned
 from ..setup.assembly import assemble, complete_arrays, extras_of, mean_model_layout, plain_model
 from ..setup.config import Config
 from ..training.augment import AUGMENTATIONS, NO_AUGMENTATION
@@ -45,6 +45,10 @@ from .state import ClientState
 
 logger = getLogger("fedpfl.client")
 
+# Where a method may draw random numbers between the arrival of a message and the first phase or test.
+EARLY_HOOKS = (
+    "prepare", "schedule", "conclude", "adaptation", "personalised", "global_model", "export", "personal_part",
+)  # fmt: skip
 # In front of the names of arrays that ``diagnostics`` keeps as they were before the client's first round.
 FIRST = "first/"
 # In front of the place of a phase and the names of its parameters, of whose momentum ``keep-momentum`` keeps arrays.
@@ -72,6 +76,8 @@ class Engine:
         self.data = data
         self.num_clients = num_clients
         self.own = own
+        method = type(config.method)
+        self._may_draw_early = any(getattr(method, hook) is not getattr(Method, hook) for hook in EARLY_HOOKS)
         self._measures = find_measures(config.run.metrics)
         require_working(self._measures, data.num_classes, config.training.loss)
         self._own_model = own_model
@@ -420,8 +426,8 @@ class Engine:
             validation_data=lambda: self.validation_samples(client),
             normalize=self.config.data.normalize,
         )  # fmt: skip
-        # Methods may draw before a phase or a test: in `prepare`, or where they make the forward pass.
-        self.seed(local, "prepare")
+        if self._may_draw_early:
+            self.seed(local, "prepare")
         return state, local
 
     def _stored_personal(self, state: ClientState, message: Payload, client: int) -> dict[str, np.ndarray]:

@@ -272,7 +272,7 @@ def _batches(x: Tensor, y: Tensor, sizes: Sequence[int], rng: np.random.Generato
 
 def _sum(losses: Sequence[Tensor], sizes: Sequence[int]) -> float:
     """Return the sum of the batches' mean losses times their sizes, added up in float32 one after the other."""
-    summands = torch.stack(list(losses)).float().cpu().numpy() * np.array(sizes, np.float32)
+    summands = np.array(torch.stack(list(losses)).tolist(), np.float32) * np.array(sizes, np.float32)
     return float(np.add.accumulate(summands)[-1])
 
 

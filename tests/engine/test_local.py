@@ -19,7 +19,7 @@ from fedpfl.client.engine import HANDLERS
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.federation import Client
 from fedpfl.core.payload import Payload
-from fedpfl.engine import local, worker
+from fedpfl.engine import local, pool, worker
 from fedpfl.engine.local import LocalTransport
 from fedpfl.engine.pool import Finished
 from fedpfl.engine.transport import Request, Wait, count_bytes
@@ -358,6 +358,15 @@ def test_sums_of_groups_made_in_workers_are_those_of_the_server_to_the_bit(tmp_p
     for workers in (1, 2, 5):
         assert result(many(tmp_path, f"workers {workers}", workers, **given)) == over_flower
     assert {len(clients) for clients in summed} == {3}
+
+
+def test_the_first_replies_and_sums_go_through_no_pipe(tmp_path, monkeypatch):
+    received, real = [], pool.receive_array
+    monkeypatch.setattr(pool, "receive_array", lambda *given: received.append(1) or real(*given))
+    many(tmp_path, "replies")
+    monkeypatch.setattr(averages, "MIN_GROUPS", 2)
+    many(tmp_path, "sums")
+    assert not received
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 5), (0, 2), (2, 0)])

@@ -255,6 +255,7 @@ def _run(
             answers.append(replace(reply, error=None))
         elif adder is not None:
             answers.append(adder.add(client, reply, start, total))
+            del reply  # the next client's vector takes its memory, which is in the processor's cache
         else:
             answers.append(Reply(client.id, reply.config, reply.metrics))
             sent = reply.arrays  # several clients are tested together, and tests send none

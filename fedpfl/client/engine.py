@@ -45,7 +45,7 @@ from .state import ClientState
 
 logger = getLogger("fedpfl.client")
 
-# Where a method may draw random numbers between the arrival of a message and the first phase or test.
+# Where a method may draw random numbers that no phase and no test has seeded.
 EARLY_HOOKS = (
     "prepare", "schedule", "conclude", "adaptation", "personalised", "global_model", "export", "personal_part",
 )  # fmt: skip

@@ -90,7 +90,7 @@ class LocalTransport(AddingTransport):
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
-            gc.unfreeze()
+        gc.unfreeze()
 
     def find_clients(
         self,

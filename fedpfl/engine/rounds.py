@@ -40,13 +40,17 @@ MIN_FOR_TESTS = 0.25
 KEPT_PACKED = 16
 
 
-class Packed(NamedTuple):
+class Packing(NamedTuple):
     """What requests carry that are made of the same arrays."""
 
     made_of: dict[str, np.ndarray]  # kept, so that no other array can get their identities
     arrays: dict[str, np.ndarray]
     # By the place of the personal arrays that they name: each message, and its bytes as `_bytes_of` counts them.
     messages: dict[tuple[str, int], tuple[Payload, tuple[int, int]]]
+
+
+# By the identities of the arrays that requests are made of.
+Packed = OrderedDict[tuple[int, ...], Packing]
 
 
 class RoundFailed(FedpflError):
@@ -282,15 +286,13 @@ class RoundLoop:
                 self.round.evaluated[client.id] = dict(reply.metrics)
 
     def _requests(self, clients: Iterable[Client], number: int, kind: str) -> list[Request]:
-        packed: OrderedDict[tuple[int, ...], Packed] = OrderedDict()
+        packed: Packed = OrderedDict()
         layout = self.rule.layout.to_text()
         return [
             Request(client, kind, partial(self._payload, client, number, kind, layout, packed)) for client in clients
         ]
 
-    def _payload(
-        self, client: Client, number: int, kind: str, layout: str, packed: OrderedDict[tuple[int, ...], Packed]
-    ) -> Payload:
+    def _payload(self, client: Client, number: int, kind: str, layout: str, packed: Packed) -> Payload:
         extra = self.rule.attachments(client, kind)
         arrays = {**extra.arrays, "shared": self.outgoing(client, kind)}
         for listener in self.listeners:
@@ -300,25 +302,25 @@ class RoundLoop:
         if same not in packed:
             others = {name: array for name, array in arrays.items() if name != "shared"}
             shared = self.rule.layout.pack(arrays["shared"], self.settings.wire_dtype)
-            packed[same] = Packed(arrays, {**self.extras.pack(others, CLIENT), **shared}, {})
+            packed[same] = Packing(arrays, {**self.extras.pack(others, CLIENT), **shared}, {})
             if len(packed) > KEPT_PACKED:
                 packed.popitem(last=False)
-        before = self.rule.personal_round[client.id]
-        key, before = self.continued[client.id] if before < 0 else ("", before)
+        last = self.rule.personal_round[client.id]
+        key, last = self.continued[client.id] if last < 0 else ("", last)
         messages = packed[same].messages
-        if extra.config or (key, before) not in messages:
+        if extra.config or (key, last) not in messages:
             config: dict[str, Value] = {
                 **extra.config,
                 "round": number,
-                "personal-round": before,
+                "personal-round": last,
                 "state-key": self.state_key,
                 "layout": layout,
             }
             if key:
                 config["personal-key"] = key
             payload = Payload(config, {}, packed[same].arrays)
-            messages[key, before] = payload, _bytes_of(payload)
-        payload, counted = messages[key, before]
+            messages[key, last] = payload, _bytes_of(payload)
+        payload, counted = messages[key, last]
         self.round.bytes_down += counted[0]
         self.round.bytes_evaluation_only += counted[1]
         return payload

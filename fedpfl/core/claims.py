@@ -10,7 +10,7 @@ import math
 import re
 import reprlib
 from functools import lru_cache
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Collection, Mapping, NamedTuple
 
 from .errors import LayoutError, printable
 from .layout import MAX_LAYOUT_BYTES
@@ -115,7 +115,7 @@ def require_description(config: Mapping[str, Any], metrics: Mapping[str, Any], m
         raise LayoutError(f"input-shape = {config['input-shape']}: has more than {MAX_INPUT_VALUES} values")
 
 
-def require_metrics(metrics: Mapping[str, Any]) -> None:
+def require_metrics(metrics: Collection[str]) -> None:
     """Raise ``LayoutError`` if a reply has too many metrics, or one whose name would not fit into a record."""
     if len(metrics) > MAX_METRICS:
         raise LayoutError(f"its reply has {len(metrics)} metrics; at most {MAX_METRICS} are allowed")

@@ -38,8 +38,8 @@ SESSIONS = {
     **{
         name: [f"docs/{name}.md"]
         for name in (
-            *("analyses", "callbacks", "device-models", "experiments", "live", "models", "mqtt"),
-            *("one-round", "privacy", "python"),
+            *("analyses", "callbacks", "deployment", "device-models", "experiments", "live", "models"),
+            *("mqtt", "one-round", "privacy", "python"),
         )
     },
 }

@@ -35,7 +35,8 @@ def keys_command(
     made = prepare(folder, nodes, [*LOOPBACK, *(host or ())])
     passwords = prepare_passwords(folder, account or ())
     typer.echo(f"server:  {made.authority} {made.certificate} {made.key} {made.superexec_secret}")
-    typer.echo(f"devices: {made.authority}, and one each of {' '.join(str(key) for key in made.node_keys)}")
+    if made.node_keys:
+        typer.echo(f"devices: {made.authority}, and one each of {' '.join(map(str, made.node_keys))}")
     if passwords:
         typer.echo(f"broker:  {' '.join(map(str, passwords))}")
     new = sum(before.get(path) != time for path, time in _times(folder).items())

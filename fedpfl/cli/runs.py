@@ -114,7 +114,7 @@ def export(
     require_one_of("format", form, FORMS)
     folder = run_folder(run)
     written = export_personal(folder, client, form)
-    typer.echo(f"{len(written)} models in {folder.path / 'personal'}")
+    typer.echo(f"{len(written)} model{'s' * (len(written) != 1)} in {folder.path / 'personal'}")
 
 
 Mode = Annotated[

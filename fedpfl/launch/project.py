@@ -191,7 +191,7 @@ _POLICY = """\
 # What a board takes part in. Its owner decides: no server can change this file.
 
 # A run reads data and initial weights only below these folders; ~ is the home of the worker's user.
-data-folders = ["~/.fedpfl/data"]
+data-folders = ["~/.fedpfl/data", "~/partitions"]
 # Personal arrays are kept only below these.
 state-folders = ["~/.fedpfl/state"]
 # Without this line: all methods that are installed.
@@ -211,13 +211,12 @@ _BENCH_SETTINGS = """\
 method = "fedper"
 model = "small-cnn"
 num-server-rounds = 10
-# scikit-learn's digits, which every board has. For your data see docs/data.md of fedpfl.
+# scikit-learn's digits, for the rehearsal. Boards do not have scikit-learn: README.md, step 2.
 dataset = "digits"
 partitioner = "dirichlet"
 dirichlet-alpha = 0.3
 # As many as the inventory has.
 num-clients = 4
-learning-rate = 0.05
 # Seconds after which a round goes on without a board that has not replied.
 round-timeout = 600.0
 """
@@ -246,6 +245,14 @@ fedpfl up --inventory inventory.yml -c settings.toml --web # each board as proce
 Both end with the same weights, to the bit.
 
 ## 2. Set the boards up
+
+Boards do not have scikit-learn, whose digits the rehearsal uses. Give each board the samples of its clients, your own
+or these: after the next command set `fedpfl_partitions: ~/partitions` in `inventory.yml` below `vars:`, and
+`dataset = "npz"` and `num-classes = 10` in `settings.toml`. Another rehearsal then uses the same files.
+
+```bash
+fedpfl partition -c settings.toml --export ~/partitions
+```
 
 You need ssh to each board as `ansible_user`, and a checkout of fedpfl on the server, with `make install`. Its
 `docs/testbed.md` has each step with times and what to do when it fails. Here `BENCH` is this folder.

@@ -161,6 +161,7 @@ def test_runs_on_a_bench_have_the_bits_of_the_simulation(tmp_path: Path, store: 
     pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in small.items() if key != "method")
     options = ["--seeds", "1", "--output-dir", str(store.root), "--executor", "flower", "--federation", "fedpfl"]
     one, two = ([plan({**small, "method": method}, seed) for method in ("fedavg", "fedper")] for seed in (1, 2))
+    monkeypatch.chdir(tmp_path)  # not an app: devices get the installed package
     with Testbed(tmp_path / "keys", database=False) as bed:
         bed.start_nodes(2)
         for name, value in bed._environment.items():

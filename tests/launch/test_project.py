@@ -100,7 +100,12 @@ def test_a_bench_fits_together(bench, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.xdist_group("flower")
 @pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed (Debian: apt-get install mosquitto)")
-def test_a_bench_is_rehearsed(bench):
+def test_a_bench_is_rehearsed_with_the_data_that_boards_get(bench):
+    settings, inventory = bench / "settings.toml", bench / "inventory.yml"
+    made = CliRunner().invoke(cli, ["partition", "-c", str(settings), "--export", str(bench.parent / "partitions")])
+    assert made.exit_code == 0, made.output
+    settings.write_text(settings.read_text().replace('"digits"', '"npz"\nnum-classes = 10'))
+    inventory.write_text(inventory.read_text().replace("fedpfl_policy: {}", "fedpfl_partitions: ~/partitions"))
     program = "from fedpfl.cli import main; main()"
     command = [sys.executable, "-c", program, "up", "--inventory", "inventory.yml", "-c", "settings.toml",
                "-c", "num-server-rounds=1 threads=1", "--json", "-q"]  # fmt: skip

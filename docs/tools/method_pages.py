@@ -191,7 +191,8 @@ def _curve(method: type[Method]) -> list[str]:
     rounds = len(curves[method.name])
     settings = '`model = "mlp"`'
     if issubclass(method, AdapterMethod):
-        settings += ', `trainable = "lora"` for all three (the frozen layers have random weights)'
+        settings += ', `trainable = "lora"` and `learning-rate = 0.005` for all three (the frozen layers have random'
+        settings += " weights; at the default rate, 0.02, clients' training diverges)"
     picture = f"Personalised accuracy over {rounds} rounds, with FedAvg and local training"
     return [
         "", "## Accuracy over rounds", "", f"![{picture}]({method.name}.svg)", "",

@@ -19,6 +19,9 @@ from fedpfl.api import frames
 from fedpfl.cli import app
 from fedpfl.cli.bridge import app as bridge
 from fedpfl.core.settings import key_of
+from fedpfl.experiments.description import load
+from fedpfl.experiments.measured import Measured
+from fedpfl.experiments.store import Store
 from fedpfl.methods import methods
 from fedpfl.results.line import summarise
 from fedpfl.results.record import Round
@@ -82,6 +85,22 @@ def test_versions_are_those_of_the_package():
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/why.md"])
 def test_the_number_of_methods_is_right(page):
     assert re.findall(r"\b(\d+) methods\b", PAGES[page])[0] == str(len(methods()))
+
+
+@pytest.mark.parametrize("paper", ["feddecomp", "factorized-fl", "fedfac", "fedreg"])
+def test_a_claim_that_was_not_run_has_the_runs_of_its_file(paper, tmp_path):
+    rows = re.findall(
+        r"^\| .*?\(((?:table|figure)[^()]*)\)[^|]*\| not run \| (\d+) runs", PAGES[f"docs/results/{paper}.md"], re.M
+    )
+    assert len(rows) > 2
+    for place, runs in rows:
+        files = [
+            path
+            for kind, number in re.findall(r"(table|figure) (\d+)", place)
+            for path in sorted((ROOT / "experiments").glob(f"{paper}-{kind}-{number}*.toml"))
+        ]
+        planned = [len(Measured(load(path), "paper", Store(tmp_path)).planned()) for path in files]
+        assert int(runs) in planned, (place, planned)
 
 
 def columns(head: str) -> re.Pattern[str]:

@@ -3,7 +3,7 @@
 Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning
 Approach, NeurIPS 2020, Algorithm 1.
 
-Its step β goes through the optimiser, with ``momentum`` and ``weight-decay`` where they are not 0; the paper has
+The step β goes through the optimiser, with ``momentum`` and ``weight-decay`` where they are not 0; the paper has
 neither, and the step α inside has none.
 """
 

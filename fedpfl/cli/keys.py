@@ -56,7 +56,7 @@ def broker_command(
     tls_cert: Annotated[
         Path | None, typer.Option(help="The broker's TLS certificate; it must name the broker's address.")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of the TLS certificate.")] = None,
     max_chunk: Annotated[
         int,
         typer.Option(min=4096, max=MAX_CHUNK, help="Maximum --max-chunk of `fedpfl-bridge` that the broker accepts."),

@@ -77,8 +77,8 @@ def _unframed(frame: object) -> Payload:
 def _numpy(name: str, array: Array) -> np.ndarray:
     try:
         found = array.numpy()
-    except Exception as error:  # bytes from the network, and NumPy says nowhere what its reader may raise
+    except Exception as error:  # bytes from the network; NumPy documents no list of what its reader raises
         raise LayoutError(f"its array {name!r} cannot be read ({error})") from error
     if not isinstance(found, np.ndarray):  # an archive
-        raise LayoutError(f"its array {name!r} is none")
+        raise LayoutError(f"its array {name!r} is not an array")
     return found

@@ -27,7 +27,7 @@ _UNFIT = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, Asse
 _UNREADABLE = (OSError, *_UNFIT)
 PROBES = 2  # samples
 PADDING = 0
-NO_LINEAR = "has no nn.Linear that could be its head; a model with another one is made of base and head (BaseHeadModel)"
+NO_LINEAR = "has no nn.Linear that could be its head; give a model with another head as BaseHeadModel(base, head)"
 
 
 def extra(package: str, name: str, key: str, value: object) -> Any:

@@ -252,7 +252,7 @@ You need ssh to each board as `ansible_user`, and a checkout of fedpfl on the se
 
 ```bash
 source .venv/bin/activate                                  # in the checkout
-jetson/wheelhouse.sh ~/bundle --python-archive ARCHIVE --python-sha256 SUM   # docs/testbed.md says where to get it
+jetson/wheelhouse.sh ~/bundle --python-archive ARCHIVE --python-sha256 SUM   # docs/testbed.md names the source
 cd deploy/ansible
 ansible devices -i BENCH/inventory.yml -m ansible.builtin.ping
 ansible-playbook -i BENCH/inventory.yml site.yml --ask-become-pass

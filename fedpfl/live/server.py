@@ -171,7 +171,7 @@ def _serve_beside(page: LivePage) -> None:
     os.nice(NICENESS)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    # The page says whether the broker is there, which a run's terminal need not; the broker may end before the page.
+    # The page, not the run's terminal, shows whether the broker is there; the broker may end before the page.
     logging.getLogger("fedpfl").addHandler(logging.NullHandler())
     threading.Thread(target=_set_at_the_end_of_the_parent, args=(stopping,), daemon=True).start()
     try:

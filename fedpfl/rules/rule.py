@@ -69,7 +69,7 @@ class Rule(ABC):
     layout : Layout
         Layout of the shared vector; a rule may share less in a later round and then sets another one.
     shared : ndarray of float32, shape (layout.size,)
-        What clients get next, unless :meth:`outgoing` says otherwise.
+        What clients get next, unless :meth:`outgoing` returns something else.
     round : int
         The round that is running, from 1.
     personal_round : dict of int to int

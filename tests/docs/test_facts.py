@@ -19,6 +19,8 @@ from fedpfl.api import frames
 from fedpfl.cli import app
 from fedpfl.cli.bridge import app as bridge
 from fedpfl.core.settings import key_of
+from fedpfl.data.registry import table
+from fedpfl.engine.devices import SHIPPED
 from fedpfl.experiments.description import load
 from fedpfl.experiments.measured import Measured
 from fedpfl.experiments.store import Store
@@ -101,6 +103,36 @@ def test_a_claim_that_was_not_run_has_the_runs_of_its_file(paper, tmp_path):
         ]
         planned = [len(Measured(load(path), "paper", Store(tmp_path)).planned()) for path in files]
         assert int(runs) in planned, (place, planned)
+
+
+# The first row of each table of the leaderboard, by the table's heading.
+FIRST = dict(re.findall(r"^## (.+)\n\n\|.*\n\|.*\n\| \[(.+?)\]", PAGES["docs/leaderboard.md"], re.M))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if re.search(" first on .* in the leaderboard", PAGES[page])])
+def test_a_method_that_was_first_in_the_leaderboard_is_there(page):
+    title = PAGES[page].partition("\n")[0].removeprefix("# ")
+    for place in re.findall(" first on (.*?) in the leaderboard", PAGES[page]):
+        assert [method for heading, method in FIRST.items() if heading.startswith(place)] == [title], place
+
+
+def test_the_number_of_methods_in_the_leaderboard_is_right():
+    tables = PAGES["docs/leaderboard.md"].split("\n## ")[2:]
+    rows = [len(re.findall(r"^\| \[", text, re.M)) for text in tables]
+    assert re.findall(r"ranks (\d+) methods", PAGES["docs/results/comparisons.md"]) == [str(max(rows))]
+
+
+def test_the_table_of_data_sets_is_that_of_the_code():
+    rows = re.findall(r"^\| `([\w-]+)` \| ([\d, +]+) \| (\d+) \| ([\d×]+) \|", PAGES["docs/data.md"], re.M)
+    known = {info.name: (info.size, info.classes, info.shape) for info in table()}
+    assert len(rows) > 6 and {name: (size, *more) for name, size, *more in rows}.items() <= known.items()
+
+
+def test_the_built_in_profiles_are_those_of_the_code():
+    page = PAGES["docs/virtual-time.md"]
+    rows = re.findall(r"^\| `([\w-]+)` \| ([\d,]+) \| ([\d,]+) \| ([\d.–]+) \|", page, re.M)
+    numbers = {name: [float(text.replace(",", "").replace("–", "0")) for text in row] for name, *row in rows}
+    assert numbers == {name: list(of) for name, of in SHIPPED.items()}
 
 
 def columns(head: str) -> re.Pattern[str]:

@@ -13,7 +13,7 @@ from ..core.errors import LayoutError
 from ..core.payload import Payload
 from ..core.settings import Value
 
-# Flower moves each object of a message by a request of its own, on each of four ways: a message of records has six or
+# Flower moves each object of a message by a separate request, on each of four ways: a message of records has six or
 # seven, a framed one three. But equal arrays of several clients are one object among records, and an object cannot be
 # cut into chunks.
 MAX_FRAMED_BYTES = 4_000_000

@@ -154,7 +154,7 @@ def serve(page: LivePage, stopping: threading.Event, last_look: float = 0.0) -> 
 
 @contextmanager
 def beside(page: LivePage) -> Iterator[None]:
-    """Serve a page from a process of its own, which ends with this block, or with this process if that is killed."""
+    """Serve a page from a separate process, which ends with this block, or with this process if that is killed."""
     # Not forked: a run's process has threads, and memory that only its clients' workers need.
     process = multiprocessing.get_context("spawn").Process(target=_serve_beside, args=(page,), daemon=True)
     process.start()

@@ -40,7 +40,7 @@ class Rule(ABC):
     name : str
         What documentation and records call the rule.
     one_model : bool
-        False: each client gets a model of its own, and there is no global one.
+        False: each client gets a different model, and there is no global one.
     only_a_sum : bool
         True: of clients' arrays the rule computes nothing but their sum, to which the server may thus add the noise of
         differential privacy. A class declares this for itself and never inherits it: a subclass may compute more.

@@ -19,7 +19,7 @@ from fedpfl.api import frames
 from fedpfl.cli import app
 from fedpfl.cli.bridge import app as bridge
 from fedpfl.core.settings import key_of
-from fedpfl.data.registry import table
+from fedpfl.data.registry import table as data_sets
 from fedpfl.engine.devices import SHIPPED
 from fedpfl.experiments.description import load
 from fedpfl.experiments.measured import Measured
@@ -124,7 +124,7 @@ def test_the_number_of_methods_in_the_leaderboard_is_right():
 
 def test_the_table_of_data_sets_is_that_of_the_code():
     rows = re.findall(r"^\| `([\w-]+)` \| ([\d, +]+) \| (\d+) \| ([\d×]+) \|", PAGES["docs/data.md"], re.M)
-    known = {info.name: (info.size, info.classes, info.shape) for info in table()}
+    known = {info.name: (info.size, info.classes, info.shape) for info in data_sets()}
     assert len(rows) > 6 and {name: (size, *more) for name, size, *more in rows}.items() <= known.items()
 
 

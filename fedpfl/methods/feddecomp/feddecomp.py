@@ -32,7 +32,7 @@ from ...training.phase import Forward, Phase
 from ..base import Aggregation, LocalRound, Method, everything, excluding
 from .low_rank import INITS, decompose, frozen_tau, full_rank_only, is_low_rank, merge, taus
 
-# The variants that train τ and σ in epochs of their own, and those that train both at once.
+# The variants that train τ and σ in separate epochs, and those that train both at once.
 IN_TURN = ("alternating", "reverse")
 TOGETHER = ("simultaneous", "all-shared", "all-local")
 # E_lora = 2 of E = 5 in the authors' code.

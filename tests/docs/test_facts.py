@@ -29,6 +29,7 @@ from fedpfl.results.line import summarise
 from fedpfl.results.record import Round
 from fedpfl.results.summary import Summary
 from fedpfl.setup.config import sections
+from fedpfl.training.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -133,6 +134,19 @@ def test_the_built_in_profiles_are_those_of_the_code():
     rows = re.findall(r"^\| `([\w-]+)` \| ([\d,]+) \| ([\d,]+) \| ([\d.–]+) \|", page, re.M)
     numbers = {name: [float(text.replace(",", "").replace("–", "0")) for text in row] for name, *row in rows}
     assert numbers == {name: list(of) for name, of in SHIPPED.items()}
+
+
+@pytest.mark.parametrize(
+    "page, after, before, refuses",
+    [
+        ("docs/models.md", "need classes (", ")", lambda method: "loss" in method.refuses),
+        ("docs/robustness.md", "norm limit:", "`fedfac` finds", lambda method: method.aggregation.rule.no_robust_mean),
+    ],
+)
+def test_the_methods_that_refuse_a_setting_are_those_of_the_code(page, after, before, refuses):
+    named = re.findall("`([^`]+)`", PAGES[page].partition(after)[2].partition(before)[0])
+    made = {name: method(method.Settings(), TrainingSettings()) for name, method in methods().items()}
+    assert sorted(named) == sorted(name for name, method in made.items() if refuses(method))
 
 
 def columns(head: str) -> re.Pattern[str]:

@@ -62,7 +62,7 @@ def broker_command(
         typer.Option(min=4096, max=MAX_CHUNK, help="Maximum --max-chunk of `fedpfl-bridge` that the broker accepts."),
     ] = DEFAULT_CHUNK,
 ) -> None:
-    """Write mosquitto's settings, accounts, access list and passwords; only what changes is written."""
+    """Write mosquitto's settings, accounts, access list and passwords; unchanged files stay."""
     if find_spec("paho") is None:
         raise FedpflError("fedpfl broker needs paho-mqtt: pip install paho-mqtt")
     from ..mqtt.broker import WATCH_ACCOUNT, BrokerTls, write_broker_files

@@ -30,7 +30,7 @@ MAX_QUEUED = 1000
 @app.command("watch")
 def watch_command(
     broker: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help=f"The broker; {DEFAULT_BROKER}, but none with --web.")
+        str | None, typer.Option(metavar="HOST:PORT", help=f"Broker; {DEFAULT_BROKER} by default, none with --web.")
     ] = None,
     username: Annotated[str, typer.Option(help="Account at the broker.")] = "watch",
     password_file: PasswordFile = None,
@@ -44,7 +44,7 @@ def watch_command(
         Path | None, typer.Option(metavar="FOLDER", help="With --web: folder of runs; by default output-dir.")
     ] = None,
     host: Annotated[
-        str | None, typer.Option(help="With --web: where browsers connect to, 127.0.0.1 by default; others need TLS.")
+        str | None, typer.Option(help="With --web: address for browsers, 127.0.0.1 by default; others need TLS.")
     ] = None,
     port: Annotated[
         int | None,

@@ -55,7 +55,7 @@ class FedDynMean(Mean):
 
     name = "feddyn"
     only_a_sum = True  # h follows from the mean
-    no_server_step = "goes on from the mean by h"
+    no_server_step = "moves on from the mean by h"
     no_robust_mean = ""
     remembers = ("h",)
 

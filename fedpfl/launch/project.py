@@ -26,7 +26,7 @@ build-backend = "hatchling.build"
 [project]
 name = "{name}"
 version = "0.1.0"
-description = "Personalised federated learning with parts of its own"
+description = "Personalised federated learning with custom parts"
 license = {{ text = "not chosen yet" }}
 requires-python = ">=3.11,<4"
 # fedpfl is missing here, because Flower must not look it up by its name: install it first (made with {version}).

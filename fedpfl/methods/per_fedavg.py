@@ -38,7 +38,7 @@ class PerFedAvgSettings:
 
 
 class PerFedAvg(Method):
-    """Minimises Σ_i f_i(w − α∇f_i(w)); a client is tested after one step of its own."""
+    """Minimises Σ_i f_i(w − α∇f_i(w)); a client is tested after one step on its own data."""
 
     name = "per-fedavg"
     paper = "Fallah et al., Personalized Federated Learning … A Model-Agnostic Meta-Learning Approach, NeurIPS 2020"

@@ -247,7 +247,7 @@ def _precision(training: TrainingSettings) -> Finding:
     words = f"a training step of a small CNN {where} takes {speed.bf16 * 1000:.3g} ms with bf16 and "
     words += f"{speed.float32 * 1000:.3g} ms with float32 ({speed.ratio:.2f} times): "
     pays = speed.ratio < PAYS
-    words += 'precision = "bf16" is faster here' if pays else 'precision = "bf16" is not faster here'
+    words += 'precision = "bf16" is worth it here' if pays else 'precision = "bf16" is not worth it here'
     return Finding(check, OK, words)
 
 

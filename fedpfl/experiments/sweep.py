@@ -142,7 +142,7 @@ class SweepPlan:
 
     def _order(self) -> str:
         if self.select == "validation":
-            return "Ordered by accuracy on validation samples, without test samples."
+            return "Ordered by the score on validation samples, without test samples."
         return "Ordered by accuracy on test samples, so the first line is too optimistic (see --select validation)."
 
 

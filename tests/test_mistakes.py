@@ -228,7 +228,7 @@ def test_files_of_data(elsewhere):
     for name in "ab":
         (folder / f"{name}.csv").write_text("a,label\n1,0\n2,1\n")
     (folder / "notes.txt").write_text("Recorded in May.")
-    refused("notes.txt: is no file of a client, which must be .npz", fedpfl.run, dataset="clients", data=str(folder))
+    refused("notes.txt: is not a client's file, which must be .npz", fedpfl.run, dataset="clients", data=str(folder))
 
 
 def linear(inputs=64, outputs=10):

@@ -197,7 +197,7 @@ def _curve(method: type[Method]) -> list[str]:
     return [
         "", "## Accuracy over rounds", "", f"![{picture}]({method.name}.svg)", "",
         f"The mean accuracy of the clients' personalised models, in percent. After round {rounds}: {ends}.",
-        f"The data are scikit-learn's digits at ten clients; {settings}, other settings as they are by default.",
+        f"The data are scikit-learn's digits, divided among ten clients; {settings}, otherwise default settings.",
         "One seed: an illustration, not evidence. `python docs/tools/method_curves.py` runs all methods.",
     ]  # fmt: skip
 

@@ -238,8 +238,8 @@ def agreement(pairs: Mapping[str, tuple[float, float]]) -> str:
     near = [row for row, (a, b) in pairs.items() if abs(a - b) <= (1.5 if row in ONE_MODEL else 0.5)]
     far = ", ".join(row for row in pairs if row not in near)
     text = (
-        f"{len(near)} of the {len(pairs)} rows that have run are within 0.5 points of the published value (one model "
-        f"for all: 1.5). Kendall's τ of the two orders is {kendalltau(theirs, ours).statistic:.2f}."
+        f"Within 0.5 points of the published value (1.5 for one model for all): {len(near)} of the {len(pairs)} rows "
+        f"that have run. Kendall's τ of the two orders is {kendalltau(theirs, ours).statistic:.2f}."
     )
     return text + (f" Not within: {far}." if far else "")
 
@@ -268,7 +268,7 @@ def curves(records: Path, words: Sequence[str]) -> str:
             numbers = [number for run in runs for number in run]
             shown = [min(numbers), fmean(numbers), fmean(run[-1] for run in runs)] if numbers else []
             rows.append([f"{row}, {column}", *([f"{number:.2f}" for number in shown] or ["not run", "", ""])])
-    return markdown(["", "least of all rounds", "mean of all rounds", "last round"], rows)
+    return markdown(["", "minimum over rounds", "mean over rounds", "last round"], rows)
 
 
 @table

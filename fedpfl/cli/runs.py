@@ -169,7 +169,7 @@ def personalise(
 
 @app.command("new-clients", hidden=True)
 def new_clients(run: RunName, mode: Mode = "local-train", as_json: AsJson = False) -> None:
-    """Do what `fedpfl personalise` does; this name goes with the next version."""
+    """Run `fedpfl personalise` under its old name, which the next version removes."""
     typer.echo("note: `fedpfl new-clients` is called `fedpfl personalise` now", err=True)
     personalise(run, mode, as_json=as_json)
 

@@ -61,7 +61,7 @@ Momentum = Dict[int, Dict[str, Tensor]]
 class Engine:
     """Data, model and settings of one run in one process.
 
-    ``own`` says that ``data`` are this device's own, of one client; ``num_clients`` counts the whole federation.
+    ``own``: whether ``data`` are this device's own, of one client; ``num_clients`` counts the whole federation.
     ``own_model`` is the model that the device's owner has named.
     The model of ``client`` is made at once, other ones when they are needed.
     """
@@ -564,7 +564,7 @@ def _require_fitting(config: Config, data: FederatedData) -> None:
     """Refuse a loss for classes where the data have targets, and the other way round."""
     ours = config.training.augmentation in AUGMENTATIONS and config.training.augmentation != NO_AUGMENTATION
     if ours and len(data.input_shape) != 3:
-        allowed = f"must be none, or a function of your own, for {data.name}, whose samples are no images"
+        allowed = f"must be none, or a function of your own, for {data.name}, whose samples are not images"
         raise ConfigError("augmentation", config.training.augmentation, allowed)
     loss = config.training.loss
     if config.training.kind.classes == data.has_targets:

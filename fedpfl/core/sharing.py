@@ -18,7 +18,7 @@ UNUSED_BUFFER = "num_batches_tracked"
 # BatchNorm's other buffers: averages over samples, which no gradient moves.
 RUNNING_STATISTICS = ("running_mean", "running_var")
 
-# The array alongside the shared vector that says which channels are shared.
+# The array alongside the shared vector that marks the shared channels.
 SPLIT = "split"
 # Behind the name of an array of which only the shared channels travel.
 PART = "[shared]"

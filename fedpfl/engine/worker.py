@@ -234,7 +234,7 @@ def serve(
             replies.send(Answered(answers, listed, in_slot))
             if not in_slot:
                 send_arrays(replies, list(sent.values()))
-        del sent  # a copy of the model, beside which the next client would train
+        del sent  # a copy of the model, which would stay in memory while the next client trains
 
 
 def _run(

@@ -149,7 +149,7 @@ class _SubmittedRun:
             return self._failed(
                 f"its server did not write {where}; run this command on the server's machine, as its user"
             )
-        return self._failed(self._bench.reason(self.id) or f"Flower says {status}")
+        return self._failed(self._bench.reason(self.id) or f"Flower reports {status}")
 
     def _failed(self, reason: str) -> dict[str, Any]:
         return {"status": "failed", "error": reason, "trained": False}

@@ -1,4 +1,4 @@
-"""FedAS: a client aligns the received base with its last one, and weighs by the Fisher information of what it trained.
+"""FedAS: a client aligns the received base with its last one; its weight in the mean is its Fisher information.
 
 Yang, Huang, Ye: FedAS: Bridging Inconsistency in Personalized Federated Learning, CVPR 2024, Section 3 and Algorithm 1.
 

@@ -313,12 +313,12 @@ def test_doctor_says_whether_bf16_pays(monkeypatch, measured):
     assert finding.state == "ok"
     expected = "with 3 threads takes 7.3 ms with bf16 and 10 ms with float32 (0.73 times)"
     assert expected in finding.words
-    assert finding.words.endswith('precision = "bf16" pays here')
+    assert finding.words.endswith('precision = "bf16" is worth it here')
     doctor._precision(TrainingSettings())
     # Clients run side by side, each with one thread unless told otherwise.
     assert [training.threads for training in measured] == [3, 1]
     monkeypatch.setattr(speed, "compare_precisions", lambda training: speed.StepSeconds(0.01, 0.012, 1.2))
-    assert doctor._precision(TrainingSettings()).words.endswith('precision = "bf16" does not pay here')
+    assert doctor._precision(TrainingSettings()).words.endswith('precision = "bf16" is not worth it here')
 
 
 @pytest.mark.parametrize("command", ["export", "personalise"])

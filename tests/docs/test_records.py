@@ -146,7 +146,7 @@ def test_a_table_has_published_and_own_values(some):
     assert "| GPFL | 97.81 ± 0.09 | not run |  |  |  |  | 50 |" in lines
     assert "| Ditto | 97.47 ± 0.04 | not run |  |  |  |  |  |" in lines
     assert lines[-1] == (
-        "2 of the 3 rows that have run are within 0.5 points of the published value (one model for all: 1.5). "
+        "Within 0.5 points of the published value (1.5 for one model for all): 2 of the 3 rows that have run. "
         "Kendall's τ of the two orders is 0.33. Not within: FedRep."
     )
 

@@ -462,7 +462,7 @@ def _classes(
     found = [(part, *one) for part, words in zip(parts, columns) for one in zip(words.names, words.first)]
     given = known or tuple(listed(settings.class_names))
     if given and num_classes not in (None, len(given)):
-        raise DataError(f"{parts[0].path}: has names for {len(given)} classes, num-classes says {num_classes}")
+        raise DataError(f"{parts[0].path}: has names for {len(given)} classes, num-classes is {num_classes}")
 
     def wrong(part: FileSamples, row: int, name: str, why: str) -> DataError:
         return DataError(f"{part.path}, {part.row} {row}, column {settings.label_column!r}: {name[:40]!r} {why}")

@@ -226,7 +226,7 @@ def _array(given: Any, where: str) -> np.ndarray:
     try:
         found = np.asarray(given)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{where} is {custom.article(given)} that NumPy makes no array of: {error}") from error
+        raise DataError(f"{where} is {custom.article(given)} that NumPy cannot make an array of: {error}") from error
     if found.dtype == object:
-        raise DataError(f"{where} is {custom.article(given)} that NumPy makes no array of numbers of")
+        raise DataError(f"{where} is {custom.article(given)} that NumPy cannot make an array of numbers of")
     return found

@@ -4,9 +4,9 @@ Liu, Yang, Wang: FedReG: Recouping the Global Model in Personalized Federated Le
 
 Where the paper leaves it open: a head is the last linear layer; head_P starts as a copy of head_G; Q = t / C is
 rounded to the nearest whole number, at least 1; samples to augment are drawn with replacement; the rebalanced set is
-drawn once, since it is an input of the client's Algorithm 1. The optimiser is new in each step, so with the order
-``interleaved`` in each epoch. Not of the paper: ``fedreg-max-growth`` bounds t on the client, because t follows from
-what other clients claim.
+drawn once, since it is an input of the client's Algorithm 1. Each step starts with a new optimiser, with the order
+``interleaved`` each epoch. ``fedreg-max-growth`` is not in the paper: it bounds t on the client, because t follows from
+the counts that other clients report.
 """
 
 from __future__ import annotations

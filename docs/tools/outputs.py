@@ -38,7 +38,17 @@ SESSIONS = {
     **{
         name: [f"docs/{name}.md"]
         for name in (
-            *("analyses", "callbacks", "data", "deployment", "device-models", "experiments", "flower", "live", "models"),
+            *(
+                "analyses",
+                "callbacks",
+                "data",
+                "deployment",
+                "device-models",
+                "experiments",
+                "flower",
+                "live",
+                "models",
+            ),
             *("mqtt", "one-round", "privacy", "python"),
         )
     },

@@ -92,7 +92,7 @@ def record(folder: RunFolder, about: Mapping[str, Any]) -> Record:
     }
 
 
-def grid(name: str, scale: str, output: Path, commit: str) -> Record:
+def grid(name: str, scale: str, output: Path, commit: str, seeds: int | None = None) -> Record:
     """Return the record of an experiment's finished runs.
 
     Parameters
@@ -103,9 +103,11 @@ def grid(name: str, scale: str, output: Path, commit: str) -> Record:
         The folder of its runs, ``--output-dir`` of ``fedpfl experiment run``.
     commit : str
         The commit of the code that ran.
+    seeds : int, optional
+        ``--seeds`` of the command.
     """
     experiment = load(ROOT / "experiments" / f"{name}.toml")
-    measured = Measured(experiment, scale, Store(output))
+    measured = Measured(experiment, scale, Store(output), seeds)
     values: dict[str, dict[str, dict[str, list[float]]]] = {}
     for metric in experiment.metrics:
         factor = 100 if metrics.find(metric).share else 1
@@ -113,8 +115,9 @@ def grid(name: str, scale: str, output: Path, commit: str) -> Record:
             found = [round(factor * value, 4) for value in measured.values(metric, row, column)]
             values.setdefault(metric, {}).setdefault(row, {})[column] = found
     return {
-        "command": f"fedpfl experiment run {name} --scale {scale}", "commit": commit, "seeds": len(measured.seeds),
-        "values": values, "curves": {curve: _curves(measured, curve) for curve in experiment.curves}, **machine(),
+        "command": f"fedpfl experiment run {name} --scale {scale}" + (f" --seeds {seeds}" if seeds else ""),
+        "commit": commit, "seeds": len(measured.seeds), "values": values,
+        "curves": {curve: _curves(measured, curve) for curve in experiment.curves}, **machine(),
     }  # fmt: skip
 
 
@@ -383,6 +386,7 @@ def main() -> None:
     whole.add_argument("--scale", required=True)
     whole.add_argument("--output-dir", type=Path, required=True, help="the folder of its runs")
     whole.add_argument("--commit", required=True)
+    whole.add_argument("--seeds", type=int, help="of the command; by default the scale's")
     attack = commands.add_parser("attacks", help="write the record of benchmarks/attacks.py")
     attack.add_argument("file", type=Path, help="its file of records")
     attack.add_argument("--commit", required=True)
@@ -402,7 +406,7 @@ def main() -> None:
             print(f"wrote {write(f'attacks/{method}', found).relative_to(ROOT)}")
         return
     if options.verb == "grid":
-        found = grid(options.name, options.scale, options.output_dir, options.commit)
+        found = grid(options.name, options.scale, options.output_dir, options.commit, options.seeds)
         print(f"wrote {write(f'grids/{options.name}-{options.scale}', found).relative_to(ROOT)}")
         return
     if options.verb == "add":

@@ -16,7 +16,7 @@ from report.browser import Browser  # noqa: E402
 
 PICTURE = ROOT / "docs" / "pictures" / "live.png"
 SETTINGS = {"dataset": "digits", "model": "mlp", "dirichlet_alpha": 0.1, "num_server_rounds": 30}
-WIDTH, HEIGHT = 1000, 1380
+WIDTH, HEIGHT = 1000, 1530
 DRAWN = "document.querySelector('#verdict').textContent && document.querySelectorAll('.plot canvas').length === 4"
 
 

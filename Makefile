@@ -120,7 +120,7 @@ test-flower-latest: install packages ## those tests that meet Flower, with the n
 	PATH="$$PATH:$(abspath $(BIN))" OMP_NUM_THREADS=1 $(LATEST)/bin/python -m pytest -n 2 --dist loadgroup \
 		-m 'not faults' $(FLOWER_TESTS)
 
-test-docs: install ## the commands of the README and of pages print what is shown there; ten minutes
+test-docs: install packages ## the commands of the README and of pages print what is shown there; twenty minutes
 	$(BIN)/python -m pytest -m docs tests/docs
 
 test-experiments: install ## every experiment at smoke scale, in one process; a quarter of an hour

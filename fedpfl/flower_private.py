@@ -36,10 +36,10 @@ TASK_POLL_SHARE, LONGEST_TASK_POLL = 0.01, 1.0
 # message to or from a device has three.
 CONCURRENCY = ("FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS", "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES")
 
-# What the SuperLink logs. `flwr ls` says how a run goes on, but costs more than a second of a core each time.
+# What the SuperLink logs. `flwr ls` shows a run's state, but costs more than a second of a core each time.
 TASK_ENDED = "Finished task"
 RUN_REFUSED = "Could not start run"
-# What `flwr ls` says of a run that the SuperLink does not know.
+# What `flwr ls` prints for a run that the SuperLink does not know.
 UNKNOWN_RUN = "not found"
 
 # Who pulls a message before all of its objects have arrived pauses before the next look: at first for a second, which

@@ -21,7 +21,7 @@ May be run again at any time: what is there already stays as it is.
   --allowed-signers FILE
                         refuse a bundle that none of these keys has signed (wheelhouse.sh --sign); needs OpenSSH 8.2
   --target BOARD        nano (Jetson Nano, JetPack 4.6), orin (Orin Nano, JetPack 6), pi (Raspberry Pi OS, 64 bit) or
-                        auto (the default: what the device tree says)
+                        auto (the default: as in the device tree)
   --prefix FOLDER       where to install (default /opt/fedpfl)
   --user NAME           system user for the services, made if it is missing; its home is the state folder
   --state FOLDER        the user's home, which uninstall.sh keeps (default /var/lib/fedpfl)
@@ -249,7 +249,7 @@ ntp_seconds() {  # HOST PORT: seconds since 1970
     exec 3<> "/dev/udp/$1/$2" || return 1
     printf '\043%b' "$(printf '\\000%.0s' {1..47})" >&3
     read -r -a answer <<< "$(timeout 3 head -c 48 <&3 | od -An -v -tu1 | tr '\n' ' ')"
-    # Mode 4 is a server's; stratum 0 says that it will not tell.
+    # Mode 4 is a server's; stratum 0 means that it refuses.
     ((${#answer[@]} == 48 && (answer[0] & 7) == 4 && answer[1] > 0)) || return 1
     printf '%s\n' $(((answer[40] << 24) + (answer[41] << 16) + (answer[42] << 8) + answer[43] - 2208988800))
 }
@@ -406,7 +406,7 @@ pip() { "$venv/bin/python" -m pip --disable-pip-version-check --no-input --quiet
 install_packages() {
     local -a from=()
     [[ -z $bundle ]] || from=(--no-index --find-links "$bundle/wheels")
-    # Anew, so that nothing of an older lock stays behind; a stamp at the end says that it is complete.
+    # From scratch, so that nothing of an older lock stays; a stamp at the end marks it as complete.
     "$python" -m venv --clear "$venv"
     pip install --require-hashes --only-binary :all: --no-cache-dir "${from[@]}" --requirement "$lock"
     digest < "$lock" > "$venv/.packages"

@@ -1,21 +1,25 @@
 """Write the gallery from its scripts and the record of their runs: ``python docs/tools/gallery.py``.
 
-    python docs/tools/gallery.py run --commit HASH
+    python docs/tools/gallery.py run --commit HASH [NAME …]
 
-runs the scripts and records what they print, their time and their pictures: some minutes.
+runs all scripts, or some, and records what they print, their time and their pictures: some minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
+import ctypes
 import json
 import math
+import os
 import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +28,15 @@ import run_records
 from fedpfl.core.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "experiments"))
+import fake_slurm  # noqa: E402
+
 FOLDER = ROOT / "docs" / "gallery"
 RECORD = run_records.RECORDS / "figures" / "gallery.json"
 PAGE = ROOT / "docs" / "gallery.md"
 ORDER = (
     "table", "series", "images", "own_model", "own_method", "callbacks", "different_models", "lora", "onnx_export",
-    "privacy", "robust", "compare", "virtual_bench",
+    "privacy", "robust", "compare", "virtual_bench", "slurm",
 )  # fmt: skip
 START = """\
 # Gallery
@@ -40,11 +47,13 @@ Small programs that run as they are, on data that need no download. Each needs [
 
 
 def execute(name: str, folder: Path) -> str:
-    """Run a script in a folder, which is also its home, and return what it prints."""
+    """Run a script in a folder, which is also its home, and return what it prints; stand-ins are its Slurm."""
+    environment = run_records.environment(folder)
+    environment |= fake_slurm.install(folder, environment["PATH"])
     done = subprocess.run(
         [sys.executable, FOLDER / f"{name}.py"],
         cwd=folder,
-        env=run_records.environment(folder),
+        env=environment,
         capture_output=True,
         text=True,
         timeout=300,
@@ -55,23 +64,28 @@ def execute(name: str, folder: Path) -> str:
 
 
 def processor_seconds() -> float:
-    """Return the processor time of all processes that this one has started and that have ended."""
+    """Return the processor time of all processes that this one has started, once they have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
-def record(commit: str) -> None:
-    """Run all scripts, and record output, seconds and pictures."""
-    values: dict[str, Any] = {}
-    for name in ORDER:
+def record(names: Sequence[str], commit: str) -> None:
+    """Run scripts, and record output, seconds and pictures."""
+    # A job that outlives its script becomes a child of this process (PR_SET_CHILD_SUBREAPER), whose time counts.
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+    values: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))["values"] if RECORD.is_file() else {}
+    for name in names:
         with tempfile.TemporaryDirectory() as folder:
             before = processor_seconds()
             output = execute(name, Path(folder))
-            values[name] = {"output": output, "seconds": round(processor_seconds() - before, 1)}
+            values[name] = {"output": output, "seconds": round(processor_seconds() - before, 1), "commit": commit}
             shutil.copy(Path(folder) / f"{name}.svg", FOLDER)
         print(name, values[name])
-    about = {"command": "python docs/tools/gallery.py run --commit HASH", "commit": commit}
-    run_records.write("figures/gallery", {**about, "values": values, **run_records.machine()})
+    command = "python docs/tools/gallery.py run --commit HASH"
+    run_records.write("figures/gallery", {"command": command, "values": values, **run_records.machine()})
 
 
 def page() -> str:
@@ -97,9 +111,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="gallery.py", description=__doc__.partition("\n")[0])
     run = parser.add_subparsers(dest="verb").add_parser("run", help="run scripts and record what they do")
     run.add_argument("--commit", required=True, help="commit of the code that runs")
+    run.add_argument("names", nargs="*", default=ORDER, help="scripts; without any, all")
     options = parser.parse_args()
     if options.verb == "run":
-        record(options.commit)
+        record(options.names, options.commit)
     write_atomically(PAGE, page().encode())
 
 

@@ -6,8 +6,10 @@ MkDocs calls the functions whose names begin with ``on_``.
 from __future__ import annotations
 
 import html
+import inspect
 import json
 import os
+import pkgutil
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -38,11 +40,12 @@ _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 _FILE = re.compile(r"`?[\w./-]+\.(md|ipynb)`?")
 # A role in a docstring, as it comes out of Markdown, and the heading of the name to which the docstring belongs.
 _ROLE = re.compile(r'id="(fedpfl\.\w+)[\w.]*"|:\w+:<code>~?([\w.]+)(?:\(\))?</code>')
+_NAMED = re.compile(r'<h\d id="(fedpfl\.[\w.]+)".*?</h\d>', re.DOTALL)
 _SEARCH = 'data-md-component="search" role="dialog"'
 _HEAD = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
 _ROW = re.compile(r"<tr\b[^>]*>.*?</tr>", re.DOTALL)
 # A table of more columns becomes a card for each row on a telephone.
-MAX_COLUMNS = 3
+MAX_COLUMNS = 2
 _FENCE = re.compile(r"^( *)(```+).*?^\1\2`*$", re.DOTALL | re.MULTILINE)
 
 
@@ -93,9 +96,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Give the cells of wide tables their headings; what has no words is none. Turn roles of docstrings into links."""
+    """Give cells of wide tables their headings (what has no words is none), and names in docstrings links."""
     content = _TABLE.sub(lambda found: cards(found.group()), content).replace("<th></th>", "<td></td>")
-    return references(content)
+    return _NAMED.sub(lambda found: found.group() + source_link(found.group(1)), references(content))
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
@@ -120,6 +123,20 @@ def references(content: str) -> str:
         return f'<a href="#{place}">{code}</a>' if place else code
 
     return _ROLE.sub(link, content)
+
+
+def source_link(name: str) -> str:
+    """Return where a class or function is defined, as a link if the repository has an address; "" for a value."""
+    found = pkgutil.resolve_name(name)
+    found = inspect.unwrap(getattr(found, "fget", found))
+    if not (inspect.isclass(found) or inspect.isfunction(found)):
+        return ""
+    path = Path(inspect.getfile(found)).relative_to(ROOT)
+    line = inspect.getsourcelines(found)[1]
+    text = f"<code>{path}:{line}</code>"
+    if version.REPOSITORY:
+        text = f'<a href="{version.REPOSITORY}/blob/main/{path}#L{line}">{text}</a>'
+    return f'<p class="source">{text}</p>'
 
 
 def cards(table: str) -> str:

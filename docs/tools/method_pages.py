@@ -191,12 +191,13 @@ def _curve(method: type[Method]) -> list[str]:
     rounds = len(curves[method.name])
     settings = '`model = "mlp"`'
     if issubclass(method, AdapterMethod):
-        settings += ', `trainable = "lora"` for all three (the frozen layers have random weights)'
+        settings += ', `trainable = "lora"` and `learning-rate = 0.005` for all three (the frozen layers have random'
+        settings += " weights; at the default rate, 0.02, clients' training diverges)"
     picture = f"Personalised accuracy over {rounds} rounds, with FedAvg and local training"
     return [
         "", "## Accuracy over rounds", "", f"![{picture}]({method.name}.svg)", "",
         f"The mean accuracy of the clients' personalised models, in percent. After round {rounds}: {ends}.",
-        f"The data are scikit-learn's digits at ten clients; {settings}, other settings as they are by default.",
+        f"The data are scikit-learn's digits, divided among ten clients; {settings}, otherwise default settings.",
         "One seed: an illustration, not evidence. `python docs/tools/method_curves.py` runs all methods.",
     ]  # fmt: skip
 

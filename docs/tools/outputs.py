@@ -37,7 +37,20 @@ SESSIONS = {
     "tutorial": [f"docs/tutorial/{name}.md" for name in ("first-run", "own-data", "own-model", "compare")],
     **{
         name: [f"docs/{name}.md"]
-        for name in ("analyses", "callbacks", "experiments", "models", "one-round", "privacy", "python")
+        for name in (
+            *(
+                "analyses",
+                "callbacks",
+                "data",
+                "deployment",
+                "device-models",
+                "experiments",
+                "flower",
+                "live",
+                "models",
+            ),
+            *("mqtt", "one-round", "privacy", "python"),
+        )
     },
 }
 NOTEBOOKS = [ROOT / "docs/first-steps.ipynb", *sorted((ROOT / "docs/notebooks").glob("*.ipynb"))]

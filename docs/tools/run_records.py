@@ -92,7 +92,7 @@ def record(folder: RunFolder, about: Mapping[str, Any]) -> Record:
     }
 
 
-def grid(name: str, scale: str, output: Path, commit: str) -> Record:
+def grid(name: str, scale: str, output: Path, commit: str, seeds: int | None = None) -> Record:
     """Return the record of an experiment's finished runs.
 
     Parameters
@@ -103,9 +103,11 @@ def grid(name: str, scale: str, output: Path, commit: str) -> Record:
         The folder of its runs, ``--output-dir`` of ``fedpfl experiment run``.
     commit : str
         The commit of the code that ran.
+    seeds : int, optional
+        ``--seeds`` of the command.
     """
     experiment = load(ROOT / "experiments" / f"{name}.toml")
-    measured = Measured(experiment, scale, Store(output))
+    measured = Measured(experiment, scale, Store(output), seeds)
     values: dict[str, dict[str, dict[str, list[float]]]] = {}
     for metric in experiment.metrics:
         factor = 100 if metrics.find(metric).share else 1
@@ -113,8 +115,9 @@ def grid(name: str, scale: str, output: Path, commit: str) -> Record:
             found = [round(factor * value, 4) for value in measured.values(metric, row, column)]
             values.setdefault(metric, {}).setdefault(row, {})[column] = found
     return {
-        "command": f"fedpfl experiment run {name} --scale {scale}", "commit": commit, "seeds": len(measured.seeds),
-        "values": values, "curves": {curve: _curves(measured, curve) for curve in experiment.curves}, **machine(),
+        "command": f"fedpfl experiment run {name} --scale {scale}" + (f" --seeds {seeds}" if seeds else ""),
+        "commit": commit, "seeds": len(measured.seeds), "values": values,
+        "curves": {curve: _curves(measured, curve) for curve in experiment.curves}, **machine(),
     }  # fmt: skip
 
 
@@ -238,8 +241,8 @@ def agreement(pairs: Mapping[str, tuple[float, float]]) -> str:
     near = [row for row, (a, b) in pairs.items() if abs(a - b) <= (1.5 if row in ONE_MODEL else 0.5)]
     far = ", ".join(row for row in pairs if row not in near)
     text = (
-        f"{len(near)} of the {len(pairs)} rows that have run are within 0.5 points of the published value (one model "
-        f"for all: 1.5). Kendall's τ of the two orders is {kendalltau(theirs, ours).statistic:.2f}."
+        f"Within 0.5 points of the published value (1.5 for one model for all): {len(near)} of the {len(pairs)} rows "
+        f"that have run. Kendall's τ of the two orders is {kendalltau(theirs, ours).statistic:.2f}."
     )
     return text + (f" Not within: {far}." if far else "")
 
@@ -268,7 +271,7 @@ def curves(records: Path, words: Sequence[str]) -> str:
             numbers = [number for run in runs for number in run]
             shown = [min(numbers), fmean(numbers), fmean(run[-1] for run in runs)] if numbers else []
             rows.append([f"{row}, {column}", *([f"{number:.2f}" for number in shown] or ["not run", "", ""])])
-    return markdown(["", "least of all rounds", "mean of all rounds", "last round"], rows)
+    return markdown(["", "minimum over rounds", "mean over rounds", "last round"], rows)
 
 
 @table
@@ -383,6 +386,7 @@ def main() -> None:
     whole.add_argument("--scale", required=True)
     whole.add_argument("--output-dir", type=Path, required=True, help="the folder of its runs")
     whole.add_argument("--commit", required=True)
+    whole.add_argument("--seeds", type=int, help="of the command; by default the scale's")
     attack = commands.add_parser("attacks", help="write the record of benchmarks/attacks.py")
     attack.add_argument("file", type=Path, help="its file of records")
     attack.add_argument("--commit", required=True)
@@ -402,7 +406,7 @@ def main() -> None:
             print(f"wrote {write(f'attacks/{method}', found).relative_to(ROOT)}")
         return
     if options.verb == "grid":
-        found = grid(options.name, options.scale, options.output_dir, options.commit)
+        found = grid(options.name, options.scale, options.output_dir, options.commit, options.seeds)
         print(f"wrote {write(f'grids/{options.name}-{options.scale}', found).relative_to(ROOT)}")
         return
     if options.verb == "add":

@@ -68,8 +68,8 @@ def communication(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     columns = ["run", "values shared", "of the model's", "up, MB", "up in theory", "down, MB", "down in theory",
                "% of whole models"]  # fmt: skip
     note = (
-        "Theory: shared values × bytes × transfers. What is measured beyond it are names, layouts, numbers and what a "
-        "method sends besides; sparse arrays and clients that failed make it less. The first run of each group."
+        "Theory: shared values × bytes × transfers, of the first run of each group. Measured traffic also has names, "
+        "layouts, numbers and a method's additional arrays; sparse arrays and failed clients reduce it."
     )
     lines = Lines("Accuracy over traffic", "MB up and down", "accuracy, %", {k: v for k, v in series.items() if v[0]})
     unit, of = ("million", 1e6) if max((size for size, _ in sizes.values()), default=0) >= 1e6 else ("thousand", 1e3)

@@ -34,8 +34,7 @@ def new_clients(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         except ConfigError as error:  # a method that has no model for new clients
             without.append(f"{group.label}: {error}.")
     require(rows, "a model for new clients", "; ".join(without))
-    note = ("Of a method that shares everything, LocalTrain is its global model as it is, and + FedFac's FedAvg+ or "
-            "FedProx+.")  # fmt: skip
+    note = "If a method shares everything, LocalTrain is its global model, and + is FedFac's FedAvg+ or FedProx+."
     table = Table("New clients", ["run", *(HEADS[mode] for mode in MODES)], rows, note=" ".join([note, *without]))
     return Result([table], [bars("New clients", "percent", [HEADS[mode] for mode in MODES], rows)])
 

@@ -137,15 +137,18 @@ def holm(values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the mean of measurements, by Student's t; None for a single one."""
+def interval(values: Sequence[float], least: float = -math.inf, most: float = math.inf) -> tuple[float, float] | None:
+    """Return the 95 % interval of the mean of measurements, by Student's t; None for a single one.
+
+    It is cut at ``least`` and ``most``, beyond which there are no means.
+    """
     from scipy.stats import t
 
     if len(values) < 2:
         return None
     mean = statistics.fmean(values)
     half = float(t.ppf(1 - LEVEL / 2, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
-    return mean - half, mean + half
+    return max(least, mean - half), min(most, mean + half)
 
 
 def conclusion(pairs: Sequence[Pair]) -> str:
@@ -159,6 +162,12 @@ def conclusion(pairs: Sequence[Pair]) -> str:
     words = f"More than chance (p < {LEVEL} after Holm's correction): {above}." if above else (
         f"No difference is more than chance (p < {LEVEL} after Holm's correction)."
     )  # fmt: skip
+    # The least p is 2 / 2^clients, where one kind is higher for each client.
+    wanted = math.floor(math.log2(2 * len(pairs) / LEVEL)) + 1
+    if not above and (most := max(pair.clients for pair in pairs)) < wanted:
+        words += (
+            f" {most} clients are too few to show one: {len(pairs)} pair{'s take' if pairs[1:] else ' takes'} {wanted}."
+        )
     return f"{words} Not told apart: {'; '.join(open_pairs)}." if above and open_pairs else words
 
 
@@ -188,7 +197,7 @@ def _table(pairs: Sequence[Pair], title: str, best_alone: bool) -> Table:
                "p, Holm", "more than chance"]  # fmt: skip
     rest = " Only the best one is compared with the others." if best_alone else ""
     note = f"{conclusion(pairs)}{rest} Wilcoxon's signed-rank test over the clients."
-    return Table(title, columns, rows, note=note)
+    return Table(title, columns, rows, note=note, optional=("equal", "of them higher", "p", "clients"))
 
 
 def _ranks(data_sets: Sequence[Sequence[RunGroup]]) -> Table | None:

@@ -15,7 +15,7 @@ from ..core.errors import ConfigError, FedpflError
 from ..engine.listener import Listener
 from ..experiments.store import find_stored
 from ..launch.plan import Plan
-from ..results.export import trained_model
+from ..results.export import FORMS, STATE_DICT, export_personal, trained_model
 from ..results.run import RunFolder, find_run
 from ..results.summary import Summary, outcome
 from ..setup.config import RunSettings
@@ -88,13 +88,13 @@ class Run:
         """A row for each round and client: whether it trained, its accuracy, its number of test samples."""
         return frames.clients(self._folder.history().lines, self._folder.task().get("client_names", ()))
 
-    def model(self, client: int | None = None) -> nn.Module:
+    def model(self, client: int | str | None = None) -> nn.Module:
         """Return a trained model on the CPU, in evaluation mode.
 
         Parameters
         ----------
-        client : int, optional
-            Whose personalised model, numbered from 0; by default the model that all clients share.
+        client : int or str, optional
+            Whose personalised model, numbered from 0 or by name; by default the model that all clients share.
 
         Returns
         -------
@@ -110,6 +110,34 @@ class Run:
         """
         with self.objects():
             return trained_model(self._folder, client)
+
+    def export(self, form: str = STATE_DICT, *, client: int | str | None = None) -> list[Path]:
+        """Write personalised models for use without fedpfl, as ``fedpfl export`` does.
+
+        Parameters
+        ----------
+        form : {"state-dict", "torchscript", "onnx"}
+            Weights, or a program that needs no Python code of the model (``onnx`` needs the extra of this name).
+        client : int or str, optional
+            Whose model, numbered from 0 or by name; by default each client's.
+
+        Returns
+        -------
+        list of Path
+            The files; ``about.json`` beside them describes input and output. Where all clients share one model, it is
+            ``global.onnx`` or ``global.pt``; its weights are there already, as ``global.safetensors`` of the run.
+
+        Raises
+        ------
+        ConfigError
+            The form or the client is not there, or the client's arrays are not on this machine.
+        NoPlainModel
+            The method has no such model, or the form cannot hold it.
+        """
+        if form not in FORMS:
+            raise ConfigError("form", form, f"must be one of {', '.join(FORMS)}")
+        with self.objects():
+            return export_personal(self._folder, None if client is None else [client], form)
 
     def plot(self) -> Plot:
         """Draw the accuracies over the rounds."""

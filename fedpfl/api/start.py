@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr
-from functools import partial
+from functools import partial, wraps
 from io import StringIO
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from ..core import custom
 from ..core.errors import ConfigError, FedpflError
@@ -21,10 +21,28 @@ if TYPE_CHECKING:
     from .many import Comparison, Sweep
     from .runs import Run
 
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
 
+
+def _one_without_name(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    """Refuse arguments without a name, but for the first one, in a line."""
+
+    @wraps(function)
+    def call(*given: Given.args, **named: Given.kwargs) -> Found:
+        if len(given) > 1:
+            first = function.__code__.co_varnames[0]
+            allowed = f'needs a name, as in dataset="digits"; only {first} may be given without one'
+            raise ConfigError(function.__name__, plain(given[1]), allowed)
+        return function(*given, **named)
+
+    return call
+
+
+@_one_without_name
 def run(
-    *,
     method: str | type[Any] | None = None,
+    *,
     model: Any = None,
     dataset: Any = None,
     data: Any = None,
@@ -48,8 +66,9 @@ def run(
         and ``vocabulary`` if it takes arguments of these names.
     dataset, data : str, Dataset, list or callable, optional
         ``dataset`` is a data set's name or ``MODULE:NAME``, and ``data`` the path that some data sets need. Either may
-        also be a :class:`fedpfl.Dataset`, a pandas DataFrame, a torch Dataset or DataLoader, a list or dict of what
-        each client has, such as (x_train, y_train, x_test, y_test), or a function that makes one of these.
+        also be a :class:`fedpfl.Dataset`, a pandas DataFrame, a torch Dataset or DataLoader, a tuple of arrays (x, y),
+        a list or dict of what each client has, such as (x_train, y_train, x_test, y_test), or a function that makes one
+        of these.
     num_clients : int, optional
         Clients among which the data are divided; by default all owners that the data name, or 10.
     workers : int, optional
@@ -119,7 +138,7 @@ def run(
     with ExitStack() as stack:
 
         def text_of(kind: str, thing: object, before: str) -> str:
-            text = stack.enter_context(custom.as_setting(kind, thing, before))
+            text = stack.enter_context(custom.as_setting(kind, thing, before, again=True))
             if text.startswith(f"{custom.PYTHON}:"):
                 objects[text] = thing
             return text
@@ -148,8 +167,8 @@ def run(
 
 
 def compare(
-    methods: Sequence[str | type[Any] | Run],
-    *,
+    methods: str | type[Any] | Run | Sequence[str | type[Any] | Run] = (),
+    *others: str | type[Any] | Run,
     tune: Mapping[str, Sequence[Any]] | None = None,
     seeds: int = 3,
     on: Sequence[Mapping[str, Any]] = (),
@@ -167,9 +186,9 @@ def compare(
 
     Parameters
     ----------
-    methods : sequence of str or class
-        Methods: names, ``MODULE:NAME``, subclasses of :class:`fedpfl.Method`. Or runs that were made before
-        (:class:`Run`); then nothing is run.
+    methods, *others : str, class, or a sequence of these
+        Methods: names, ``MODULE:NAME``, subclasses of :class:`fedpfl.Method`; also one text with commas. Or runs that
+        were made before (:class:`Run`); then nothing is run.
     tune : mapping of str to sequence, optional
         Settings and the values among which each method's are chosen: ``{"learning_rate": [0.003, 0.01, 0.03]}``. A
         setting of one method is chosen for it alone. Needs validation samples: ``validation_fraction`` is 0.2
@@ -211,8 +230,10 @@ def compare(
     (['local', 'mine'], ['local', 'mine'])
     """
     _require_counts(seeds=seeds, jobs=jobs, workers=workers)
-    if isinstance(methods, (str, type)) or not isinstance(methods, Sequence) or not methods:
-        raise ConfigError("methods", methods, "must be a list of methods, or of runs")
+    first = [name.strip() for name in methods.split(",")] if isinstance(methods, str) else methods
+    methods = [_as_named(method) for method in [*(first if isinstance(first, Sequence) else [first]), *others]]
+    if len(methods) < 2 and all(isinstance(method, (str, type)) for method in methods):
+        raise ConfigError("methods", methods, "a comparison needs two methods or more")
     if "method" in settings:
         raise ConfigError("method", settings["method"], "cannot be set here: `methods` lists what is compared")
     if not isinstance(on, Sequence) or not all(isinstance(own, Mapping) for own in on):
@@ -260,6 +281,7 @@ def compare(
         return Comparison(runs.made(planned.runs.values()), found, chosen)
 
 
+@_one_without_name
 def sweep(
     grid: Mapping[str, Sequence[Any]] | None = None,
     *,
@@ -354,6 +376,11 @@ def sweep(
     done = runs.made(run for run in planned.runs if run.name not in failed)
     points = [{key: runs.objects.get(value, value) for key, value in point.items()} for point in planned.points]
     return Sweep(found, done, points, failed)
+
+
+def _as_named(method: Any) -> Any:
+    """Return a method's name as fedpfl writes it, where papers write FedAvg; other things as they are."""
+    return method if not isinstance(method, str) or custom.is_custom("method", method) else method.lower()
 
 
 def _each(option: str, tried: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:

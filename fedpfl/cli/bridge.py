@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 app = typer.Typer(
     cls=OneLineErrors,
-    help="Carries HTTP between Flower's SuperNodes and SuperLink over an MQTT broker.",
+    help="Carry HTTP between Flower's SuperNodes and SuperLink over an MQTT broker.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -186,7 +186,7 @@ def direct(
     state_dir: StateDir = Path("~/.fedpfl/bridge"),
     log_level: LogLevel = "info",
 ) -> None:
-    """Stand before the SuperLink without a broker: nothing but SuperNodes' requests passes, and none waits 3 s."""
+    """Forward SuperNodes' requests, and no others, to the SuperLink without a broker; no message waits 3 s."""
     _log_to_stderr(log_level)
     from ..mqtt.direct import MAX_BODIES_BYTES, MAX_CONNECTIONS
     from ..mqtt.direct import direct as both_sides

@@ -187,21 +187,37 @@ def print_tables(tables: Iterable[Table], form: str) -> None:
         return
     console = stdout()
     for table in tables:
-        console.print(_drawn(table))
+        console.print(_drawn(table, console.width))
 
 
-def _drawn(table: Table) -> Lines:
-    """Return a table as rich draws it."""
+def _drawn(table: Table, width: int) -> Lines:
+    """Return a table as rich draws it; a narrow terminal breaks headings and texts, but neither names nor numbers."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as Lines
 
+    rows, shown, left_out = [table.texts(row) for row in table.rows], [*range(len(table.columns))], list[str]()
+    cells = [[name, *(row[at] for row in rows)] for at, name in enumerate(table.columns)]
+    whole = [at == 0 or table.is_number(at) for at in shown]
+    least = [
+        max(map(len, [*name.split(), *(texts if whole[at] else " ".join(texts).split())]), default=0)
+        for at, (name, *texts) in enumerate(cells)
+    ]
+    for name in table.optional:
+        if sum(least[at] + 3 for at in shown) >= width and name in table.columns:
+            shown.remove(table.columns.index(name))
+            left_out.append(name)
+    fits = sum(max(map(len, cells[at])) + 3 for at in shown) < width
+    note = f"{table.note} Not shown here: {', '.join(left_out)} (--format csv).".strip() if left_out else table.note
     lines = Lines(
-        title=table.title, title_justify="left", caption=table.note or None, caption_justify="left", box=SIMPLE_HEAD
+        title=table.title, title_justify="left", caption=note or None, caption_justify="left", box=SIMPLE_HEAD
     )
-    for at, column in enumerate(table.columns):
-        lines.add_column(column, justify="right" if table.is_number(at) else "left")
-    for row in table.rows:
-        lines.add_row(*table.texts(row))
+    for at in shown:
+        lines.add_column(
+            table.columns[at], justify="right" if table.is_number(at) else "left", overflow="fold",
+            width=least[at] if whole[at] and not fits else None,
+        )  # fmt: skip
+    for row in rows:
+        lines.add_row(*(row[at] for at in shown))
     return lines
 
 

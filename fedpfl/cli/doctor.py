@@ -195,7 +195,7 @@ def _clock(folder: Path) -> Finding:
     # There is no second clock to ask without a network; a file system on another machine has one of its own.
     if time.gmtime().tm_year < 2025:
         return Finding(
-            "clock", PROBLEM, f"says {time.strftime('%Y-%m-%d')}; set it (a signature of the wrong time is refused)"
+            "clock", PROBLEM, f"shows {time.strftime('%Y-%m-%d')}; set it (signatures with a wrong time are refused)"
         )
     try:
         with tempfile.NamedTemporaryFile(dir=_existing(folder)) as file:
@@ -247,7 +247,7 @@ def _precision(training: TrainingSettings) -> Finding:
     words = f"a training step of a small CNN {where} takes {speed.bf16 * 1000:.3g} ms with bf16 and "
     words += f"{speed.float32 * 1000:.3g} ms with float32 ({speed.ratio:.2f} times): "
     pays = speed.ratio < PAYS
-    words += 'precision = "bf16" pays here' if pays else 'precision = "bf16" does not pay here'
+    words += 'precision = "bf16" is worth it here' if pays else 'precision = "bf16" is not worth it here'
     return Finding(check, OK, words)
 
 

@@ -35,7 +35,8 @@ def keys_command(
     made = prepare(folder, nodes, [*LOOPBACK, *(host or ())])
     passwords = prepare_passwords(folder, account or ())
     typer.echo(f"server:  {made.authority} {made.certificate} {made.key} {made.superexec_secret}")
-    typer.echo(f"devices: {made.authority}, and one each of {' '.join(str(key) for key in made.node_keys)}")
+    if made.node_keys:
+        typer.echo(f"devices: {made.authority}, and one each of {' '.join(map(str, made.node_keys))}")
     if passwords:
         typer.echo(f"broker:  {' '.join(map(str, passwords))}")
     new = sum(before.get(path) != time for path, time in _times(folder).items())
@@ -56,13 +57,13 @@ def broker_command(
     tls_cert: Annotated[
         Path | None, typer.Option(help="The broker's TLS certificate; it must name the broker's address.")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of the TLS certificate.")] = None,
     max_chunk: Annotated[
         int,
         typer.Option(min=4096, max=MAX_CHUNK, help="Maximum --max-chunk of `fedpfl-bridge` that the broker accepts."),
     ] = DEFAULT_CHUNK,
 ) -> None:
-    """Write mosquitto's settings, accounts, access list and passwords; only what changes is written."""
+    """Write mosquitto's settings, accounts, access list and passwords; unchanged files stay."""
     if find_spec("paho") is None:
         raise FedpflError("fedpfl broker needs paho-mqtt: pip install paho-mqtt")
     from ..mqtt.broker import WATCH_ACCOUNT, BrokerTls, write_broker_files

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import ConfigError
-from .common import names_file, print_tables, read_settings, require_one_of
+from .common import app_settings, names_file, print_tables, read_settings, require_one_of
 
 if TYPE_CHECKING:
     from ..experiments.bench import SuperLinkExecutor
@@ -127,7 +127,7 @@ def _elsewhere(
             raise ConfigError("federation", "", "names the SuperLink of --executor flower in Flower's config.toml")
         if jobs not in (None, 1):
             raise ConfigError("jobs", jobs, "must be 1 with --executor flower: a bench has its devices once")
-        return SuperLinkExecutor(federation)
+        return SuperLinkExecutor(federation, None if app_settings(Path()) is None else Path())
     from ..experiments import cluster
     from ..experiments.sweep import toml_or_text
 

@@ -24,7 +24,9 @@ def prepare(
     folder = app or Path()
     defaults = app_settings(folder)
     if app is not None and defaults is None:
-        raise ConfigError("app", str(app), "is not the folder of a Flower app (pyproject.toml with [tool.flwr.app])")
+        hint = "" if app.exists() else "; settings follow -c: -c 'method=\"fedavg\"'"
+        allowed = f"is not the folder of a Flower app (pyproject.toml with [tool.flwr.app]){hint}"
+        raise ConfigError("app", str(app), allowed)
     given = overrides(texts)
     here = None if defaults is None else folder
     made = plan.prepare(here, defaults or {}, given, num_supernodes, resume, default_clients, own_data, continued)

@@ -28,7 +28,7 @@ def report(
         list[str] | None, typer.Argument(metavar="[RUN]...", help="Names of runs, or their folders.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help=f"Where the page goes; {PAGE} by default.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help=f"File for the page; {PAGE} by default.")
     ] = None,
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "",
     plots: Annotated[
@@ -41,7 +41,7 @@ def report(
     ] = "",
     sweep: Annotated[
         str,
-        typer.Option(metavar="NAME", help="The finished runs of a sweep or a comparison; `fedpfl show` names them."),
+        typer.Option(metavar="NAME", help="The finished runs of a sweep or comparison; `fedpfl show` lists the names."),
     ] = "",
     scale: Annotated[str, typer.Option(help="Scale of the experiment: smoke, small or paper.")] = "smoke",
     seeds: Seeds = None,

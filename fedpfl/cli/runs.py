@@ -98,7 +98,9 @@ def _list_tables(grids: Store) -> None:
 @app.command("export")
 def export(
     run: RunName,
-    client: Annotated[list[int] | None, typer.Option("--client", min=0, help="Only this client; repeatable.")] = None,
+    client: Annotated[
+        list[str] | None, typer.Option("--client", help="Only this client, by number or name; repeatable.")
+    ] = None,
     form: Annotated[
         str,
         typer.Option(
@@ -112,7 +114,7 @@ def export(
     require_one_of("format", form, FORMS)
     folder = run_folder(run)
     written = export_personal(folder, client, form)
-    typer.echo(f"{len(written)} models in {folder.path / 'personal'}")
+    typer.echo(f"{len(written)} model{'s' * (len(written) != 1)} in {folder.path / 'personal'}")
 
 
 Mode = Annotated[
@@ -167,7 +169,7 @@ def personalise(
 
 @app.command("new-clients", hidden=True)
 def new_clients(run: RunName, mode: Mode = "local-train", as_json: AsJson = False) -> None:
-    """Do what `fedpfl personalise` does; this name goes with the next version."""
+    """Run `fedpfl personalise` under its old name, which the next version removes."""
     typer.echo("note: `fedpfl new-clients` is called `fedpfl personalise` now", err=True)
     personalise(run, mode, as_json=as_json)
 

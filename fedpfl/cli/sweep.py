@@ -109,6 +109,7 @@ def compare_command(
 
     Without --tune all methods have the settings that are given. Finished runs are skipped.
     """
+    names = [name for text in names for name in text.split(",")]
     require_allowed([*(run_config or ()), *(on or ())], methods=names, tried=tune or ())
     from ..core.custom import is_custom
     from ..core.settings import parse

@@ -32,7 +32,7 @@ def serve() -> None:
     """
     if _can_fork():
         for name in IMPORTED_LATE:
-            with suppress(ImportError):  # the command says what is missing
+            with suppress(ImportError):  # the command reports what is missing
                 importlib.import_module(name)
         methods()
         # Forks that looked through what was imported would copy its pages.

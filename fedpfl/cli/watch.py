@@ -30,13 +30,13 @@ MAX_QUEUED = 1000
 @app.command("watch")
 def watch_command(
     broker: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help=f"The broker; {DEFAULT_BROKER}, but none with --web.")
+        str | None, typer.Option(metavar="HOST:PORT", help=f"Broker; {DEFAULT_BROKER} by default, none with --web.")
     ] = None,
     username: Annotated[str, typer.Option(help="Account at the broker.")] = "watch",
     password_file: PasswordFile = None,
     ca: Ca = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a JSON object on a line.")] = False,
-    seconds: Annotated[float | None, typer.Option(min=0, help="Stop after so many seconds.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Stop after this number of seconds.")] = None,
     web: Annotated[
         bool, typer.Option("--web", help="Serve a live page of runs, and of the broker's devices; prints its address.")
     ] = False,
@@ -44,14 +44,14 @@ def watch_command(
         Path | None, typer.Option(metavar="FOLDER", help="With --web: folder of runs; by default output-dir.")
     ] = None,
     host: Annotated[
-        str | None, typer.Option(help="With --web: where browsers connect to, 127.0.0.1 by default; others need TLS.")
+        str | None, typer.Option(help="With --web: address for browsers, 127.0.0.1 by default; others need TLS.")
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="With --web; by default 8078, or any free one if that is taken."),
+        typer.Option(min=0, max=65535, help="With --web: port; by default 8078, or a free one if 8078 is in use."),
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="With --web: certificate shown to browsers.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of the TLS certificate.")] = None,
 ) -> None:
     """Show devices, the run and its rounds as the MQTT broker reports them, until Ctrl-C; or runs on a live page."""
     if web and as_json:

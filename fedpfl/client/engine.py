@@ -11,10 +11,11 @@ import time
 from collections import OrderedDict
 from logging import getLogger
 from typing import Any, Callable, Dict, Iterable, Mapping, Sequence, Tuple
+from weakref import ReferenceType, ref
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core import custom
 from ..core.errors import ConfigError, NoPlainModel, StateError, TrainingDiverged, in_one_line
@@ -26,7 +27,7 @@ from ..core.privacy import noise_key, private_reply
 from ..core.rng import generator, seed_torch, torch_seed
 from ..core.settings import Value
 from ..data.federation import FederatedData, Samples, federated_data, own_data
-from ..methods.base import LocalRound, common_model, require_returned
+from ..methods.base import LocalRound, Method, common_model, require_returned
 from ..setup.assembly import assemble, complete_arrays, extras_of, mean_model_layout, plain_model
 from ..setup.config import Config
 from ..training.augment import AUGMENTATIONS, NO_AUGMENTATION
@@ -45,6 +46,10 @@ from .state import ClientState
 
 logger = getLogger("fedpfl.client")
 
+# Where a method may draw random numbers that no phase and no test has seeded.
+EARLY_HOOKS = (
+    "prepare", "schedule", "conclude", "adaptation", "personalised", "global_model", "export", "personal_part",
+)  # fmt: skip
 # In front of the names of arrays that ``diagnostics`` keeps as they were before the client's first round.
 FIRST = "first/"
 # In front of the place of a phase and the names of its parameters, of whose momentum ``keep-momentum`` keeps arrays.
@@ -56,7 +61,7 @@ Momentum = Dict[int, Dict[str, Tensor]]
 class Engine:
     """Data, model and settings of one run in one process.
 
-    ``own`` says that ``data`` are this device's own, of one client; ``num_clients`` counts the whole federation.
+    ``own``: whether ``data`` are this device's own, of one client; ``num_clients`` counts the whole federation.
     ``own_model`` is the model that the device's owner has named.
     The model of ``client`` is made at once, other ones when they are needed.
     """
@@ -72,11 +77,15 @@ class Engine:
         self.data = data
         self.num_clients = num_clients
         self.own = own
+        method = type(config.method)
+        self._may_draw_early = any(getattr(method, hook) is not getattr(Method, hook) for hook in EARLY_HOOKS)
         self._measures = find_measures(config.run.metrics)
         require_working(self._measures, data.num_classes, config.training.loss)
         self._own_model = own_model
         self._common = config.with_model(own_model) if own_model else config
         self._made: dict[str, tuple[Any, ...]] = {}
+        # The model that the last message tested, and the vector that it still holds.
+        self._tested: tuple[nn.Module, ReferenceType[np.ndarray]] | None = None
         self.use_model_of(client)
 
     def use_model_of(self, client: int) -> None:
@@ -89,8 +98,11 @@ class Engine:
                 config, data.input_shape, data.num_classes, config.training.device, data.vocabulary
             )
             extras, mean_model = extras_of(config, model, sharing), mean_model_layout(config, model, sharing)
-            self._made[name] = config, model, sharing, extras, sharing.get_personal(), mean_model
-        self.config, self.model, self.sharing, self.extras, self._first_personal, self._mean_model = self._made[name]
+            stays = not self._may_draw_early and not sharing.personal and _is_plain(model)
+            self._made[name] = config, model, sharing, extras, sharing.get_personal(), mean_model, stays
+        (
+            self.config, self.model, self.sharing, self.extras, self._first_personal, self._mean_model, self._stays,
+        ) = self._made[name]  # fmt: skip
 
     def query(self, client: int, message: Payload) -> Payload:
         """Describe the client's task; no array of the client leaves it."""
@@ -178,7 +190,7 @@ class Engine:
     def evaluate(self, client: int, message: Payload) -> Payload:
         """Test the client's personalised model, also on validation samples, and the global one."""
         started = time.perf_counter()
-        state, local = self.load(client, message)
+        state, local = self.load(client, message, to_test=True)
         method, metrics = self.config.method, {}
         # Before anything adapts the model: what is written is what `fedpfl export` writes.
         kept = self._exported(local) if self._is_written(state, local) else None
@@ -205,6 +217,8 @@ class Engine:
         metrics["evaluate-seconds"] = time.perf_counter() - started
         if kept is not None:
             self._keep_model(kept, personalised, score, state, local)
+        if self._stays and not adaptation:
+            self._tested = self.model, ref(self.sharing.layout.unpack(message.arrays))
         return Payload(metrics=metrics)
 
     def personalise(self, client: int, message: Payload, mode: str) -> Payload:
@@ -394,8 +408,11 @@ class Engine:
             for place, phase in enumerate(phases)
         ]  # fmt: skip
 
-    def load(self, client: int, message: Payload) -> tuple[ClientState, LocalRound]:
-        """Load a client's model: the arrays of a message, and the client's own arrays of that round."""
+    def load(self, client: int, message: Payload, to_test: bool = False) -> tuple[ClientState, LocalRound]:
+        """Load a client's model: the arrays of a message, and the client's own arrays of that round.
+
+        Many clients are tested in turn with the same vector; ``to_test`` says that it need not be loaded again.
+        """
         self.use_model_of(client)
         extras = self.extras.read(message.arrays, CLIENT)
         self.sharing.accept(extras)
@@ -403,7 +420,10 @@ class Engine:
         if layout != self.sharing.layout.to_text():
             self.sharing.layout.require(Layout.from_text(layout))
         vector = self.sharing.layout.unpack(message.arrays)
-        self.sharing.set_shared(vector)
+        same = to_test and self._tested is not None and self._tested[0] is self.model and self._tested[1]() is vector
+        if not same:
+            self.sharing.set_shared(vector)
+        self._tested = None
         state = ClientState(self.config.run.state_dir, str(message.config["state-key"]), client)
         if self.sharing.personal:
             trained = int(message.config["personal-round"]) > 0
@@ -420,8 +440,8 @@ class Engine:
             validation_data=lambda: self.validation_samples(client),
             normalize=self.config.data.normalize,
         )  # fmt: skip
-        # Methods may draw before a phase or a test: in `prepare`, or where they make the forward pass.
-        self.seed(local, "prepare")
+        if self._may_draw_early:
+            self.seed(local, "prepare")
         return state, local
 
     def _stored_personal(self, state: ClientState, message: Payload, client: int) -> dict[str, np.ndarray]:
@@ -544,13 +564,18 @@ def _require_fitting(config: Config, data: FederatedData) -> None:
     """Refuse a loss for classes where the data have targets, and the other way round."""
     ours = config.training.augmentation in AUGMENTATIONS and config.training.augmentation != NO_AUGMENTATION
     if ours and len(data.input_shape) != 3:
-        allowed = f"must be none, or a function of your own, for {data.name}, whose samples are no images"
+        allowed = f"must be none, or a function of your own, for {data.name}, whose samples are not images"
         raise ConfigError("augmentation", config.training.augmentation, allowed)
     loss = config.training.loss
     if config.training.kind.classes == data.has_targets:
         has = "numbers as targets" if data.has_targets else "classes"
         hint = "use mse or multi-label" if data.has_targets else "targets are an array y of floats, n or n×k"
         raise ConfigError("loss", loss, f"does not fit {data.name}, which has {has}; {hint}")
+
+
+def _is_plain(model: nn.Module) -> bool:
+    """Return whether all layers are PyTorch's or this package's, which change no array in a test."""
+    return all(type(module).__module__.partition(".")[0] in ("torch", "fedpfl") for module in model.modules())
 
 
 def _require_finite(local: LocalRound, arrays: Iterable[np.ndarray]) -> None:

@@ -162,7 +162,7 @@ class _PredictionHandler(BaseHTTPRequestHandler):
         return x
 
     def _answer(self, status: int, content: Mapping[str, Any]) -> None:
-        body = json.dumps(content, ensure_ascii=False).encode()
+        body = (json.dumps(content, ensure_ascii=False) + "\n").encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))

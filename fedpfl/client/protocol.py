@@ -125,7 +125,7 @@ def read(stream: BufferedIOBase) -> tuple[Header, Payload]:
     text, content = _exactly(stream, header_bytes), _exactly(stream, arrays_bytes)
     if magic != MAGIC:
         raise VersionError(
-            f"app and worker are of different versions of fedpfl: one says {magic.decode('ascii', 'replace').strip()}, "
+            f"app and worker are of different versions of fedpfl: one uses {magic.decode('ascii', 'replace').strip()}, "
             f"the other {MAGIC.decode().strip()}; install the app's version on this device and start the worker again"
         )
     header, arrays = _header(text), _arrays(content)

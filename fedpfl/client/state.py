@@ -1,7 +1,7 @@
 """Personal state: what a client keeps between rounds, on its own disk.
 
 One safetensors file a client and round, ``state-dir/KEY/client-00003/round-000012.safetensors``, written under another
-name and renamed, so that a crash or a full disk leaves the last good file. The server says after which round the
+name and renamed, so that a crash or a full disk leaves the last good file. The server names the round after which the
 client's arrays are wanted (the last one whose reply it has), so a round that is repeated starts exactly where it did;
 that round's file and the new one are kept. So is one more before them, because a server whose newest checkpoint is
 damaged goes back by a round.

@@ -68,7 +68,7 @@ def _serve_one(handle: Handler, stream: BufferedIOBase) -> None:
     try:
         header, message = protocol.read(stream)
     except protocol.VersionError as error:
-        # It cannot read this answer either, but says so then: without one it would take this worker for dead.
+        # It cannot read this answer either, but then reports that. Without one it would take this worker for dead.
         protocol.write(stream, {"error": str(error)}, Payload())
         raise
     run_config, node_config = protocol.values(header, "run-config"), protocol.values(header, "node-config")

@@ -10,7 +10,7 @@ import math
 import re
 import reprlib
 from functools import lru_cache
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Collection, Mapping, NamedTuple
 
 from .errors import LayoutError, printable
 from .layout import MAX_LAYOUT_BYTES
@@ -37,8 +37,8 @@ class Bounds(NamedTuple):
 
 # The answer to a query, which a node gives before round 1.
 DESCRIPTION: Mapping[str, Bounds] = {
-    "client": Bounds(int, 0, MAX_CLIENTS - 1, "num-clients; the node that has this number already"),
-    "num-clients": Bounds(int, 1, MAX_CLIENTS, "num-clients of the server, else that of most nodes"),
+    "client": Bounds(int, 0, MAX_CLIENTS - 1, "num-clients; a number belongs to one node"),
+    "num-clients": Bounds(int, 1, MAX_CLIENTS, "the server's num-clients, or else that of most nodes"),
     "num-classes": Bounds(
         int, 0, MAX_CLASSES, "100 times the median of all clients, where it is above 1,000; its layout"
     ),
@@ -53,10 +53,10 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "input-shape": (r"\d{1,6}(x\d{1,6}){0,3}", "that of most clients"),
     "layout": (rf"(?s).{{1,{MAX_LAYOUT_BYTES}}}", "the server's model"),
     "remarks": (r"(?s).{0,2000}", "printable"),
-    "model": (r"[!-+\--~]{0,200}", "what the same client said before"),
+    "model": (r"[!-+\--~]{0,200}", "this client's earlier answers"),
     "extras": (r"[ -~]{0,2000}", "the server's model, where the client names its own model"),
-    "identity": (r"[0-9a-f]{64}", "what the same client said before"),
-    "earlier-identity": (r"[0-9a-f]{64}", "what the same client said in the run that this one continues"),
+    "identity": (r"[0-9a-f]{64}", "this client's earlier answers"),
+    "earlier-identity": (r"[0-9a-f]{64}", "this client's answer in the run that this one continues"),
 }
 OPTIONAL = {
     "vocabulary": 0, "division": 0, "threads": 0, "remarks": "", "model": "", "extras": "",
@@ -115,7 +115,7 @@ def require_description(config: Mapping[str, Any], metrics: Mapping[str, Any], m
         raise LayoutError(f"input-shape = {config['input-shape']}: has more than {MAX_INPUT_VALUES} values")
 
 
-def require_metrics(metrics: Mapping[str, Any]) -> None:
+def require_metrics(metrics: Collection[str]) -> None:
     """Raise ``LayoutError`` if a reply has too many metrics, or one whose name would not fit into a record."""
     if len(metrics) > MAX_METRICS:
         raise LayoutError(f"its reply has {len(metrics)} metrics; at most {MAX_METRICS} are allowed")

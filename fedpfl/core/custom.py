@@ -18,14 +18,16 @@ import importlib
 import importlib.util
 import inspect
 import itertools
+import pickle
 import re
 import secrets
 import sys
+import weakref
 from bdb import BdbQuit
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Callable, Iterable, Iterator, Mapping
 
 from .errors import ConfigError, FedpflError, did_you_mean, in_one_line
@@ -46,6 +48,9 @@ _CLIENTS = re.compile(r"\A\d+(?:-\d+)?:")
 _objects: dict[str, Any] = {}
 # Unique across processes too: a run may be resumed in another one.
 _numbers = itertools.count(secrets.randbits(40))
+# The texts by which runs knew objects of this process: of functions and classes, and of data by a hash of them.
+_of_functions: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_of_data: dict[bytes, str] = {}
 
 
 class _AppFolder:
@@ -167,11 +172,11 @@ def article(thing: object) -> str:
 
 
 @contextlib.contextmanager
-def as_setting(kind: str, thing: object, text: str = "") -> Iterator[str]:
+def as_setting(kind: str, thing: object, text: str = "", again: bool = False) -> Iterator[str]:
     """Make a Python object a setting's value, for the time of a ``with`` statement.
 
     Yields the value: ``MODULE:NAME`` where other processes can import the object, else ``python:…``; ``text`` is the
-    value by which a finished run knew it.
+    value by which a finished run knew it. ``again``: the same function, or equal data, are the same value again.
     """
     reference = None if text else _importable(thing)
     if reference is not None:
@@ -180,6 +185,7 @@ def as_setting(kind: str, thing: object, text: str = "") -> Iterator[str]:
     if not text:
         name = str(getattr(thing, "__name__", kind))
         text = f"{PYTHON}:{name if name.isidentifier() else kind.replace('-', '_')}#{next(_numbers)}"
+        text = _same_text(kind, thing, text) if again else text
     before = _objects.get(text)
     _objects[text] = thing
     try:
@@ -188,6 +194,24 @@ def as_setting(kind: str, thing: object, text: str = "") -> Iterator[str]:
         del _objects[text]
         if before is not None:
             _objects[text] = before
+
+
+def _same_text(kind: str, thing: object, text: str) -> str:
+    """Return the text by which the same function, or equal data, were a setting before, or else the one given.
+
+    By it, runs that were made one by one are known to have the same data and model. What a function of data or a torch
+    Dataset gives may change, so these are new each time.
+    """
+    data = hashlib.sha256()
+    try:
+        if callable(thing):
+            return text if kind == "dataset" else _of_functions.setdefault(thing, text)
+        if not isinstance(thing, (tuple, list, dict)) and type(thing).__name__ not in ("DataFrame", "Dataset"):
+            return text
+        pickle.Pickler(SimpleNamespace(write=data.update), 5).dump(thing)
+    except (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError, OSError):
+        return text  # can be neither held weakly nor written as bytes
+    return _of_data.setdefault(data.digest(), text)
 
 
 def require_sendable(values: Mapping[str, Any]) -> None:

@@ -79,9 +79,12 @@ class Layout:
 
     def unflatten(self, flat: np.ndarray) -> dict[str, np.ndarray]:
         """Cut a flat vector into its arrays (views of it); another length raises ``LayoutError``."""
+        self._require_size(flat)
+        return {name: flat[place].reshape(shape) for (name, shape), place in zip(self.entries, self.slices().values())}
+
+    def _require_size(self, flat: np.ndarray) -> None:
         if flat.shape != (self.size,):
             raise LayoutError(f"a vector of shape {flat.shape} arrived, expected ({self.size},)")
-        return {name: flat[place].reshape(shape) for (name, shape), place in zip(self.entries, self.slices().values())}
 
     def pack(self, flat: np.ndarray, dtype: str) -> dict[str, np.ndarray]:
         """Return a flat vector as the arrays in which it travels.
@@ -113,7 +116,7 @@ class Layout:
             raise LayoutError(f"a message without the array {missing[0]!r} arrived")
         values = decode(arrays["shared"])
         if not self.sparse:
-            self.unflatten(values)
+            self._require_size(values)
             return values
         travels, sparse = np.ones(self.size, bool), self.mask(self.sparse.__contains__)
         count, bits = int(sparse.sum()), arrays["shared-kept"]
@@ -193,6 +196,8 @@ def _count(shape: Shape) -> int:
 
 def encode(flat: np.ndarray, dtype: str) -> np.ndarray:
     """Return the vector in the type in which it travels; a value that float16 cannot hold raises ``LayoutError``."""
+    if flat.dtype == np.dtype(dtype):
+        return flat
     with np.errstate(over="ignore"):
         sent = np.asarray(flat, dtype=np.dtype(dtype))
     if dtype != "float32" and not np.isfinite(sent).all() and np.isfinite(flat).all():

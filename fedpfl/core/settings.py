@@ -92,7 +92,7 @@ def setting(
     choices : sequence of str, or a function that returns one, optional
         The allowed words; a function where the list is a registry that fills up later.
     open_to : mapping of str to callable, optional
-        What else is allowed besides ``choices``: a description, and a function that says of a word whether it fits.
+        What else is allowed besides ``choices``: a description, and a function that tells whether a word fits.
     needs : str
         A method's setting that is on may need ``validation-fraction`` to be above 0: that key.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -17,7 +18,7 @@ UNUSED_BUFFER = "num_batches_tracked"
 # BatchNorm's other buffers: averages over samples, which no gradient moves.
 RUNNING_STATISTICS = ("running_mean", "running_var")
 
-# The array alongside the shared vector that says which channels are shared.
+# The array alongside the shared vector that marks the shared channels.
 SPLIT = "split"
 # Behind the name of an array of which only the shared channels travel.
 PART = "[shared]"
@@ -98,7 +99,7 @@ class Sharing:
         """
         if flat is None:
             return {name: self._arrays[name].detach().clone() for name in self.shared}
-        return Received(self.layout.unflatten(flat), self._arrays)
+        return Received(self.layout, flat, self._arrays)
 
     def get_personal(self) -> dict[str, np.ndarray]:
         """Copy the personal arrays, by name."""
@@ -123,12 +124,16 @@ class Sharing:
 class Received(Mapping[str, Tensor]):
     """Arrays of a vector as tensors, made when they are asked for, in type, device and memory format of ``like``.
 
-    Nobody writes to ``arrays``.
+    Nobody writes to the vector.
     """
 
-    def __init__(self, arrays: Mapping[str, np.ndarray], like: Mapping[str, Tensor]) -> None:
-        self._arrays, self._like = arrays, like
+    def __init__(self, layout: Layout, flat: np.ndarray, like: Mapping[str, Tensor]) -> None:
+        self._layout, self._flat, self._like = layout, flat, like
         self._made: dict[str, Tensor] = {}
+
+    @cached_property
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return self._layout.unflatten(self._flat)
 
     def __getitem__(self, name: str) -> Tensor:
         """Return an array's copy, the same each time."""

@@ -234,7 +234,7 @@ def pathological(pool: Pool, num_clients: int, settings: DataSettings, seed: int
 def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
     """Give every client the samples of one person, device or writer, as the data set says (its array ``client``).
 
-    Owners with fewer than ``min_samples`` samples are passed over, and of the others the first ``num_clients`` are
+    Owners with fewer than ``min_samples`` samples are left out, and of the others the first ``num_clients`` are
     taken in the order of their numbers or names.
     """
     if pool.owners is None:

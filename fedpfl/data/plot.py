@@ -20,8 +20,10 @@ GRID, AXIS = "#e6e6e6", "#c8c8c8"
 def partition_counts(data: FederatedData) -> np.ndarray:
     """Count each client's training samples by class: int64, shape (clients, classes).
 
-    With ``permute-labels`` the classes are in each client's own numbering.
+    With ``permute-labels`` the classes are in each client's own numbering. Samples with targets are of one class.
     """
+    if data.has_targets:
+        return np.array([[len(data.labels(i))] for i in range(data.num_clients)])
     return np.stack([np.bincount(data.labels(i), minlength=data.num_classes) for i in range(data.num_clients)])
 
 

@@ -171,7 +171,7 @@ class DataSettings:
     test_on: str = setting(
         "own",
         "Samples on which a client is tested. own: its own test samples. all: the test samples of all clients with "
-        "the same classes, in the client's own numbering, as in Factorized-FL. Devices with data of their own "
+        "the same classes, in the client's own numbering, as in Factorized-FL. Devices that hold their own data "
         "support only own.",
         choices=("own", "all"),
     )

@@ -1,6 +1,6 @@
 """What happens to clients after a run's end: nothing that they answer changes the run's arrays.
 
-Clients that were not in the run make models of their own from its final shared arrays. Those that were in it, and
+Clients that were not in the run make their own models from its final shared arrays. Those that were in it, and
 missed its last test, are tested with the arrays of its end; a device writes its model with that.
 """
 
@@ -34,7 +34,7 @@ LOOK_SECONDS = 2.0
 
 
 def personalise(transport: Transport, config: Config) -> RunFolder:
-    """Give clients that were not in a run, or missed its end, models of their own, and record their accuracies."""
+    """Give clients that were not in a run, or missed its end, their own models, and record their accuracies."""
     folder = RunFolder.reopen(config)
     with folder.exclusive():
         last, stored, remarks = folder.last_intact(config.run.state_dir)

@@ -71,7 +71,7 @@ class Agreement:
         found = list(dict.fromkeys(line for lines in texts for line in lines))
         if self.models:
             own = ", ".join(f"client {client} {model}" for client, model in self.models.items())
-            found.append(f"devices have models of their own: {own}")
+            found.append(f"devices have their own models: {own}")
         absent = [str(client.id) for client in self.clients if client.absent]
         if absent:
             found.append(f"clients {', '.join(absent)} of {len(self.classes)} do not take part in this run")

@@ -76,7 +76,7 @@ class _Common:
     starts_at: float = setting(0.0, "Hour of the day at which round 1 begins.", minimum=0, maximum=DAY)
     measured: str = setting("", "Profile of this run's method and model, measured on any machine.")
     server_seconds: float = setting(0.17, "Seconds of the server for each message and its reply.", minimum=0)
-    exchange_seconds: float = setting(1.3, "Seconds that a message and its reply take besides all else.", minimum=0)
+    exchange_seconds: float = setting(1.3, "Additional seconds for a message and its reply.", minimum=0)
     round_trips: int = setting(5, "Times that a message and its reply cross the network and back.", minimum=1)
 
 
@@ -86,15 +86,15 @@ class _Group:
 
     clients: str = setting("", "Numbers of clients, from 0.")
     clients_per_device: int = setting(1, "Clients that a device runs, one after the other.", minimum=1)
-    profile: str = setting("", "What is known of the device: a shipped name, or a file.")
+    profile: str = setting("", "Built-in profile by name, or the file of a measured one.")
     samples_per_second: float = setting(0.0, "Training samples a second, instead of a profile.", minimum=0)
     test_samples_per_second: float = setting(0.0, "Test samples a second.", minimum=0)
     up_mbit: float = setting(0.0, "Rate to the server; 0: no limit.", minimum=0)
     down_mbit: float = setting(0.0, "Rate from the server.", minimum=0)
     latency_ms: float = setting(0.0, "Delay of each byte, in each direction.", minimum=0)
     offline: str = setting("", "Hours of the day without network.")
-    watts: float = setting(0.0, "Power while it computes.", minimum=0)
-    idle_watts: float = setting(0.0, "Power else.", minimum=0)
+    watts: float = setting(0.0, "Power while the device computes.", minimum=0)
+    idle_watts: float = setting(0.0, "Power at all other times.", minimum=0)
 
 
 @dataclass

@@ -6,6 +6,7 @@ keeps data and model. The sums are the same to the bit, however many workers the
 
 from __future__ import annotations
 
+import gc
 import heapq
 import os
 import sys
@@ -89,6 +90,7 @@ class LocalTransport(AddingTransport):
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
+        gc.unfreeze()
 
     def find_clients(
         self,
@@ -146,6 +148,7 @@ class LocalTransport(AddingTransport):
     def _run_here(self, requests: Sequence[Request]) -> Iterator[tuple[Client, Payload | Failed]]:
         for request in sorted(requests, key=lambda request: request.client.id):
             message = request.make()
+            message = replace(message, config=dict(message.config))  # others get the same
             answer = run_client(self._engine, request.kind, request.client.id, message)
             if isinstance(answer, Payload):
                 # The next client trains in the same model, of which these may be views.
@@ -239,6 +242,8 @@ class LocalTransport(AddingTransport):
 
     def _started_pool(self) -> WorkerPool:
         if self._pool is None:
+            # What there is by now stays: collections need not look at it, in the workers either.
+            gc.freeze()
             try:
                 self._pool = WorkerPool(self.workers, self._maker, self._fork, self._printed)
             except OSError as error:
@@ -278,7 +283,8 @@ def _same_arrays(messages: Sequence[Payload]) -> bool:
     """Return whether messages have the same array objects."""
     first = messages[0].arrays
     return all(
-        message.arrays.keys() == first.keys() and all(message.arrays[name] is first[name] for name in first)
+        message.arrays is first
+        or (message.arrays.keys() == first.keys() and all(message.arrays[name] is first[name] for name in first))
         for message in messages[1:]
     )
 

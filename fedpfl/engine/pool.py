@@ -121,6 +121,8 @@ class WorkerPool:
             ArrayHeader(name, id(array), array.dtype.str, array.shape, id(array) not in worker.cache)
             for name, array in arrays.items()
         ]
+        if worker.fresh:  # a reply will be as large as its request, and a sum twice as large
+            worker.slots.fit([item._replace(dtype="<f8") for item in listed] if summed else listed)
         slot = worker.slots.lend()
         configs = [message.config for message in messages]
         adder = self._adder if worker.fresh else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.claims import LARGEST, MAX_CLASSES, Bounds, bounds_of, problem, require_metrics
 from ..core.errors import LayoutError
@@ -41,12 +41,13 @@ class Expected:
 
     def examine(self, kind: str, client: Client, metrics: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
         """Return why a reply to ``train`` or ``evaluate`` cannot count, if so, and which of its numbers are wrong."""
+        required = REQUIRED[kind]
         try:
-            require_metrics(metrics)
+            wrong = problems(metrics, required, client, self.counted, self.several, self.asked)
         except LayoutError as error:
             return str(error), {}
-        required = REQUIRED[kind]
-        wrong = problems(metrics, required, client, self.counted, self.several, self.asked)
+        if not wrong:
+            return "", wrong
         fatal = next((text for key, text in wrong.items() if key in required), None)
         return ("" if fatal is None else f"its reply says {fatal}"), wrong
 
@@ -55,15 +56,24 @@ def problems(
     metrics: Mapping[str, Any], required: Iterable[str], client: Client, counted: bool = True, several: bool = False,
     asked: Collection[str] = (),
 ) -> dict[str, str]:  # fmt: skip
-    """Return what is wrong with the numbers of a reply, see :class:`Expected`: one line each, by their names."""
-    needed, parts = _names(frozenset(metrics), tuple(required))
-    found = [(key, _problem(key, metrics.get(key), client, counted, several)) for key in needed]
-    wrong = {key: text for key, text in found if text}
-    for name, score in SCORES.items():
-        correct, samples = metrics.get(f"{name}-correct"), metrics.get(f"{name}-samples")
-        if correct is not None and not score & wrong.keys() and correct > samples:
+    """Return what is wrong with the numbers of a reply, see :class:`Expected`: one line each, by their names.
+
+    ``LayoutError`` if there are too many, or one has a name that would not fit into a record.
+    """
+    form = _form(tuple(metrics), tuple(required), counted)
+    values = client.test_samples * (MAX_CLASSES if several else 1)
+    # Of labels, what is right counts twice, in truth and answers.
+    limits = {None: None, "train": client.train_samples, "test": values, "count": 2 * values}
+    wrong = {
+        key: text
+        for key, bounds, limit in form.numbers
+        if (text := problem(key, metrics.get(key), bounds, limits[limit]))
+    }
+    for name in form.scores:
+        correct, samples = metrics[f"{name}-correct"], metrics.get(f"{name}-samples")
+        if not SCORES[name] & wrong.keys() and correct > samples:
             wrong[f"{name}-correct"] = f"{name}-correct = {correct:g}: must be at most {name}-samples = {samples:g}"
-    for key, part in parts:
+    for key, part in form.parts:
         if part.metric not in asked:
             wrong[key] = f"{key}: is not a metric of this run"
         elif key.endswith(SUM) and not _pair(key) & wrong.keys() and (text := _out_of_bounds(key, metrics)):
@@ -78,29 +88,38 @@ def leave_out(metrics: dict[str, Any], bad: Iterable[str]) -> None:
             metrics.pop(also, None)
 
 
+class _Form(NamedTuple):
+    """What is looked at in replies whose numbers have the same names."""
+
+    numbers: list[tuple[str, Bounds, str | None]]  # with the number of the client's samples that limits it
+    scores: list[str]  # models of which there is a number of correct predictions
+    parts: list[tuple[str, Part]]  # of metrics
+
+
 @lru_cache(maxsize=64)
-def _names(given: frozenset[str], required: tuple[str, ...]) -> tuple[list[str], list[tuple[str, Part]]]:
-    """Return which numbers are looked at in a reply that has some, and which of those are parts of metrics."""
+def _form(given: tuple[str, ...], required: tuple[str, ...], counted: bool) -> _Form:
+    """Return the form of replies with some numbers; raise ``LayoutError`` if they are too many, or badly named."""
+    require_metrics(given)
     needed = {*given, *required}
     for score in SCORES.values():
-        needed |= score if score & given else set()
+        needed |= score if score.intersection(given) else set()
     for key in given:
         needed |= _pair(key)
-    parts = [(key, part) for key in sorted(given) if (part := part_of(key))]
-    return sorted(needed), parts
+    bounds = {key: EXPLAINED if key.endswith("-correct") and not counted else bounds_of(key) for key in needed}
+    return _Form(
+        [(key, bounds[key], _limit(key)) for key in sorted(needed)],
+        [name for name in SCORES if f"{name}-correct" in given],
+        [(key, part) for key in sorted(given) if (part := part_of(key))],
+    )
 
 
-def _problem(key: str, value: object, client: Client, counted: bool, several: bool) -> str:
-    bounds = EXPLAINED if key.endswith("-correct") and not counted else bounds_of(key)
-    highest = None
+def _limit(key: str) -> str | None:
+    """Return which number of a client's samples limits a number of its reply."""
     if key == "train-samples":
-        highest = client.train_samples
-    elif key in ("trained-samples", "personalised-samples", "global-samples"):
-        highest = client.test_samples * (MAX_CLASSES if several else 1)
-    elif key.endswith(COUNT) and not key.startswith("validation-"):
-        # Of labels, what is right counts twice, in truth and answers.
-        highest = 2 * client.test_samples * (MAX_CLASSES if several else 1)
-    return problem(key, value, bounds, highest)
+        return "train"
+    if key in ("trained-samples", "personalised-samples", "global-samples"):
+        return "test"
+    return "count" if key.endswith(COUNT) and not key.startswith("validation-") else None
 
 
 def _out_of_bounds(key: str, metrics: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from logging import INFO, WARNING, getLogger
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,8 +39,18 @@ MIN_FOR_TESTS = 0.25
 # How many packed vectors are cached, because several clients get them.
 KEPT_PACKED = 16
 
-# What a request carries, by the identities of the arrays that it was made of.
-Packed = OrderedDict[tuple[int, ...], tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]
+
+class Packing(NamedTuple):
+    """What requests carry that are made of the same arrays."""
+
+    made_of: dict[str, np.ndarray]  # kept, so that no other array can get their identities
+    arrays: dict[str, np.ndarray]
+    # By the place of the personal arrays that they name: each message, and its bytes as `_bytes_of` counts them.
+    messages: dict[tuple[str, int], tuple[Payload, tuple[int, int]]]
+
+
+# By the identities of the arrays that requests are made of.
+Packed = OrderedDict[tuple[int, ...], Packing]
 
 
 class RoundFailed(FedpflError):
@@ -291,25 +302,34 @@ class RoundLoop:
         if same not in packed:
             others = {name: array for name, array in arrays.items() if name != "shared"}
             shared = self.rule.layout.pack(arrays["shared"], self.settings.wire_dtype)
-            packed[same] = arrays, {**self.extras.pack(others, CLIENT), **shared}
+            packed[same] = Packing(arrays, {**self.extras.pack(others, CLIENT), **shared}, {})
             if len(packed) > KEPT_PACKED:
                 packed.popitem(last=False)
-        config: dict[str, Value] = {
-            **extra.config,
-            "round": number,
-            "personal-round": self.rule.personal_round[client.id],
-            "state-key": self.state_key,
-            "layout": layout,
-        }
-        if self.rule.personal_round[client.id] < 0:
-            config["personal-key"], config["personal-round"] = self.continued[client.id]
-        payload = Payload(config, {}, packed[same][1])
-        self.round.bytes_down += self._count(payload)
+        last = self.rule.personal_round[client.id]
+        key, last = self.continued[client.id] if last < 0 else ("", last)
+        messages = packed[same].messages
+        if extra.config or (key, last) not in messages:
+            config: dict[str, Value] = {
+                **extra.config,
+                "round": number,
+                "personal-round": last,
+                "state-key": self.state_key,
+                "layout": layout,
+            }
+            if key:
+                config["personal-key"] = key
+            payload = Payload(config, {}, packed[same].arrays)
+            messages[key, last] = payload, _bytes_of(payload)
+        payload, counted = messages[key, last]
+        self.round.bytes_down += counted[0]
+        self.round.bytes_evaluation_only += counted[1]
         return payload
 
     def _is_sound(self, client: Client, reply: Payload, kind: str) -> bool:
         """Count a reply's bytes; return whether its numbers can be computed with, else note it as failed."""
-        self.round.bytes_up += self._count(reply)
+        counted, apart = _bytes_of(reply)
+        self.round.bytes_up += counted
+        self.round.bytes_evaluation_only += apart
         return self._is_right(client, reply.metrics, self.expected.examine(kind, client, reply.metrics))
 
     def _is_right(self, client: Client, metrics: dict[str, Number], examined: tuple[str, dict[str, str]]) -> bool:
@@ -324,13 +344,14 @@ class RoundLoop:
             leave_out(metrics, wrong)
         return True
 
-    def _count(self, payload: Payload) -> int:
-        apart = 0
-        if EVALUATION_ONLY in payload.arrays:
-            apart = len(EVALUATION_ONLY) + array_bytes(payload.arrays[EVALUATION_ONLY])
-        self.round.bytes_evaluation_only += apart
-        return count_bytes(payload) - apart
-
     def _fail(self, client: Client, reason: str, error: Exception | None = None) -> None:
         self.round.failed[client.id] = reason
         self._cause = self._cause or error
+
+
+def _bytes_of(payload: Payload) -> tuple[int, int]:
+    """Return the bytes of a message without what travels for ``evaluate-global`` alone, and of that."""
+    apart = 0
+    if EVALUATION_ONLY in payload.arrays:
+        apart = len(EVALUATION_ONLY) + array_bytes(payload.arrays[EVALUATION_ONLY])
+    return count_bytes(payload) - apart, apart

@@ -90,15 +90,24 @@ class Slots:
 
     # -- the worker's end --------------------------------------------------------------------------------------------
 
+    def room(self, slot: Slot | None, count: int) -> np.ndarray | None:
+        """Return the memory of a slot for the only array of an answer, float64; None if there is not enough."""
+        return np.ndarray(count, np.float64, self._mapped(slot), slot.at) if slot and count * 8 <= slot.size else None
+
+    def _mapped(self, slot: Slot) -> mmap.mmap:
+        if self._memory is None or len(self._memory) < slot.at + slot.size:
+            self._memory = mmap.mmap(self._file, os.fstat(self._file).st_size)
+        return self._memory
+
     def write(self, slot: Slot | None, arrays: Mapping[str, np.ndarray], listed: Sequence[ArrayHeader]) -> bool:
         """Write a reply's arrays into a slot; return whether it could take them."""
         places, size = _places(listed)
         if slot is None or not size or size > slot.size:
             return False
-        if self._memory is None or len(self._memory) < slot.at + slot.size:
-            self._memory = mmap.mmap(self._file, os.fstat(self._file).st_size)
         for array, at in zip(arrays.values(), places, strict=True):
-            np.copyto(np.ndarray(array.shape, array.dtype, self._memory, at + slot.at), array)
+            target = np.ndarray(array.shape, array.dtype, self._mapped(slot), at + slot.at)
+            if not np.may_share_memory(target, array):  # else it was made in `room`
+                np.copyto(target, array)
         return True
 
 

@@ -22,8 +22,8 @@ from .transport import TRAIN, Fail, Request, Transport, count_bytes
 class Counted(NamedTuple):
     """A reply without its vector.
 
-    That is in the group's sum if ``found`` has what the checks returned; otherwise ``refused`` says why not, or the
-    metrics are wrong: ``examined`` is what :meth:`Expected.examine` says of them.
+    That is in the group's sum if ``found`` has what the checks returned; otherwise ``refused`` is the reason, or the
+    metrics are wrong: ``examined`` is what :meth:`Expected.examine` returns for them.
     """
 
     client: int

@@ -107,7 +107,7 @@ class Transport(ABC):
         """Send requests, one a client, and yield the replies in client order, each as soon as its turn has come.
 
         Requests are in the order in which they should be worked on. ``fail`` is told of each client without a reply,
-        and why, unless ``wait`` says that it is not waited for.
+        and why, unless ``wait`` decides not to wait for it.
         """
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import io
 import logging
 import os
@@ -215,6 +216,7 @@ def serve(
     _redirect(output)
     keep_freed_memory()
     engine, cache = make(), ArrayCache()
+    gc.freeze()  # what a collection would find here stays
     adder: Adder | None = None
     while True:
         try:
@@ -225,24 +227,26 @@ def serve(
             arrays = cache.take(asked.arrays, partial(receive_array, requests))
         except (EOFError, OSError):  # the server's process is gone
             return
-        answers, sent = _run(engine, asked, arrays, output, adder if asked.summed else None)
+        answers, sent = _run(engine, asked, arrays, output, adder if asked.summed else None, slots)
         listed = headers(sent)
         in_slot = slots.write(asked.slot, sent, listed)
         with output.lock:
             replies.send(Answered(answers, listed, in_slot))
             if not in_slot:
                 send_arrays(replies, list(sent.values()))
-        del sent  # a copy of the model, beside which the next client would train
+        del sent  # a copy of the model, which would stay in memory while the next client trains
 
 
 def _run(
-    engine: Engine, asked: Asked, arrays: dict[str, np.ndarray], output: _ForwardedOutput, adder: Adder | None
-) -> tuple[list[Reply | Counted | Failed], Mapping[str, np.ndarray]]:
+    engine: Engine, asked: Asked, arrays: dict[str, np.ndarray], output: _ForwardedOutput, adder: Adder | None,
+    slots: Slots,
+) -> tuple[list[Reply | Counted | Failed], Mapping[str, np.ndarray]]:  # fmt: skip
     """Run the clients of a request; return their replies, and the arrays of a lone one or the sum of several."""
     answers: list[Reply | Counted | Failed] = []
     sent: Mapping[str, np.ndarray] = {}
     if adder is not None:
-        start, total = adder.layout.unpack(arrays), RunningMean(adder.layout.size)
+        size = adder.layout.size
+        start, total = adder.layout.unpack(arrays), RunningMean(size, slots.room(asked.slot, size))
     for client, config in zip(asked.clients, asked.configs, strict=True):
         output.client = client.id
         reply = run_client(engine, asked.kind, client.id, Payload(dict(config), {}, arrays))
@@ -251,6 +255,7 @@ def _run(
             answers.append(replace(reply, error=None))
         elif adder is not None:
             answers.append(adder.add(client, reply, start, total))
+            del reply  # the next client's vector takes its memory, which is in the processor's cache
         else:
             answers.append(Reply(client.id, reply.config, reply.metrics))
             sent = reply.arrays  # several clients are tested together, and tests send none

@@ -33,14 +33,15 @@ COMPLETED = "finished:completed"
 class SuperLinkExecutor:
     """Starts runs by ``flwr run``, and finds those that an earlier grid has started.
 
-    ``superlink`` is the SuperLink's name in Flower's configuration.
+    ``superlink`` is the SuperLink's name in Flower's configuration. ``app`` is the folder of the app that devices get;
+    None stands for the installed package.
     """
 
     side_by_side = 1
     stay, end = "runs stay on the bench", "flwr stop"
 
-    def __init__(self, superlink: str) -> None:
-        self._superlink = superlink
+    def __init__(self, superlink: str, app: Path | None = None) -> None:
+        self._superlink, self._app = superlink, app
         self._jobs: list[_SubmittedRun] = []
 
     def require(self, runs: Iterable[PlannedRun]) -> None:
@@ -56,7 +57,7 @@ class SuperLinkExecutor:
             if (clients := int(run.settings["num-clients"])) > len(online):
                 allowed = f"{len(online)} SuperNodes are online at {self._superlink!r}"
                 raise ConfigError("num-clients", clients, allowed)
-            if custom.folder() is None:
+            if self._app is None:
                 custom.require_installed(run.settings)
 
     def online(self) -> list[str]:
@@ -102,7 +103,7 @@ class SuperLinkExecutor:
         settings = store.cell(run) / "bench.toml"
         write_atomically(settings, to_toml({**run.settings, **at_home, **own}).encode())
         shutil.rmtree(app, ignore_errors=True)
-        copy_app(custom.folder(), app)
+        copy_app(self._app, app)
         return str(self._ask("run", str(app), "--run-config", str(settings))["run-id"])
 
     def _ask(self, *arguments: str) -> Mapping[str, Any]:
@@ -148,7 +149,7 @@ class _SubmittedRun:
             return self._failed(
                 f"its server did not write {where}; run this command on the server's machine, as its user"
             )
-        return self._failed(self._bench.reason(self.id) or f"Flower says {status}")
+        return self._failed(self._bench.reason(self.id) or f"Flower reports {status}")
 
     def _failed(self, reason: str) -> dict[str, Any]:
         return {"status": "failed", "error": reason, "trained": False}

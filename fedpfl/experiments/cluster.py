@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 5.0
 # The queue knows that a job has ended before a network's file system shows its files.
 SILENT_SECONDS = 15.0
-# Runs in the queue at the same time, unless the user says how many.
+# Default number of runs in the queue at the same time.
 QUEUED = 100
 # How often a job that reaches its time limit is put into the queue again.
 MAX_TIMEOUTS = 20

@@ -104,10 +104,11 @@ def _methods(measured: Measured, title: str, fitting: bool) -> Table:
             of[name] = [value / units[headings[name]] for value in of[name]]
     several, failures = len(measured.at.columns) > 1, [printable(failure) for failure in measured.failures()]
     lines: list[tuple[int, float, list[Cell]]] = []
+    least = -math.inf if _regression(measured) else 0.0
     for (row, column), values in found.items():
         accuracy, *others = [number.spread(values[name]) for name, number in numbers.items()]
         chosen = measured.chosen.get((row, column))
-        between = interval([100 * value for value in values[names[0]]]) or (None, None)
+        between = interval([100 * value for value in values[names[0]]], least, 100.0) or (None, None)
         cells: list[Cell] = [row, *([column] if several else [])]
         cells += [in_words(chosen) if chosen else None] if measured.trials else []
         cells += [accuracy, *between, *others, f"{len(values[names[0]])}/{len(measured.seeds)}"]
@@ -117,9 +118,18 @@ def _methods(measured: Measured, title: str, fitting: bool) -> Table:
     first, *rest = headings.values()
     heads += [first, "95 % interval from", "to", *rest, "runs done"]
     note = " ".join([*_remarks(measured), *(f"Failed: {failure.rstrip('.')}." for failure in failures)])
-    # Custom metrics may be small numbers; of the others one decimal means something.
-    digits = [4 if head in asked else 1 for head in heads]
-    return Table(title, heads, [cells for *_, cells in sorted(lines, key=lambda line: line[:2])], digits, note=note)
+    # Custom metrics may be small numbers, and so may MB that fit nothing; of the others one decimal means something.
+    digits = [4 if head in asked else 3 if head == "MB" and not fitting else 1 for head in heads]
+    # The last to be left out is the accuracy of the worst tenth.
+    _, worst, *more = headings.values()
+    optional = ["runs done", *reversed(more), worst]
+    rows = [cells for *_, cells in sorted(lines, key=lambda line: line[:2])]
+    return Table(title, heads, rows, digits, note=note, optional=optional)
+
+
+def _regression(measured: Measured) -> bool:
+    """Return whether R², which has no least value, stands in the place of the accuracy."""
+    return any(run.settings["loss"] == "mse" for run in measured.planned())
 
 
 def _validated(measured: Measured) -> bool:
@@ -129,10 +139,12 @@ def _validated(measured: Measured) -> bool:
 def _remarks(measured: Measured) -> Iterator[str]:
     """Yield how the numbers came about."""
     which = "round with the best validation score" if _validated(measured) else "last round"
-    yield f"Accuracy on test samples, in the {which}."
+    regression = _regression(measured)
+    yield f"{'R²' if regression else 'Accuracy'} on test samples, in the {which}."
     seeds = len(measured.seeds)
     if seeds > 1:
-        yield f"Mean ± standard deviation over {seeds} seeds; the 95 % interval is that of the mean, by Student's t."
+        interval_of = f"that of the mean, by Student's t, cut at {'' if regression else '0 and '}100 %"
+        yield f"Mean ± standard deviation over {seeds} seeds; the 95 % interval is {interval_of}."
     if measured.trials:
         among = "; ".join(f"{key} {', '.join(map(str, of))}" for key, of in measured.experiment.choose.items())
         yield f"Settings were chosen for each method with seed 1 on the validation samples, among {among}."

@@ -176,7 +176,7 @@ class Measured:
         try:
             options = parse(AttackOptions, given)
             return pool([attempt.psnr for attempt in attempts_of(self._named(run, "", ""), options)])
-        except FedpflError:  # the table of the analysis says why
+        except FedpflError:  # the table of the analysis gives the reason
             return None
 
     def pooled(self, row: str, column: str) -> list[str]:

@@ -38,7 +38,7 @@ def page(
         f"# {experiment.title}",
         f"{experiment.paper}.",
         " ".join([f"Made on {time.strftime('%Y-%m-%d')} by fedpfl {__version__} from recorded runs; {done}.", *told]),
-        "All runs, as far as they are not yet done, then this page:",
+        "These commands run what is missing and write this page:",
         _block([command(measured, name, "run"), f"{command(measured, name, 'page')} --output FILE.md"]),
     ]
     rankings = [shown for shown in tables if isinstance(shown, RankedColumn)]

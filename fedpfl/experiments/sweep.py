@@ -142,8 +142,8 @@ class SweepPlan:
 
     def _order(self) -> str:
         if self.select == "validation":
-            return "Ordered by the validation samples; test samples had no part in it."
-        return "Ordered by the test samples, so the first line's number is too good to report (--select validation)."
+            return "Ordered by the score on validation samples, without test samples."
+        return "Ordered by accuracy on test samples, so the first line is too optimistic (see --select validation)."
 
 
 def require_same_sweep(folder: Path, name: str, runs: Iterable[PlannedRun]) -> None:
@@ -152,7 +152,7 @@ def require_same_sweep(folder: Path, name: str, runs: Iterable[PlannedRun]) -> N
         return
     before = set(read_run_names(folder)) if (folder / RUNS).is_file() else None
     if before is None:
-        raise ConfigError("name", name, f"{folder} has tables of which runs is not known; give another name")
+        raise ConfigError("name", name, f"{folder} has tables, but not which runs they are of; give another name")
     if before - {run.name for run in runs}:
         raise ConfigError("name", name, f"{folder} has the tables of another sweep; give another name")
 

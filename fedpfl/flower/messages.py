@@ -13,7 +13,7 @@ from ..core.errors import LayoutError
 from ..core.payload import Payload
 from ..core.settings import Value
 
-# Flower moves each object of a message by a request of its own, on each of four ways: a message of records has six or
+# Flower moves each object of a message by a separate request, on each of four ways: a message of records has six or
 # seven, a framed one three. But equal arrays of several clients are one object among records, and an object cannot be
 # cut into chunks.
 MAX_FRAMED_BYTES = 4_000_000
@@ -77,8 +77,8 @@ def _unframed(frame: object) -> Payload:
 def _numpy(name: str, array: Array) -> np.ndarray:
     try:
         found = array.numpy()
-    except Exception as error:  # bytes from the network, and NumPy says nowhere what its reader may raise
+    except Exception as error:  # bytes from the network; NumPy documents no list of what its reader raises
         raise LayoutError(f"its array {name!r} cannot be read ({error})") from error
     if not isinstance(found, np.ndarray):  # an archive
-        raise LayoutError(f"its array {name!r} is none")
+        raise LayoutError(f"its array {name!r} is not an array")
     return found

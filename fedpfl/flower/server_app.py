@@ -36,7 +36,7 @@ def main(grid: Grid, context: Context) -> None:
         require_absolute(context.run_config)
         run_over_flower(grid, context.run_config)
     except (FedpflError, OSError) as error:  # OSError: the disk is full, or the folder is gone
-        # One line says what to change. Flower logs a failed ServerApp with its traceback, which would bury it.
+        # One line names what to change. Flower logs a failed ServerApp with its traceback, which would bury it.
         getLogger("flwr").log(ERROR, "fedpfl: %s", error)
         sys.tracebacklimit = 0
         raise

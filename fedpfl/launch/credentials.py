@@ -1,6 +1,6 @@
 """Certificates, node keys and secrets of a testbed, made on first use and then kept.
 
-A certificate authority of its own signs the servers' certificate; every node has an ECDSA key with which it signs its
+A private certificate authority signs the servers' certificate; every node has an ECDSA key with which it signs its
 requests (Flower's SuperNode authentication), and the SuperLink's SuperExec a shared secret. Private files have mode
 0600 in a folder with mode 0700.
 """

@@ -26,10 +26,10 @@ build-backend = "hatchling.build"
 [project]
 name = "{name}"
 version = "0.1.0"
-description = "Personalised federated learning with parts of its own"
+description = "Personalised federated learning with custom parts"
 license = {{ text = "not chosen yet" }}
 requires-python = ">=3.11,<4"
-# And fedpfl, which has to be installed already (made with {version}): Flower must not look it up by its name.
+# fedpfl is missing here, because Flower must not look it up by its name: install it first (made with {version}).
 dependencies = ["{flower}"]
 
 [tool.hatch.build.targets.wheel]
@@ -49,7 +49,7 @@ clientapp = "client_app:app"
 """
 
 _APP = '''\
-"""What Flower loads on {side}; all of it is fedpfl's, which finds this app's parts next to this file."""
+"""What Flower loads on {side}: fedpfl's app, which finds this app's parts next to this file."""
 
 from fedpfl.flower.{name}_app import app
 
@@ -80,8 +80,8 @@ def my_model(input_shape, num_classes):
 def my_data(path):
     """Return (x_train, y_train, x_test, y_test) for each client, or a fedpfl.Dataset that is to be divided.
 
-    `path` is the setting `data`; on a device that holds data of its own, it is where those lie. This example makes
-    points in two classes up; each client has a border of its own.
+    `path` is the setting `data`, or on a device that holds its own data their path there. This example draws points of
+    two classes, with a different border for each client.
     """
     clients = []
     for client in range(6):
@@ -100,14 +100,14 @@ class MyMethodSettings:
 
 
 class MyMethod(fedpfl.Method):
-    """Everything travels but the head, and all of it trains at once."""
+    """Everything except the head is shared; all layers train together."""
 
     name = "my-method"
-    shares = "everything but the head"
+    shares = "everything except the head"
     Settings = MyMethodSettings
 
     def is_shared(self, name, model):
-        """Return whether an array of the model travels; the others are personal."""
+        """Return whether an array of the model is shared; the others are personal."""
         return self.settings.personal_layers == 0 or not name.startswith("head.")
 '''
 
@@ -140,8 +140,7 @@ _README = """\
 # {name}
 
 A Flower app for personalised federated learning, made by `fedpfl new` of fedpfl {version}. Its own code is `parts.py`:
-a model, a data set and a method. Everything else is fedpfl's, which has to be installed (`pip install` its checkout or
-wheel), here and on every device.
+a model, a data set and a method. It needs fedpfl (`pip install` its checkout or wheel), here and on every device.
 
 ```bash
 fedpfl run                        # simulate it on this machine
@@ -152,8 +151,8 @@ fedpfl config --update            # after a change of a method's settings: write
 pytest                            # the app's tests
 ```
 
-With Flower's own command: `FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run .`; Flower takes two clients unless
-it is told how many nodes there are. `parts.py` travels to devices in the app's bundle. In Python:
+With Flower's own command: `FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run .`; Flower starts two clients unless
+you set the number of nodes. Devices receive `parts.py` in the app's bundle. In Python:
 `fedpfl.run(model="parts:my_model", dataset="parts:my_data", method="fedper")`, or with the functions themselves.
 """
 
@@ -163,14 +162,14 @@ _INVENTORY = """\
 # The machines of this bench, for fedpfl's playbooks and for `fedpfl up --inventory`. Change names and addresses.
 testbed:
   vars:
-    # The server's address in the LAN, under which boards find broker and time server, and that LAN.
+    # The server's address in the LAN, where boards reach broker and time server, and the LAN itself.
     fedpfl_address: 192.168.1.10
     fedpfl_network: 192.168.1.0/24
     # What jetson/wheelhouse.sh made on the server.
     fedpfl_bundle: ~/bundle
     # nano, orin or pi; auto asks each board.
     fedpfl_target: auto
-    # Keys that differ from policy.toml's on boards that the playbook sets up.
+    # Keys of the policy that the playbook changes on boards; policy.toml explains them.
     fedpfl_policy: {}
   children:
     server:
@@ -182,16 +181,16 @@ testbed:
         ansible_user: nano
         ansible_python_interpreter: /usr/bin/python3
       hosts:
-        # fedpfl_clients: the numbers of the clients that a board plays; all together 0, 1, 2 … without a gap.
+        # fedpfl_clients: the numbers of a board's clients; together they are 0, 1, 2 … without a gap.
         board-1: {ansible_host: 192.168.1.11, fedpfl_clients: [0, 1]}
         board-2: {ansible_host: 192.168.1.12, fedpfl_clients: [2, 3]}
 """
 
 _POLICY = """\
-# What a board takes part in. Its owner decides: no server can change this file.
+# In which runs a board takes part. Its owner decides: no server can change this file.
 
 # A run reads data and initial weights only below these folders; ~ is the home of the worker's user.
-data-folders = ["~/.fedpfl/data"]
+data-folders = ["~/.fedpfl/data", "~/partitions"]
 # Personal arrays are kept only below these.
 state-folders = ["~/.fedpfl/state"]
 # Without this line: all methods that are installed.
@@ -200,9 +199,9 @@ methods = ["fedavg", "fedper", "local"]
 parts = []
 # Whether personal arrays may leave the board: evaluate-global, and some methods.
 personal-arrays = false
-# The minimum of dp-noise-multiplier with dp-where = "client"; 0: no noise is asked for.
+# The minimum of dp-noise-multiplier with dp-where = "client"; 0: no noise is required.
 least-dp-noise-multiplier = 0
-# The maximum of what state-folders hold together.
+# The maximum total size of the state folders.
 most-state-bytes = 10_000_000_000
 """
 
@@ -211,14 +210,13 @@ _BENCH_SETTINGS = """\
 method = "fedper"
 model = "small-cnn"
 num-server-rounds = 10
-# scikit-learn's digits, which every board has. For your data see docs/data.md of fedpfl.
+# scikit-learn's digits, for the rehearsal. Boards do not have scikit-learn: README.md, step 2.
 dataset = "digits"
 partitioner = "dirichlet"
 dirichlet-alpha = 0.3
 # As many as the inventory has.
 num-clients = 4
-learning-rate = 0.05
-# Seconds after which a round goes on without a board that has not replied.
+# Seconds after which a round continues without boards that have not replied.
 round-timeout = 600.0
 """
 
@@ -230,9 +228,9 @@ A bench for personalised federated learning: a server and two boards with two cl
 
 | file | what it is |
 |---|---|
-| `inventory.yml` | machines, their addresses, and which board plays which clients |
+| `inventory.yml` | machines, their addresses, and which board has which clients |
 | `settings.toml` | the settings of the runs |
-| `policy.toml` | what a board takes part in, for boards that you set up by hand; its owner decides |
+| `policy.toml` | in which runs a board takes part, for boards that you set up by hand; its owner decides |
 
 ## 1. Rehearse it on this machine
 
@@ -240,19 +238,27 @@ You need no boards, but mosquitto (`apt-get install mosquitto`) and `pip install
 
 ```bash
 fedpfl run -c settings.toml                                # a simulation: the reference
-fedpfl up --inventory inventory.yml -c settings.toml --web # each board as processes of its own, with a live page
+fedpfl up --inventory inventory.yml -c settings.toml --web # separate processes for each board, and a live page
 ```
 
 Both end with the same weights, to the bit.
 
 ## 2. Set the boards up
 
+Boards do not have scikit-learn, whose digits the rehearsal uses. Give each board the samples of its clients, your own
+or these: after the next command set `fedpfl_partitions: ~/partitions` in `inventory.yml` below `vars:`, and
+`dataset = "npz"` and `num-classes = 10` in `settings.toml`. Another rehearsal then uses the same files.
+
+```bash
+fedpfl partition -c settings.toml --export ~/partitions
+```
+
 You need ssh to each board as `ansible_user`, and a checkout of fedpfl on the server, with `make install`. Its
 `docs/testbed.md` has each step with times and what to do when it fails. Here `BENCH` is this folder.
 
 ```bash
 source .venv/bin/activate                                  # in the checkout
-jetson/wheelhouse.sh ~/bundle --python-archive ARCHIVE --python-sha256 SUM   # docs/testbed.md says where to get it
+jetson/wheelhouse.sh ~/bundle --python-archive ARCHIVE --python-sha256 SUM   # docs/testbed.md names the source
 cd deploy/ansible
 ansible devices -i BENCH/inventory.yml -m ansible.builtin.ping
 ansible-playbook -i BENCH/inventory.yml site.yml --ask-become-pass
@@ -262,6 +268,9 @@ By hand instead: `policy.toml` goes to `/etc/fedpfl/policy.toml` of each board b
 is in `docs/deployment.md`.
 
 ## 3. Run, watch, collect
+
+Boards have no scikit-learn, which `digits` needs. So set another `dataset` in `settings.toml`, for example
+`"fashion-mnist"`, and copy its files to the boards: `fedpfl_data` in the inventory (`docs/testbed.md`, step 4).
 
 ```bash
 sudo cp BENCH/settings.toml /opt/fedpfl/settings.toml

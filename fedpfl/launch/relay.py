@@ -1,6 +1,6 @@
 """Gives the connection to a simulated device the rate and the delay of a given network.
 
-A process of its own, ``python -m fedpfl.launch.relay``: what is sent to it over TCP goes on to another address, no
+A separate process, ``python -m fedpfl.launch.relay``: what is sent to it over TCP goes on to another address, no
 faster than the rate and no sooner than the delay, in each direction. All connections of a device share its rate. It
 does not lose, reorder or shake hands late, as a real network does.
 """

@@ -329,4 +329,4 @@ def text(path: Path) -> str:
 def last_line(log: Path) -> str:
     """Return the last line of a log that is not empty."""
     lines = [line.strip() for line in _COLOUR.sub("", text(log)).splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it printed nothing"

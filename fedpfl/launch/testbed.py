@@ -43,7 +43,7 @@ BRIDGE = (sys.executable, "-P", "-c", "from fedpfl.cli.bridge import main; main(
 TASK_POLL_SECONDS = 0.2
 # All objects of a message at the same time, where a machine has as many cores.
 AT_ONCE = dict.fromkeys(CONCURRENCY, "3")
-# As many as a client of `fedpfl run` has unless the setting `threads` says otherwise: the bits depend on it.
+# As many as a client of `fedpfl run` has unless the setting `threads` is set: the bits depend on it.
 THREADS = {"OMP_NUM_THREADS": "1"}
 
 

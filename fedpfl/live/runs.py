@@ -20,7 +20,7 @@ MAX_RUNS = 500
 MAX_CHUNK = 2**21
 # The last line of a run is looked for in so many bytes, then in twice as many.
 TAIL = 2**16
-# Each has a row of its own in the page.
+# Each has a row in the page.
 MAX_CLIENTS = 1000
 
 CURVES = {

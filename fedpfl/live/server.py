@@ -154,7 +154,7 @@ def serve(page: LivePage, stopping: threading.Event, last_look: float = 0.0) -> 
 
 @contextmanager
 def beside(page: LivePage) -> Iterator[None]:
-    """Serve a page from a process of its own, which ends with this block, or with this process if that is killed."""
+    """Serve a page from a separate process, which ends with this block, or with this process if that is killed."""
     # Not forked: a run's process has threads, and memory that only its clients' workers need.
     process = multiprocessing.get_context("spawn").Process(target=_serve_beside, args=(page,), daemon=True)
     process.start()
@@ -171,7 +171,7 @@ def _serve_beside(page: LivePage) -> None:
     os.nice(NICENESS)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    # The page says whether the broker is there, which a run's terminal need not; the broker may end before the page.
+    # The page, not the run's terminal, shows whether the broker is there; the broker may end before the page.
     logging.getLogger("fedpfl").addHandler(logging.NullHandler())
     threading.Thread(target=_set_at_the_end_of_the_parent, args=(stopping,), daemon=True).start()
     try:

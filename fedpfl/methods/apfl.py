@@ -4,8 +4,9 @@ Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, 2020 (arXiv 200
 α.
 
 w and v step on the same batches, through the run's optimiser; the paper's steps are plain SGD. As in the authors' code,
-α steps once a round, on one batch. Here it does so at the start of the round, with w as received: later, w has trained
-more than v, and α would go to 0, where v no longer learns. BatchNorm's running statistics of the mixture are v's.
+α takes one step per round, on one batch. Here it does so at the start of the round, with w as received: later, w has
+trained more than v, and α would go to 0, where v no longer learns. BatchNorm's running statistics of the mixture are
+v's.
 """
 
 from __future__ import annotations

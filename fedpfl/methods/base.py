@@ -3,7 +3,7 @@
 A method is one small class in one file of this package. It answers three questions and knows nothing of messages,
 files or Flower:
 
-* **sharing**: :meth:`Method.is_shared` says by name which arrays travel; the rest is personal;
+* **sharing**: :meth:`Method.is_shared` selects by name the arrays that travel; the rest is personal;
 * **schedule**: :meth:`Method.schedule` lists a round's local phases;
 * **aggregation**: :attr:`Method.aggregation` names the rule (``fedpfl/rules``) that combines what arrives.
 """

@@ -1,4 +1,4 @@
-"""FedAS: a client aligns the received base with its last one, and weighs by the Fisher information of what it trained.
+"""FedAS: a client aligns the received base with its last one; its weight in the mean is its Fisher information.
 
 Yang, Huang, Ye: FedAS: Bridging Inconsistency in Personalized Federated Learning, CVPR 2024, Section 3 and Algorithm 1.
 
@@ -78,6 +78,11 @@ class FedAS(KeepsTrained):
     Settings = FedASSettings
     aggregation = Aggregation(FisherMean)
     extras = (Extra("fisher", SERVER, "logarithm of the trace of the Fisher information", (1,), checked=True),)
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add the twin; refuse a model that does not end in a linear layer."""
+        class_by_width(model)
+        return super().build(model)
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share the base."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..core.errors import LayoutError, NoPlainModel
 from ..core.extras import CLIENT, SERVER, Extra
-from ..core.federation import Client, Federation
+from ..core.federation import Client
 from ..core.payload import Payload
 from ..core.settings import setting
 from ..models import cut
@@ -52,10 +52,7 @@ class AfterConsensus(Mean):
     no_robust_mean = ""
     starts_with_all = True
     remembers = ("consensus",)
-
-    def __init__(self, federation: Federation, shared: np.ndarray) -> None:
-        super().__init__(federation, shared)
-        self.consensus = np.zeros(0, np.float32)
+    consensus = np.zeros(0, np.float32)  # in round 1
 
     def begin(self) -> None:
         """Start the sums at zero."""

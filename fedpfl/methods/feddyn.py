@@ -1,4 +1,4 @@
-"""FedDyn: a regulariser that follows each client, so that the clients' optima and the global one agree in the end.
+"""FedDyn: each client updates its regulariser, so that the clients' optima and the global one agree in the end.
 
 Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated Learning Based on Dynamic Regularization, ICLR 2021,
 Equation 1 and Algorithm 1.
@@ -55,7 +55,7 @@ class FedDynMean(Mean):
 
     name = "feddyn"
     only_a_sum = True  # h follows from the mean
-    no_server_step = "goes on from the mean by h"
+    no_server_step = "moves on from the mean by h"
     no_robust_mean = ""
     remembers = ("h",)
 

@@ -3,9 +3,9 @@
 Yi, Wang, Liu, Shi, Yu: FedGH: Heterogeneous Federated Learning with Generalized Global Header, MM 2023, Section 3 and
 Algorithm 1.
 
-The class means of a round are shuffled; the authors' program takes them client by client. There the steps are those of
-an optimiser of a client's model, so that the server's head stays as it was drawn; here it trains, as in the paper. A
-client is tested with its base and the received head.
+The class means of a round are shuffled; the authors' program takes them client by client. Its optimiser belongs to a
+client's model, so the server's head keeps its random initial values; here it trains, as in the paper. A client is
+tested with its base and the received head.
 """
 
 from __future__ import annotations

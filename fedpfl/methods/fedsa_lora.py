@@ -1,4 +1,4 @@
-"""FedSA-LoRA: of an adapter B·A the matrix A is shared, B stays with the client.
+"""FedSA-LoRA: the matrix A of each adapter B·A is shared, B stays with the client.
 
 Guo, Zeng, Wang, Fan, Wang, Qu: Selective Aggregation for Low-Rank Adaptation in Federated Learning, ICLR 2025,
 Section 4 and Algorithm 1.

@@ -1,10 +1,11 @@
-"""FedTGP: the server trains the prototypes, which it keeps apart by as much as the clients' own ones are.
+"""FedTGP: the server trains the prototypes and keeps them as far apart as the clients' own ones are.
 
 Zhang, Liu, Hua, Cao: FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning for Data
 and Model Heterogeneity in Federated Learning, AAAI 2024, Section 4 and Algorithm 1.
 
-The server's batches have as many class means as the clients' have samples (B), and its layers start as PyTorch draws
-them. The authors' program predicts by the nearest prototype, and sends prototypes of classes that no client has had.
+The server's batches have as many class means as the clients' have samples (B), and its layers have PyTorch's
+initialisation. The authors' program predicts by the nearest prototype, and sends prototypes of classes that no client
+has had.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class TrainedPrototypes(PairsRule):
 
 
 class FedTGP(FedProto):
-    """Clients do what they do in FedProto; the server trains the prototypes P = g(E), a network g of a vector each.
+    """Clients do what they do in FedProto; the server trains prototypes P = g(E), a network g of one vector per class.
 
     It minimises −log of exp(−‖z̄ − P_c‖ − δ) / (exp(−‖z̄ − P_c‖ − δ) + Σ_{c' ≠ c} exp(−‖z̄ − P_c'‖)) over the clients'
     class means z̄ of class c.

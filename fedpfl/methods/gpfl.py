@@ -4,7 +4,7 @@ Zhang, Hua, Wang, Song, Xue, Ma, Cao, Guan: GPFL: Simultaneously Learning Global
 for Personalized Federated Learning, ICCV 2023, Section 3.
 
 The distance to the global class embeddings is the Frobenius norm over a batch, ‖CoV(f, c_g) − E[y]‖, as in the authors'
-code. For B samples that is √B times their root mean square distance, so λ belongs to a batch size.
+code. For B samples that is √B times their root mean square distance, so λ depends on the batch size.
 """
 
 from __future__ import annotations

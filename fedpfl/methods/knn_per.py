@@ -18,6 +18,7 @@ from ..models import cut
 from ..training.loop import EVALUATION_BATCH, predict
 from ..training.phase import Forward
 from .base import LocalRound, Method
+from .prototypes import class_by_width
 
 # Weights that a client chooses from.
 GRID = [at / 10 for at in range(11)]
@@ -100,6 +101,11 @@ class KNNPer(Method):
     )
     refuses = {"loss": "lets neighbours vote for classes"}
     Settings = KNNPerSettings
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Refuse a model whose features have no length."""
+        class_by_width(model)
+        return model
 
     def prepare(self, local: LocalRound) -> None:
         """Provide the client's samples for predictions."""

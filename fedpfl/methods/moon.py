@@ -1,4 +1,4 @@
-"""MOON: a client's features are drawn to those of the received model and away from those of its own last one.
+"""MOON: a client's features are drawn to those of the received model and away from those of its last trained one.
 
 Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021, Section 3 and Algorithm 1.
 
@@ -46,6 +46,11 @@ class Moon(KeepsTrained):
         r"\tau)}{\exp(\cos(z, z_{\mathrm{glob}}) / \tau) + \exp(\cos(z, z_{\mathrm{prev}}) / \tau)}"
     )
     Settings = MoonSettings
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add the twin; refuse a model that has no features."""
+        cut(model)
+        return super().build(model)
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train E epochs on the sum of both losses."""

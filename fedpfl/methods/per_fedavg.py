@@ -3,7 +3,7 @@
 Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning
 Approach, NeurIPS 2020, Algorithm 1.
 
-Its step β goes through the optimiser, with ``momentum`` and ``weight-decay`` where they are not 0; the paper has
+The step β goes through the optimiser, with ``momentum`` and ``weight-decay`` where they are not 0; the paper has
 neither, and the step α inside has none.
 """
 
@@ -38,7 +38,7 @@ class PerFedAvgSettings:
 
 
 class PerFedAvg(Method):
-    """Minimises Σ_i f_i(w − α∇f_i(w)); a client is tested after one step of its own."""
+    """Minimises Σ_i f_i(w − α∇f_i(w)); a client is tested after one step on its own data."""
 
     name = "per-fedavg"
     paper = "Fallah et al., Personalized Federated Learning … A Model-Agnostic Meta-Learning Approach, NeurIPS 2020"

@@ -13,7 +13,7 @@ from .base import LocalRound, Method
 class KeepsTrained(Method):
     """The client keeps what it trained last as the model's twin; until it has trained, what it receives.
 
-    It is tested with the twin unless a method says otherwise.
+    It is tested with the twin unless a method overrides this.
 
     Examples
     --------

@@ -63,7 +63,7 @@ def _inject(model: nn.Module, config: Any, name: str) -> nn.Module:
         inject_adapter_in_model(config, model, adapter_name=name)
     use(model, names_of(model))
     for parameter in model.parameters():
-        parameter.requires_grad_(True)  # peft leaves this to adapters alone; a phase says what trains
+        parameter.requires_grad_(True)  # peft sets this for adapters only; a phase selects what trains
     return model
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from ..core import custom
 from ..core.errors import ConfigError
 from .external import with_head
-from .registry import MODELS, BaseHeadModel, Shape, shown, source_of
+from .registry import MODELS, BaseHeadModel, NoHead, Shape, shown, source_of
 
 
 def build(
@@ -69,6 +69,8 @@ def _custom(name: str, input_shape: Shape, num_classes: int, vocabulary: int) ->
 
 def original_module(model: BaseHeadModel) -> nn.Module:
     """Return the module that a user's function has built, its head put back; another model as it is."""
+    if isinstance(model.head, NoHead):
+        return model.base
     if not model.head_path:
         return model
     above, _, last = model.head_path.rpartition(".")

@@ -1,8 +1,9 @@
 """External models: any ``nn.Module``, torchvision's, timm's and those in a folder of Hugging Face's.
 
 An external model is cut before its last ``nn.Linear``: that is its head, and the rest, with an ``nn.Identity``
-in its place, its base. Made-up samples go through both, so that a model that does not take the data, gives something
-else than a number for each class, or does not end in that layer is refused in one line, before anything is sent.
+in its place, its base. Made-up samples go through both, so that a model that does not take the data, or gives something
+else than a logit for each class, is refused in one line, before anything is sent. One that does not end in such a layer
+is all base (``NoHead``): methods that need no head take it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from fedpfl.core.errors import ConfigError, did_you_mean
 
-from .registry import BaseHeadModel, Shape, shown, source
+from .registry import BaseHeadModel, NoHead, Shape, shown, source
 
 # What modules that are not ours raise when an input does not fit them.
 _UNFIT = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, NotImplementedError)
@@ -27,7 +28,8 @@ _UNFIT = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, Asse
 _UNREADABLE = (OSError, *_UNFIT)
 PROBES = 2  # samples
 PADDING = 0
-NO_LINEAR = "has no nn.Linear that could be its head; a model with another one is made of base and head (BaseHeadModel)"
+# Made of base and head, a model may have a head of any layers.
+NEEDED = "; the method needs a head, which is that layer or a part of its own (BaseHeadModel)"
 
 
 def extra(package: str, name: str, key: str, value: object) -> Any:
@@ -47,8 +49,8 @@ def with_head(
     """Cut any module into base and head, in place; a :class:`BaseHeadModel` is only checked.
 
     The module maps inputs (n, *input_shape) to (n, num_classes). ``head`` names its ``nn.Linear`` that becomes the
-    head; empty for the last one. ``vocabulary`` is 0 unless the input is text. ``ConfigError`` if there is no such
-    layer, the model does not end in it, or input or output do not fit.
+    head; empty for the last one, if the model ends in it. ``vocabulary`` is 0 unless the input is text. ``ConfigError``
+    if there is no such layer, the model does not end in it, or input or output do not fit.
     """
     name = name or type(module).__name__
     size = torch.Size((PROBES, *input_shape))
@@ -59,12 +61,17 @@ def with_head(
     if tuple(wanted.shape) != (PROBES, num_classes):
         found = shown(tuple(wanted.shape[1:]))
         raise ConfigError("model", name, f"gives {found} numbers for a sample; the data need {num_classes}")
+    if num_classes > 1 and bool((wanted >= 0).all()) and torch.allclose(wanted.sum(1), torch.ones(PROBES)):
+        raise ConfigError(
+            "model", name, "gives probabilities; leave out the softmax at its end, since losses need logits"
+        )
     if isinstance(module, BaseHeadModel):
         return module
     linear = [layer for layer, found in module.named_modules() if type(found) is nn.Linear]
-    if not linear or (head and head not in linear):
-        missing = f"has no nn.Linear called {head!r}" if head else NO_LINEAR
-        raise ConfigError("model", name, missing)
+    if head and head not in linear:
+        raise ConfigError("model", name, f"has no nn.Linear called {head!r}")
+    if not linear:
+        return _whole(module, name, "has no nn.Linear")
     chosen = head or linear[-1]
     if not chosen:
         return BaseHeadModel(nn.Flatten(), module)  # type: ignore[arg-type]  # it is the nn.Linear itself
@@ -73,15 +80,23 @@ def with_head(
     setattr(module.get_submodule(parent), short, nn.Identity())
     model = BaseHeadModel(module, layer)  # type: ignore[arg-type]
     model.head_path = chosen
-    allowed = f"does not end in its last nn.Linear, {chosen!r}; a part can name the layer that is the head, or be made "
-    allowed += "of base and head (BaseHeadModel)"
     try:
         same = torch.allclose(_output(model, x, name), wanted, atol=1e-4, rtol=1e-4)
     except ConfigError:
         same = False
-    if not same:
-        raise ConfigError("model", name, allowed)
-    return model
+    if same:
+        return model
+    if head:
+        raise ConfigError("model", name, f"does not end in the nn.Linear {head!r}")
+    setattr(module.get_submodule(parent), short, layer)
+    return _whole(module, name, f"does not end in its last nn.Linear, {chosen!r}")
+
+
+def _whole(module: nn.Module, name: str, reason: str) -> BaseHeadModel:
+    """Return a model that has no head."""
+    if not any(True for _ in module.parameters()):
+        raise ConfigError("model", name, "has no parameters")
+    return BaseHeadModel(module, NoHead(name, reason + NEEDED))  # type: ignore[arg-type]
 
 
 @torch.no_grad()
@@ -130,11 +145,11 @@ def torchvision_model(word: str, shape: Shape, num_classes: int, vocabulary: int
         return with_head(_built(partial(build, weights=None, num_classes=num_classes), value), shape, num_classes,
                          vocabulary, name=value)  # fmt: skip
     module = _built(partial(build, weights="DEFAULT"), value)
-    if not any(type(found) is nn.Linear for found in module.modules()):
-        raise ConfigError("model", value, NO_LINEAR)
-    last, layer = [(name, found) for name, found in module.named_modules() if type(found) is nn.Linear][-1]
-    parent, _, short = last.rpartition(".")
-    setattr(module.get_submodule(parent), short, nn.Linear(layer.in_features, num_classes))
+    linear = [(name, found) for name, found in module.named_modules() if type(found) is nn.Linear]
+    if linear:
+        last, layer = linear[-1]
+        parent, _, short = last.rpartition(".")
+        setattr(module.get_submodule(parent), short, nn.Linear(layer.in_features, num_classes))
     return with_head(module, shape, num_classes, vocabulary, name=value)
 
 

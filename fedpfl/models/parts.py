@@ -8,7 +8,7 @@ from torch import nn
 
 from fedpfl.core.errors import ConfigError
 
-from .registry import BaseHeadModel
+from .registry import BaseHeadModel, NoHead
 
 
 class Parts(NamedTuple):
@@ -35,6 +35,8 @@ def cut(model: nn.Module, head_layers: int = 1, key: str = "head-layers") -> Par
     """
     if not isinstance(model, BaseHeadModel):
         raise ConfigError("model", type(model).__name__, "has no head; the method needs one of base and head")
+    if isinstance(model.head, NoHead):
+        raise ConfigError("model", model.head.name, model.head.reason)
     if head_layers == 1:
         return Parts(model.base, model.head, lambda name: name.startswith("head."))
     layers = list(model.base.named_children()) if isinstance(model.base, nn.Sequential) else []

@@ -62,6 +62,17 @@ class BaseHeadModel(nn.Module):
         return logits
 
 
+class NoHead(nn.Identity):
+    """The head of a model that cannot be cut: its base gives the logits, and methods that need a head refuse it.
+
+    ``name`` and ``reason`` are those of the refusal.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__()
+        self.name, self.reason = name, reason
+
+
 # (input shape, classes) → model, and for texts (input shape, classes, vocabulary) → model.
 Builder = Callable[..., BaseHeadModel]
 

@@ -14,6 +14,7 @@ from fedpfl.core.frozen import freeze, frozen, take_frozen
 from fedpfl.core.settings import setting
 
 from .adapters import add_adapters, in_adapter
+from .parts import cut
 from .registry import BaseHeadModel
 
 ALL, HEAD, LORA = "all", "head", "lora"
@@ -66,6 +67,8 @@ def _freeze(model: BaseHeadModel, settings: TrainableSettings) -> None:
         add_adapters(model, settings.lora_rank, settings.lora_alpha, settings.lora_targets)
         freeze(model, lambda name: in_head(name) or in_adapter(name))
         return
+    if settings.trainable == HEAD:
+        cut(model)  # which refuses a model without one
     patterns = [] if settings.trainable == HEAD else [word.strip() for word in settings.trainable.split(",")]
     names = [name for name, _ in model.named_parameters()]
     for pattern in patterns:

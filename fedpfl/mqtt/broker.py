@@ -64,7 +64,7 @@ def write_broker_files(
     A file that has its content already is not written again. ``folder`` is made for this user only. Without ``tls``
     only addresses of this machine are allowed. ``watchers`` may read everything but requests and responses; each serves
     one `fedpfl watch` at a time. ``max_chunk`` is the largest ``--max-chunk`` that the two sides can use. Passwords lie
-    in ``folder/passwords`` unless ``passwords`` says otherwise.
+    in ``folder/passwords`` unless ``passwords`` names another folder.
     """
     accounts = [SERVER_ACCOUNT, *watchers, *devices]
     for name in accounts:

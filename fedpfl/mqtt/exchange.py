@@ -184,5 +184,5 @@ def _headers(value: object) -> Headers:
 
 def _receipt(value: object) -> str:
     if not isinstance(value, str) or (value and not _RECEIPT.fullmatch(value)):
-        raise FrameError("the receipt is not one")
+        raise FrameError("the receipt has the wrong form")
     return value

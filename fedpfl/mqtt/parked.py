@@ -86,7 +86,7 @@ class Parked:
         try:
             self._path(device, key).unlink(missing_ok=True)
         except OSError as error:
-            logger.error("%s: an answer that is over cannot be removed (%s)", self._folder, error)
+            logger.error("%s: a stored answer cannot be removed (%s)", self._folder, error)
 
     def _sweep(self, device: str) -> None:
         """Remove answers that were not fetched in time, and the oldest of a device that has too many, or of all."""

@@ -2,7 +2,7 @@
 
 What makes it safe to repeat everything: a request has an id, and while the id is known it is never executed again. A
 device that hears nothing asks (a *probe*); the answer is the stored response, or "send it again", or silence while the
-request is being worked on. A response is stored until the device says that it was handed over.
+request is being worked on. A response is stored until the device confirms that it was handed over.
 
 A ``pull-messages`` is *held*: it is put to the SuperLink again and again until there is a message, so that a device has
 it at once. There is at most one for each SuperNode; a newer one takes the older one's place.

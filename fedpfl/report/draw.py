@@ -29,7 +29,7 @@ TEXT = "#1f2328"
 
 INCHES = (4.4, 3.0)
 FORMATS = ("svg", "png")
-# Cells of a heat map up to which each is drawn as a shape of its own, and each has its number written into it.
+# Cells of a heat map up to which each is drawn as a separate shape with its number.
 MAX_SHAPES, MAX_NUMBERS = 4000, 144
 MAX_MARKERS = 25
 # More series than these have their names next to the axes: those of lines at the lines' ends.

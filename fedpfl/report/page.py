@@ -21,7 +21,7 @@ from .bounded import bounded
 from .draw import Pen
 from .sections import Section
 
-# Tables with more rows are closed at first; plots wider than this, in points, get a row of their own.
+# Tables with more rows are closed at first; plots wider than this, in points, get a row alone.
 LONG, WIDE = 40, 600.0
 
 

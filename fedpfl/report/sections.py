@@ -302,7 +302,7 @@ def _divisions(groups: Sequence[RunGroup]) -> Iterator[Section]:
     for run in (group.runs[0] for group in groups):
         task = run.task()
         if task.get("division", 0) is None:
-            note = f"{_name(run)}: the clients hold data of their own, whose classes never reach the server."
+            note = f"{_name(run)}: the clients hold their own data, whose classes never reach the server."
             section.notes.append(note)
             continue
         try:

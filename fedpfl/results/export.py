@@ -33,15 +33,18 @@ FORMS = {STATE_DICT: ".safetensors", TORCHSCRIPT: ".pt", ONNX: ".onnx"}
 PROGRAM_BATCH = 2
 
 
-def export_personal(folder: RunFolder, clients: Sequence[int] | None = None, form: str = STATE_DICT) -> list[Path]:
+def export_personal(
+    folder: RunFolder, clients: Sequence[int | str] | None = None, form: str = STATE_DICT
+) -> list[Path]:
     """Write the personalised model of each client whose state is on this machine, and return the paths.
 
     ``RUN/personal/client-00003.safetensors`` (``.pt``, ``.onnx``) and so on, and ``about.json``, which describes their
     input and output. If ``global.safetensors`` is every client's model, other forms of it are
-    ``RUN/personal/global.…``. A client that is asked for must have its state here.
+    ``RUN/personal/global.…``. A client that is asked for, by number or name, must have its state here.
     """
     written, config, task = [], Config.parse(folder.config()), folder.described()
-    for client, arrays in _personal_models(folder, config, task, clients):
+    numbers = None if clients is None else [folder.client_number(client) for client in clients]
+    for client, arrays in _personal_models(folder, config, task, numbers):
         path = folder.path / "personal" / f"client-{client:05d}{FORMS[form]}"
         private_folder(path.parent)  # as the same arrays are in state-dir
         if form == STATE_DICT:
@@ -132,11 +135,12 @@ def _personal_models(
         yield client, complete_arrays(plain, exported)
 
 
-def trained_model(folder: RunFolder, client: int | None = None) -> nn.Module:
+def trained_model(folder: RunFolder, client: int | str | None = None) -> nn.Module:
     """Return a trained model as the plain one, without the method's changes, on the CPU and in evaluation mode.
 
     It is the personalised model of a client, or by default the one that all clients share.
     """
+    client = None if client is None else folder.client_number(client)
     config, task = Config.parse(folder.config()), folder.described()
     found = iter(()) if client is None else _personal_models(folder, config, task, [client])
     return _plain(folder, config, task, client, next((arrays for _, arrays in found), None))

@@ -114,13 +114,12 @@ def scores_of(name: str, replies: Mapping[int, Mapping[str, float]]) -> dict[str
 def _pairs(model: str, replies: Mapping[int, Mapping[str, float]]) -> dict[str, dict[int, tuple[float, float]]]:
     """Return sum and count of each metric of a tested model, by client, for the clients for which it is defined."""
     found: dict[str, dict[int, tuple[float, float]]] = {}
-    for client, reply in sorted(replies.items()):
-        for key in sorted(reply):
-            part = metrics.part_of(key)
-            if part is None or part.model != model or not part.is_sum:
-                continue
-            if count := reply[f"{model}-{part.metric}{metrics.COUNT}"]:
-                found.setdefault(part.metric, {})[client] = reply[key], count
+    parts = [(key, metrics.part_of(key)) for key in sorted(set().union(*replies.values()))]
+    sums = [(key, part.metric) for key, part in parts if part is not None and part.model == model and part.is_sum]
+    for client, reply in sorted(replies.items()) if sums else ():
+        for key, metric in sums:
+            if key in reply and (count := reply[f"{model}-{metric}{metrics.COUNT}"]):
+                found.setdefault(metric, {})[client] = reply[key], count
     return found
 
 

@@ -36,7 +36,7 @@ import numpy as np
 
 from ..client.state import ClientState
 from ..core import custom
-from ..core.errors import ConfigError, DamagedFile, StateError
+from ..core.errors import ConfigError, DamagedFile, StateError, did_you_mean, printable
 from ..core.federation import Client
 from ..core.files import locked, private_folder, write_atomically
 from ..core.metrics import ACCURACY
@@ -217,6 +217,16 @@ class RunFolder:
         if None not in (division, known) and division != known:
             allowed = f"{run} had {known}: clients would get other samples (have the data changed, or NumPy?)"
             raise ConfigError("division", division, allowed)
+
+    def client_number(self, client: int | str) -> int:
+        """Return the number of a client that is given by it, also as text, or by the name that the data have for it."""
+        if not isinstance(client, str) or client.isdecimal():
+            return int(client)
+        names = [*self.task().get("client_names", ())]
+        if client not in names:
+            known = did_you_mean(client, [printable(name, 40) for name in names])
+            raise ConfigError("client", client, f"run {self.path.name} has no client of this name{known}")
+        return names.index(client)
 
     def to_continue(self, state_dir: str) -> tuple[dict[str, np.ndarray], dict[str, Any], list[str]]:
         """Return the state from which a run that continues this one starts, what it records of this one, and remarks.

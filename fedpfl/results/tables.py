@@ -47,7 +47,8 @@ Cell = str | int | float | Spread | None
 class Table:
     """A table: a title, headings with units, rows with as many cells, and a note.
 
-    ``digits`` are the decimal places of floats and spreads, of all columns or of each.
+    ``digits`` are the decimal places of floats and spreads, of all columns or of each. ``optional`` are columns that a
+    narrow terminal leaves out, in this order, until the others fit.
     """
 
     title: str
@@ -55,6 +56,7 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     digits: int | Sequence[int] = 2
     note: str = field(default="", kw_only=True)
+    optional: Sequence[str] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -70,7 +72,7 @@ class Table:
             mean = self.text(cell.mean, column)
             return mean if cell.std is None else f"{mean} ± {cell.std:.{digits}f}"
         if isinstance(cell, float):
-            return f"{cell:.{digits}f}" if math.isfinite(cell) else str(cell)
+            return f"{cell:z.{digits}f}" if math.isfinite(cell) else str(cell)
         return str(cell)
 
     def texts(self, row: Sequence[Cell]) -> list[str]:

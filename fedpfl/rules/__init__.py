@@ -1,6 +1,6 @@
 """How the server combines what clients send: one class a rule, in plain NumPy.
 
-A method says in ``Method.aggregation`` which rule it takes, and how that is set up. What several methods use is here; a
+A method names its rule and the rule's options in ``Method.aggregation``. What several methods use is here; a
 rule of one method stands next to it.
 """
 

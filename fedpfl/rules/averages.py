@@ -108,8 +108,11 @@ class RobustSettings:
 class RunningMean:
     """Σ a_i·w_i / Σ a_i, added up in float64 one vector after the other; the mean of equal vectors is that vector."""
 
-    def __init__(self, size: int) -> None:
-        self._sum = np.zeros(size, np.float64)
+    def __init__(self, size: int, room: np.ndarray | None = None) -> None:
+        """Begin at 0, in ``room`` if there is memory for the sum: float64, shape (size,)."""
+        if room is not None:
+            room.fill(0)
+        self._sum = np.zeros(size, np.float64) if room is None else room
         self._weights = 0.0
         self._block = np.empty(min(size, BLOCK), np.float64)
         # The sum of the group that is being added, and its number.

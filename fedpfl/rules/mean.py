@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -80,8 +81,11 @@ class Mean(Rule):
 
     def weight_in_sum(self, client: Client) -> float | None:
         """Return a_i, unless a subclass or ``robust-aggregation`` looks at each reply."""
-        own = any(getattr(type(self), hook) is not getattr(Mean, hook) for hook in SEEN_EACH)
-        return None if own or self.robust.on else self.weight(client)
+        return None if self._looks_at_each or self.robust.on else self.weight(client)
+
+    @cached_property
+    def _looks_at_each(self) -> bool:
+        return any(getattr(type(self), hook) is not getattr(Mean, hook) for hook in SEEN_EACH)
 
     def add_sum(self, clients: Sequence[Client], total: np.ndarray) -> None:
         """Add Σ a_i·w_i of some clients."""

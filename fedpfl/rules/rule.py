@@ -40,7 +40,7 @@ class Rule(ABC):
     name : str
         What documentation and records call the rule.
     one_model : bool
-        False: each client gets a model of its own, and there is no global one.
+        False: each client gets a different model, and there is no global one.
     only_a_sum : bool
         True: of clients' arrays the rule computes nothing but their sum, to which the server may thus add the noise of
         differential privacy. A class declares this for itself and never inherits it: a subclass may compute more.
@@ -69,7 +69,7 @@ class Rule(ABC):
     layout : Layout
         Layout of the shared vector; a rule may share less in a later round and then sets another one.
     shared : ndarray of float32, shape (layout.size,)
-        What clients get next, unless :meth:`outgoing` says otherwise.
+        What clients get next, unless :meth:`outgoing` returns something else.
     round : int
         The round that is running, from 1.
     personal_round : dict of int to int

@@ -51,6 +51,8 @@ def assemble(
     method cannot take this model or has no place for its initial weights.
     """
     plain = plain_model(config, input_shape, num_classes, vocabulary)
+    if config.method.personal_head:
+        models.cut(plain)  # which refuses a model without a head
     names, layers = plain.state_dict().keys(), _layers_of_tied(plain)
     model = config.method.build(plain)
     require_returned(config.method, "build", model, nn.Module, "a torch.nn.Module")

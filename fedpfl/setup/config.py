@@ -262,6 +262,8 @@ class RunSettings:
     def model_of(self, client: int) -> str:
         """Return a client's model."""
         text = self.client_models
+        if not text:
+            return self.model
         if not custom.is_reference(text):
             return next((model for numbers, model in client_models(self) if client in numbers), self.model)
         name = custom.call("client-models", text, custom.find("client-models", text), {"client": client})

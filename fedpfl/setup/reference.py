@@ -146,7 +146,7 @@ def bounds_table() -> str:
 
 
 def hooks_table() -> str:
-    """Return what a method can say as a Markdown table, between the two marker lines of its page."""
+    """Return what a method can define as a Markdown table, between the two marker lines of its page."""
     listed = inspect.cleandoc(Method.__doc__ or "").partition("Attributes\n----------\n")[2]
     rows = {name: (name, text) for name, text in re.findall(r"^(\w+) : .*\n((?: {4}.*\n?)+)", listed, re.MULTILINE)}
     for name, hook in vars(Method).items():

@@ -186,7 +186,7 @@ def evaluate(
         losses.append(F.cross_entropy(logits, y, reduction="sum"))
         if measures:
             parts.append(logits)
-    found = measured(measures, torch.cat(parts) if parts else torch.empty(0, 0), samples.y, loss)
+    found = measured(measures, torch.cat(parts) if parts else torch.empty(0, 0), samples.y, loss) if measures else {}
     return Score(sum(map(int, correct)), float(sum(map(float, losses))), len(samples.y), found)
 
 
@@ -263,14 +263,16 @@ def _scheduled(
 def _batches(x: Tensor, y: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> Iterator[Batch]:
     order = torch.from_numpy(rng.permutation(len(y))[: sum(sizes)]).to(y.device)
     # Images lie as N×H×W×C in memory (channels_last): gathering rows of that view copies whole samples and keeps it so.
-    gathered = x.permute(0, 2, 3, 1)[order].permute(0, 3, 1, 2) if x.dim() == 4 else x[order]
-    for inputs, labels, positions in zip(*(torch.split(t, list(sizes)) for t in (gathered, y[order], order))):
+    rows = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
+    gathered, labels_of = rows.index_select(0, order), y.index_select(0, order)  # twice as fast as rows[order]
+    inputs_of = gathered.permute(0, 3, 1, 2) if x.dim() == 4 else gathered
+    for inputs, labels, positions in zip(*(torch.split(t, list(sizes)) for t in (inputs_of, labels_of, order))):
         yield Batch(inputs, labels, positions)
 
 
 def _sum(losses: Sequence[Tensor], sizes: Sequence[int]) -> float:
     """Return the sum of the batches' mean losses times their sizes, added up in float32 one after the other."""
-    summands = torch.stack(list(losses)).float().cpu().numpy() * np.array(sizes, np.float32)
+    summands = np.array(torch.stack(list(losses)).tolist(), np.float32) * np.array(sizes, np.float32)
     return float(np.add.accumulate(summands)[-1])
 
 

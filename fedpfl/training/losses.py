@@ -83,6 +83,6 @@ KINDS = {
     MSE: LossKind(F.mse_loss, False, _explained, "R²"),
     MULTI_LABEL: LossKind(
         F.binary_cross_entropy_with_logits, False, lambda outputs, y: int(((outputs > 0) == (y > 0.5)).sum()),
-        "the share of labels that are right",
+        "the share of correct labels",
     ),
 }  # fmt: skip

@@ -34,6 +34,7 @@ def test_the_interval_is_student_s():
     expected = stats.t.interval(0.95, 2, loc=fmean(values), scale=stats.sem(values))
     assert (low, high) == pytest.approx(expected)
     assert interval([50.0]) is None
+    assert interval([97.0, 99.0], 0, 100) == (pytest.approx(98 - stats.t.ppf(0.975, 1)), 100)
 
 
 def test_pairs_are_of_the_clients_that_both_have():
@@ -48,10 +49,13 @@ def test_pairs_are_of_the_clients_that_both_have():
 
 
 def test_a_sentence_says_what_is_sure_and_what_is_not():
-    def pair(first, second, p):
-        return Pair(first, second, 1.0, 10, 8, 1, p, p)
+    def pair(first, second, p, clients=10):
+        return Pair(first, second, 1.0, clients, 8, 1, p, p)
 
     assert conclusion([pair("a", "b", 0.2)]) == "No difference is more than chance (p < 0.05 after Holm's correction)."
+    few = conclusion([pair("a", "b", 0.2, clients=5)])
+    assert few.endswith("correction). 5 clients are too few to show one: 1 pair takes 6.")
+    assert wilcoxon([1.0, 2.0, 3.0, 4.0, 5.0]) > 0.05 > wilcoxon([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     assert conclusion([pair("a", "b", 0.2), pair("a", "c", 0.01), pair("a", "d", 0.01), pair("b", "c", 0.01)]) == (
         "More than chance (p < 0.05 after Holm's correction): a is above c and d; b is above c. "
         "Not told apart: a and b."

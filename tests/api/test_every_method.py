@@ -56,6 +56,20 @@ class TiedHead(nn.Module):
         return self.out(self.hidden(self.first(x.flatten(1)).relu()).relu())
 
 
+def no_linear_layer(num_classes):
+    return nn.Sequential(nn.Conv2d(1, 8, 3, stride=2), nn.ReLU(), nn.Conv2d(8, num_classes, 3), nn.Flatten())
+
+
+def no_linear_head(num_classes):
+    parts = [*no_linear_layer(num_classes)]
+    return fedpfl.BaseHeadModel(nn.Sequential(*parts[:2]), nn.Sequential(*parts[2:]))
+
+
+NEED_A_HEAD = ["factorized-fl", "factorized-fl-plus", "fedbabu", "fedper", "fedrep", "fedrod", "lg-fedavg", "moon"]
+NEED_A_LINEAR_HEAD = [
+    "fedas", "fedcp", "feddbe", "fedgh", "fedpac", "fedproto", "fedreg", "fedtgp", "gpfl", "knn-per", "pfedfda",
+]  # fmt: skip
+
 APART = "method = '{}': would separate base.hidden.weight and base.again.weight, which are one parameter of the model"
 CHANNELS = "base.again.weight is a parameter of another layer, too"
 # What TiedNet is refused by: layers that are replaced, or that are cut into channels.
@@ -102,6 +116,26 @@ def test_layers_that_have_one_weight_keep_it_or_are_refused_before_training(meth
         return
     model = model_of(run(method, TiedNet, tmp_path))
     assert model is None or torch.equal(model.hidden.weight, model.again.weight)
+
+
+@pytest.mark.parametrize("method", list(methods()))
+@pytest.mark.parametrize("net", [no_linear_layer, no_linear_head])
+def test_a_model_that_does_not_end_in_a_linear_layer_runs_or_is_refused_before_training(method, net, tmp_path):
+    headless = net is no_linear_layer
+    if method in NEED_A_LINEAR_HEAD or (headless and method in NEED_A_HEAD):
+        words = "has no nn.Linear; the method needs a head" if headless else "has a Sequential as its head; the method"
+        with pytest.raises(fedpfl.ConfigError, match=words):
+            run(method, net, tmp_path)
+        assert not list(tmp_path.glob("runs/*/metrics.jsonl"))
+        return
+    model = model_of(run(method, net, tmp_path))
+    assert model is None or isinstance(model, nn.Sequential if headless else fedpfl.BaseHeadModel)
+
+
+@pytest.mark.parametrize("setting", [{"personal_head": True}, {"trainable": "head"}])
+def test_settings_of_the_head_need_one(setting, tmp_path):
+    with pytest.raises(fedpfl.ConfigError, match=r"has no nn\.Linear; "):
+        run("fedavg", no_linear_layer, tmp_path, **setting)
 
 
 @pytest.mark.parametrize(("method", "setting"), [("fedper", {}), ("fedavg", {"personal_head": True})])

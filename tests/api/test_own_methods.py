@@ -139,7 +139,7 @@ def test_python_objects_are_swept_in_this_process(elsewhere):
     plain = next(run for run in found.runs if run.settings["method"] == "fedavg")
     assert torch.equal(one.model(0)[1].weight, plain.model(0)[1].weight)
     pytest.importorskip("matplotlib")
-    both = fedpfl.compare([Own, "fedavg"], seeds=1, **given)
+    both = fedpfl.compare(Own, "FedAvg", seeds=1, **given)
     assert sorted(both.table["method"]) == ["double", "fedavg"]
 
 

@@ -219,8 +219,8 @@ def test_a_run_that_was_killed_while_it_wrote_its_models_is_resumed(elsewhere, c
 def test_runs_are_compared_drawn_and_reported(elsewhere):
     pytest.importorskip("pandas")
     pytest.importorskip("matplotlib")
-    runs = [fedpfl.run(method=m, model="mlp", output_dir="runs", workers=0, **FEW) for m in ("fedavg", "fedper")]
-    found = fedpfl.compare([runs[0], fedpfl.load(runs[1].path)])
+    runs = [fedpfl.run(m, model="mlp", output_dir="runs", workers=0, **FEW) for m in ("fedavg", "fedper")]
+    found = fedpfl.compare(runs[0], fedpfl.load(runs[1].path))
     assert list(found.table["run"]) == ["fedavg", "fedper"] and "| fedavg |" in repr(found)
     assert found.plot().save("both.svg").read_text().startswith("<?xml")
     assert runs[0].plot()._repr_png_().startswith(b"\x89PNG")
@@ -229,8 +229,31 @@ def test_runs_are_compared_drawn_and_reported(elsewhere):
     assert "Two methods" in page.read_text() and runs[1].report("one.html").is_file()
     with pytest.raises(fedpfl.ConfigError, match="must end with"):
         runs[0].plot().save("plot.doc")
-    with pytest.raises(fedpfl.ConfigError, match="must be a list of methods, or of runs"):
-        fedpfl.compare("run")
+
+
+def test_runs_on_the_same_python_objects_are_compared_by_their_clients(elsewhere):
+    pytest.importorskip("pandas")
+    pytest.importorskip("matplotlib")
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(90, 5)).astype(np.float32), rng.integers(0, 2, 90)
+
+    def model(num_classes):
+        return nn.Linear(5, num_classes)
+
+    given = {
+        "model": model,
+        "partitioner": "iid",
+        "num_server_rounds": 1,
+        "workers": 0,
+        "quiet": True,
+        "num_clients": 3,
+    }
+    runs = [fedpfl.run(m, data=(x, y), seed=seed, **given) for m in ("fedavg", "local") for seed in (1, 2)]
+    found = fedpfl.compare(runs)
+    assert len(found.table) == 2 and list(found.pairs["clients"]) == [6] and "Holm" in found.conclusion
+    x += 1  # other data, so another kind of run
+    other = fedpfl.run("fedavg", data=(x, y), **given)
+    assert len(fedpfl.compare([*runs, other]).table) == 3
 
 
 def test_a_sweep_runs_each_point_once(elsewhere):

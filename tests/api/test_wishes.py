@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -59,6 +61,7 @@ def test_metrics_of_targets():
     with torch.no_grad():
         residuals = run.model(0)(torch.from_numpy(x)) - torch.from_numpy(y)
     assert run.clients.loc[(2, 0), "mae"] == pytest.approx(float(residuals.abs().mean()), rel=1e-4)
+    assert run.report("targets.html").stat().st_size > 1000
 
 
 def test_a_callback_sees_every_round():
@@ -134,6 +137,24 @@ def test_a_head_that_is_no_linear_layer():
     assert not torch.equal(first.head[0].weight, second.head[0].weight)
     with pytest.raises(fedpfl.ConfigError, match="has a Sequential as its head; the method needs"):
         fedpfl.run(**{**FEW, "model": net, "method": "fedproto"})
+
+
+def test_an_exported_program_has_the_recorded_accuracy():
+    runtime = pytest.importorskip("onnxruntime")
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(2, 80, 6)).astype(np.float32), rng.integers(0, 3, (2, 80))
+    data = {name: (x[at, :40], y[at, :40], x[at, 40:], y[at, 40:]) for at, name in enumerate(("anna", "ben"))}
+    run = fedpfl.run(**OWN, data=data)
+    (path,) = run.export("onnx", client="ben")
+    (outputs,) = runtime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": data["ben"][2]})
+    about = json.loads((path.parent / "about.json").read_text())
+    assert about["client_names"] == ["anna", "ben"] and about["input_shape"] == [6]
+    assert (outputs.argmax(1) == data["ben"][3]).mean() == pytest.approx(about["accuracies"]["1"])
+    assert about["accuracies"]["1"] == run.clients.loc[(2, 1), "accuracy"]
+    with pytest.raises(fedpfl.ConfigError, match=r"client = 'bne': .* has no client of this name; did you mean ben"):
+        run.export("onnx", client="bne")
+    with pytest.raises(fedpfl.ConfigError, match="form = 'onn': must be one of state-dict, torchscript, onnx"):
+        run.export("onn")
 
 
 def test_a_run_of_a_sweep_is_loaded_by_its_name():

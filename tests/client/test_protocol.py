@@ -123,7 +123,7 @@ def test_a_frame_that_would_be_too_large_is_not_written():
 def test_another_protocol_is_named_as_such():
     with pytest.raises(protocol.ProtocolError, match="does not speak this protocol"):
         protocol.read(io.BytesIO(raw(magic=b"GET / HT")))
-    words = "app and worker are of different versions of fedpfl: one says fedpfl9, the other fedpfl1; install"
+    words = "app and worker are of different versions of fedpfl: one uses fedpfl9, the other fedpfl1; install"
     with pytest.raises(protocol.VersionError, match=words):
         protocol.read(io.BytesIO(raw(magic=b"fedpfl9\n")))
 

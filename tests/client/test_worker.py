@@ -132,7 +132,7 @@ def test_an_app_that_speaks_another_version_of_the_protocol_is_refused(running, 
     monkeypatch.setattr(protocol, "MAGIC", magic)
     # More than a socket holds: the worker must read it to its end before it answers.
     message = Payload({}, {}, {"shared": np.zeros(2_000_000, np.float32)})
-    with pytest.raises(FedpflError, match=rf"different versions of fedpfl: one says fedpfl1, the other {spoken}"):
+    with pytest.raises(FedpflError, match=rf"different versions of fedpfl: one uses fedpfl1, the other {spoken}"):
         forward("train", message, federation(tmp_path, 3), NODE)
     wait_until(lambda: running.log().count("a request was dropped: app and worker") == seen + 1)
 

@@ -117,7 +117,7 @@ def test_a_mistake_in_a_table_is_one_line(tmp_path: Path, text: str, words: str)
         ({"split_column": "part"}, "no column 'part' (split-column)"),
         ({"ignore_columns": "age, weight"}, "no column 'weight' (ignore-columns)"),
         ({"class_names": "no,maybe"}, "line 3, column 'label': 'yes' is not one of class-names"),
-        ({"class_names": "no,yes", "num_classes": 3}, "has names for 2 classes, num-classes says 3"),
+        ({"class_names": "no,yes", "num_classes": 3}, "has names for 2 classes, num-classes is 3"),
     ],
 )
 def test_a_setting_that_does_not_fit_the_table_is_one_line(tmp_path: Path, given: dict, words: str) -> None:

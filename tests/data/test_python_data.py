@@ -8,7 +8,7 @@ import torch
 
 import fedpfl.data.datasets.custom as custom
 from fedpfl.core.errors import ConfigError, DataError
-from fedpfl.data import DataSettings, FederatedData
+from fedpfl.data import DataSettings, FederatedData, partition_counts
 from fedpfl.data.datasets import read_image_folder, read_own
 from fedpfl.data.datasets.custom import CustomLoader
 
@@ -67,6 +67,23 @@ def test_a_loader_is_its_data_set_in_its_order(made):
     assert np.array_equal(split.train(0).x.numpy(), arrays(1)[0]) and len(split.test(1).y) == 6
 
 
+def test_arrays_are_one_data_set(made):
+    pandas = pytest.importorskip("pandas")
+    x, y = arrays(1, 60)
+    for given in (
+        (x, y),
+        (x, y > 0),
+        {"x": x, "y": y},
+        (pandas.DataFrame(x), pandas.Series(y)),
+        (torch.from_numpy(x), y),
+    ):
+        data = made(given, 2, partitioner="iid")
+        assert sum(sum(data.sizes(client)) for client in range(2)) == 60 and data.num_classes == 2
+    assert made((x, x[:, 0]), 2, partitioner="iid").has_targets
+    four = made((*arrays(1, 60), *arrays(2, 20)), 2, partitioner="iid", split="given")
+    assert [sum(sizes) for sizes in zip(*map(four.sizes, range(2)), strict=True)] == [60, 20]
+
+
 def test_a_torch_data_set_is_divided(made):
     data = made(Pairs(*arrays(1, 60)), 2, partitioner="iid")
     assert data.input_shape == (3,) and sum(sum(data.sizes(client)) for client in range(2)) == 60
@@ -111,6 +128,19 @@ def test_a_data_frame_is_a_table(made):
     same(by_name, 0, frame()[["age", "height"]].to_numpy(np.float32)[:12])
     with pytest.raises(DataError, match=r"data, column 'job': holds .*, not numbers; leave it out with ignore-columns"):
         made(frame(job="x"), 2)
+
+
+def test_numbers_with_decimals_are_targets(made):
+    pandas = pytest.importorskip("pandas")
+    x, _ = arrays(1, 40)
+    frame = pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "label": 2.0 * x[:, 2].round(1)})
+    data = made(frame, 2, partitioner="iid")
+    assert data.has_targets and data.num_classes == 1
+    assert partition_counts(data).tolist() == [[len(data.train(client).y)] for client in range(2)]
+    found = torch.cat([part(client).y for client in range(2) for part in (data.train, data.test)])
+    np.testing.assert_array_equal(np.sort(found.numpy().ravel()), np.sort(frame["label"].to_numpy(np.float32)))
+    with pytest.raises(DataError, match=r"'1\.5' is not a class"):
+        made(frame.assign(label=[0, 1, 2, 1.5] * 10), 2, partitioner="iid")
 
 
 def test_empty_cells_become_the_mean_of_the_client_s_own_training_samples(made):

@@ -96,7 +96,7 @@ def test_leaf_s_layout_in_several_files(tmp_path: Path) -> None:
         ("{", "not a readable JSON file"),
         ("[1]", "must be a JSON object"),
         ('{"a": 1}', 'must be {"play / role": text, …}'),
-        ('{"a": "short"}', "nobody says more than 80 characters"),
+        ('{"a": "short"}', "no role has more than 80 characters"),
     ],
 )
 def test_bad_plays_are_one_line(tmp_path: Path, content: str, words: str) -> None:

@@ -364,8 +364,11 @@ def test_keys_are_replaced_everywhere(bench):
 
 
 def test_results_and_logs_come_back(bench):
+    table = "experiments/tables/table.md"
+    bench.laptop.do("install", "-D", "/dev/null", f"/var/lib/fedpfl/.fedpfl/{table}")
     bench.play("collect")
     collected = bench.laptop.path("/srv/collected")
+    assert (collected / table).is_file()
     assert {path.name for path in (collected / "logs").iterdir()} == {f"{machine.name}.log" for machine in bench.all}
     assert "train of client 3, round 1" in (collected / "logs" / "nano-2.log").read_text()
     lines = (collected / "runs" / "first" / "metrics.jsonl").read_text().splitlines()

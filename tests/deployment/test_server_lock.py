@@ -36,6 +36,12 @@ def test_the_lock_has_what_the_project_asks_for(python):
         assert wanted.specifier.contains(versions[wanted.name].removeprefix("==")), text
 
 
+def test_boards_have_the_server_s_flower():
+    locks = [(ROOT / path).read_text() for path in ("deploy/requirements-server.txt", "jetson/requirements-nano.txt")]
+    server, board = (re.findall(r"^flwr==\S+", lock, re.MULTILINE) for lock in locks)
+    assert server == board and len(board) == 1
+
+
 def test_the_playbook_and_the_page_install_packages_by_the_lock_alone():
     tasks = (ROOT / "deploy/ansible/roles/superlink/tasks/install.yml").read_text()
     commands = re.findall(r"superlink_pip \+ \[[^\n]*", tasks)

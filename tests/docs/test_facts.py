@@ -19,11 +19,17 @@ from fedpfl.api import frames
 from fedpfl.cli import app
 from fedpfl.cli.bridge import app as bridge
 from fedpfl.core.settings import key_of
+from fedpfl.data.registry import table as data_sets
+from fedpfl.engine.devices import SHIPPED
+from fedpfl.experiments.description import load
+from fedpfl.experiments.measured import Measured
+from fedpfl.experiments.store import Store
 from fedpfl.methods import methods
 from fedpfl.results.line import summarise
 from fedpfl.results.record import Round
 from fedpfl.results.summary import Summary
 from fedpfl.setup.config import sections
+from fedpfl.training.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -82,6 +88,65 @@ def test_versions_are_those_of_the_package():
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/why.md"])
 def test_the_number_of_methods_is_right(page):
     assert re.findall(r"\b(\d+) methods\b", PAGES[page])[0] == str(len(methods()))
+
+
+@pytest.mark.parametrize("paper", ["feddecomp", "factorized-fl", "fedfac", "fedreg"])
+def test_a_claim_that_was_not_run_has_the_runs_of_its_file(paper, tmp_path):
+    rows = re.findall(
+        r"^\| .*?\(((?:table|figure)[^()]*)\)[^|]*\| not run \| (\d+) runs", PAGES[f"docs/results/{paper}.md"], re.M
+    )
+    assert len(rows) > 2
+    for place, runs in rows:
+        files = [
+            path
+            for kind, number in re.findall(r"(table|figure) (\d+)", place)
+            for path in sorted((ROOT / "experiments").glob(f"{paper}-{kind}-{number}*.toml"))
+        ]
+        planned = [len(Measured(load(path), "paper", Store(tmp_path)).planned()) for path in files]
+        assert int(runs) in planned, (place, planned)
+
+
+# The first row of each table of the leaderboard, by the table's heading.
+FIRST = dict(re.findall(r"^## (.+)\n\n\|.*\n\|.*\n\| \[(.+?)\]", PAGES["docs/leaderboard.md"], re.M))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if re.search(" first on .* in the leaderboard", PAGES[page])])
+def test_a_method_that_was_first_in_the_leaderboard_is_there(page):
+    title = PAGES[page].partition("\n")[0].removeprefix("# ")
+    for place in re.findall(" first on (.*?) in the leaderboard", PAGES[page]):
+        assert [method for heading, method in FIRST.items() if heading.startswith(place)] == [title], place
+
+
+def test_the_number_of_methods_in_the_leaderboard_is_right():
+    tables = PAGES["docs/leaderboard.md"].split("\n## ")[2:]
+    rows = [len(re.findall(r"^\| \[", text, re.M)) for text in tables]
+    assert re.findall(r"ranks (\d+) methods", PAGES["docs/results/comparisons.md"]) == [str(max(rows))]
+
+
+def test_the_table_of_data_sets_is_that_of_the_code():
+    rows = re.findall(r"^\| `([\w-]+)` \| ([\d, +]+) \| (\d+) \| ([\d×]+) \|", PAGES["docs/data.md"], re.M)
+    known = {info.name: (info.size, info.classes, info.shape) for info in data_sets()}
+    assert len(rows) > 6 and {name: (size, *more) for name, size, *more in rows}.items() <= known.items()
+
+
+def test_the_built_in_profiles_are_those_of_the_code():
+    page = PAGES["docs/virtual-time.md"]
+    rows = re.findall(r"^\| `([\w-]+)` \| ([\d,]+) \| ([\d,]+) \| ([\d.–]+) \|", page, re.M)
+    numbers = {name: [float(text.replace(",", "").replace("–", "0")) for text in row] for name, *row in rows}
+    assert numbers == {name: list(of) for name, of in SHIPPED.items()}
+
+
+@pytest.mark.parametrize(
+    "page, after, before, refuses",
+    [
+        ("docs/models.md", "need classes (", ")", lambda method: "loss" in method.refuses),
+        ("docs/robustness.md", "norm limit:", "`fedfac` finds", lambda method: method.aggregation.rule.no_robust_mean),
+    ],
+)
+def test_the_methods_that_refuse_a_setting_are_those_of_the_code(page, after, before, refuses):
+    named = re.findall("`([^`]+)`", PAGES[page].partition(after)[2].partition(before)[0])
+    made = {name: method(method.Settings(), TrainingSettings()) for name, method in methods().items()}
+    assert sorted(named) == sorted(name for name, method in made.items() if refuses(method))
 
 
 def columns(head: str) -> re.Pattern[str]:

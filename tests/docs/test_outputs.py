@@ -34,7 +34,7 @@ GUIDES = [
     page for page in leaves([MENU["Tutorial"], MENU["How to"]]) if (ROOT / page).is_file() and page != "docs/gallery.md"
 ]
 # Those of a few seconds; the others run in `make test-docs`.
-QUICK = {"callbacks", "one-round", "python"}
+QUICK = {"callbacks", "data", "one-round", "python"}
 
 
 def words(text: str) -> Counter[str]:

@@ -102,7 +102,9 @@ def test_the_record_of_an_experiment_has_its_rows_and_columns(path):
 @pytest.mark.parametrize("path", FIGURES, ids=lambda path: path.stem)
 def test_the_record_of_a_script_names_its_command(path):
     record = json.loads(text_of(path))
-    assert {"command", "commit", "processor", "versions", "values"} == set(record)
+    assert {"command", "processor", "versions", "values"} == record.keys() - {"commit"}
+    # Programs of the gallery are recorded one by one.
+    assert "commit" in record or all("commit" in value for value in record["values"].values())
     assert (ROOT / shlex.split(record["command"])[1]).is_file()
 
 
@@ -146,7 +148,7 @@ def test_a_table_has_published_and_own_values(some):
     assert "| GPFL | 97.81 ± 0.09 | not run |  |  |  |  | 50 |" in lines
     assert "| Ditto | 97.47 ± 0.04 | not run |  |  |  |  |  |" in lines
     assert lines[-1] == (
-        "2 of the 3 rows that have run are within 0.5 points of the published value (one model for all: 1.5). "
+        "Within 0.5 points of the published value (1.5 for one model for all): 2 of the 3 rows that have run. "
         "Kendall's τ of the two orders is 0.33. Not within: FedRep."
     )
 

@@ -261,6 +261,18 @@ def test_the_repository_s_address_is_filled_in_once(hooks, monkeypatch, tmp_path
     assert (tmp_path / "CITATION.cff").read_text() == (ROOT / "CITATION.cff").read_text()
 
 
+def test_names_of_the_reference_lead_to_their_source(site, hooks, monkeypatch):
+    page = (site / "api.html").read_text(encoding="utf-8")
+    places = re.findall(r'<p class="source"><code>(fedpfl/[\w/]+\.py):(\d+)</code></p>', page)
+    assert len(places) > 100
+    for path, line in places:
+        assert re.match(r"\s*(@|class |def )", (ROOT / path).read_text(encoding="utf-8").splitlines()[int(line) - 1])
+    assert hooks.source_link("fedpfl.PLAIN_SGD") == ""
+    monkeypatch.setattr(hooks.version, "REPOSITORY", "https://github.com/Someone/fedpfl")
+    link = r'<p class="source"><a href="https://github.com/Someone/fedpfl/blob/main/(.+)#L(\d+)"><code>\1:\2</code></a>'
+    assert re.match(link, hooks.source_link("fedpfl.Run.rounds")).group(1) == "fedpfl/api/runs.py"
+
+
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_page_has_no_errors_fits_a_telephone_and_can_be_read(browser, site, name):
     assert (site / f"{name}.html").is_file()

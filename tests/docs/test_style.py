@@ -30,6 +30,7 @@ AVOID = {
     r"by turns": "alternately",
     r"fewest (?:that|of)": "the minimum number of",
     r"for ever": "indefinitely",
+    r"of their own": "their own, separate",
     r"of yours": "your own",
     r"plays? (?:the|all|its) clients?": "runs the clients",
     r"samples for validation": "validation samples",

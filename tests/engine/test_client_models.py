@@ -110,7 +110,7 @@ def test_a_board_s_own_model_gives_the_same_bits_as_client_models(tmp_path):
         folder = run_federation(LocalGrid(5, values, node_config=own), values)
         found.append(arrays(folder, tmp_path / place))
     assert folder.task()["models"] == {"1": "deep", "3": "deep", "4": "deep"}
-    assert "devices have models of their own: client 1 deep, client 3 deep, client 4 deep" in folder.task()["remarks"]
+    assert "devices have their own models: client 1 deep, client 3 deep, client 4 deep" in folder.task()["remarks"]
     assert isinstance(trained_model(folder, client=3).base.fc1, nn.Linear)
     assert found[0].keys() == found[1].keys() and len(found[0]) > 10
     assert all(np.array_equal(array, found[1][name]) for name, array in found[0].items())

@@ -13,13 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from support import FEW_SAMPLES, LocalGrid, federation, run_federation
+from torch import nn
 from waiting import wait_until
 
+from fedpfl.client import engine as client_engine
 from fedpfl.client.engine import HANDLERS
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.federation import Client
 from fedpfl.core.payload import Payload
-from fedpfl.engine import local, worker
+from fedpfl.core.sharing import Sharing
+from fedpfl.engine import local, pool, worker
 from fedpfl.engine.local import LocalTransport
 from fedpfl.engine.pool import Finished
 from fedpfl.engine.transport import Request, Wait, count_bytes
@@ -91,6 +94,21 @@ def test_workers_flower_s_messages_and_this_process_give_the_same_bits(tmp_path,
 @pytest.mark.parametrize(("workers", "start"), [(1, None), (5, None), (2, "spawn")])
 def test_the_number_of_workers_and_their_start_change_no_bit(tmp_path, undisturbed, workers, start):
     assert result(run(tmp_path, "run", workers, start=start)) == undisturbed
+
+
+def test_clients_that_are_tested_in_turn_load_a_plain_model_once(tmp_path, monkeypatch):
+    loads, real = [], Sharing.set_shared
+    monkeypatch.setattr(Sharing, "set_shared", lambda self, flat: loads.append(1) or real(self, flat))
+    found = result(run(tmp_path, "once", 0, num_server_rounds=1))
+    assert len(loads) == CLIENTS + 1
+    monkeypatch.setattr(client_engine, "_is_plain", lambda model: False)
+    assert result(run(tmp_path, "each", 0, num_server_rounds=1)) == found
+    assert len(loads) == CLIENTS + 1 + 2 * CLIENTS
+
+
+def test_a_layer_of_a_user_s_is_not_plain():
+    mine = type("Mine", (nn.Linear,), {})
+    assert [client_engine._is_plain(nn.Sequential(layer(1, 1))) for layer in (nn.Linear, mine)] == [True, False]
 
 
 def test_float16_and_sparse_arrays_travel_alike(tmp_path):
@@ -358,6 +376,15 @@ def test_sums_of_groups_made_in_workers_are_those_of_the_server_to_the_bit(tmp_p
     for workers in (1, 2, 5):
         assert result(many(tmp_path, f"workers {workers}", workers, **given)) == over_flower
     assert {len(clients) for clients in summed} == {3}
+
+
+def test_the_first_replies_and_sums_go_through_no_pipe(tmp_path, monkeypatch):
+    received, real = [], pool.receive_array
+    monkeypatch.setattr(pool, "receive_array", lambda *given: received.append(1) or real(*given))
+    many(tmp_path, "replies")
+    monkeypatch.setattr(averages, "MIN_GROUPS", 2)
+    many(tmp_path, "sums")
+    assert not received
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 5), (0, 2), (2, 0)])

@@ -1,7 +1,8 @@
 """Slurm's commands as far as submitit needs them, on this machine: a job starts at once, in the background.
 
-Installed under each command's name; ``FAKE_SLURM`` names the folder of the jobs. There ``ID.sh`` is a job's script,
-``ID.pid`` its process and ``ID.code`` its exit status; while there is a file ``refuse``, sbatch takes no job.
+:func:`install` puts this file under each command's name; ``FAKE_SLURM`` names the folder of the jobs. There ``ID.sh``
+is a job's script, ``ID.pid`` its process and ``ID.code`` its exit status; while there is a file ``refuse``, sbatch
+takes no job.
 """
 
 import itertools
@@ -11,7 +12,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-JOBS = Path(os.environ["FAKE_SLURM"])
+JOBS = Path(os.environ.get("FAKE_SLURM", ""))
+
+
+def install(folder, path):
+    """Put the commands and the folder of their jobs into a folder; return the variables for who calls them."""
+    commands, jobs = folder / "bin", folder / "queue"
+    commands.mkdir()
+    jobs.mkdir()
+    for command in COMMANDS:
+        (commands / command.__name__).write_text(f"#!{sys.executable} -S\n{Path(__file__).read_text()}")
+        (commands / command.__name__).chmod(0o755)
+    return {"PATH": f"{commands}{os.pathsep}{path}", "FAKE_SLURM": str(jobs)}
 
 
 def sbatch(script):
@@ -51,5 +63,7 @@ def scancel(job):
     (JOBS / f"{job}.code").write_text("137\n")
 
 
+COMMANDS = (sbatch, srun, sacct, scancel)
+
 if __name__ == "__main__":
-    {"sbatch": sbatch, "srun": srun, "sacct": sacct, "scancel": scancel}[Path(sys.argv[0]).name](*sys.argv[1:])
+    next(command for command in COMMANDS if command.__name__ == Path(sys.argv[0]).name)(*sys.argv[1:])

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from grids import Silent, leave
-from support import exported
+from support import FEW_SAMPLES, exported, needed, quick
 from typer.testing import CliRunner
 from waiting import wait_until
 
 from fedpfl.cli import app
+from fedpfl.client.device_model import load_model
 from fedpfl.core.errors import ConfigError
 from fedpfl.experiments import bench
 from fedpfl.experiments.bench import SuperLinkExecutor
 from fedpfl.experiments.grid import Grid
 from fedpfl.experiments.store import PlannedRun, State, Store, plan
 from fedpfl.launch.testbed import Testbed
+from fedpfl.methods import methods
+from fedpfl.results.export import personal_models, trained_model
 
 QUICK = {"method": "fedavg", "dataset": "digits", "num-clients": 3, "num-server-rounds": 2}
 # Notes each of its commands, and answers from the files `nodes` and `status-ID`; a run's number follows from how many
@@ -163,6 +169,7 @@ def test_runs_on_a_bench_have_the_bits_of_the_simulation(tmp_path: Path, store: 
     one, *two = (
         plan({**small, "method": method}, seed) for method, seed in (("fedper", 1), ("fedavg", 2), ("fedper", 2))
     )
+    monkeypatch.chdir(tmp_path)  # not an app: devices get the installed package
     with Testbed(tmp_path / "keys", database=False) as bed:
         bed.start_nodes(2)
         for name, value in bed._environment.items():
@@ -188,3 +195,37 @@ def test_runs_on_a_bench_have_the_bits_of_the_simulation(tmp_path: Path, store: 
         there = store.folder(run).path
         assert (there / "global.safetensors").read_bytes() == (simulated / "global.safetensors").read_bytes()
         assert store.measure(run, "personalised-last") is not None
+
+
+@pytest.mark.faults
+@pytest.mark.skipif(shutil.which("mosquitto", path=f"{os.environ['PATH']}:/usr/sbin") is None, reason="no mosquitto")
+@pytest.mark.parametrize("mqtt", [False, True], ids=["http", "mqtt"])
+def test_devices_keep_the_models_that_a_simulation_exports(elsewhere: Path, store: Store, monkeypatch, mqtt) -> None:
+    few = {key.replace("_", "-"): value for key, value in FEW_SAMPLES.items()}
+    small = {**QUICK, **few, "num-clients": 2, "local-epochs": 2, "threads": 1, "device-models": "always"}
+    runs = {}
+    for method in methods():
+        own = {key.replace("_", "-"): value for key, value in quick(method).items()}
+        runs[method] = plan({**small, **needed(method), **own, "method": method}, 1)
+    with Testbed(elsewhere / "keys", mqtt, database=False) as bed:
+        bed.start_nodes(2, devices=2)
+        for name, value in bed._environment.items():
+            monkeypatch.setenv(name, value)
+        wait_until(lambda: len(SuperLinkExecutor("fedpfl").online()) == 2, hint=lambda: bed.log(None), seconds=300)
+        states = Grid(list(runs.values()), store, SuperLinkExecutor("fedpfl"), 0.3).run(Silent(), jobs=1)
+    assert set(states.values()) == {State.FINISHED}, [store.reason(run) for run in runs.values()]
+    plain = set()
+    for method, run in runs.items():
+        simulated = exported(elsewhere / method, 2, dict(run.settings))
+        weights = dict(personal_models(simulated)) or dict.fromkeys(range(2), trained_model(simulated).state_dict())
+        key = store.folder(run).task()["state_key"]
+        for client in range(2):
+            device = next((elsewhere / ".fedpfl" / "state").rglob(f"*{key}*/client-{client:05d}"))
+            about = json.loads((device / "model" / "round-000002.json").read_text())
+            if about["kind"] != "weights":
+                continue
+            plain.add(method)
+            arrays = load_model(device / "model").module.state_dict()
+            assert arrays.keys() == weights[client].keys(), method
+            assert all(torch.equal(arrays[name], weights[client][name]) for name in arrays), method
+    assert len(plain) > 30, sorted(plain)

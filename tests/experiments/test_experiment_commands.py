@@ -128,7 +128,7 @@ def test_a_sweep(fake: Fake, tmp_path: Path) -> None:
     assert (left / "table.csv").read_text() == each
     assert fedpfl(*command, "--samples", 3, "--seeds", 2, "--name", "mine").exit_code == 0
     (left / "runs.txt").unlink()
-    assert "of which runs is not known" in fedpfl(*command, "--name", "mine").stderr
+    assert "not which runs they are of" in fedpfl(*command, "--name", "mine").stderr
     assert "must be the name of a folder" in fedpfl(*command, "--name", "a/b").stderr
 
 

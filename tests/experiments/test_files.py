@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -62,20 +60,6 @@ def test_the_leaderboard_has_a_method_once_with_its_defaults_and_the_choice_of_i
     assert len(rows) == len({*rows} & set(methods()))
     for scale in ("small", "paper"):
         assert all(len(experiment.choices(scale, cell.row, cell.column)) == 3 for cell in experiment.cells(scale))
-
-
-def test_the_loop_of_the_testbed_s_page_runs_table_6() -> None:
-    page = (FOLDER.parent / "docs" / "testbed.md").read_text(encoding="utf-8")
-    (methods,) = re.findall(r"^    for method in (.*); do$", page, re.MULTILINE)
-    (printed,) = re.findall(r"printf '%s\\n' (.*?) >>", page, re.DOTALL)
-    lines = [word for word in shlex.split(printed.replace("\\\n", " ")) if "$" not in word]
-    base = tomllib.loads((FOLDER.parent / "configs" / "fedreg-testbed.toml").read_text(encoding="utf-8"))
-    cells = {str(cell.settings["method"]): cell for cell in load(FOLDER / "fedreg-table-6.toml").cells("paper")}
-    assert methods.split() == sorted(cells, key=methods.split().index)
-    for method, cell in cells.items():
-        looped = Config.parse({**base, **tomllib.loads("\n".join(lines)), "method": method}).flat()
-        planned = Config.parse(cell.settings).flat()
-        assert {key for key, value in looped.items() if planned[key] != value} == {"round-timeout"}
 
 
 @pytest.mark.parametrize(("name", "traffic"), [("labels", 7.4 / 20.39), ("domains", 15.98 / 40.78)])

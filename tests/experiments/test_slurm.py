@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import fake_jobs
+import fake_slurm
 import pytest
 import submitit
 from grids import Fake, Silent
@@ -32,16 +33,10 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 @pytest.fixture
 def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Put the commands that stand for Slurm's first in the path; return the folder of their jobs."""
-    commands, jobs = tmp_path / "bin", tmp_path / "queue"
-    commands.mkdir()
-    jobs.mkdir()
-    for name in ("sbatch", "srun", "sacct", "scancel"):
-        (commands / name).write_text(f"#!{sys.executable} -S\n{(HERE / 'fake_slurm.py').read_text()}")
-        (commands / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("FAKE_SLURM", str(jobs))
+    for name, value in fake_slurm.install(tmp_path, os.environ["PATH"]).items():
+        monkeypatch.setenv(name, value)
     submitit.SlurmJob.watcher.clear()  # it knows jobs of other tests by the same numbers
-    return jobs
+    return tmp_path / "queue"
 
 
 def on_slurm(store: Store, start: object = fake_jobs.quick, **options: object) -> Cluster:

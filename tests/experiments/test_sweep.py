@@ -111,6 +111,6 @@ def test_samples_for_validation_can_choose(tmp_path: Path) -> None:
     )]  # fmt: skip
     assert [row[0] for row in points.rows] == ["0.3", "0.2", "0.1"]
     assert [row[0] for row in runs.rows[::2]] == ["0.3", "0.2", "0.1"]
-    assert "test samples had no part in it" in points.note
+    assert "without test samples" in points.note
     with pytest.raises(ConfigError, match=r"select = 'validation': needs validation-fraction above 0, in all runs"):
         SweepPlan(base, ["validation-fraction=0.1,0"], [], 1, 1, "validation")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from mqtt.mqtt_parts import MOSQUITTO
 from support import engine, run_federation
 from typer.testing import CliRunner
 
@@ -67,6 +69,23 @@ def test_a_bench_fits_together(bench, monkeypatch):
     ours = "".join((ROOT / "docs" / name).read_text() for name in ("testbed.md", "jetson.md", "deployment.md"))
     for command in ("ansible-playbook", "jetson/wheelhouse.sh ~/bundle", "/etc/fedpfl/policy.toml", "supernode list"):
         assert command in page and command in ours
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("flower")
+@pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed (Debian: apt-get install mosquitto)")
+def test_a_bench_is_rehearsed_with_the_data_that_boards_get(bench):
+    settings, inventory = bench / "settings.toml", bench / "inventory.yml"
+    made = CliRunner().invoke(cli, ["partition", "-c", str(settings), "--export", str(bench.parent / "partitions")])
+    assert made.exit_code == 0, made.output
+    settings.write_text(settings.read_text().replace('"digits"', '"npz"\nnum-classes = 10'))
+    inventory.write_text(inventory.read_text().replace("fedpfl_policy: {}", "fedpfl_partitions: ~/partitions"))
+    program = "from fedpfl.cli import main; main()"
+    command = [sys.executable, "-c", program, "up", "--inventory", "inventory.yml", "-c", "settings.toml",
+               "-c", "num-server-rounds=1 threads=1", "--json", "-q"]  # fmt: skip
+    done = subprocess.run(command, cwd=bench, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["status"] == "finished:completed"
 
 
 def test_the_app_has_its_settings_and_learns(app, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from fedpfl.methods.pfedfda.gaussians import best_shares
+from fedpfl.methods.pfedfda import best_shares
 
 
 def statistics(z, y, means):

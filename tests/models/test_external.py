@@ -61,14 +61,32 @@ def test_what_is_cut_already_stays_as_it_is():
 
 
 @pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 3, 8), nn.Flatten()), "has no nn.Linear; the method needs a head"),
+        (Small(last=nn.Tanh()), "does not end in its last nn.Linear, 'classifier'; the method needs a head"),
+    ],
+    ids=["none", "not the last"],
+)
+def test_a_model_without_a_head_is_all_base_and_stays_as_it_was(module, words):
+    x = torch.randn(5, 1, 8, 8)
+    wanted, names = module(x), [*module.state_dict()]
+    model = models.with_head(module, (1, 8, 8), 3)
+    torch.testing.assert_close(model(x), wanted)
+    assert models.original_module(model) is module and [*module.state_dict()] == names
+    assert [*model.state_dict()] == [f"base.{name}" for name in names]
+    assert words in refusal(models.cut, model)
+
+
+@pytest.mark.parametrize(
     ("module", "shape", "classes", "options", "words"),
     [
         (Small(), (3, 8, 8), 3, {}, "model = 'Small': does not take inputs of 3x8x8: Given groups=1, weight of size"),
         (Small(), (1, 8, 8), 5, {}, "model = 'Small': gives 3 numbers for a sample; the data need 5"),
-        (nn.Flatten(), (2,), 2, {}, "model = 'Flatten': has no nn.Linear that could be its head"),
+        (nn.Flatten(), (2,), 2, {}, "model = 'Flatten': has no parameters"),
         (Small(), (1, 8, 8), 3, {"head": "out"}, "model = 'Small': has no nn.Linear called 'out'"),
-        (Small(last=nn.Softmax(1)), (1, 8, 8), 3, {}, "does not end in its last nn.Linear, 'classifier'"),
-        (Small(), (1, 8, 8), 3, {"head": "inner"}, "does not end in its last nn.Linear, 'inner'"),
+        (Small(last=nn.Softmax(1)), (1, 8, 8), 3, {}, "gives probabilities; leave out the softmax"),
+        (Small(), (1, 8, 8), 3, {"head": "inner"}, "does not end in the nn.Linear 'inner'"),
         (nn.LSTM(4, 4), (5, 4), 4, {}, "model = 'LSTM': must give a tensor for a batch of samples, not tuple"),
     ],
 )
@@ -81,7 +99,6 @@ def test_what_does_not_fit_is_one_line(module, shape, classes, options, words):
     [
         ("torchvision:resnet19", "torchvision has no model 'resnet19'; did you mean resnet18"),
         ("torchvision:fasterrcnn_resnet50_fpn", "torchvision has no model 'fasterrcnn_resnet50_fpn'"),
-        ("torchvision:squeezenet1_0", "has no nn.Linear that could be its head"),
     ],
 )
 def test_torchvision_s_models_that_do_not_fit(name, words):

@@ -86,6 +86,8 @@ def test_a_client_without_state_is_named(tmp_path):
     for number in (-1, 3):
         with pytest.raises(ConfigError, match=f"client = {number}: run r has clients 0 … 2"):
             export_personal(folder, [number])
+    with pytest.raises(ConfigError, match="client = 'nobody': run r has no client of this name"):
+        export_personal(folder, ["nobody"])
 
 
 def test_local_models_need_no_shared_arrays(tmp_path):

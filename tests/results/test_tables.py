@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import statistics
 
 import pytest
@@ -30,6 +31,24 @@ def test_on_a_terminal_a_table_is_drawn(monkeypatch, capsys):
     assert "Two methods" in drawn and "91.50 ± 0.25" in drawn and "Three seeds." in drawn and "|" not in drawn
     print_tables([table], "csv")
     assert capsys.readouterr().out == table.csv()
+
+
+def test_a_narrow_terminal_has_whole_names_and_numbers_and_says_what_it_leaves_out(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    columns = ["method", "chosen", "accuracy, mean over clients", "95 % interval from", "to", "worst tenth", "seconds"]
+    chosen, wide = "learning-rate 0.01, local-epochs 5, fedprox-mu 0.1", Spread(98.4, 0.5, 3)
+    row = ["factorized-fl-plus", chosen, wide, 91.25, 100.0, wide, wide]
+    print_tables([Table("Methods", columns, [row], note="Last round.", optional=["seconds", "worst tenth"])], "")
+    drawn = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    assert max(map(len, drawn.splitlines())) <= 80
+    assert {"factorized-fl-plus", "learning-rate", "local-epochs", "98.40", "91.25", "100.00"} <= set(drawn.split())
+    assert "Last round. Not shown here: seconds, worst tenth (--format csv)." in " ".join(drawn.split())
+
+
+def test_a_difference_of_almost_nothing_has_no_sign():
+    table = Table("Differences", ["a", "b"], [[-0.001, Spread(-0.001, 0.2, 3)]])
+    assert table.texts(table.rows[0]) == ["0.00", "0.00 ± 0.20"]
 
 
 def test_a_spread_has_the_sample_standard_deviation() -> None:

@@ -393,7 +393,8 @@ def to_dataset(
     ``alone``: others number the same classes without seeing these labels. ``known`` names the classes where labels are
     numbers in any case.
     """
-    numbers, names = _classes(parts, settings, num_classes, alone, known)
+    targets = None if known or settings.class_names else _targets(parts)
+    numbers, names = (targets, ()) if targets else _classes(parts, settings, num_classes, alone, known)
     owners, client_names = _owners(parts)
     xs = [part.x for part in parts]
     if len(parts) == 1 and "split" in parts[0].words:
@@ -444,6 +445,16 @@ def _whole(word: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
+def _targets(parts: Sequence[FileSamples]) -> list[np.ndarray] | None:
+    """Return labels as targets, float32 n×1, if they are numbers of which most different ones are not whole."""
+    columns = [part.words["label"] for part in parts]
+    names = [name for words in columns for name in words.names]
+    if not all(map(_is_number, names)) or 2 * sum(_whole(name) is None for name in names) <= len(names):
+        return None
+    found = [np.array(words.names, np.float32)[words.codes][:, None] for words in columns]
+    return found if all(np.isfinite(numbers).all() for numbers in found) else None
+
+
 def _classes(
     parts: Sequence[FileSamples], settings: DataSettings, num_classes: int | None, alone: bool, known: tuple[str, ...]
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
@@ -451,7 +462,7 @@ def _classes(
     found = [(part, *one) for part, words in zip(parts, columns) for one in zip(words.names, words.first)]
     given = known or tuple(listed(settings.class_names))
     if given and num_classes not in (None, len(given)):
-        raise DataError(f"{parts[0].path}: has names for {len(given)} classes, num-classes says {num_classes}")
+        raise DataError(f"{parts[0].path}: has names for {len(given)} classes, num-classes is {num_classes}")
 
     def wrong(part: FileSamples, row: int, name: str, why: str) -> DataError:
         return DataError(f"{part.path}, {part.row} {row}, column {settings.label_column!r}: {name[:40]!r} {why}")

@@ -34,8 +34,8 @@ def entry(name: str) -> tuple[DatasetInfo, Loader]:
 class CustomLoader:
     """Makes a data set of a user's object; equal only to a loader of the same object.
 
-    The ``source`` is a :class:`Dataset`, a pandas DataFrame, a torch Dataset or DataLoader, or what each client has, as
-    a list or as a mapping by the clients' names; or a function that returns one of these.
+    The ``source`` is a :class:`Dataset`, a pandas DataFrame, a torch Dataset or DataLoader, a tuple or dict of arrays,
+    or what each client has, as a list or as a mapping by the clients' names; or a function that returns one of these.
     """
 
     def __init__(self, name: str, source: Any) -> None:
@@ -68,6 +68,8 @@ def _made(loader: CustomLoader, settings: DataSettings) -> Dataset:
         return _of_frame(name, source, settings)
     if _is_samples(source):
         return Dataset(name, *_pair(source, name))
+    if _is_arrays(source):
+        return replace(_of_clients(name, [source], settings), client_train=None, client_test=None, split="")
     if isinstance(source, Mapping):
         return _of_clients(name, list(source.values()), settings, tuple(map(str, source)))
     if isinstance(source, (list, tuple)):
@@ -82,6 +84,14 @@ def _made(loader: CustomLoader, settings: DataSettings) -> Dataset:
 def _is_frame(thing: object) -> bool:
     """Return whether an object is a pandas DataFrame, without importing pandas."""
     return type(thing).__name__ == "DataFrame" and hasattr(thing, "iloc")
+
+
+def _is_arrays(thing: object) -> bool:
+    """Return whether an object is the arrays of one data set, as a tuple or a dict: x and y, of a test set as well."""
+    if isinstance(thing, Mapping):
+        return thing.keys() in (set(PAIR), set(FOUR))
+    parts = thing if isinstance(thing, tuple) and len(thing) in (len(PAIR), len(FOUR)) else ()
+    return bool(parts) and not _is_frame(parts[1]) and all(hasattr(part, "__array__") for part in parts)
 
 
 def _is_samples(thing: object) -> bool:
@@ -216,7 +226,7 @@ def _array(given: Any, where: str) -> np.ndarray:
     try:
         found = np.asarray(given)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{where} is {custom.article(given)} that NumPy makes no array of: {error}") from error
+        raise DataError(f"{where} is {custom.article(given)} that NumPy cannot make an array of: {error}") from error
     if found.dtype == object:
-        raise DataError(f"{where} is {custom.article(given)} that NumPy makes no array of numbers of")
+        raise DataError(f"{where} is {custom.article(given)} that NumPy cannot make an array of numbers of")
     return found

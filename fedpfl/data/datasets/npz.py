@@ -144,7 +144,7 @@ def labels_of(y: np.ndarray, n: int, where: str) -> np.ndarray:
         if not np.isfinite(y).all():
             raise DataError(f"{where} holds a value that is not finite (NaN or infinity)")
         return np.ascontiguousarray(y.reshape(n, -1), np.float32)
-    if y.dtype.kind not in "iu" or y.ndim != 1:
+    if y.dtype.kind not in "iub" or y.ndim != 1:
         raise DataError(f"{where} is {_show(y)}: must be whole numbers, one for each sample")
     if len(y) != n:
         raise DataError(f"{where} has {len(y)} labels for {n} samples")

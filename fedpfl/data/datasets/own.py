@@ -54,7 +54,7 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
     """Read a folder with an entry for each client, and join what they hold.
 
     An entry is whatever :func:`read_own` reads, and names the client, without its ending; those whose names start with
-    a dot are passed over. Errors name the entry.
+    a dot are ignored. Errors name the entry.
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder")
@@ -63,8 +63,8 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
         raise DataError(f"{root}: is empty; it must hold a file or a folder for each client")
     for entry in entries:
         if entry.is_file() and entry.suffix.lower() not in (*SUFFIXES, ".npz", ".json"):
-            allowed = f"must be .npz, .json or {' or '.join(SUFFIXES)}; names that begin with a dot are passed over"
-            raise DataError(f"{entry}: is no file of a client, which {allowed}")
+            allowed = f"must be .npz, .json or {' or '.join(SUFFIXES)}; names that begin with a dot are ignored"
+            raise DataError(f"{entry}: is not a client's file, which {allowed}")
     found = [read_own(entry, settings, num_classes, alone=False) for entry in entries]
     first = found[0]
     for entry, data in zip(entries[1:], found[1:]):

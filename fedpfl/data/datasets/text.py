@@ -70,7 +70,7 @@ def read_plays(path: Path, step: int = CHUNK) -> Dataset:
     numbers = {role: number for number, role in enumerate(sorted({role for part in parts for role in part}))}
     arrays = [_joined(part, numbers) for part in parts]
     if not len(arrays[0][0]):
-        raise DataError(f"{path}: nobody says more than {CHUNK} characters")
+        raise DataError(f"{path}: no role has more than {CHUNK} characters")
     (x, y, client), (x_test, y_test, client_test) = arrays[0], arrays[1] if len(arrays) > 1 else (None, None, None)
     names = tuple(repr(c) if c.isspace() else c for c in CHARACTERS)
     return Dataset(

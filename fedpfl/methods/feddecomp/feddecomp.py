@@ -10,10 +10,10 @@ second, personal one next to it; the head has σ and τ as always. ``diagnostics
 and 4.5: ``drift`` is (1/N)·Σ‖σ_i − σ̄‖, ``shared-change`` ‖σ̄ − σ̄¹‖, ``personal-change`` the mean of ‖τ_i − τ_i¹‖,
 where σ̄¹ and τ_i¹ are what training starts from.
 
-``feddecomp-init = "code"``, the default, is τ as the authors' program has it and not as Equations 3 and 4: a larger
-inner size, A Kaiming uniform, τ divided by the rank. BatchNorm's running statistics stand still while τ trains, unless
-``feddecomp-lora-moves-statistics`` is set. The variants ``reverse`` and ``all-shared`` average B and A apart, so the
-clients get mean(B)·mean(A), not the mean of the products.
+``feddecomp-init = "code"``, the default, is τ as in the authors' program, not as in Equations 3 and 4: a larger inner
+size, A Kaiming uniform, τ divided by the rank. BatchNorm's running statistics do not change while τ trains, unless
+``feddecomp-lora-moves-statistics`` is set. The variants ``reverse`` and ``all-shared`` average B and A separately, so
+the clients get mean(B)·mean(A), not the mean of the products.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ...training.phase import Forward, Phase
 from ..base import Aggregation, LocalRound, Method, everything, excluding
 from .low_rank import INITS, decompose, frozen_tau, full_rank_only, is_low_rank, merge, taus
 
-# The variants that train τ and σ in epochs of their own, and those that train both at once.
+# The variants that train τ and σ in separate epochs, and those that train both at once.
 IN_TURN = ("alternating", "reverse")
 TOGETHER = ("simultaneous", "all-shared", "all-local")
 # E_lora = 2 of E = 5 in the authors' code.

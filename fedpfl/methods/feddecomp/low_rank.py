@@ -33,7 +33,7 @@ class _LowRank(nn.Module):
         self.tau_b = nn.Parameter(self.weight.new_zeros(rows, inner))
         self.tau_a = nn.Parameter(self.weight.new_empty(inner, columns))
         if init == "paper":
-            # The paper says "Gaussian" and no more; the deviation is PyTorch's default for a layer of A's shape.
+            # The paper only states "Gaussian"; the deviation is PyTorch's default for a layer of A's shape.
             nn.init.normal_(self.tau_a, std=(3 * columns) ** -0.5)
         else:
             nn.init.kaiming_uniform_(self.tau_a, a=math.sqrt(5))

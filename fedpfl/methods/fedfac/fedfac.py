@@ -77,7 +77,7 @@ class FedFacSettings(ChannelSettings):
 
 
 class FedFac(FedSplit):
-    """Client-specific are the channels with the least communality."""
+    """The channels with the lowest communality are client-specific."""
 
     name = "fedfac"
     shares = "everything but the client-specific channels of some layers, found by factor analysis"

@@ -4,9 +4,9 @@ Liu, Yang, Wang: FedReG: Recouping the Global Model in Personalized Federated Le
 
 Where the paper leaves it open: a head is the last linear layer; head_P starts as a copy of head_G; Q = t / C is
 rounded to the nearest whole number, at least 1; samples to augment are drawn with replacement; the rebalanced set is
-drawn once, since it is an input of the client's Algorithm 1. The optimiser is new in each step, so with the order
-``interleaved`` in each epoch. Not of the paper: ``fedreg-max-growth`` bounds t on the client, because t follows from
-what other clients claim.
+drawn once, since it is an input of the client's Algorithm 1. Each step starts with a new optimiser, with the order
+``interleaved`` each epoch. ``fedreg-max-growth`` is not in the paper: it bounds t on the client, because t follows from
+the counts that other clients report.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ...data.federation import Samples, SamplesCache
 from ...models.parts import cut
 from ...training.phase import Batch, Forward, Phase
 from ..base import Aggregation, LocalRound, Method, everything, excluding
+from ..prototypes import class_by_width
 from .by_part import MeanOfRebalanced
 from .rebalance import AUGMENTATIONS, THRESHOLDS, effective_samples, max_rebalanced, quota, rebalance
 
@@ -105,6 +106,7 @@ class FedReG(Method):
         parts = cut(model, self.settings.head_layers)
         self._in_head_g, self._rebalanced_sets, self._bounded = parts.in_head, SamplesCache(), set()
         if self.settings.variant not in ONE_HEAD:
+            class_by_width(model)  # which refuses heads that are not linear: their sum is no layer
             model.add_module(HEAD_P, copy.deepcopy(parts.head))
         return model
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 class GatedBlock(NamedTuple):
     """A run of values of one parameter.
 
-    Blocks of linear layers have a budget of their own. The first block of a parameter is always kept, so that no layer
+    Blocks of linear layers have a separate budget. The first block of a parameter is always kept, so that no layer
     is cut off.
     """
 

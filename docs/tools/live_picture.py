@@ -1,0 +1,37 @@
+"""Picture the live page with two runs on digits: ``python docs/tools/live_picture.py``; it needs Chromium."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import fedpfl
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from live.live_parts import served  # noqa: E402
+from report.browser import Browser  # noqa: E402
+
+PICTURE = ROOT / "docs" / "pictures" / "live.png"
+SETTINGS = {"dataset": "digits", "model": "mlp", "dirichlet_alpha": 0.1, "num_server_rounds": 30}
+WIDTH, HEIGHT = 1000, 1530
+DRAWN = "document.querySelector('#verdict').textContent && document.querySelectorAll('.plot canvas').length === 4"
+
+
+def main() -> None:
+    """Run two methods, and save what the page shows of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        for method in ("fedavg", "fedper"):
+            fedpfl.run(method=method, output_dir=folder, run_name=method, workers=0, quiet=True, **SETTINGS)
+        with Browser(Path(folder) / "profile") as browser, served(Path(folder)) as page:
+            browser.open(page.address("fedper") + "&with=fedavg", width=WIDTH, height=HEIGHT)
+            while not browser.evaluate(DRAWN):
+                pass
+            browser.picture(PICTURE, whole=False)
+    print(f"wrote {PICTURE}")
+
+
+if __name__ == "__main__":
+    main()

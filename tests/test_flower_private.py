@@ -142,7 +142,8 @@ def test_what_is_imported_outside_the_package_is_listed():
 def test_scripts_units_and_docs_set_no_other_variables():
     paths = [ROOT / "README.md", ROOT / "Makefile"]
     paths += [path for folder in ("deploy", "docs", "jetson") for path in (ROOT / folder).rglob("*") if path.is_file()]
-    texts = {path: path.read_text(errors="ignore") for path in paths}
+    # What a command has printed sets nothing, and Ray names one of its variables there.
+    texts = {path: path.read_text(errors="ignore") for path in paths if path.parent.name != "outputs"}
     found = {name: path for path, text in texts.items() for name in _VARIABLE.findall(text)}
     assert found.keys() - VARIABLES == {flower_private.TASK_POLL_INTERVAL, *flower_private.CONCURRENCY}
 

@@ -92,7 +92,8 @@ def test_the_record_of_an_experiment_has_its_rows_and_columns(path):
     record = json.loads(text)
     assert len(text) < 20_000
     assert {"command", "commit", "processor", "versions", "seeds", "values", "curves"} == set(record)
-    name, scale = shlex.split(record["command"])[3::2]
+    _, _, _, name, _, scale, *more = shlex.split(record["command"])
+    assert more in ([], ["--seeds", str(record["seeds"])])
     assert path.stem == f"{name}-{scale}"
     cells = {(cell.row, cell.column) for cell in load(ROOT / "experiments" / f"{name}.toml").cells(scale)}
     for rows in [*record["values"].values(), *record["curves"].values()]:

@@ -221,7 +221,9 @@ def test_devices_keep_the_models_that_a_simulation_exports(elsewhere: Path, stor
         models = [folder for folder in folders if (folder / "round-000002.safetensors").is_file()]
         # Others write a program. And flexlora's export has the largest rank of all clients' adapters.
         if not models or method == "flexlora":
-            assert all(json.loads((folder / "round-000002.json").read_text())["why"] for folder in folders if not models)
+            assert all(
+                json.loads((folder / "round-000002.json").read_text())["why"] for folder in folders if not models
+            )
             continue
         plain.add(method)
         simulated = exported(elsewhere / method, 2, dict(run.settings))

@@ -143,7 +143,10 @@ def executed(session: str) -> Outputs:
                     output = printed.pop(0)
                 else:
                     output = _run(["bash", "-ec", block.code], home)
-                lines = [line.rstrip() for line in output.replace(home, "~").strip("\n").splitlines()]
+                lines = [
+                    line.rstrip()
+                    for line in output.replace(home, "~").replace(sys.prefix, ".venv").strip("\n").splitlines()
+                ]
                 outputs[page][block.code] = shortened("\n".join(lines), *RECORDED)
     return outputs
 

@@ -17,7 +17,7 @@ GROUP, COLUMN = "pfllib-fashion-mnist", "Dir(0.1)"
 PICTURE = DOCS / "pictures" / "methods.png"
 # Titles by the name of a record's curve.
 PANELS = {"weighted": "All test samples", "worst tenth": "The worst tenth of the clients"}
-# Of 700 pixels: names of 9 points are as large there as the text around the picture.
+# Where the picture is 700 pixels wide, names of 9 points are as large as the text around it.
 INCHES, DOTS = (7.0, 3.2), 200
 # Between two names, in percent of the axis.
 APART = 6.0

@@ -62,7 +62,7 @@ def problems(
     """
     form = _form(tuple(metrics), tuple(required), counted)
     values = client.test_samples * (MAX_CLASSES if several else 1)
-    # Of labels, what is right counts twice, in truth and answers.
+    # A metric may count a correct label twice: among the true ones and among the predicted ones.
     limits = {None: None, "train": client.train_samples, "test": values, "count": 2 * values}
     wrong = {
         key: text

@@ -90,7 +90,7 @@ class Bench:
         return sum(len(clients) for clients in self.devices.values())
 
     def own(self, client: int) -> str:
-        """Return what a client has of its own, as it stands in a SuperNode's ``--node-config``."""
+        """Return the settings of one client, as they stand in a SuperNode's ``--node-config``."""
         given = {"data": self.data.get(client), "model": self.models.get(client)}
         return "".join(f" {key}='{value}'" for key, value in given.items() if value)
 

@@ -32,7 +32,7 @@ from .base import Aggregation, LocalRound, Method, excluding
 from .prototypes import class_by_width
 
 EPSILON = 1e-4  # ε: of a classifier's covariance and of priors
-FEW = 2  # With at most as many samples a class has no mean of its own.
+FEW = 2  # A class with at most so many samples gets the received mean.
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ..core.privacy import without_negative_variances
 from ..core.sharing import is_parameter
 from .rule import Rule
 
-# A subclass with one of these of its own gets each reply, and may send each client another vector.
+# A subclass that overrides one of these gets each reply, and may send each client another vector.
 SEEN_EACH = ("add", "check", "outgoing", "weight")
 
 

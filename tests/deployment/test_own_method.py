@@ -1,4 +1,4 @@
-"""An app with a method, a model and data of its own: every way to start a run gives the same bits."""
+"""An app that brings its method, model and data: every way to start a run gives the same bits."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def toml(settings, between="\n"):
 
 @pytest.fixture
 def app(home):
-    """The app of `fedpfl new` in the working folder, with the method in a file of its own."""
+    """The app of `fedpfl new` in the working folder, with the method in a separate file."""
     app = home.path / "work"
     app.rmdir()
     command = [sys.executable, "-c", "from fedpfl.cli import main; main()", "new", "work"]

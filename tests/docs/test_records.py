@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -54,6 +55,7 @@ def test_a_record_of_outputs_is_small_and_says_what_it_ran_with(path):
     assert len(text) < 30_000
     assert {"processor", "versions", "outputs"} == set(json.loads(text))
     assert "/root/" not in text and "/home/" not in text and "/tmp/" not in text
+    assert not re.search(r"(?<![\w.~])/\S*/site-packages/", text)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

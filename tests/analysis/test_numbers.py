@@ -10,6 +10,7 @@ import pytest
 
 from fedpfl.analysis import ANALYSES, NotRecorded
 from fedpfl.analysis.overall import product, ratio
+from fedpfl.analysis.participation import lowest
 from fedpfl.analysis.runs import grouped
 from fedpfl.core.errors import ConfigError
 from fedpfl.results.run import RunFolder
@@ -40,7 +41,9 @@ def test_no_runs_unknown_options_and_wrong_types_are_named(make_run, tested):
         ANALYSES["fairness"].make([make_run("local", [tested(0.5)])], colour=1)
 
 
-@pytest.mark.parametrize("name", ["fairness", "overall", "per-client", "robustness", "scalability", "training-time"])
+@pytest.mark.parametrize(
+    "name", ["fairness", "overall", "participation", "per-client", "robustness", "scalability", "training-time"]
+)
 def test_a_run_without_a_round_has_nothing_to_show(make_run, name):
     with pytest.raises(NotRecorded, match="none of the runs has"):
         ANALYSES[name].make([make_run("local", [])])
@@ -168,6 +171,26 @@ def test_what_unlike_clients_cost(make_run, tested):
     assert shared.columns[-1] == "lost, points"
     assert shared.rows[0][-1] == pytest.approx(10)
     assert personal.rows[0][-1] == pytest.approx(-10)
+
+
+def test_accuracy_by_how_often_a_client_has_trained(make_run, tested):
+    lines = [tested(0.2, 0.6) | {"clients": [1]}, {"clients": [1]}, tested(0.4, 0.8) | {"clients": [0, 1]}]
+    runs = [make_run("fedreg", lines, clients=2), make_run("fedreg", lines, clients=2, seed=2)]
+    result = ANALYSES["participation"].make([*runs, make_run("local", lines[:2], clients=2)])
+    assert result.tables[0].columns == ["run", "0", "1", "3 to 4"]
+    first, second = rows(result)
+    # Client 0 before and after its only round: 20 and 40; client 1 after one and after three: 60 and 80.
+    assert [cell.mean for cell in first[1:]] == pytest.approx([20, 50, 80])
+    assert [cell.n for cell in first[1:]] == [2, 2, 2]
+    assert [second[0], second[1].mean, second[2].mean, second[3]] == ["local", 20, 60, None]
+    assert result.figures[0].series["local"] == ([0, 1], [20, 60])
+
+
+@pytest.mark.parametrize(
+    ("rounds", "together"), [(0, 0), (1, 1), (2, 2), (3, 3), (4, 3), (5, 5), (8, 5), (9, 9), (16, 9)]
+)
+def test_which_numbers_of_rounds_count_together(rounds, together):
+    assert lowest(rounds) == together
 
 
 def test_the_overall_metric(make_run, tested):

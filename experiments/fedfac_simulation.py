@@ -20,6 +20,7 @@ because x^p and w^pp have the same mean µ_c; here a client's threshold is its m
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
@@ -232,10 +233,15 @@ def run(settings: dict[str, Any], folder: Path) -> RunFolder:
     return RunFolder(folder / "runs" / name)
 
 
-def print_recovery(settings: list[tuple[float, float]], options: argparse.Namespace) -> None:
-    """Print how much of the planted split is recovered."""
-    print("| α | p | noise | by chance | static | dynamic, round 5 | unchanged, rounds 4–5 | static, eigenvector |")
-    print("|---|---|---|---|---|---|---|---|")
+RECOVERY = ("by chance", "static", "dynamic, round 5", "unchanged, rounds 4–5", "static, eigenvector")
+
+
+def print_recovery(
+    settings: list[tuple[float, float]], options: argparse.Namespace
+) -> dict[str, dict[str, list[float]]]:
+    """Print how much of the planted split is recovered, and return it in percent."""
+    found = {}
+    print("| α | p | noise | " + " | ".join(RECOVERY) + " |\n" + "|---" * (3 + len(RECOVERY)) + "|")
     for alpha, p in settings:
         planted = plant(alpha, p, options.seed, options.clients)
         for noise in options.noise:
@@ -248,6 +254,9 @@ def print_recovery(settings: list[tuple[float, float]], options: argparse.Namesp
                 recovered(dynamic[-1], dynamic[-2]), recovered(authors, planted.split),
             ]  # fmt: skip
             print(f"| {alpha} | {p} | {noise} | {' | '.join(map(percent, shares))} |", flush=True)
+            values = [[round(100 * share, 1)] for share in shares]
+            found[f"α {alpha}, p {p}, noise {noise}"] = dict(zip(RECOVERY, values, strict=True))
+    return found
 
 
 def print_worth(settings: list[tuple[float, float]], options: argparse.Namespace) -> None:
@@ -275,6 +284,7 @@ def main() -> None:
     parser.add_argument("--p", type=float, nargs="*", default=[0.3, 0.5, 0.7], help="p, with α 0.4 (%(default)s)")
     parser.add_argument("--alpha", type=float, nargs="*", default=[0.2, 0.6], help="α, with p 0.5 (%(default)s)")
     parser.add_argument("--noise", type=float, nargs="*", default=[0.05, 0.2], help="of sent weights (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the recovered shares go as well")
     parser.add_argument("--train", action="store_true", help="run federations with each split, too")
     parser.add_argument("--rounds", type=int, default=20, help="of a federation (%(default)s)")
     parser.add_argument("--epochs", type=int, default=5, help="local epochs of its rounds (%(default)s)")
@@ -289,7 +299,9 @@ def main() -> None:
         write(plant(options.alpha[0], options.p[0], options.seed, options.clients), options.write, options.seed)
         return
     settings = [(0.4, p) for p in options.p] + [(alpha, 0.5) for alpha in options.alpha]
-    print_recovery(settings, options)
+    found = print_recovery(settings, options)
+    if options.json:
+        options.json.write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
     if options.train:
         print()
         print_worth(settings, options)

@@ -283,6 +283,27 @@ def epochs(records: Path, words: Sequence[str]) -> str:
 
 
 @table
+def measured(records: Path, words: Sequence[str]) -> str:
+    """Return what a script measured, mean ± deviation where it has several values: ``RECORD``."""
+    found = json.loads((records / "figures" / f"{words[0]}.json").read_text(encoding="utf-8"))["values"]
+    heads = list(next(iter(found.values())))
+    return markdown(["", *heads], [[row, *(_spread(cells[head]) for head in heads)] for row, cells in found.items()])
+
+
+@table
+def rounds(records: Path, words: Sequence[str]) -> str:
+    """Return a curve, mean ± deviation over the seeds in each tested round: ``EXPERIMENT SCALE CURVE ROUND …``."""
+    name, scale, curve, *numbers = words
+    found = json.loads((records / "grids" / f"{name}-{scale}.json").read_text(encoding="utf-8"))["curves"][curve]
+    rows = []
+    for row, cells in found.items():
+        for column, runs in cells.items():
+            spreads = [_spread([100 * value for value in values]) for values in zip(*runs, strict=True)]
+            rows.append([f"{row}, {column}", *spreads, *[""] * (len(numbers) - len(spreads))])
+    return markdown(["", *(f"round {number}" for number in numbers)], rows)
+
+
+@table
 def attacked(records: Path, words: Sequence[str]) -> str:
     """Return the honest clients' accuracy under attacks with each defence: ``METHOD``, or ``all`` for their mean."""
     paths = sorted((records / "attacks").glob("*.json" if words[0] == "all" else f"{words[0]}.json"))

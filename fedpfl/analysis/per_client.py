@@ -37,7 +37,8 @@ def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     heads = ["client", *["name"] * bool(names), *columns]
     result = Result([Table("Accuracy of each client in percent", heads, rows)])
     of_groups = {group.label: [a for each in _accuracies(group).values() for a in each.values()] for group in groups}
-    shown = {label: values for label, values in of_groups.items() if values}
+    some = {label: values for label, values in of_groups.items() if values}
+    shown = dict(sorted(some.items(), key=lambda item: statistics.median(item[1])))  # as in the paper's figure
     result.figures.append(Distributions("Accuracy of the clients", "accuracy in percent", shown))
     gains: list[list[Cell]] = []
     for baseline in (group for group in groups if group.method in BASELINES):

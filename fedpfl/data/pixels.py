@@ -11,7 +11,9 @@ HALF = "half"
 # Mean and deviation of each channel, as shares of the brightest value; a single one is that of all channels.
 NORMALIZATIONS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     HALF: ((0.5,), (0.5,)),
+    "cifar-10": ((0.491, 0.482, 0.447), (0.247, 0.243, 0.262)),
     "cifar-100": ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
+    "svhn": ((0.438, 0.444, 0.473), (0.1751, 0.1771, 0.1744)),
 }
 
 

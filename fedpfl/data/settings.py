@@ -65,9 +65,8 @@ class DataSettings:
     )
     normalize: str = setting(
         HALF,
-        "Scaling of image pixels. half: to −1 … 1. cifar-100: by the mean and standard deviation of each of three "
-        "channels (0.507, 0.487, 0.441 and 0.267, 0.256, 0.276), as FedDecomp's authors do for CIFAR-100 and Tiny "
-        "ImageNet.",
+        "Scaling of image pixels. half: to −1 … 1. cifar-10, cifar-100, svhn: by the mean and standard deviation of "
+        "each of three channels that FedDecomp's and Factorized-FL's authors use for these data.",
         choices=tuple(NORMALIZATIONS),
     )
     standardize: str = setting(

@@ -33,6 +33,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from fedpfl.analysis.fairness import worst_tenth
+from fedpfl.analysis.participation import by_rounds, named
 from fedpfl.core.files import write_atomically
 from fedpfl.experiments import metrics
 from fedpfl.experiments.description import load
@@ -114,10 +115,11 @@ def grid(name: str, scale: str, output: Path, commit: str, seeds: int | None = N
         for row, column in measured.cells:
             found = [round(factor * value, 4) for value in measured.values(metric, row, column)]
             values.setdefault(metric, {}).setdefault(row, {})[column] = found
+    more = {"participation": _participation(measured)} if "participation" in experiment.analyses else {}
     return {
         "command": f"fedpfl experiment run {name} --scale {scale}" + (f" --seeds {seeds}" if seeds else ""),
         "commit": commit, "seeds": len(measured.seeds), "values": values,
-        "curves": {curve: _curves(measured, curve) for curve in experiment.curves}, **machine(),
+        "curves": {curve: _curves(measured, curve) for curve in experiment.curves}, **more, **machine(),
     }  # fmt: skip
 
 
@@ -142,6 +144,17 @@ def _curves(measured: Measured, curve: str) -> dict[str, dict[str, list[list[flo
         runs = [folder for folder in measured.finished(column) if folder.row == row]
         values = [folder.history().curve(number).values() for folder in runs]
         found.setdefault(row, {})[column] = [[round(value, 4) for value in of_run] for of_run in values]
+    return found
+
+
+def _participation(measured: Measured) -> dict[str, dict[str, dict[str, list[float | None]]]]:
+    """Return each seed's accuracy by how often a client has trained, by row and column."""
+    found: dict[str, dict[str, dict[str, list[float | None]]]] = {}
+    for row, column in measured.cells:
+        runs = [by_rounds(folder.history()) for folder in measured.finished(column) if folder.row == row]
+        starts = sorted({start for of_run in runs for start in of_run})
+        cells = {named(start): [_percent(of_run[start]) for of_run in runs if start in of_run] for start in starts}
+        found.setdefault(row, {})[column] = cells
     return found
 
 
@@ -272,6 +285,19 @@ def curves(records: Path, words: Sequence[str]) -> str:
             shown = [min(numbers), fmean(numbers), fmean(run[-1] for run in runs)] if numbers else []
             rows.append([f"{row}, {column}", *([f"{number:.2f}" for number in shown] or ["not run", "", ""])])
     return markdown(["", "minimum over rounds", "mean over rounds", "last round"], rows)
+
+
+@table
+def participation(records: Path, words: Sequence[str]) -> str:
+    """Return the accuracy by how often a client has trained, mean ± deviation: ``EXPERIMENT SCALE COLUMN``."""
+    name, scale, column = words
+    found = json.loads((records / "grids" / f"{name}-{scale}.json").read_text(encoding="utf-8"))["participation"]
+    heads = list(max((cells[column] for cells in found.values()), key=len))
+    rows = [
+        [row, *(_spread(of) if (of := cells[column].get(head)) else "–" for head in heads)]
+        for row, cells in found.items()
+    ]
+    return markdown(["", *heads], rows)
 
 
 @table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,6 +104,20 @@ def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[RunGroup]:
 
 def _by_seed(runs: Iterable[RunFolder]) -> tuple[RunFolder, ...]:
     return tuple(sorted(runs, key=lambda run: int(run.config()["seed"])))
+
+
+def name_of(run: RunFolder) -> str:
+    """Return how a run is called: by its row in an experiment and its seed, or by its folder."""
+    return f"{run.row}, seed {run.config()['seed']}" if run.row else run.path.name
+
+
+def other_threads(runs: Sequence[RunFolder]) -> Iterator[str]:
+    """Yield a note if clients of some runs computed with other numbers of threads, on which the last bits depend."""
+    known = ((run, {*run.task().get("threads", [])} - {0}) for run in runs)
+    threads = [(name_of(run), ", ".join(map(str, sorted(of)))) for run, of in known if of]
+    if len({numbers for _, numbers in threads}) > 1:
+        of = "; ".join(f"{name}: {numbers}" for name, numbers in threads)
+        yield f"Clients of these runs computed with different numbers of threads, so their bits may differ. {of}."
 
 
 def data_of(run: RunFolder) -> tuple[Config, FederatedData]:

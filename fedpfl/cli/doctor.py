@@ -84,7 +84,7 @@ def doctor(
 
 def _measure(profile: Path, run_config: list[str] | None, shape: str, classes: int) -> None:
     """Write how fast this machine is with the settings that a run started here would have."""
-    from ..client.profile import measure, write
+    from ..client.profile import write
     from ..core import custom
     from ..setup.config import Config, know_method
 
@@ -94,7 +94,7 @@ def _measure(profile: Path, run_config: list[str] | None, shape: str, classes: i
     config = Config.parse(values)
     # As many threads as a client has among others.
     threads = config.training.threads or 1
-    write(measure(replace(config, training=replace(config.training, threads=threads)), shape, classes), profile)
+    write(profile, replace(config, training=replace(config.training, threads=threads)), shape, classes)
 
 
 def examine(folders: dict[str, Path], training: TrainingSettings) -> Iterator[Finding]:

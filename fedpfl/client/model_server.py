@@ -124,7 +124,7 @@ class _PredictionHandler(BaseHTTPRequestHandler):
         elif not (length.isascii() and length.isdigit() and len(length) < 20):
             self._answer(411, {"error": "Content-Length must be the number of bytes"})
         elif int(length) > self.server.most_bytes:
-            self._answer(413, {"error": f"a request may have {self.server.most_bytes} bytes"})
+            self._answer(413, {"error": f"a request may have at most {self.server.most_bytes} bytes"})
             self._drop(int(length))
         else:
             body = self.rfile.read(int(length))
@@ -150,7 +150,9 @@ class _PredictionHandler(BaseHTTPRequestHandler):
         try:
             given = json.loads(body)
             x = np.asarray(given["inputs"] if isinstance(given, dict) else given)
-        except (ValueError, KeyError, RecursionError) as error:
+        except KeyError:
+            raise DataError('the body has no key "inputs"') from None
+        except (ValueError, RecursionError) as error:
             raise DataError(f'the body must be an image, or JSON {{"inputs": […]}}: {error}') from error
         if x.dtype.kind not in ("iu" if about["scaling"] != AS_IT_IS else "iuf"):
             raise DataError(f"inputs must be samples of one shape, of numbers that {kind.__name__} holds")
@@ -202,7 +204,7 @@ def main(arguments: Sequence[str]) -> None:
     with server.lock:
         try:
             server.model()
-        except FedpflError as error:  # it may come later
-            logger.warning("no model yet: %s", error)
+        except FedpflError:  # it has been logged, and may come later
+            logger.info("no model yet; the first one that is written answers")
     logger.info("ready at http://%s:%d, process %d", LOOPBACK, server.server_address[1], os.getpid())
     server.serve_forever()

@@ -47,7 +47,7 @@ def read_samples(path: Path, about: Mapping[str, Any], ignored: Sequence[str] = 
     """
     suffix = path.suffix.lower()
     if not path.is_file():
-        raise DataError(f"{path}: no such file")
+        raise DataError(f"{path}: {'is a folder; name the files in it' if path.is_dir() else 'no such file'}")
     if suffix in IMAGE_SUFFIXES:
         with path.open("rb") as file:
             return read_image(file, str(path), about)
@@ -78,6 +78,8 @@ def read_image(file: IO[bytes], where: str, about: Mapping[str, Any]) -> np.ndar
             if channels not in (1, 3) or image.mode.startswith(("I", "F")):
                 raise DataError(f"{where}: mode {image.mode} does not give {channels} channels of 8 bits")
             pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"), np.uint8)
+    except pillow.UnidentifiedImageError as error:  # its words name a Python object
+        raise DataError(f"{where}: not a readable image") from error
     except (OSError, SyntaxError, ValueError, EOFError, pillow.DecompressionBombError) as error:
         raise DataError(f"{where}: not a readable image: {error}") from error
     return pixels.reshape(1, height, width, channels)
@@ -124,7 +126,12 @@ def main(arguments: Sequence[str]) -> None:
     try:
         model = load_model(given.model)
         for file in given.files:
-            for number, answer in enumerate(answers(model, read_samples(Path(file), model.about, ignored))):
+            x = read_samples(Path(file), model.about, ignored)
+            try:
+                found = answers(model, x)
+            except DataError as error:
+                raise DataError(f"{file}: {error}") from error
+            for number, answer in enumerate(found):
                 print(json.dumps({"file": file, "sample": number, **answer}, ensure_ascii=False))
     except FedpflError as error:
         sys.exit(f"error: {error}")

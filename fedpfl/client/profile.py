@@ -184,15 +184,18 @@ def main(arguments: Sequence[str]) -> None:
     given = parser.parse_args(arguments)
     try:
         values = {**STANDARD, **_pairs(given.run_config)}
-        write(measure(Config.parse(values), given.input, given.classes), given.file)
+        write(given.file, Config.parse(values), given.input, given.classes)
     except (FedpflError, OSError) as error:
         sys.exit(f"error: {error}")
 
 
-def write(profile: Profile, path: Path) -> None:
-    """Write a profile, and print it."""
+def write(path: Path, config: Config, shape: str, classes: int) -> None:
+    """Write what :func:`measure` returns, and print it."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise ConfigError("profile", str(path), "must be a file in a folder that exists")
+    profile = measure(config, shape, classes)
     write_atomically(path, profile.to_toml().encode())
-    what = f"{profile.method}, {profile.model}, {profile.input}, {profile.threads} threads"
+    what = f"{profile.method}, {profile.model}, {profile.input}, threads: {profile.threads}"
     print(f"{what}: {profile.train:.0f} training and {profile.test:.0f} test samples a second; written to {path}")
 
 

@@ -40,6 +40,9 @@ def personalise(transport: Transport, config: Config) -> RunFolder:
         last, stored, remarks = folder.last_intact(config.run.state_dir)
         for remark in remarks:
             logger.log(WARNING, "fedpfl: %s", remark)
+        if not folder.finished:
+            words = "fedpfl: %s is not finished: clients get the arrays of its round %d of %d"
+            logger.log(WARNING, words, folder.path.name, last, folder.config()["num-server-rounds"])
         task = folder.described()
         # Who is not there is not waited for beyond node-timeout, but may come within missed-timeout.
         anybody = replace(config.run, min_clients=config.run.min_clients or 1, new_nodes="join")

@@ -18,7 +18,7 @@ from ..results.run import RunFolder
 from ..results.summary import summary
 from ..rules import Rule
 from ..setup.assembly import extras_of, make_rule, mean_model_layout
-from ..setup.config import Config, scored, untuned
+from ..setup.config import Config, scored, untuned, unwritten
 from ..training.losses import MSE
 from .after_the_end import personalise, wait_for_missed
 from .agreement import Agreement, agree, agree_with
@@ -95,13 +95,13 @@ def _run(
         folder.add_identities(transport.identities())
     else:
         samples = [(client.train_samples, client.test_samples) for client in agreed.clients]
-        remarks = [*_remarks(config, agreed), *remarks, *agreed.remarks]
+        remarks = [*_remarks(config, agreed), *unwritten(config, transport.real), *remarks, *agreed.remarks]
         more: dict[str, Any] = {"samples": samples, "threads": agreed.threads}
         if agreed.models:
             more["models"] = agreed.models
         if earlier is not None:
             earlier.require_task(agreed.input_shape, agreed.classes, run="the run to continue")
-            remarks.append(_grown(earlier.path.name, about, samples))
+            remarks.append(_grown(earlier, about, samples))
             more["continued"] = about
         identities = transport.identities()
         folder.describe(
@@ -184,9 +184,11 @@ def _start(
     return finished, state, about
 
 
-def _grown(name: str, continued: Mapping[str, Any], samples: Sequence[tuple[int, int]]) -> str:
+def _grown(earlier: RunFolder, continued: Mapping[str, Any], samples: Sequence[tuple[int, int]]) -> str:
     """Tell which run is continued, and whose numbers of training samples are others than in that run."""
-    what = f"continues {name} after its round {continued['round']}"
+    what = f"continues {earlier.path.name} after its round {continued['round']}"
+    if not earlier.finished:
+        what += f" of {earlier.config()['num-server-rounds']}; it is not finished"
     before = [train for train, _ in continued["samples"]]
     if not before:
         return f"{what}; how many samples its clients had was not stored"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.registry import NoOptions, NotRecorded
+from ..analysis.runs import other_threads
 from ..analysis.significance import interval, significance
 from ..core.errors import ConfigError, printable
 from ..core.metrics import names as names_of
@@ -117,7 +118,8 @@ def _methods(measured: Measured, title: str, fitting: bool) -> Table:
     heads = ["method", *(["data"] if several else []), *(["chosen"] if measured.trials else [])]
     first, *rest = headings.values()
     heads += [first, "95 % interval from", "to", *rest, "runs done"]
-    note = " ".join([*_remarks(measured), *(f"Failed: {failure.rstrip('.')}." for failure in failures)])
+    failed = [f"Failed: {failure.rstrip('.')}." for failure in failures]
+    note = " ".join([*_remarks(measured), *other_threads(measured.finished()), *failed])
     # Custom metrics may be small numbers, and so may MB that fit nothing; of the others one decimal means something.
     digits = [4 if head in asked else 3 if head == "MB" and not fitting else 1 for head in heads]
     # The last to be left out is the accuracy of the worst tenth.

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..analysis import ANALYSES, NotRecorded, Result
 from ..analysis.figure import Distributions, Division, Figure, Heatmap, Lines
-from ..analysis.runs import RunGroup, grouped
+from ..analysis.runs import RunGroup, grouped, name_of, other_threads
 from ..core.errors import FedpflError, StateError
 from ..core.settings import parse
 from ..data import FederatedData, federated_data, no_downloads, partition_counts
@@ -94,7 +94,7 @@ def _sections(runs: Sequence[RunFolder]) -> tuple[list[Section], list[Section], 
 
 
 def _overview(runs: Sequence[RunFolder], groups: Sequence[RunGroup]) -> Section:
-    warnings = [*_other_data(groups), *_other_threads(runs)]
+    warnings = [*_other_data(groups), *other_threads(runs)]
     section = Section("Overview", [*warnings, *(note for run in runs for note in _state(run))])
     rows = [_row(group) for group in groups if any(run.history().lines for run in group.runs)]
     if rows:
@@ -108,7 +108,7 @@ def _overview(runs: Sequence[RunFolder], groups: Sequence[RunGroup]) -> Section:
                 "on all clients' test samples. Traffic: both directions, all clients and rounds. "
                 "With several seeds: mean ± standard deviation over them.")  # fmt: skip
         section.tables.append(Table("Runs", columns, rows, note=note))
-    failures: list[list[Cell]] = [[_name(run), *failure] for run in runs for failure in run.history().failures()]
+    failures: list[list[Cell]] = [[name_of(run), *failure] for run in runs for failure in run.history().failures()]
     if failures:
         note = f"The first {MAX_FAILURES} of {len(failures)}." if len(failures) > MAX_FAILURES else ""
         columns = ["run", "round", "client", "reason"]
@@ -131,15 +131,6 @@ def _other_data(groups: Sequence[RunGroup]) -> Iterator[str]:
         yield f"These runs are not of the same data, so that their accuracies cannot be compared directly. {of}."
 
 
-def _other_threads(runs: Sequence[RunFolder]) -> Iterator[str]:
-    """Yield a note if clients of some runs computed with other numbers of threads, on which the last bits depend."""
-    known = ((run, {*run.task().get("threads", [])} - {0}) for run in runs)
-    threads = {_name(run): ", ".join(map(str, sorted(of))) for run, of in known if of}
-    if len({*threads.values()}) > 1:
-        of = "; ".join(f"{name}: {numbers}" for name, numbers in threads.items())
-        yield f"Clients of these runs computed with different numbers of threads, so their bits may differ. {of}."
-
-
 def _row(group: RunGroup) -> list[Cell]:
     rounds = sorted({run.history().last_round for run in group.runs})
     return [
@@ -157,12 +148,8 @@ def _row(group: RunGroup) -> list[Cell]:
     ]  # fmt: skip
 
 
-def _name(run: RunFolder) -> str:
-    return f"{run.row}, seed {run.config()['seed']}" if run.row else run.path.name
-
-
 def _state(run: RunFolder) -> Iterator[str]:
-    name, history, wanted = _name(run), run.history(), run.config().get("num-server-rounds")
+    name, history, wanted = name_of(run), run.history(), run.config().get("num-server-rounds")
     if not run.finished:
         done = history.last_round
         yield f"{name} is not finished: {done} of {wanted} rounds are recorded. It is still running, or was stopped."
@@ -302,7 +289,7 @@ def _divisions(groups: Sequence[RunGroup]) -> Iterator[Section]:
     for run in (group.runs[0] for group in groups):
         task = run.task()
         if task.get("division", 0) is None:
-            note = f"{_name(run)}: the clients hold their own data, whose classes never reach the server."
+            note = f"{name_of(run)}: the clients hold their own data, whose classes never reach the server."
             section.notes.append(note)
             continue
         try:
@@ -315,7 +302,7 @@ def _divisions(groups: Sequence[RunGroup]) -> Iterator[Section]:
                 data = federated_data(*key)
             _require_division(data, task)
         except FedpflError as error:
-            section.notes.append(f"{_name(run)}: its division cannot be shown on this machine: {error}")
+            section.notes.append(f"{name_of(run)}: its division cannot be shown on this machine: {error}")
             continue
         title = f"{config.data.dataset}, {in_words(config.data)}, {task['clients']} clients, seed {config.run.seed}"
         section.figures.append(Division(title, partition_counts(data)))

@@ -506,6 +506,15 @@ def untuned(config: Config) -> list[str]:
     return [own] if epochs and adapts_itself(type(method)) else []
 
 
+def unwritten(config: Config, real: bool) -> list[str]:
+    """Return a line for ``device-model-every`` if no client writes a model; ``real``: the clients are on devices."""
+    run = config.run
+    if not run.device_model_every or run.device_models == "always" or (real and run.device_models == "auto"):
+        return []
+    whose = "clients of a simulation" if run.device_models == "auto" else "clients"
+    return [f"device-model-every does nothing: with device-models = {run.device_models}, {whose} write no models"]
+
+
 def scored(config: Config) -> list[str]:
     """Return a line on what is recorded as accuracy where the loss is not for classes; else an empty list."""
     training = config.training

@@ -80,7 +80,7 @@ def test_an_image_is_what_its_array_is(digits, tmp_path, capsys):
     for name, words in (
         ("wide", "is 9×8 pixels; the model takes 8×8"),
         ("red", "is in colour"),
-        ("none", "not a read"),
+        ("none", "none.png: not a readable image$"),
     ):
         with pytest.raises(DataError, match=words):
             read_samples(tmp_path / f"{name}.png", about)
@@ -113,10 +113,12 @@ def test_errors_are_one_line(digits, tmp_path):
     model, _ = digits
     np.savez(tmp_path / "y.npz", y=np.zeros(3))
     (tmp_path / "a.txt").write_text("a")
+    np.savez(tmp_path / "wide.npz", x=np.zeros((1, 9, 9, 1), np.uint8))
     for arguments, words in (
         ([tmp_path, "a.npz"], "holds no model of a client"), ([model, tmp_path / "none.npz"], "no such file"),
         ([model, tmp_path / "y.npz"], "has neither an array x nor x_test"),
-        ([model, tmp_path / "a.txt"], "must be an image"),
+        ([model, tmp_path / "a.txt"], "must be an image"), ([model, tmp_path], "is a folder; name the files in it"),
+        ([model, tmp_path / "wide.npz"], r"wide.npz: samples are uint8 1×9×9×1; the model takes uint8 n×8×8×1"),
     ):  # fmt: skip
         with pytest.raises(SystemExit, match=f"error: .*{words}"):
             main([str(argument) for argument in arguments])
@@ -212,6 +214,7 @@ def test_bad_requests_are_refused_and_the_server_lives_on(digits):
         ):  # fmt: skip
             status, answer = ask("POST", "/predict", body)
             assert (status, list(answer)) == (400, ["error"]), body
+        assert ask("POST", "/predict", b'{"input": []}')[1] == {"error": 'the body has no key "inputs"'}
         assert ask("POST", "/predict", b"no image", Content_Type="image/png")[0] == 400
         assert ask("POST", "/predict", json.dumps(arrays["x_test"][:1].tolist()))[0] == 200
 

@@ -13,13 +13,14 @@ from fedpfl.setup.config import Config
 
 
 @pytest.mark.parametrize(("method", "shape"), [("fedper", "3x16x16"), ("fedreg", "1x8x8"), ("scaffold", "20")])
-def test_a_profile_has_the_speeds_of_a_run(tmp_path, method, shape, capsys):
+def test_a_profile_has_the_speeds_of_a_run(tmp_path, monkeypatch, method, shape, capsys):
     model = "mlp-200" if shape == "20" else "small-cnn"
     config = Config.parse({"method": method, "model": model, "batch-size": 8, "local-epochs": 1, "threads": 1})
     found = profile.measure(config, shape, 4, seconds=0.0)
     assert min(found.train, found.test, found.standard_train, found.standard_test) > 0
     assert found.settings == {"method": method, "model": model, "batch-size": 8}
-    profile.write(found, tmp_path / "here.toml")
+    monkeypatch.setattr(profile, "measure", lambda *_: found)
+    profile.write(tmp_path / "here.toml", config, shape, 4)
     values = tomllib.loads((tmp_path / "here.toml").read_text())
     assert list(values) == keys(profile.Profile)
     assert (values["input"], values["threads"]) == (shape, 1)
@@ -40,5 +41,7 @@ def test_the_command_on_a_device(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(profile, "measure", lambda config, shape, classes: profile.Profile(method=config.run.method))
     profile.main([str(tmp_path / "a.toml"), "-c", 'method="fedper" batch-size=8'])
     assert 'method = "fedper"' in (tmp_path / "a.toml").read_text()
+    with pytest.raises(SystemExit, match=r"error: profile = '.*/none/a.toml': must be a file in a folder that exists"):
+        profile.main([str(tmp_path / "none" / "a.toml")])
     with pytest.raises(SystemExit, match=r"error: run-config = .*must be key=value pairs"):
         profile.main([str(tmp_path / "a.toml"), "-c", "method=fedper"])

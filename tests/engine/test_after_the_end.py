@@ -109,6 +109,15 @@ def test_a_device_that_missed_the_end_gets_its_model_afterwards(tmp_path):
         afterwards(Devices, {**values, "node-timeout": 0.1}, there=(0, 2))
 
 
+def test_clients_of_a_run_that_was_not_finished_get_the_arrays_that_there_are(tmp_path, caplog):
+    values = settings(tmp_path)
+    folder = run_federation(engine(CLIENTS, values), values)
+    (folder.path / "summary.md").unlink()
+    afterwards(engine, values)
+    assert "fedpfl: run is not finished: clients get the arrays of its round 2 of 2" in caplog.messages
+    assert folder.personalised()["new"]["each"]
+
+
 class Away(Devices):
     """Node 1 is away from the last training to the third look for nodes after the last test."""
 

@@ -91,6 +91,13 @@ def test_samples_before_and_now_are_recorded_and_a_chain_of_runs_keeps_absent_cl
         assert np.array_equal(exported[client][name].numpy(), own[name])
 
 
+def test_a_run_that_was_not_finished_is_continued_and_said_to_be_so(tmp_path):
+    (run(tmp_path, "first", method="fedper").path / "summary.md").unlink()
+    second = run(tmp_path, "second", method="fedper", continue_from="first", num_server_rounds=1)
+    words = "continues first after its round 2 of 2; it is not finished; training samples"
+    assert any(words in remark for remark in second.task()["remarks"])
+
+
 def test_it_has_the_same_bits_over_flower_resumed_and_with_workers(tmp_path):
     found = []
     for place, way in (("local", None), ("devices", Devices)):

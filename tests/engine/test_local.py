@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from support import FEW_SAMPLES, LocalGrid, federation, run_federation
+from support import FEW_SAMPLES, LocalGrid, federation, quick, run_federation
 from torch import nn
 from waiting import wait_until
 
@@ -60,6 +60,12 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.fixture
+def small_groups(monkeypatch):
+    """Have rounds of few clients added up in groups, as those of many are: of two of four clients, three of seven."""
+    monkeypatch.setattr(averages, "MIN_GROUPS", 2)
+
+
+@pytest.fixture
 def train(monkeypatch):
     """Put something before the clients' training, in the workers, too: they are forked after this."""
 
@@ -75,25 +81,17 @@ def train(monkeypatch):
     return before
 
 
-def one_method_of_each_rule():
-    """Return a method for every aggregation rule."""
-    found = {}
-    for name in methods():
-        found.setdefault(Config.parse({"method": name, "local-epochs": 2}).method.aggregation.rule, name)
-    return sorted(found.values())
-
-
-@pytest.mark.parametrize("method", one_method_of_each_rule())
-def test_workers_flower_s_messages_and_this_process_give_the_same_bits(tmp_path, method):
-    values = settings(tmp_path, "flower", method=method, feddecomp_lora_epochs=1)
+@pytest.mark.parametrize("method", methods())
+def test_any_number_of_workers_and_flower_s_messages_give_the_same_bits(tmp_path, small_groups, method):
+    given = {"method": method, **quick(method)}
+    values = settings(tmp_path, "flower", **given)
     over_flower = result(run_federation(LocalGrid(CLIENTS, values), values))
-    assert over_flower == result(run(tmp_path, "here", 0, method=method, feddecomp_lora_epochs=1))
-    assert over_flower == result(run(tmp_path, "workers", 2, method=method, feddecomp_lora_epochs=1))
+    for workers in (0, 1, 2, 5):
+        assert result(run(tmp_path, f"{workers} workers", workers, **given)) == over_flower
 
 
-@pytest.mark.parametrize(("workers", "start"), [(1, None), (5, None), (2, "spawn")])
-def test_the_number_of_workers_and_their_start_change_no_bit(tmp_path, undisturbed, workers, start):
-    assert result(run(tmp_path, "run", workers, start=start)) == undisturbed
+def test_workers_that_start_from_nothing_give_the_same_bits(tmp_path, undisturbed):
+    assert result(run(tmp_path, "run", start="spawn")) == undisturbed
 
 
 def test_clients_that_are_tested_in_turn_load_a_plain_model_once(tmp_path, monkeypatch):
@@ -324,12 +322,6 @@ def test_both_shelves_hold_the_same_arrays(tmp_path, monkeypatch):
 
 
 MANY = 7
-
-
-@pytest.fixture
-def small_groups(monkeypatch):
-    """Have rounds of few clients added up in groups, as those of many are: of three for seven clients."""
-    monkeypatch.setattr(averages, "MIN_GROUPS", 2)
 
 
 def of_many(folder, **given):

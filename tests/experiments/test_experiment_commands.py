@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import re
 import signal
@@ -163,6 +164,16 @@ def test_methods_are_compared_by_one_command(fake: Fake, tmp_path: Path) -> None
     assert (left / "table.md").read_text().strip() in fedpfl("show", name).stdout
     one = (left / "runs.txt").read_text().split()[0]
     assert f"{one} (finished)" in fedpfl("show", one).stdout
+
+
+def test_a_comparison_of_runs_with_other_numbers_of_threads_says_so(fake: Fake, tmp_path: Path) -> None:
+    command = ["compare", "fedavg", "fedper", "-c", "num-server-rounds=1", "--seeds", 1, "-q"]
+    assert "threads" not in fedpfl(*command).stdout
+    for run in (tmp_path / ".fedpfl/experiments/runs").iterdir():
+        task = json.loads((run / "task.json").read_text())
+        (run / "task.json").write_text(json.dumps({**task, "threads": [1, 4 if "fedper" in run.name else 1]}))
+    words = "Clients of these runs computed with different numbers of threads, so their bits may differ. "
+    assert f"{words}fedavg, seed 1: 1; fedper, seed 1: 1, 4." in fedpfl(*command).stdout
 
 
 def test_each_method_is_tuned_on_validation_before_its_seeds_are_run(fake: Fake, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as trials
 from hypothesis import strategies as st
 from support import FEW_SAMPLES, Killed, LocalGrid, arrays, federation, play, quick, rule, run_federation, simulate
@@ -34,6 +34,7 @@ from fedpfl.rules.mean import Mean
 from fedpfl.rules.norms import distance
 from fedpfl.setup.config import Config
 
+EPSILON = Fraction(2) ** -52
 KINDS = ["clip", "median", "trimmed-mean", "krum"]
 # What makes a mean for each client, or more than one.
 REFUSED = {
@@ -308,27 +309,27 @@ def test_distances_of_values_whose_squares_are_too_large_for_float32_are_finite(
 
 
 weights = st.integers(0, 10**6).map(float) | st.floats(0, 1e6)
-values = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**60), max_value=2.0**60)
 
 
-@given(
-    st.integers(1, 4).flatmap(
-        lambda size: st.lists(
-            st.tuples(st.lists(values, min_size=size, max_size=size), weights, st.booleans()), min_size=1, max_size=40
-        )
-    ),
-    st.sampled_from([np.float32, np.float16]),
-)
-def test_sums_made_apart_are_those_made_together_and_near_the_exact_ones(rows, dtype):
-    size = len(rows[0][0])
-    with np.errstate(over="ignore"):
-        vectors = [np.array(row, np.float32).astype(dtype).astype(np.float32) for row, _, _ in rows]
-    vectors = [np.nan_to_num(vector, posinf=0, neginf=0) for vector in vectors]
+@st.composite
+def replies(draw):
+    """Draw clients' vectors, weights and whether a group begins: any finite values that the wire's numbers can hold."""
+    value = st.floats(width=draw(st.sampled_from([16, 32])), allow_nan=False, allow_infinity=False)
+    vector = st.lists(value, min_size=(size := draw(st.integers(1, 4))), max_size=size)
+    return draw(st.lists(st.tuples(vector, weights, st.booleans()), min_size=1, max_size=40))
+
+
+@given(replies())
+@example([([3.4028234663852886e38], 1e6, False), ([2.0**-149], 1e-300, False), ([-3.4028234663852886e38], 1e6, True)])
+@example([([2.0**-24, 65504.0], 3.0, False), ([2.0**-24, -65504.0], 5e-324, True), ([-(2.0**-149), 0.0], 0.1, False)])
+def test_sums_made_apart_are_those_made_together_and_near_the_exact_ones(rows):
+    size, count = len(rows[0][0]), len(rows)
+    vectors = [np.array(row, np.float32) for row, _, _ in rows]
     groups = list(itertools.accumulate(begins for _, _, begins in rows))  # a group begins where the row says so
     together, apart = RunningMean(size), RunningMean(size)
     for vector, (_, weight, _), group in zip(vectors, rows, groups, strict=True):
         together.add(vector, weight, group)
-    for _, members in itertools.groupby(range(len(rows)), key=groups.__getitem__):
+    for _, members in itertools.groupby(range(count), key=groups.__getitem__):
         of_group = list(members)
         part = RunningMean(size)
         for i in of_group:
@@ -336,11 +337,18 @@ def test_sums_made_apart_are_those_made_together_and_near_the_exact_ones(rows, d
         apart.add_sum(part.total(), [rows[i][1] for i in of_group])
     assert together.total().tobytes() == apart.total().tobytes()
     assert together.weights == apart.weights
+    weight = sum(Fraction(w) for _, w, _ in rows)
     for place in range(size):
         summands = [Fraction(float(v[place])) * Fraction(w) for v, (_, w, _) in zip(vectors, rows, strict=True)]
         # Each product and each sum rounds once; a product may also end among the smallest numbers.
-        bound = (len(rows) + 1) * Fraction(2) ** -52 * sum(map(abs, summands)) + len(rows) * Fraction(2) ** -1074
+        bound = (count + 1) * EPSILON * sum(map(abs, summands)) + count * Fraction(2) ** -1074
         assert abs(Fraction(together.total()[place]) - sum(summands)) <= bound
+        if together.weights > 1e-200:
+            mean = sum(summands) / weight
+            # The sum of the weights and the quotient round as well, and then float32.
+            near = bound / weight + 2 * count * EPSILON * (abs(mean) + bound / weight)
+            rounding = Fraction(2) ** -24 * (abs(mean) + near) + Fraction(2) ** -150
+            assert abs(Fraction(float(together.value()[place])) - mean) <= near + rounding
 
 
 def test_groups_begin_with_256_clients_and_have_sixteen_at_most():

@@ -62,7 +62,7 @@ def doctor(
     from ..core.settings import PLACES
     from ..setup.config import Config
 
-    values = app_settings(Path()) or {}
+    values = {**(app_settings(Path()) or {}), **overrides(run_config)}
     settings = Config.parse({key: value for key, value in values.items() if key in (*PLACES, "device", "threads")})
     folders = {
         "output-dir": settings.run.output_dir,

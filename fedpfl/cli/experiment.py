@@ -193,7 +193,7 @@ def plan(
     from ..methods import find
 
     load_app()  # rows may name a method of this folder
-    experiment = read(name).only(rows or (), columns or ())
+    experiment = read(name).only(scale, rows or (), columns or ())
     measured = Measured(experiment, scale, many.store(output_dir), seeds, overrides(run_config))
     require_used(run_config, sorted({find(str(run.settings["method"])).name for run in measured.planned()}))
     return measured

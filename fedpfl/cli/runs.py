@@ -205,8 +205,8 @@ def tell_personalised(result: Mapping[str, Any], as_json: bool = False) -> None:
         typer.echo(f"client {client}, which missed the end: {percent(accuracy)}")
     for client, reason in result.get("failed", {}).items():
         typer.echo(f"client {client} failed: {reason}", err=True)
-    if result["each"]:
-        typer.echo(f"{result['mode']}, {len(result['each'])} new clients: mean {percent(result['accuracy'])}, "
+    if count := len(result["each"]):
+        typer.echo(f"{result['mode']}, {count} new client{'s' * (count > 1)}: mean {percent(result['accuracy'])}, "
                    f"of all their test samples {percent(result['weighted'])}")  # fmt: skip
 
 

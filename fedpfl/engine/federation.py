@@ -18,7 +18,7 @@ from ..results.run import RunFolder
 from ..results.summary import summary
 from ..rules import Rule
 from ..setup.assembly import extras_of, make_rule, mean_model_layout
-from ..setup.config import Config, scored, untuned, unwritten
+from ..setup.config import Config, idle, scored, untuned
 from ..training.losses import MSE
 from .after_the_end import personalise, wait_for_missed
 from .agreement import Agreement, agree, agree_with
@@ -95,7 +95,7 @@ def _run(
         folder.add_identities(transport.identities())
     else:
         samples = [(client.train_samples, client.test_samples) for client in agreed.clients]
-        remarks = [*_remarks(config, agreed), *unwritten(config, transport.real), *remarks, *agreed.remarks]
+        remarks = [*_remarks(config, agreed), *idle(config, transport.real), *remarks, *agreed.remarks]
         more: dict[str, Any] = {"samples": samples, "threads": agreed.threads}
         if agreed.models:
             more["models"] = agreed.models

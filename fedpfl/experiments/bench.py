@@ -62,7 +62,10 @@ class SuperLinkExecutor:
 
     def online(self) -> list[str]:
         """Return the ids of the SuperNodes that are there."""
-        nodes = self._ask("supernode", "list")["nodes"]
+        try:
+            nodes = self._ask("supernode", "list")["nodes"]
+        except FedpflError as error:
+            raise ConfigError("federation", self._superlink, str(error)) from error
         return [str(node["node-id"]) for node in nodes if node["status"] == "online"]
 
     def __call__(self, run: PlannedRun, store: Store, share: Resources) -> Job:

@@ -225,20 +225,15 @@ class Experiment(_Part):
             raise ConfigError("scale", name, "must be one of " + ", ".join(SCALES))
         return self.scales[name]
 
-    def only(self, rows: Sequence[str], columns: Sequence[str]) -> Experiment:
-        """Return the experiment with some of its rows and columns alone; none given: all."""
-        for key, names, known in (("row", rows, self.rows), ("column", columns, self.columns)):
+    def only(self, scale: str, rows: Sequence[str], columns: Sequence[str]) -> Experiment:
+        """Return the experiment with some of a scale's rows and columns alone; none given: all."""
+        at, chosen = self.scale(scale), dict[str, list[str]]()
+        for key, names, known in (("row", rows, at.rows), ("column", columns, at.columns)):
             for name in names:
                 if name not in known:
-                    raise ConfigError(key, name, "must be one of " + ", ".join(known))
-        scales = {}
-        for name, scale in self.scales.items():
-            chosen = {
-                "rows": [row for row in scale.rows if row in (rows or scale.rows)],
-                "columns": [column for column in scale.columns if column in (columns or scale.columns)],
-            }
-            scales[name] = scale.model_copy(update=chosen)
-        return self.model_copy(update={"scales": scales})
+                    raise ConfigError(key, name, f"must be one of {', '.join(known)} (scale {scale})")
+            chosen[f"{key}s"] = [name for name in known if name in (names or known)]
+        return self.model_copy(update={"scales": {**self.scales, scale: at.model_copy(update=chosen)}})
 
     def cells(self, scale: str, more: Mapping[str, Any] | None = None) -> list[Cell]:
         """Return the cells that are run at a scale, by columns; settings in ``more`` win over all others."""

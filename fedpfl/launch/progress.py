@@ -144,7 +144,8 @@ class GridLines:
     def begin(self, runs: int, done: int, rounds: int) -> None:
         """Print how much there is to do."""
         self._runs, self._done, self._left, self._since = runs, done, rounds, time.monotonic()
-        self._say(f"{runs} runs, {done} of them done before; {rounds} rounds to go")
+        many, left = "s" * (runs != 1), "s" * (rounds != 1)
+        self._say(f"{runs} run{many}, {done} of them done before; {rounds} round{left} to go")
 
     def started(self, run: Any) -> None:
         """Print which run starts."""

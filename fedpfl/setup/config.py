@@ -506,13 +506,20 @@ def untuned(config: Config) -> list[str]:
     return [own] if epochs and adapts_itself(type(method)) else []
 
 
-def unwritten(config: Config, real: bool) -> list[str]:
-    """Return a line for ``device-model-every`` if no client writes a model; ``real``: the clients are on devices."""
-    run = config.run
-    if not run.device_model_every or run.device_models == "always" or (real and run.device_models == "auto"):
-        return []
-    whose = "clients of a simulation" if run.device_models == "auto" else "clients"
-    return [f"device-model-every does nothing: with device-models = {run.device_models}, {whose} write no models"]
+def idle(config: Config, real: bool) -> list[str]:
+    """Return a line for each setting of the rounds that changes nothing; ``real``: the clients are on devices."""
+    run, found = config.run, []
+    if run.device_model_every and (run.device_models == "never" or (run.device_models == "auto" and not real)):
+        whose = "clients of a simulation" if run.device_models == "auto" else "clients"
+        why = f"with device-models = {run.device_models}, {whose} write no models"
+        found.append(f"device-model-every does nothing: {why}")
+    if run.buffer_size != RunSettings.buffer_size and run.schedule != "buffered":
+        found.append(f"buffer-size does nothing with schedule = {run.schedule}")
+    if not (real or run.devices_model or run.replay):
+        timed = {"round-deadline": run.round_deadline, "round-deadline-pace": run.round_deadline_pace}
+        why = "does nothing: a simulation measures no time without devices-model"
+        found += [f"{key} {why}" for key, value in timed.items() if value]
+    return found
 
 
 def scored(config: Config) -> list[str]:

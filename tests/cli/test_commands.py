@@ -275,7 +275,7 @@ def test_doctor_reports_every_check(measured):
         "clock", "superlink", "precision",
     ]  # fmt: skip
     assert (done.exit_code == 1) == any(finding["state"] == "problem" for finding in findings)
-    assert "python: Python" in fedpfl("doctor").stdout
+    assert "state-dir: /there" in fedpfl("doctor", "-c", 'state-dir="/there"').stdout
 
 
 def test_doctor_finds_problems(elsewhere, monkeypatch, measured):

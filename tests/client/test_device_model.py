@@ -6,7 +6,7 @@ import stat
 import numpy as np
 import pytest
 import torch
-from support import FEW_SAMPLES, LocalGrid, federation, quick, run_federation, simulate
+from support import FEW_SAMPLES, LocalGrid, federation, quick, run_federation
 
 import fedpfl
 from fedpfl.client.device_model import load_model, traced, write_model
@@ -114,20 +114,6 @@ def test_devices_write_it_and_simulations_do_not(tmp_path):
     ):
         _, devices = kept(tmp_path / place, "fedper", grid, **given)
         assert [(device / "model").is_dir() for device in devices] == [written] * CLIENTS
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"device_models": "auto"}, "with device-models = auto, clients of a simulation write no models"),
-        ({"device_models": "never"}, "with device-models = never, clients write no models"),
-        ({"device_models": "always"}, None),
-    ],
-)
-def test_a_round_between_that_writes_no_model_is_said(tmp_path, given, words):
-    few = {"method": "fedper", "num_server_rounds": 1, "local_epochs": 1, **FEW_SAMPLES}
-    remarks = simulate(tmp_path, CLIENTS, device_model_every=1, **few, **given).task()["remarks"]
-    assert remarks == ([f"device-model-every does nothing: {words}"] if words else [])
 
 
 def test_the_run_has_the_same_bits_with_and_without_it(tmp_path):

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from support import FEW_SAMPLES, Killed, engine, federation, run_federation
+from support import FEW_SAMPLES, Killed, engine, federation, run_federation, simulate
 
 from fedpfl.core.errors import ConfigError, StateError
 from fedpfl.core.federation import Client, Federation
@@ -254,6 +254,11 @@ def test_a_synchronous_run_has_the_arrays_of_a_run_without_a_clock(tmp_path):
     plain = run_federation(engine(4, values), values)
     assert outcome(timed)[0] == outcome(plain)[0]
     assert "seconds_virtual" not in plain.metrics()[0]
+
+
+def test_without_a_clock_a_simulation_says_that_it_has_no_deadline(tmp_path):
+    remarks = simulate(tmp_path, 2, method="fedavg", num_server_rounds=1, round_deadline=5.0).task()["remarks"]
+    assert remarks == ["round-deadline does nothing: a simulation measures no time without devices-model"]
 
 
 def test_reports_show_the_accuracy_over_virtual_time(tmp_path):

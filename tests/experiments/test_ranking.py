@@ -177,14 +177,17 @@ def test_whose_values_count(board: Path) -> None:
 
 
 def test_some_rows_and_columns(board: Path) -> None:
-    only = load(board).only(["FedAvg"], ["B b"])
+    only = load(board).only("smoke", ["FedAvg"], ["B b"])
     assert [(cell.row, cell.column) for cell in only.cells("smoke")] == [("FedAvg", "B b")]
     assert list(rankings(Measured(only, "smoke", Store(board.parent)))[0].table.columns) == [
         "", "mean over clients, %", "MB", "chosen"
     ]  # fmt: skip
     for rows, columns, words in ((["Ditto"], [], "row = 'Ditto': must be one of FedAvg"), ([], ["C"], "column = 'C'")):
         with pytest.raises(ConfigError, match=words):
-            load(board).only(rows, columns)
+            load(board).only("smoke", rows, columns)
+    board.write_text(FILE.replace('remarks = "Larger."', 'remarks = "Larger."\nrows = ["Local"]'))
+    with pytest.raises(ConfigError, match=r"row = 'FedAvg': must be one of Local \(scale small\)"):
+        load(board).only("small", ["FedAvg"], [])
 
 
 @pytest.mark.parametrize(

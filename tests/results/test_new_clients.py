@@ -179,9 +179,9 @@ def test_the_command(tmp_path):
     found = json.loads(command("personalise", "--workers", "0", "--json").stdout)
     assert found.items() >= try_new_clients(run, "local-train").items()
     words = command("personalise", "--workers", "0").stdout
-    assert "local-train, 1 new clients: mean " in words
+    assert "local-train, 1 new client: mean " in words
     before = command("new-clients", "--mode", "ensemble")  # as it was called
-    assert "ensemble, 1 new clients: mean " in before.stdout
+    assert "ensemble, 1 new client: mean " in before.stdout
     assert before.stderr == "note: `fedpfl new-clients` is called `fedpfl personalise` now\n"
     wrong = command("personalise", "--mode", "vote")
     assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)

@@ -10,7 +10,7 @@ import pytest
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.settings import require_absolute
 from fedpfl.setup import reference
-from fedpfl.setup.config import Config, check_keys, known_keys, unused
+from fedpfl.setup.config import Config, check_keys, idle, known_keys, unused
 
 ROOT = Path(__file__).parents[2]
 FIXED = [
@@ -134,6 +134,26 @@ def test_settings_of_other_methods_are_named_where_they_were_given():
     assert unused(given, "fedavg") == [
         "settings of other methods, which fedavg does not use: ditto-pull of ditto; fedprox-mu of fedprox"
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "simulated", "on_devices"),
+    [
+        ({"device-model-every": 2}, "device-models = auto, clients of a simulation write no models", ""),
+        ({"device-model-every": 2, "device-models": "always"}, "", ""),
+        ({"device-model-every": 2, "device-models": "never"}, *2 * ["with device-models = never, clients write no "]),
+        ({"buffer-size": 3}, *2 * ["buffer-size does nothing with schedule = synchronous"]),
+        ({"buffer-size": 3, "schedule": "buffered", "method": "fedavg"}, "", ""),
+        ({"round-deadline": 9.0}, "round-deadline does nothing: a simulation measures no time without devices", ""),
+        ({"round-deadline-pace": 2.0, "devices-model": "bench.toml"}, "", ""),
+    ],
+)
+def test_settings_of_the_rounds_that_change_nothing_are_named(given, simulated, on_devices):
+    config = Config.parse(given)
+    for real, words in ((False, simulated), (True, on_devices)):
+        found = idle(config, real)
+        assert len(found) == bool(words)
+        assert words in " ".join(found)
 
 
 def test_config_errors_cross_processes():

@@ -1,9 +1,9 @@
 """Why the first round is slower here than in Factorized-FL's program: the statistics of batch normalisation.
 
 The program's workers have one network for all their clients, and the first model is copied into it without the running
-statistics. So in round 1 a client continues with those of the client before it. Here each client starts with fresh ones,
-mean 0 and variance 1, to which a few steps add little. Printed: the clients' mean accuracy on their own test samples
-after round 1 of local training, in the setting of ``factorized-fl-tests.toml`` with η 0.001, for three seeds.
+statistics. So in round 1 a client continues with those of the client before it. Here each client starts with fresh
+ones, mean 0 and variance 1, and a few steps leave much of these. Printed: the clients' mean accuracy on their own test
+samples after round 1 of local training, in the setting of ``factorized-fl-tests.toml`` with η 0.001, for three seeds.
 
     python experiments/factorized_fl_first_round.py --data-dir ~/.fedpfl/data --json FILE
 """

@@ -63,7 +63,7 @@ class CommonSettings(TypedDict, total=False):
     lora_targets: str
     download_weights: bool
     data_dir: str
-    normalize: Literal["half", "cifar-100"]
+    normalize: Literal["half", "cifar-10", "cifar-100", "svhn"]
     standardize: Literal["none", "client", "all"]
     impute: Literal["refuse", "mean"]
     image_size: Annotated[int, {'minimum': 0, 'maximum': 4096}]

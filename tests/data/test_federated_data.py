@@ -288,10 +288,20 @@ def test_table_for_terminals() -> None:
     assert as_text(wide).splitlines()[1].split() == ["0", "20", "4", "7:", "9,", "9:", "5,", "20:", "5"]
 
 
-def test_pixels_are_normalised_as_the_setting_says_and_found_again(colours: DataSettings, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("normalize", "mean", "deviation"),
+    [
+        ("cifar-10", (0.491, 0.482, 0.447), (0.247, 0.243, 0.262)),
+        ("cifar-100", (0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
+        ("svhn", (0.438, 0.444, 0.473), (0.1751, 0.1771, 0.1744)),
+    ],
+)
+def test_pixels_are_normalised_as_the_setting_says_and_found_again(
+    colours: DataSettings, normalize: str, mean: tuple[float, ...], deviation: tuple[float, ...]
+) -> None:
     transforms = pytest.importorskip("torchvision.transforms")
-    usual = transforms.Normalize((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))
-    settings = dataclasses.replace(colours, normalize="cifar-100")
+    usual = transforms.Normalize(mean, deviation)
+    settings = dataclasses.replace(colours, normalize=normalize)
     data, raw = FederatedData(settings, 5, 0), load(settings)
     share = data.share(2)
     pixels = np.concatenate([raw.x_train, raw.x_test])[share.train]
@@ -299,13 +309,13 @@ def test_pixels_are_normalised_as_the_setting_says_and_found_again(colours: Data
     x = data.train(2).x
     torch.testing.assert_close(x, wanted)
     assert x.is_contiguous(memory_format=torch.channels_last)
-    assert np.array_equal(pixels_of(x, "cifar-100").permute(0, 2, 3, 1).numpy(), pixels)
+    assert np.array_equal(pixels_of(x, normalize).permute(0, 2, 3, 1).numpy(), pixels)
     assert np.array_equal(pixels_of(FederatedData(colours, 5, 0).train(2).x).permute(0, 2, 3, 1).numpy(), pixels)
     assert settings.division() == colours.division()
     with pytest.raises(
-        ConfigError, match=r"normalize = .cifar-100.: must be half for digits, which holds no images of"
+        ConfigError, match=rf"normalize = .{normalize}.: must be half for digits, which holds no images of"
     ):
-        FederatedData(DataSettings(normalize="cifar-100"), 4, 0)
+        FederatedData(DataSettings(normalize=normalize), 4, 0)
 
 
 @pytest.mark.parametrize("permute", [False, True])

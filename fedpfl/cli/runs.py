@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..experiments.store import Store
     from ..results.run import RunFolder
 
-ROUNDS_SHOWN = 20
+ROUNDS_SHOWN, CLIENTS_SHOWN = 20, 200
 
 
 @app.command("show")
@@ -237,6 +237,7 @@ def _list_runs(root: Path) -> None:
 
 
 def _show_run(folder: RunFolder) -> None:
+    from rich.columns import Columns
     from rich.table import Table
 
     from ..core.settings import parse
@@ -273,8 +274,11 @@ def _show_run(folder: RunFolder) -> None:
         )  # fmt: skip
     console.print(rounds)
     if tests := folder.history().tests():
-        words = "  ".join(f"{client}: {percent(accuracy)}" for client, accuracy in tests[max(tests)].items())
-        console.print(f"[bold]clients, round {max(tests)}[/bold]\n{words}")
+        last, each = max(tests), [f"{client}: {percent(accuracy)}" for client, accuracy in tests[max(tests)].items()]
+        shown = each[:: -(-len(each) // CLIENTS_SHOWN)]
+        some = "" if len(shown) == len(each) else f", {len(shown)} of {len(each):,}, evenly spaced"
+        console.print(f"[bold]clients, round {last}[/bold]{some}")
+        console.print(Columns(shown, padding=(0, 2)))
 
 
 def outcome_table(result: Mapping[str, object]) -> object:

@@ -207,6 +207,16 @@ def test_show(stored_run):
     assert fedpfl("show", stored_run.path).stdout == shown
 
 
+def test_show_has_some_of_very_many_clients(stored_run):
+    each = {str(client): 0.5 for client in range(20_000)}
+    line = {"round": 1, "seconds": 1.5, "bytes_up": 1, "bytes_down": 1, "personalised": {"accuracy": 0.5, "each": each}}
+    (stored_run.path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    shown = fedpfl("show", "first").stdout
+    assert "clients, round 1, 200 of 20,000, evenly spaced" in shown
+    assert shown.count(": 50.00 %") == 200
+    assert "19900: 50.00 %" in shown
+
+
 def test_show_lists_runs(stored_run):
     assert "first" in fedpfl("show").stdout
     assert "45/5" in fedpfl("show").stdout

@@ -298,7 +298,7 @@ def rounds(records: Path, words: Sequence[str]) -> str:
     rows = []
     for row, cells in found.items():
         for column, runs in cells.items():
-            spreads = [_spread([100 * value for value in values]) for values in zip(*runs, strict=True)]
+            spreads = [_spread([100 * value for value in values]) for values in zip(*runs, strict=True)] or ["not run"]
             rows.append([f"{row}, {column}", *spreads, *[""] * (len(numbers) - len(spreads))])
     return markdown(["", *(f"round {number}" for number in numbers)], rows)
 

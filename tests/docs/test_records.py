@@ -232,4 +232,4 @@ def test_a_table_of_an_experiment_s_runs(tmp_path):
     lines = records.curves(tmp_path, ["e", "small", "c"]).splitlines()[2:]
     assert lines == ["| A, x | 0.50 | 0.75 | 0.88 |", "| A, y | not run |  |  |"]
     lines = records.rounds(tmp_path, ["e", "small", "c", "10", "20"]).splitlines()[2:]
-    assert lines == ["| A, x | 62.50 ± 17.68 | 87.50 ± 17.68 |", "| A, y | not run |  |"]
+    assert lines == ["| x: A | 62.50 ± 17.68 | 87.50 ± 17.68 |", "| y: A | not run |  |"]

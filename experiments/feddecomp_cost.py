@@ -1,8 +1,8 @@
 """What FedDecomp costs a client more than FedAvg: memory and computation (section 3.5 of its paper).
 
 Printed, for ResNet-8 and CIFAR-10 with the settings of ``configs/feddecomp-cifar10.toml``: the thousands of values that
-a client stores, how many of them its epochs train, and the CPU seconds of its epochs on 500 samples. The epochs are
-timed in turn, five times, and the median is printed, so that a change of the processor's speed concerns all alike.
+a client stores, how many of them an epoch trains, and the CPU seconds of an epoch on 500 samples. The epochs are timed
+in turn, five times, and the median is printed, so that a change of the processor's speed concerns all alike.
 
     python experiments/feddecomp_cost.py --json FILE
 """
@@ -30,14 +30,18 @@ from fedpfl.training.phase import Phase
 
 SHAPE, CLASSES, SAMPLES, TURNS = (3, 32, 32), 10, 500, 5
 SETTINGS = {"model": "resnet8", "batch-size": 100, "local-epochs": 5, "learning-rate": 0.01}
-NAMES = {"fedavg": ("an epoch of FedAvg",), "feddecomp": ("an epoch of τ", "an epoch of σ")}
+KINDS = {
+    ("FedAvg",): {"method": "fedavg"},
+    ("τ as in the program", "σ next to it"): {"feddecomp-init": "code"},
+    ("τ of equations 3 and 4", "σ next to this τ"): {"feddecomp-init": "paper"},
+}
 
 
 def epochs() -> dict[str, tuple[Config, nn.Module, Phase]]:
     """Return an epoch of each kind: settings, model and phase."""
     found = {}
-    for method, names in NAMES.items():
-        config = Config.parse({**SETTINGS, "method": method})
+    for names, settings in KINDS.items():
+        config = Config.parse({**SETTINGS, "method": "feddecomp", **settings})
         model, _ = assemble(config, SHAPE, CLASSES)
         phases = config.method.schedule(cast(LocalRound, None))  # neither method's schedule depends on the client
         found |= {name: (config, model, replace(phase, epochs=1)) for name, phase in zip(names, phases, strict=True)}

@@ -322,10 +322,10 @@ def rounds(records: Path, words: Sequence[str]) -> str:
     name, scale, curve, *numbers = words
     found = json.loads((records / "grids" / f"{name}-{scale}.json").read_text(encoding="utf-8"))["curves"][curve]
     rows = []
-    for row, cells in found.items():
-        for column, runs in cells.items():
-            spreads = [_spread([100 * value for value in values]) for values in zip(*runs, strict=True)]
-            rows.append([f"{row}, {column}", *spreads, *[""] * (len(numbers) - len(spreads))])
+    for column in dict.fromkeys(column for cells in found.values() for column in cells):
+        for row, runs in ((row, cells[column]) for row, cells in found.items() if column in cells):
+            spreads = [_spread([100 * value for value in values]) for values in zip(*runs, strict=True)] or ["not run"]
+            rows.append([f"{column}: {row}", *spreads, *[""] * (len(numbers) - len(spreads))])
     return markdown(["", *(f"round {number}" for number in numbers)], rows)
 
 

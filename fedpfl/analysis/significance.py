@@ -79,8 +79,9 @@ def accuracies_of(runs: Sequence[RunFolder]) -> Accuracies:
         history = run.history()
         line = history.best_validated()
         each = line["personalised"]["each"] if line else history.last_test()
+        of_seed = None if _has_same_clients(run) else division(run, run.described()["clients"])
         for client, accuracy in each.items():
-            key = client if _has_same_clients(run) else (division(run, run.described()["clients"]), client)
+            key = client if of_seed is None else (of_seed, client)
             found.setdefault(key, []).append(100 * accuracy)
     return {client: statistics.fmean(values) for client, values in found.items()}
 

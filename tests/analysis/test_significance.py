@@ -10,7 +10,8 @@ import pytest
 from scipy import stats
 
 from fedpfl.analysis import ANALYSES, NotRecorded
-from fedpfl.analysis.significance import Pair, against, compared, conclusion, holm, interval, wilcoxon
+from fedpfl.analysis.significance import Pair, accuracies_of, against, compared, conclusion, holm, interval, wilcoxon
+from fedpfl.results.run import RunFolder
 
 
 def test_holm_is_that_of_statsmodels():
@@ -108,6 +109,16 @@ def test_runs_with_other_clients_are_not_compared(make_run, tested):
     runs = [make_run("local", [tested(0.5, 0.6)]), make_run("fedper", [tested(0.1, 0.1)], dirichlet_alpha=0.9)]
     with pytest.raises(NotRecorded, match="none of the runs has others to be compared with"):
         ANALYSES["significance"].make(runs)
+
+
+def test_a_run_of_many_clients_is_read_as_often_as_one_of_few(make_run, tested, monkeypatch):
+    reads, real = [], RunFolder.task
+    monkeypatch.setattr(RunFolder, "task", lambda run: reads.append(run) or real(run))
+    few, many = (make_run("local", [tested(*[0.5] * clients)]) for clients in (2, 50))
+    assert len(accuracies_of([few])) == 2
+    before = len(reads)
+    assert len(accuracies_of([many])) == 50
+    assert len(reads) == 2 * before
 
 
 def test_ranks_over_data_sets_are_demsar_s(make_run, tested):

@@ -26,7 +26,7 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean, stdev
@@ -39,6 +39,7 @@ from fedpfl.experiments import metrics
 from fedpfl.experiments.description import load
 from fedpfl.experiments.store import Store
 from fedpfl.experiments.tables import Measured
+from fedpfl.results.history import History
 from fedpfl.results.run import RunFolder
 from fedpfl.setup.config import Config
 
@@ -140,22 +141,27 @@ def _curves(measured: Measured, curve: str) -> dict[str, dict[str, list[list[flo
     """Return a curve of each seed's run, by row and column; rounds without a value are left out."""
     _, number = metrics.find_curve(curve)
     found: dict[str, dict[str, list[list[float]]]] = {}
-    for row, column in measured.cells:
-        runs = [folder for folder in measured.finished(column) if folder.row == row]
-        values = [folder.history().curve(number).values() for folder in runs]
-        found.setdefault(row, {})[column] = [[round(value, 4) for value in of_run] for of_run in values]
+    for row, column, runs in _histories(measured):
+        curves_of = [run.curve(number).values() for run in runs]
+        found.setdefault(row, {})[column] = [[round(value, 4) for value in of_run] for of_run in curves_of]
     return found
 
 
 def _participation(measured: Measured) -> dict[str, dict[str, dict[str, list[float | None]]]]:
     """Return each seed's accuracy by how often a client has trained, by row and column."""
     found: dict[str, dict[str, dict[str, list[float | None]]]] = {}
-    for row, column in measured.cells:
-        runs = [by_rounds(folder.history()) for folder in measured.finished(column) if folder.row == row]
+    for row, column, histories in _histories(measured):
+        runs = [by_rounds(history) for history in histories]
         starts = sorted({start for of_run in runs for start in of_run})
         cells = {named(start): [_percent(of_run[start]) for of_run in runs if start in of_run] for start in starts}
         found.setdefault(row, {})[column] = cells
     return found
+
+
+def _histories(measured: Measured) -> Iterator[tuple[str, str, list[History]]]:
+    """Yield row, column and the finished runs' rounds of each cell."""
+    for row, column in measured.cells:
+        yield row, column, [folder.history() for folder in measured.finished(column) if folder.row == row]
 
 
 def environment(home: Path | str) -> dict[str, str]:
@@ -191,6 +197,12 @@ def write(name: str, found: Record, records: Path = RECORDS) -> Path:
 def read(group: str, records: Path = RECORDS) -> list[Record]:
     """Return the records of a group, in the order of their names."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((records / group).glob("*.json"))]
+
+
+def one(name: str, records: Path = RECORDS) -> Record:
+    """Return the record ``GROUP/NAME``."""
+    found: Record = json.loads((records / f"{name}.json").read_text(encoding="utf-8"))
+    return found
 
 
 def _percent(value: float | None) -> float | None:
@@ -267,7 +279,7 @@ ONE_MODEL = ("FedAvg", "FedProx")
 def grids(records: Path, words: Sequence[str]) -> str:
     """Return a metric of an experiment, mean ± deviation over the seeds: ``EXPERIMENT SCALE METRIC``."""
     name, scale, metric = words
-    found = json.loads((records / "grids" / f"{name}-{scale}.json").read_text(encoding="utf-8"))["values"][metric]
+    found = one(f"grids/{name}-{scale}", records)["values"][metric]
     columns = list(dict.fromkeys(column for cells in found.values() for column in cells))
     rows = [[row, *(_spread(cells.get(column, [])) for column in columns)] for row, cells in found.items()]
     return markdown(["", *columns], rows)
@@ -277,7 +289,7 @@ def grids(records: Path, words: Sequence[str]) -> str:
 def curves(records: Path, words: Sequence[str]) -> str:
     """Return the least, the mean and the last value of a curve, over all seeds: ``EXPERIMENT SCALE CURVE``."""
     name, scale, curve = words
-    found = json.loads((records / "grids" / f"{name}-{scale}.json").read_text(encoding="utf-8"))["curves"][curve]
+    found = one(f"grids/{name}-{scale}", records)["curves"][curve]
     rows = []
     for row, cells in found.items():
         for column, runs in cells.items():
@@ -291,7 +303,7 @@ def curves(records: Path, words: Sequence[str]) -> str:
 def participation(records: Path, words: Sequence[str]) -> str:
     """Return the accuracy by how often a client has trained, mean ± deviation: ``EXPERIMENT SCALE COLUMN``."""
     name, scale, column = words
-    found = json.loads((records / "grids" / f"{name}-{scale}.json").read_text(encoding="utf-8"))["participation"]
+    found = one(f"grids/{name}-{scale}", records)["participation"]
     heads = list(max((cells[column] for cells in found.values()), key=len))
     rows = [
         [row, *(_spread(of) if (of := cells[column].get(head)) else "–" for head in heads)]
@@ -303,7 +315,7 @@ def participation(records: Path, words: Sequence[str]) -> str:
 @table
 def epochs(records: Path, words: Sequence[str]) -> str:
     """Return a number of each epoch, a row for each kind of data: ``RECORD NUMBER``."""
-    found = json.loads((records / "figures" / f"{words[0]}.json").read_text(encoding="utf-8"))["values"]
+    found = one(f"figures/{words[0]}", records)["values"]
     rows = [[kind, *(f"{value:g}" for value in values[words[1]])] for kind, values in found.items()]
     return markdown(["second client", *(str(at + 1) for at in range(len(rows[0]) - 1))], rows)
 
@@ -311,7 +323,7 @@ def epochs(records: Path, words: Sequence[str]) -> str:
 @table
 def measured(records: Path, words: Sequence[str]) -> str:
     """Return what a script measured, mean ± deviation where it has several values: ``RECORD``."""
-    found = json.loads((records / "figures" / f"{words[0]}.json").read_text(encoding="utf-8"))["values"]
+    found = one(f"figures/{words[0]}", records)["values"]
     heads = list(next(iter(found.values())))
     return markdown(["", *heads], [[row, *(_spread(cells[head]) for head in heads)] for row, cells in found.items()])
 
@@ -320,7 +332,7 @@ def measured(records: Path, words: Sequence[str]) -> str:
 def rounds(records: Path, words: Sequence[str]) -> str:
     """Return a curve, mean ± deviation over the seeds in each tested round: ``EXPERIMENT SCALE CURVE ROUND …``."""
     name, scale, curve, *numbers = words
-    found = json.loads((records / "grids" / f"{name}-{scale}.json").read_text(encoding="utf-8"))["curves"][curve]
+    found = one(f"grids/{name}-{scale}", records)["curves"][curve]
     rows = []
     for column in dict.fromkeys(column for cells in found.values() for column in cells):
         for row, runs in ((row, cells[column]) for row, cells in found.items() if column in cells):

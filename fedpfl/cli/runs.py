@@ -274,11 +274,12 @@ def _show_run(folder: RunFolder) -> None:
         )  # fmt: skip
     console.print(rounds)
     if tests := folder.history().tests():
-        last, each = max(tests), [f"{client}: {percent(accuracy)}" for client, accuracy in tests[max(tests)].items()]
-        shown = each[:: -(-len(each) // CLIENTS_SHOWN)]
+        last = max(tests)
+        each = list(tests[last].items())
+        shown = each[:: max(1, -(-len(each) // CLIENTS_SHOWN))]
         some = "" if len(shown) == len(each) else f", {len(shown)} of {len(each):,}, evenly spaced"
         console.print(f"[bold]clients, round {last}[/bold]{some}")
-        console.print(Columns(shown, padding=(0, 2)))
+        console.print(Columns([f"{client}: {percent(accuracy)}" for client, accuracy in shown], padding=(0, 2)))
 
 
 def outcome_table(result: Mapping[str, object]) -> object:

@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 # TORCH=cpu: PyTorch without the CUDA libraries, some 3 GB less to download and to keep.
 TORCH ?= default
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
+# mypy of programs outside the package: calls and names, without the types of values.
+PROGRAM_CHECKS := --config-file= --ignore-missing-imports --follow-imports=silent --check-untyped-defs \
+	$(addprefix --disable-error-code=,arg-type dict-item assignment misc var-annotated)
 
 .PHONY: help install dist release lock pin docs simulate test test-attacks test-cluster test-docs test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean
 
@@ -35,10 +38,12 @@ docs: install ## the documentation's site, in build/site; needs no network, fail
 	$(BIN)/python docs/tools/outputs.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-lint: install ## ruff and mypy
+lint: install ## ruff and mypy; of the programs outside the package only names and calls
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	for folder in benchmarks docs/tools docs/gallery experiments; do \
+		(cd $$folder && $(abspath $(BIN))/mypy $(PROGRAM_CHECKS) *.py) || exit 1; done
 
 # SIGNING_KEY=~/.ssh/id_ed25519 signs the checksums; jetson/verify.sh checks them.
 dist: install ## wheel, source package and Flower's bundle in dist/, with lists of their packages (SBOM) and checksums

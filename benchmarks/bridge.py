@@ -27,7 +27,7 @@ from pathlib import Path
 import httpx
 import uvicorn
 from common import BenchmarkError, count, footer, main, note, table
-from starlette.requests import HttpRequest
+from starlette.requests import Request
 from starlette.responses import Response
 
 from fedpfl.launch.superlink import script
@@ -57,7 +57,7 @@ class Upstream:
     async def _app(self, scope, receive, send) -> None:  # type: ignore[no-untyped-def]
         if scope["type"] != "http":
             return
-        body = await HttpRequest(scope, receive).body()
+        body = await Request(scope, receive).body()
         if scope["path"] == PULL:
             self.pulls += 1
             body = self.messages.pop() if self.messages else b""

@@ -32,7 +32,7 @@ PROGRAM = (sys.executable, "-P", "-c", "from fedpfl.cli import main; main()")
 
 def measure(options: argparse.Namespace) -> None:
     """Bring every cell to the wanted number of rounds."""
-    experiment = read(options.experiment).only(options.row, options.column)
+    experiment = read(options.experiment).only(options.scale, options.row, options.column)
     cells = {(cell.row, cell.column): cell for cell in experiment.cells(options.scale)}
     rows = options.row or dict.fromkeys(row for row, _ in cells)
     failed = []

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 from ..core.errors import FedpflError
 from ..flower_private import HEALTH, RUN_REFUSED, TASK_ENDED
@@ -79,7 +79,7 @@ class SuperLink:
         self._environment = _environment(self.folder)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> SuperLink:
+    def __enter__(self) -> Self:
         """Begin to start it; :meth:`submit` waits until it answers."""
         # First of all, so that from here on nothing can be left behind. Its standard input closes when this process
         # ends.

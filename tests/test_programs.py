@@ -1,0 +1,50 @@
+"""Programs outside the package: what they import is still there, and the one that makes the long runs works."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROGRAMS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for folder in ("benchmarks", "docs/gallery", "docs/tools", "experiments")
+    for path in (ROOT / folder).glob("*.py")
+)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_a_program_imports_exists(program):
+    for node in ast.walk(ast.parse((ROOT / program).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in {"fedpfl", "starlette"}:
+            module = import_module(node.module)
+            missing = [name.name for name in node.names if not hasattr(module, name.name)]
+            # A name may be a module of its own that nobody has imported yet.
+            assert [name for name in missing if not _is_module(f"{node.module}.{name}")] == []
+
+
+def _is_module(name):
+    try:
+        import_module(name)
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def test_stages_adds_rounds_to_the_runs_of_its_first_call(tmp_path):
+    words = ["benchmarks/stages.py", "default-run", "--scale", "smoke", "--output", str(tmp_path), "--row", "FedAvg"]
+    for rounds in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, *words, "--column", "Digits", "--rounds", rounds], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    assert [json.loads(line)["round"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [1, 2]
+    (costs,) = (tmp_path / "cost").iterdir()
+    assert [(cost["from"], cost["to"]) for cost in map(json.loads, costs.read_text().splitlines())] == [(0, 1), (1, 2)]

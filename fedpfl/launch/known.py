@@ -97,7 +97,7 @@ class CommonSettings(TypedDict, total=False):
     batch_loss: Literal["mean", "sum"]
     label_smoothing: Annotated[float, {'minimum': 0, 'maximum': 0.999999}]
     class_weights: Literal["none", "balanced"]
-    augmentation: Annotated[FunctionsOrNames, {'choices': ('none', 'flip-crop', 'randaugment')}]
+    augmentation: Annotated[FunctionsOrNames, {'choices': ('none', 'flip-crop', 'randaugment', 'flip-rotate', 'crop-flip-rotate', 'zoom-flip-colour')}]
     local_steps: Annotated[int, {'minimum': 0}]
     optimizer: str
     learning_rate: Annotated[float, {'above': 0}]

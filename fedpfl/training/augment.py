@@ -14,9 +14,25 @@ from ..core import custom
 from ..core.errors import ConfigError
 from ..data.pixels import HALF, pixels_of, scale
 
-NO_AUGMENTATION, FLIP_CROP, RANDAUGMENT = "none", "flip-crop", "randaugment"
-AUGMENTATIONS = (NO_AUGMENTATION, FLIP_CROP, RANDAUGMENT)
+NO_AUGMENTATION, FLIP_CROP = "none", "flip-crop"
 BORDER = 4
+ROTATION = 15  # degrees
+
+# By torchvision, one image after another: (its module transforms.v2, height and width) → the transform of an image.
+_BY_TORCHVISION: dict[str, Callable[[Any, tuple[int, int]], Callable[[Tensor], Tensor]]] = {
+    "randaugment": lambda v2, size: v2.RandAugment(),
+    # FedDecomp's program, Tiny ImageNet and CIFAR-100.
+    "flip-rotate": lambda v2, size: v2.Compose([v2.RandomHorizontalFlip(), v2.RandomRotation(ROTATION)]),
+    "crop-flip-rotate": lambda v2, size: v2.Compose(
+        [v2.RandomCrop(size, padding=BORDER), v2.RandomHorizontalFlip(), v2.RandomRotation(ROTATION)]
+    ),
+    # Factorized-FL's program (the paper, appendix C.3: crop, flip and colour jitter).
+    "zoom-flip-colour": lambda v2, size: v2.Compose([
+        v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip(),
+        v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8), v2.RandomGrayscale(0.2),
+    ]),
+}  # fmt: skip
+AUGMENTATIONS = (NO_AUGMENTATION, FLIP_CROP, *_BY_TORCHVISION)
 
 # (samples of a batch, generator) → the samples to train on, of the same shape.
 Augmentation = Callable[[Tensor, np.random.Generator], Tensor]
@@ -28,7 +44,7 @@ def find(name: str, normalize: str = HALF) -> Augmentation | None:
         return None
     if name == FLIP_CROP:
         return flip_crop
-    return partial(_randaugment, transforms(name).RandAugment(), normalize) if name == RANDAUGMENT else _own(name)
+    return partial(_by_torchvision, name, transforms(name), normalize) if name in _BY_TORCHVISION else _own(name)
 
 
 def transforms(name: str) -> Any:
@@ -50,11 +66,11 @@ def transformed(x: Tensor, transform: Callable[[Tensor], Tensor], seed: int, nor
         return scale(torch.stack([transform(image) for image in pixels]), normalize)
 
 
-def _randaugment(transform: Callable[[Tensor], Tensor], normalize: str, x: Tensor, rng: np.random.Generator) -> Tensor:
-    if x.shape[1] not in (1, 3):
-        allowed = f"is for grey and colour images; these have {x.shape[1]} channels"
-        raise ConfigError("augmentation", RANDAUGMENT, allowed)
-    return transformed(x, transform, int(rng.integers(2**63 - 1)), normalize)
+def _by_torchvision(name: str, v2: Any, normalize: str, x: Tensor, rng: np.random.Generator) -> Tensor:
+    channels, height, width = x.shape[1:]
+    if channels not in (1, 3):
+        raise ConfigError("augmentation", name, f"is for grey and colour images; these have {channels} channels")
+    return transformed(x, _BY_TORCHVISION[name](v2, (height, width)), int(rng.integers(2**63 - 1)), normalize)
 
 
 def _own(name: str) -> Augmentation:

@@ -56,8 +56,10 @@ class TrainingSettings:
     augmentation: str = setting(
         "none",
         "Augmentation of training samples. flip-crop: flip each image with probability 1/2, and shift it by up to 4 "
-        "pixels with reflection padding. randaugment: two operations of RandAugment at magnitude 9 (needs "
-        "torchvision). Or a function of your own that takes a batch and a random generator.",
+        "pixels with reflection padding. The others need torchvision. randaugment: two operations of RandAugment at "
+        "magnitude 9. flip-rotate: flip, and rotate by up to 15°. crop-flip-rotate: shift with black padding before "
+        "these two. zoom-flip-colour: crop to 8 to 100 % of the area, flip, change colours with probability 0.8 and "
+        "make grey with 0.2. Or a function of your own that takes a batch and a random generator.",
         choices=AUGMENTATIONS,
         open_to={custom.FORM: custom.is_reference},
     )

@@ -167,15 +167,36 @@ def test_rare_classes_weigh_more():
     assert weights[y][y == 0].sum() == pytest.approx(float(weights[y][y == 2].sum()))
 
 
-def test_randaugment_is_torchvision_s_image_by_image():
+def crop_and_rotate(v2):
+    return v2.Compose([v2.RandomCrop((8, 6), padding=4), v2.RandomHorizontalFlip(), v2.RandomRotation(15)])
+
+
+def change_colours(v2):
+    return v2.Compose([
+        v2.RandomResizedCrop((8, 6), antialias=True), v2.RandomHorizontalFlip(),
+        v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.2, 0.1)], 0.8), v2.RandomGrayscale(0.2),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("randaugment", lambda v2: v2.RandAugment()),
+        ("flip-rotate", lambda v2: v2.Compose([v2.RandomHorizontalFlip(), v2.RandomRotation(15)])),
+        ("crop-flip-rotate", crop_and_rotate),
+        ("zoom-flip-colour", change_colours),
+    ],
+)
+@pytest.mark.parametrize(("channels", "normalize"), [(3, "cifar-100"), (1, "half")])
+def test_transforms_of_torchvision_change_image_by_image(name, made, channels, normalize):
     v2 = pytest.importorskip("torchvision.transforms.v2")
-    pixels = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    found = find("randaugment")(scale(pixels), np.random.default_rng(3))
+    pixels = torch.randint(0, 256, (9, channels, 8, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    found = find(name, normalize)(scale(pixels, normalize), np.random.default_rng(3))
     torch.manual_seed(int(np.random.default_rng(3).integers(2**63 - 1)))
-    expected = scale(torch.stack([v2.RandAugment()(image) for image in pixels]))
-    assert torch.equal(found, expected) and not torch.equal(found, scale(pixels))
-    with pytest.raises(ConfigError, match="is for grey and colour images; these have 2 channels"):
-        find("randaugment")(torch.zeros(1, 2, 8, 8), np.random.default_rng(3))
+    expected = scale(torch.stack([made(v2)(image) for image in pixels]), normalize)
+    assert torch.equal(found, expected) and not torch.equal(found, scale(pixels, normalize))
+    with pytest.raises(ConfigError, match=f"'{name}': is for grey and colour images; these have 2 channels"):
+        find(name)(torch.zeros(1, 2, 8, 8), np.random.default_rng(3))
 
 
 def test_a_function_of_one_s_own_augments(tmp_path, monkeypatch):

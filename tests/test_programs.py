@@ -1,4 +1,4 @@
-"""Programs outside the package: what they import is still there, and the one that makes the long runs works."""
+"""Programs outside the package: what they import is still there, and two that no page runs work."""
 
 from __future__ import annotations
 
@@ -48,3 +48,11 @@ def test_stages_adds_rounds_to_the_runs_of_its_first_call(tmp_path):
     assert [json.loads(line)["round"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [1, 2]
     (costs,) = (tmp_path / "cost").iterdir()
     assert [(cost["from"], cost["to"]) for cost in map(json.loads, costs.read_text().splitlines())] == [(0, 1), (1, 2)]
+
+
+def test_the_readme_s_picture_can_be_drawn_from_the_records(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "tools"))
+    picture = import_module("picture")
+    monkeypatch.setattr(picture, "PICTURE", tmp_path / "methods.png")
+    picture.main()
+    assert (tmp_path / "methods.png").read_bytes().startswith(b"\x89PNG")

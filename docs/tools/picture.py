@@ -1,7 +1,7 @@
 """Draw the README's picture from recorded runs: ``python docs/tools/picture.py``.
 
-The five methods are those of docs/records/pfllib-fashion-mnist that have run 50 rounds. Each line has its name at its
-end, so that the picture needs no legend.
+It has the first 50 rounds of five methods of docs/records/pfllib-fashion-mnist. Each line has its name at its end, so
+that the picture needs no legend.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from run_records import DOCS, MIN_ROUNDS, Record, read
+from run_records import DOCS, Record, read
 
 from fedpfl.report.draw import COLOURS, MARKERS, TEXT
 
 GROUP, COLUMN = "pfllib-fashion-mnist", "Dir(0.1)"
+METHODS, ROUNDS = ("Ditto", "FedAvg", "FedPer", "FedRep", "FedRoD"), 50
 PICTURE = DOCS / "pictures" / "methods.png"
 # Titles by the name of a record's curve.
 PANELS = {"weighted": "All test samples", "worst tenth": "The worst tenth of the clients"}
@@ -33,12 +34,12 @@ def spread(ends: list[float]) -> list[float]:
 
 def panel(axes: Axes, records: list[Record], curve: str, title: str) -> None:
     """Draw a curve of each record, with its name and its last value at its end."""
-    lines = sorted(enumerate(records), key=lambda line: line[1]["curves"][curve][-1])
-    heights = spread([record["curves"][curve][-1] for _, record in lines])
-    for (place, record), height in zip(lines, heights, strict=True):
-        xs, ys = record["curves"]["round"], record["curves"][curve]
+    xs = [at for at in records[0]["curves"]["round"] if at <= ROUNDS]
+    curves = [(place, record["row"], record["curves"][curve][: len(xs)]) for place, record in enumerate(records)]
+    curves.sort(key=lambda line: line[2][-1])
+    for (place, name, ys), height in zip(curves, spread([ys[-1] for *_, ys in curves]), strict=True):
         axes.plot(xs, ys, color=COLOURS[place], marker=MARKERS[place], markersize=3.5, linewidth=1.6)
-        axes.text(xs[-1] + 1.5, height, f"{record['row']} {ys[-1]:.0f} %", color=COLOURS[place], va="center")
+        axes.text(xs[-1] + 1.5, height, f"{name} {ys[-1]:.0f} %", color=COLOURS[place], va="center")
     axes.set_title(title, loc="left", fontsize=10)
     axes.set(xlabel="round", xlim=(0, xs[-1] + 1), ylim=(0, 100))
     axes.grid(True, linewidth=0.5, alpha=0.5)
@@ -47,8 +48,8 @@ def panel(axes: Axes, records: list[Record], curve: str, title: str) -> None:
 
 def main() -> None:
     """Write the picture."""
-    records = [one for one in read(GROUP) if one["column"] == COLUMN and one["rounds"] >= MIN_ROUNDS]
-    records.sort(key=lambda record: record["row"])
+    of = {record["row"]: record for record in read(GROUP) if record["column"] == COLUMN}
+    records = [of[name] for name in METHODS]
     with mpl.rc_context({"font.size": 9.0, "text.color": TEXT, "axes.labelcolor": TEXT}):
         figure = Figure(figsize=INCHES, layout="constrained")
         panels = figure.subplots(1, len(PANELS), sharey=True)

@@ -38,7 +38,7 @@ from fedpfl.core.files import write_atomically
 from fedpfl.experiments import metrics
 from fedpfl.experiments.description import load
 from fedpfl.experiments.store import Store
-from fedpfl.experiments.tables import Measured
+from fedpfl.experiments.tables import Measured, analysed
 from fedpfl.results.history import History
 from fedpfl.results.run import RunFolder
 from fedpfl.setup.config import Config
@@ -120,7 +120,10 @@ def grid(name: str, scale: str, output: Path, commit: str, seeds: int | None = N
     return {
         "command": f"fedpfl experiment run {name} --scale {scale}" + (f" --seeds {seeds}" if seeds else ""),
         "commit": commit, "seeds": len(measured.seeds), "values": values,
-        "curves": {curve: _curves(measured, curve) for curve in experiment.curves}, **more, **machine(),
+        "curves": {curve: _curves(measured, curve) for curve in experiment.curves},
+        "tables": {
+            made.title: [list(made.columns), *map(made.texts, made.rows)] for made in analysed(measured).tables
+        }, **more, **machine(),
     }  # fmt: skip
 
 
@@ -310,6 +313,14 @@ def participation(records: Path, words: Sequence[str]) -> str:
         for row, cells in found.items()
     ]
     return markdown(["", *heads], rows)
+
+
+@table
+def analysis(records: Path, words: Sequence[str]) -> str:
+    """Return a table of an experiment's analyses: ``EXPERIMENT SCALE TITLE``."""
+    name, scale, title = words
+    head, *rows = one(f"grids/{name}-{scale}", records)["tables"][title]
+    return markdown(head, rows)
 
 
 @table

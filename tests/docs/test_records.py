@@ -93,7 +93,7 @@ def test_the_record_of_an_experiment_has_its_rows_and_columns(path):
     text = text_of(path)
     record = json.loads(text)
     assert len(text) < 20_000
-    more = {"participation"} & record.keys()
+    more = {"participation", "tables"} & record.keys()
     assert {"command", "commit", "processor", "versions", "seeds", "values", "curves"} == record.keys() - more
     _, _, _, name, _, scale, *more = shlex.split(record["command"])
     assert more in ([], ["--seeds", str(record["seeds"])])

@@ -171,6 +171,10 @@ METRICS: dict[str, Metric] = {
         "energy of all rounds on the devices of devices-model, J", lambda history: history.total("joules") or None,
         short="J",
     ),
+    "epsilon": Metric(
+        "ε of a client's updates (differential privacy, dp-delta)", lambda history: history.last("privacy.epsilon"),
+        short="ε",
+    ),
     "train-loss-last": Metric("training loss, last round", lambda history: history.last("train_loss"), digits=4),
 }  # fmt: skip
 

@@ -280,11 +280,14 @@ ONE_MODEL = ("FedAvg", "FedProx")
 
 @table
 def grids(records: Path, words: Sequence[str]) -> str:
-    """Return a metric of an experiment, mean ± deviation over the seeds: ``EXPERIMENT SCALE METRIC``."""
+    """Return a metric of an experiment, mean ± deviation over the seeds, a dash for none: ``EXPERIMENT SCALE METRIC``."""
     name, scale, metric = words
     found = one(f"grids/{name}-{scale}", records)["values"][metric]
     columns = list(dict.fromkeys(column for cells in found.values() for column in cells))
-    rows = [[row, *(_spread(cells.get(column, [])) for column in columns)] for row, cells in found.items()]
+    rows = [
+        [row, *(_spread(of) if (of := cells.get(column)) else "–" for column in columns)]
+        for row, cells in found.items()
+    ]
     return markdown(["", *columns], rows)
 
 

@@ -130,7 +130,6 @@ BY_HAND = {
     ),
     "contributing/speed.md": {"Rounds over real SuperNodes": "times before a change that is in now"},
     "contributing/code.md": {"Measures": "lines of code, counted"},
-    "privacy.md": {"What it costs": "18 runs"},
     "testbed.md": {"A rehearsal without boards": "ten devices on one machine, half an hour"},
     "virtual-time.md": {"The keys": "settings", "How fast a device is": "times of a board's stand-in"},
     "leaderboard.md": dict.fromkeys(

@@ -280,7 +280,7 @@ ONE_MODEL = ("FedAvg", "FedProx")
 
 @table
 def grids(records: Path, words: Sequence[str]) -> str:
-    """Return a metric of an experiment, mean ± deviation over the seeds, a dash for none: ``EXPERIMENT SCALE METRIC``."""
+    """Return a metric of an experiment, mean ± deviation over the seeds or a dash: ``EXPERIMENT SCALE METRIC``."""
     name, scale, metric = words
     found = one(f"grids/{name}-{scale}", records)["values"][metric]
     columns = list(dict.fromkeys(column for cells in found.values() for column in cells))

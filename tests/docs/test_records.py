@@ -247,7 +247,7 @@ def test_a_table_of_an_experiment_s_runs(tmp_path):
     runs = {"c": {"A": {"x": [[0.5, 1.0], [0.75, 0.75]], "y": []}}}
     records.write("grids/e-small", {"values": values, "curves": runs}, tmp_path)
     lines = records.grids(tmp_path, ["e", "small", "m"]).splitlines()
-    assert lines == ["|  | x | y |", "| --- | ---: | ---: |", "| A | 2.00 ± 1.00 | 4.00 |", "| B | not run | not run |"]
+    assert lines == ["|  | x | y |", "| --- | ---: | ---: |", "| A | 2.00 ± 1.00 | 4.00 |", "| B | – | – |"]
     lines = records.curves(tmp_path, ["e", "small", "c"]).splitlines()[2:]
     assert lines == ["| A, x | 0.50 | 0.75 | 0.88 |", "| A, y | not run |  |  |"]
     lines = records.rounds(tmp_path, ["e", "small", "c", "10", "20"]).splitlines()[2:]

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= default
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 # mypy of programs outside the package: calls and names, without the types of values.
-PROGRAM_CHECKS := --config-file= --cache-dir=$(CURDIR)/.mypy_cache --ignore-missing-imports --follow-imports=silent --check-untyped-defs \
+PROGRAM_CHECKS := --config-file= --cache-dir=$(CURDIR)/.mypy_cache/programs --ignore-missing-imports --follow-imports=silent --check-untyped-defs \
 	$(addprefix --disable-error-code=,arg-type dict-item assignment misc var-annotated)
 
 .PHONY: help install dist release lock pin docs simulate test test-attacks test-cluster test-docs test-experiments test-papers test-faults test-chaos test-flower-latest test-arm64 test-playbook lint packages clean

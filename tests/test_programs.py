@@ -25,7 +25,7 @@ def test_what_a_program_imports_exists(program):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in {"fedpfl", "starlette"}:
             module = import_module(node.module)
             missing = [name.name for name in node.names if not hasattr(module, name.name)]
-            # A name may be a module of its own that nobody has imported yet.
+            # A name may be a module that nobody has imported yet.
             assert [name for name in missing if not _is_module(f"{node.module}.{name}")] == []
 
 

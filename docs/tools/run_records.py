@@ -26,20 +26,18 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from fedpfl.analysis.fairness import worst_tenth
-from fedpfl.analysis.participation import by_rounds, named
 from fedpfl.core.files import write_atomically
 from fedpfl.experiments import metrics
 from fedpfl.experiments.description import load
 from fedpfl.experiments.store import Store
 from fedpfl.experiments.tables import Measured, analysed
-from fedpfl.results.history import History
 from fedpfl.results.run import RunFolder
 from fedpfl.setup.config import Config
 
@@ -116,14 +114,13 @@ def grid(name: str, scale: str, output: Path, commit: str, seeds: int | None = N
         for row, column in measured.cells:
             found = [round(factor * value, 4) for value in measured.values(metric, row, column)]
             values.setdefault(metric, {}).setdefault(row, {})[column] = found
-    more = {"participation": _participation(measured)} if "participation" in experiment.analyses else {}
     return {
         "command": f"fedpfl experiment run {name} --scale {scale}" + (f" --seeds {seeds}" if seeds else ""),
         "commit": commit, "seeds": len(measured.seeds), "values": values,
         "curves": {curve: _curves(measured, curve) for curve in experiment.curves},
         "tables": {
             made.title: [list(made.columns), *map(made.texts, made.rows)] for made in analysed(measured).tables
-        }, **more, **machine(),
+        }, **machine(),
     }  # fmt: skip
 
 
@@ -144,27 +141,11 @@ def _curves(measured: Measured, curve: str) -> dict[str, dict[str, list[list[flo
     """Return a curve of each seed's run, by row and column; rounds without a value are left out."""
     _, number = metrics.find_curve(curve)
     found: dict[str, dict[str, list[list[float]]]] = {}
-    for row, column, runs in _histories(measured):
-        curves_of = [run.curve(number).values() for run in runs]
-        found.setdefault(row, {})[column] = [[round(value, 4) for value in of_run] for of_run in curves_of]
-    return found
-
-
-def _participation(measured: Measured) -> dict[str, dict[str, dict[str, list[float | None]]]]:
-    """Return each seed's accuracy by how often a client has trained, by row and column."""
-    found: dict[str, dict[str, dict[str, list[float | None]]]] = {}
-    for row, column, histories in _histories(measured):
-        runs = [by_rounds(history) for history in histories]
-        starts = sorted({start for of_run in runs for start in of_run})
-        cells = {named(start): [_percent(of_run[start]) for of_run in runs if start in of_run] for start in starts}
-        found.setdefault(row, {})[column] = cells
-    return found
-
-
-def _histories(measured: Measured) -> Iterator[tuple[str, str, list[History]]]:
-    """Yield row, column and the finished runs' rounds of each cell."""
     for row, column in measured.cells:
-        yield row, column, [folder.history() for folder in measured.finished(column) if folder.row == row]
+        runs = [folder for folder in measured.finished(column) if folder.row == row]
+        values = [folder.history().curve(number).values() for folder in runs]
+        found.setdefault(row, {})[column] = [[round(value, 4) for value in of_run] for of_run in values]
+    return found
 
 
 def environment(home: Path | str) -> dict[str, str]:
@@ -284,10 +265,7 @@ def grids(records: Path, words: Sequence[str]) -> str:
     name, scale, metric = words
     found = one(f"grids/{name}-{scale}", records)["values"][metric]
     columns = list(dict.fromkeys(column for cells in found.values() for column in cells))
-    rows = [
-        [row, *(_spread(of) if (of := cells.get(column)) else "–" for column in columns)]
-        for row, cells in found.items()
-    ]
+    rows = [[row, *(_spread(cells.get(column, [])) for column in columns)] for row, cells in found.items()]
     return markdown(["", *columns], rows)
 
 
@@ -303,19 +281,6 @@ def curves(records: Path, words: Sequence[str]) -> str:
             shown = [min(numbers), fmean(numbers), fmean(run[-1] for run in runs)] if numbers else []
             rows.append([f"{row}, {column}", *([f"{number:.2f}" for number in shown] or ["not run", "", ""])])
     return markdown(["", "minimum over rounds", "mean over rounds", "last round"], rows)
-
-
-@table
-def participation(records: Path, words: Sequence[str]) -> str:
-    """Return the accuracy by how often a client has trained, mean ± deviation: ``EXPERIMENT SCALE COLUMN``."""
-    name, scale, column = words
-    found = one(f"grids/{name}-{scale}", records)["participation"]
-    heads = list(max((cells[column] for cells in found.values()), key=len))
-    rows = [
-        [row, *(_spread(of) if (of := cells[column].get(head)) else "–" for head in heads)]
-        for row, cells in found.items()
-    ]
-    return markdown(["", *heads], rows)
 
 
 @table
@@ -378,7 +343,7 @@ def _outcome(values: Sequence[float | None]) -> str:
 
 def _spread(values: Sequence[float]) -> str:
     if not values:
-        return "not run"
+        return "–"
     return f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 

@@ -93,8 +93,8 @@ def test_the_record_of_an_experiment_has_its_rows_and_columns(path):
     text = text_of(path)
     record = json.loads(text)
     assert len(text) < 20_000
-    more = {"participation", "tables"} & record.keys()
-    assert {"command", "commit", "processor", "versions", "seeds", "values", "curves"} == record.keys() - more
+    # Older ones have no tables of analyses.
+    assert {"command", "commit", "processor", "versions", "seeds", "values", "curves"} == record.keys() - {"tables"}
     _, _, _, name, _, scale, *more = shlex.split(record["command"])
     assert more in ([], ["--seeds", str(record["seeds"])])
     assert path.stem == f"{name}-{scale}"
@@ -250,5 +250,7 @@ def test_a_table_of_an_experiment_s_runs(tmp_path):
     assert lines == ["|  | x | y |", "| --- | ---: | ---: |", "| A | 2.00 ± 1.00 | 4.00 |", "| B | – | – |"]
     lines = records.curves(tmp_path, ["e", "small", "c"]).splitlines()[2:]
     assert lines == ["| A, x | 0.50 | 0.75 | 0.88 |", "| A, y | not run |  |  |"]
+    records.write("grids/a-small", {"tables": {"T, y": [["run", "0"], ["A", "1.50 ± 0.50"]]}}, tmp_path)
+    assert records.analysis(tmp_path, ["a", "small", "T, y"]).splitlines()[2:] == ["| A | 1.50 ± 0.50 |"]
     lines = records.rounds(tmp_path, ["e", "small", "c", "10", "20"]).splitlines()[2:]
     assert lines == ["| x: A | 62.50 ± 17.68 | 87.50 ± 17.68 |", "| y: A | not run |  |"]

@@ -56,6 +56,12 @@ def transforms(name: str) -> Any:
     return v2
 
 
+def require_grey_or_colour(name: str, channels: int) -> None:
+    """Refuse images with other numbers of channels, which torchvision's transforms cannot take."""
+    if channels not in (1, 3):
+        raise ConfigError("augmentation", name, f"is for grey and colour images; these have {channels} channels")
+
+
 def transformed(x: Tensor, transform: Callable[[Tensor], Tensor], seed: int, normalize: str) -> Tensor:
     """Change each image by itself by a transform of torchvision; ``x`` is as :func:`scale` made it."""
     # The pixels that the data were made from: some transforms take no others.
@@ -68,8 +74,7 @@ def transformed(x: Tensor, transform: Callable[[Tensor], Tensor], seed: int, nor
 
 def _by_torchvision(name: str, v2: Any, normalize: str, x: Tensor, rng: np.random.Generator) -> Tensor:
     channels, height, width = x.shape[1:]
-    if channels not in (1, 3):
-        raise ConfigError("augmentation", name, f"is for grey and colour images; these have {channels} channels")
+    require_grey_or_colour(name, channels)
     return transformed(x, _BY_TORCHVISION[name](v2, (height, width)), int(rng.integers(2**63 - 1)), normalize)
 
 

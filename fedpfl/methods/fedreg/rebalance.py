@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 import numpy as np
 
-from ...core.errors import ConfigError
 from ...data.federation import Samples
 from ...data.pixels import HALF
-from ...training.augment import transformed, transforms
+from ...training.augment import require_grey_or_colour, transformed, transforms
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,10 +91,7 @@ def _transform(augmentation: str, channels: int, height: int, width: int) -> Any
     """Return what changes one image; the strengths of ``simple`` are this project's, as the paper gives none."""
     v2 = transforms(augmentation)
     if augmentation == "auto":
-        if channels not in (1, 3):
-            raise ConfigError(
-                "augmentation", augmentation, f"is for grey and colour images; these have {channels} channels"
-            )
+        require_grey_or_colour(augmentation, channels)
         return v2.AutoAugment(v2.AutoAugmentPolicy.CIFAR10)
     bilinear = v2.InterpolationMode.BILINEAR
     steps: list[Any] = [

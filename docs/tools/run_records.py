@@ -308,6 +308,22 @@ def measured(records: Path, words: Sequence[str]) -> str:
 
 
 @table
+def programs(records: Path, words: Sequence[str]) -> str:
+    """Return another program's accuracies and a column's records after as many rounds: ``EXPERIMENT COLUMN RECORD``."""
+    name, column, script = words
+    theirs = one(f"figures/{script}", records)["values"]
+    ours = {of["row"]: of["curves"] for of in read(name, records) if of["column"] == column}
+    shown = [number for number in next(iter(theirs.values())) if number.isdecimal()]
+    rows = []
+    for row, values in theirs.items():
+        here = {str(number): value for number, value in zip(ours[row]["round"], ours[row]["weighted"], strict=True)}
+        pairs = [(values[number][0], here[number]) for number in shown]
+        gaps = [f"{own - other:+.2f}" for other, own in pairs]
+        rows.append([row, *(f"{other:.2f} / {own:.2f}" for other, own in pairs), gaps[-1]])
+    return markdown(["", *(f"round {number}" for number in shown), "difference"], rows)
+
+
+@table
 def rounds(records: Path, words: Sequence[str]) -> str:
     """Return a curve, mean ± deviation over the seeds in each tested round: ``EXPERIMENT SCALE CURVE ROUND …``."""
     name, scale, curve, *numbers = words

@@ -242,6 +242,13 @@ def test_a_table_of_a_script_s_numbers(tmp_path):
     assert lines == ["|  | x | y |", "| --- | ---: | ---: |", "| a | 1.50 ± 0.71 | 3.00 |", "| b | 4.00 | 5.00 |"]
 
 
+def test_a_table_of_another_program_s_rounds(some):
+    records.write("figures/p", {"values": {"FedPer": {"45": [96.5], "50": [96.25], "s a round": [30.0]}}}, some)
+    lines = records.programs(some, ["pfllib-fashion-mnist", "Dir(0.1)", "p"]).splitlines()
+    assert lines[0] == "|  | round 45 | round 50 | difference |"
+    assert lines[2:] == ["| FedPer | 96.50 / 97.00 | 96.25 / 96.00 | -0.25 |"]
+
+
 def test_a_table_of_an_experiment_s_runs(tmp_path):
     values = {"m": {"A": {"x": [1.0, 2.0, 3.0], "y": [4.0]}, "B": {"x": []}}}
     runs = {"c": {"A": {"x": [[0.5, 1.0], [0.75, 0.75]], "y": []}}}

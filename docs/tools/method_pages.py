@@ -212,11 +212,10 @@ def _leaderboard() -> dict[str, dict[str, list[str]]]:
     found: dict[str, dict[str, list[str]]] = {}
     for section in text.split("\n## ")[2:]:
         data, _, tables = section.partition("\n")
-        for line in tables.strip().split("\n\n")[0].splitlines()[2:]:
+        for line in re.findall(r"^\| \[.*", tables, re.M):
             label, *values = (cell.strip() for cell in line.strip("| ").split(" | "))
             name = label.removeprefix("[").partition("](")[0]
-            if name in rows:
-                found.setdefault(str(rows[name]), {})[data] = values[:3]
+            found.setdefault(str(rows[name]), {}).setdefault(data, values[:3])
     return found
 
 

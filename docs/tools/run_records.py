@@ -2,7 +2,7 @@
 
 ``docs/records/GROUP/NAME.json`` is a run in a few kB: its settings, its accuracies at every fifth round, its processor
 and versions. ``docs/records/grids/EXPERIMENT-SCALE.json`` has what the runs of an experiment measured, by row, column
-and seed. A page has, on separate lines,
+and seed; ``docs/records/leaderboard/NAME.json`` has a column of the leaderboard. A page has, on separate lines,
 
     <!-- table published pfllib-fashion-mnist "Dir(0.1)" -->
     <!-- end -->
@@ -13,6 +13,7 @@ single number. ``python docs/tools/run_records.py``, which ``make docs`` runs, w
 
     python docs/tools/run_records.py add RUN NAME --row FedAvg --column 'Dir(0.1)' --command 'fedpfl …' --commit HASH
     python docs/tools/run_records.py grid fedfac-figure-6 --scale paper --output-dir FOLDER --commit HASH
+    python docs/tools/run_records.py ranking 'HAR by person' NAME --output-dir FOLDER --commit HASH
     python docs/tools/run_records.py attacks attacks.jsonl --commit HASH
     python docs/tools/run_records.py figures factorized-fl numbers.json --command 'python …' --commit HASH
 """
@@ -26,6 +27,7 @@ import platform
 import re
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -33,11 +35,13 @@ from statistics import fmean, stdev
 from typing import Any
 
 from fedpfl.analysis.fairness import worst_tenth
+from fedpfl.analysis.figure import file_name
 from fedpfl.core.files import write_atomically
 from fedpfl.experiments import metrics
 from fedpfl.experiments.description import load
+from fedpfl.experiments.measured import Measured
 from fedpfl.experiments.store import Store
-from fedpfl.experiments.tables import Measured, analysed
+from fedpfl.experiments.tables import analysed, rankings
 from fedpfl.results.run import RunFolder
 from fedpfl.setup.config import Config
 
@@ -121,6 +125,32 @@ def grid(name: str, scale: str, output: Path, commit: str, seeds: int | None = N
         "tables": {
             made.title: [list(made.columns), *map(made.texts, made.rows)] for made in analysed(measured).tables
         }, **machine(),
+    }  # fmt: skip
+
+
+def ranked(column: str, output: Path, commit: str, rows: Sequence[str] | None = None) -> Record:
+    """Return the record of a column of the leaderboard: its table and remarks, from finished runs.
+
+    Parameters
+    ----------
+    column : str
+        The column.
+    output : Path
+        The folder of its runs, ``--output-dir`` of ``fedpfl experiment run``.
+    commit : str
+        The commit of the code that ran.
+    rows : sequence of str, optional
+        Only these rows.
+    """
+    experiment = load(ROOT / "experiments" / "leaderboard.toml").only("small", rows or (), [column])
+    measured = Measured(experiment, "small", Store(output))
+    (found,) = rankings(measured)
+    only = [word for row in rows or () for word in ("--row", row)]
+    words = ["fedpfl", "experiment", "run", "leaderboard", "--scale", "small", "--column", column, *only]
+    return {
+        "command": shlex.join(words), "commit": commit, "seeds": len(measured.seeds),
+        "table": [list(found.table.columns), *map(found.table.texts, found.table.rows)],
+        "remarks": list(found.remarks), **machine(),
     }  # fmt: skip
 
 
@@ -313,13 +343,14 @@ def programs(records: Path, words: Sequence[str]) -> str:
     name, column, script = words
     theirs = one(f"figures/{script}", records)["values"]
     ours = {of["row"]: of["curves"] for of in read(name, records) if of["column"] == column}
-    shown = [number for number in next(iter(theirs.values())) if number.isdecimal()]
+    shown = sorted({int(number) for values in theirs.values() for number in values if number.isdecimal()})
     rows = []
     for row, values in theirs.items():
-        here = {str(number): value for number, value in zip(ours[row]["round"], ours[row]["weighted"], strict=True)}
-        pairs = [(values[number][0], here[number]) for number in shown]
-        gaps = [f"{own - other:+.2f}" for other, own in pairs]
-        rows.append([row, *(f"{other:.2f} / {own:.2f}" for other, own in pairs), gaps[-1]])
+        here = dict(zip(ours[row]["round"], ours[row]["weighted"], strict=True))
+        pairs = {number: (values[str(number)][0], here[number]) for number in shown if str(number) in values}
+        cells = [f"{pairs[number][0]:.2f} / {pairs[number][1]:.2f}" if number in pairs else "" for number in shown]
+        other, own = pairs[max(pairs)]
+        rows.append([row, *cells, f"{own - other:+.2f}"])
     return markdown(["", *(f"round {number}" for number in shown), "difference"], rows)
 
 
@@ -334,6 +365,19 @@ def rounds(records: Path, words: Sequence[str]) -> str:
             spreads = [_spread([100 * value for value in values]) for values in zip(*runs, strict=True)] or ["not run"]
             rows.append([f"{column}: {row}", *spreads, *[""] * (len(numbers) - len(spreads))])
     return markdown(["", *(f"round {number}" for number in numbers)], rows)
+
+
+@table
+def ranking(records: Path, words: Sequence[str]) -> str:
+    """Return a column of the leaderboard, each row with a link to its command, and remarks on it: ``COLUMN RECORD``."""
+    column, name = words
+    found = one(f"leaderboard/{name}", records)
+    head, *rows = found["table"]
+    numbers = {row: at for at, row in enumerate(load(ROOT / "experiments" / "leaderboard.toml").rows, start=1)}
+    linked = [[f"[{row}](#{file_name(column)}-{numbers[row]})", *cells] for row, *cells in rows]
+    said = [textwrap.fill(f"- {remark}", 120, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+            for remark in found["remarks"]]  # fmt: skip
+    return "\n\n".join([markdown(head, linked), *(["\n".join(said)] if said else [])])
 
 
 @table
@@ -444,6 +488,12 @@ def main() -> None:
     attack = commands.add_parser("attacks", help="write the record of benchmarks/attacks.py")
     attack.add_argument("file", type=Path, help="its file of records")
     attack.add_argument("--commit", required=True)
+    column = commands.add_parser("ranking", help="write the record of a column of the leaderboard")
+    column.add_argument("column", help="its name")
+    column.add_argument("name", help="name of the record")
+    column.add_argument("--output-dir", type=Path, required=True, help="the folder of its runs")
+    column.add_argument("--row", action="append", help="only this one; may be repeated")
+    column.add_argument("--commit", required=True)
     figures = commands.add_parser("figures", help="write the record of a script's numbers")
     figures.add_argument("name", help="name of the record")
     figures.add_argument("file", type=Path, help="the script's JSON file: numbers by kind and name")
@@ -454,6 +504,10 @@ def main() -> None:
         values = json.loads(options.file.read_text(encoding="utf-8"))
         made = {"command": options.command, "commit": options.commit, "values": values, **machine()}
         print(f"wrote {write(f'figures/{options.name}', made).relative_to(ROOT)}")
+        return
+    if options.verb == "ranking":
+        found = ranked(options.column, options.output_dir, options.commit, options.row)
+        print(f"wrote {write(f'leaderboard/{options.name}', found).relative_to(ROOT)}")
         return
     if options.verb == "attacks":
         for method, found in attacks(options.file, options.commit).items():

@@ -107,7 +107,7 @@ def test_a_claim_that_was_not_run_has_the_runs_of_its_file(paper, tmp_path):
 
 
 # The first row of each table of the leaderboard, by the table's heading.
-FIRST = dict(re.findall(r"^## (.+)\n\n\|.*\n\|.*\n\| \[(.+?)\]", PAGES["docs/leaderboard.md"], re.M))
+FIRST = dict(re.findall(r"^## (.+)\n\n(?:<!-- .*\n\n)?\|.*\n\|.*\n\| \[(.+?)\]", PAGES["docs/leaderboard.md"], re.M))
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if re.search(" first on .* in the leaderboard", PAGES[page])])
@@ -119,7 +119,7 @@ def test_a_method_that_was_first_in_the_leaderboard_is_there(page):
 
 def test_the_number_of_methods_in_the_leaderboard_is_right():
     tables = PAGES["docs/leaderboard.md"].split("\n## ")[2:]
-    rows = [len(re.findall(r"^\| \[", text, re.M)) for text in tables]
+    rows = [len(set(re.findall(r"^\| \[(.+?)\]", text, re.M))) for text in tables]
     assert re.findall(r"ranks (\d+) methods", PAGES["docs/results/comparisons.md"]) == [str(max(rows))]
 
 

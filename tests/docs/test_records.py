@@ -22,8 +22,9 @@ import run_records as records  # noqa: E402
 GRIDS = sorted(records.RECORDS.glob("grids/*.json"))
 ATTACKS = sorted(records.RECORDS.glob("attacks/*.json"))
 FIGURES = sorted(records.RECORDS.glob("figures/*.json"))
+RANKINGS = sorted(records.RECORDS.glob("leaderboard/*.json"))
 OUTPUTS = sorted(records.RECORDS.glob("outputs/*.json"))
-FILES = sorted(set(records.RECORDS.rglob("*.json")) - {*GRIDS, *ATTACKS, *FIGURES, *OUTPUTS})
+FILES = sorted(set(records.RECORDS.rglob("*.json")) - {*GRIDS, *ATTACKS, *FIGURES, *RANKINGS, *OUTPUTS})
 PAGES = records.pages()
 
 
@@ -101,6 +102,18 @@ def test_the_record_of_an_experiment_has_its_rows_and_columns(path):
     cells = {(cell.row, cell.column) for cell in load(ROOT / "experiments" / f"{name}.toml").cells(scale)}
     for rows in [*record["values"].values(), *record["curves"].values()]:
         assert {(row, column) for row, columns in rows.items() for column in columns} == cells
+
+
+@pytest.mark.parametrize("path", RANKINGS, ids=lambda path: path.stem)
+def test_the_record_of_a_leaderboard_s_column_has_the_rows_of_its_command(path):
+    record = json.loads(text_of(path))
+    assert {"command", "commit", "processor", "versions", "seeds", "table", "remarks"} == set(record)
+    words = shlex.split(record["command"])
+    assert words[:7] == ["fedpfl", "experiment", "run", "leaderboard", "--scale", "small", "--column"]
+    experiment = load(ROOT / "experiments" / "leaderboard.toml").only("small", words[9::2], words[7:8])
+    head, *rows = record["table"]
+    assert sorted(name for name, *_ in rows) == sorted(experiment.scale("small").rows)
+    assert {len(cells) for cells in rows} == {len(head)}
 
 
 @pytest.mark.parametrize("path", FIGURES, ids=lambda path: path.stem)
@@ -242,11 +255,21 @@ def test_a_table_of_a_script_s_numbers(tmp_path):
     assert lines == ["|  | x | y |", "| --- | ---: | ---: |", "| a | 1.50 ± 0.71 | 3.00 |", "| b | 4.00 | 5.00 |"]
 
 
+def test_a_column_of_the_leaderboard(tmp_path):
+    found = {"table": [["", "mean"], ["FedAvg", "90.0 ± 1.0"], ["Local", "80.0"]], "remarks": ["One.", "Two."]}
+    records.write("leaderboard/n", found, tmp_path)
+    assert records.ranking(tmp_path, ["HAR by person", "n"]).splitlines() == [
+        "|  | mean |", "| --- | ---: |", "| [FedAvg](#har-by-person-2) | 90.0 ± 1.0 |",
+        "| [Local](#har-by-person-1) | 80.0 |", "", "- One.", "- Two.",
+    ]  # fmt: skip
+
+
 def test_a_table_of_another_program_s_rounds(some):
-    records.write("figures/p", {"values": {"FedPer": {"45": [96.5], "50": [96.25], "s a round": [30.0]}}}, some)
+    values = {"FedPer": {"45": [96.5], "50": [96.25], "s a round": [30.0]}, "FedRep": {"45": [95.75]}}
+    records.write("figures/p", {"values": values}, some)
     lines = records.programs(some, ["pfllib-fashion-mnist", "Dir(0.1)", "p"]).splitlines()
     assert lines[0] == "|  | round 45 | round 50 | difference |"
-    assert lines[2:] == ["| FedPer | 96.50 / 97.00 | 96.25 / 96.00 | -0.25 |"]
+    assert lines[2:] == ["| FedPer | 96.50 / 97.00 | 96.25 / 96.00 | -0.25 |", "| FedRep | 95.75 / 96.00 |  | +0.25 |"]
 
 
 def test_a_table_of_an_experiment_s_runs(tmp_path):

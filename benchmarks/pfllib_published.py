@@ -40,7 +40,7 @@ OPTIONS = {
 
 def measure(options: argparse.Namespace) -> None:
     """Run the rows that are missing, one after another, and print all."""
-    experiment = read(EXPERIMENT).only(SCALE, options.row, [options.column])
+    experiment = read(EXPERIMENT).only(SCALE, options.row or (), [options.column])
     cells = {cell.row: Config.parse({**cell.settings, "seed": options.seed, "data-dir": data_dir(options.data_dir)})
              for cell in experiment.cells(SCALE) if cell.row in OPTIONS}  # fmt: skip
     if options.rounds % EVERY:

@@ -215,7 +215,7 @@ def _leaderboard() -> dict[str, dict[str, list[str]]]:
         for line in re.findall(r"^\| \[.*", tables, re.M):
             label, *values = (cell.strip() for cell in line.strip("| ").split(" | "))
             name = label.removeprefix("[").partition("](")[0]
-            found.setdefault(str(rows[name]), {}).setdefault(data, values[:3])
+            found.setdefault(str(rows[name]), {})[data] = values[:3]
     return found
 
 

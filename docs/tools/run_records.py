@@ -27,7 +27,6 @@ import platform
 import re
 import shlex
 import sys
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -40,6 +39,7 @@ from fedpfl.core.files import write_atomically
 from fedpfl.experiments import metrics
 from fedpfl.experiments.description import load
 from fedpfl.experiments.measured import Measured
+from fedpfl.experiments.page import wrapped
 from fedpfl.experiments.store import Store
 from fedpfl.experiments.tables import analysed, rankings
 from fedpfl.results.run import RunFolder
@@ -128,7 +128,7 @@ def grid(name: str, scale: str, output: Path, commit: str, seeds: int | None = N
     }  # fmt: skip
 
 
-def ranked(column: str, output: Path, commit: str, rows: Sequence[str] | None = None) -> Record:
+def ranked(column: str, output: Path, commit: str) -> Record:
     """Return the record of a column of the leaderboard: its table and remarks, from finished runs.
 
     Parameters
@@ -139,14 +139,11 @@ def ranked(column: str, output: Path, commit: str, rows: Sequence[str] | None = 
         The folder of its runs, ``--output-dir`` of ``fedpfl experiment run``.
     commit : str
         The commit of the code that ran.
-    rows : sequence of str, optional
-        Only these rows.
     """
-    experiment = load(ROOT / "experiments" / "leaderboard.toml").only("small", rows or (), [column])
+    experiment = load(ROOT / "experiments" / "leaderboard.toml").only("small", (), [column])
     measured = Measured(experiment, "small", Store(output))
     (found,) = rankings(measured)
-    only = [word for row in rows or () for word in ("--row", row)]
-    words = ["fedpfl", "experiment", "run", "leaderboard", "--scale", "small", "--column", column, *only]
+    words = ["fedpfl", "experiment", "run", "leaderboard", "--scale", "small", "--column", column]
     return {
         "command": shlex.join(words), "commit": commit, "seeds": len(measured.seeds),
         "table": [list(found.table.columns), *map(found.table.texts, found.table.rows)],
@@ -375,8 +372,7 @@ def ranking(records: Path, words: Sequence[str]) -> str:
     head, *rows = found["table"]
     numbers = {row: at for at, row in enumerate(load(ROOT / "experiments" / "leaderboard.toml").rows, start=1)}
     linked = [[f"[{row}](#{file_name(column)}-{numbers[row]})", *cells] for row, *cells in rows]
-    said = [textwrap.fill(f"- {remark}", 120, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
-            for remark in found["remarks"]]  # fmt: skip
+    said = [wrapped(f"- {remark}", "  ") for remark in found["remarks"]]
     return "\n\n".join([markdown(head, linked), *(["\n".join(said)] if said else [])])
 
 
@@ -492,7 +488,6 @@ def main() -> None:
     column.add_argument("column", help="its name")
     column.add_argument("name", help="name of the record")
     column.add_argument("--output-dir", type=Path, required=True, help="the folder of its runs")
-    column.add_argument("--row", action="append", help="only this one; may be repeated")
     column.add_argument("--commit", required=True)
     figures = commands.add_parser("figures", help="write the record of a script's numbers")
     figures.add_argument("name", help="name of the record")
@@ -506,7 +501,7 @@ def main() -> None:
         print(f"wrote {write(f'figures/{options.name}', made).relative_to(ROOT)}")
         return
     if options.verb == "ranking":
-        found = ranked(options.column, options.output_dir, options.commit, options.row)
+        found = ranked(options.column, options.output_dir, options.commit)
         print(f"wrote {write(f'leaderboard/{options.name}', found).relative_to(ROOT)}")
         return
     if options.verb == "attacks":

@@ -43,7 +43,7 @@ def page(
     ]
     rankings = [shown for shown in tables if isinstance(shown, RankedColumn)]
     if rankings:
-        parts += ["## How it was measured", *map(_filled, rankings[0].protocol)]
+        parts += ["## How it was measured", *map(wrapped, rankings[0].protocol)]
     for shown in tables:
         if isinstance(shown, Table):
             parts.append(shown.markdown().rstrip())
@@ -70,7 +70,7 @@ def _section(measured: Measured, ranking: RankedColumn, picture: str | None) -> 
     rows = [[f"[{row[0]}](#{_anchor(measured, str(row[0]), ranking.column)})", *row[1:]] for row in ranking.table.rows]
     table = replace(ranking.table, rows=rows, note="")
     lines = table.markdown().rstrip().split("\n")[2:]  # the title stands above
-    said = [_filled(f"- {remark}", "  ") for remark in ranking.remarks]
+    said = [wrapped(f"- {remark}", "  ") for remark in ranking.remarks]
     drawn = [f"![{ranking.table.title}]({picture})"] if picture else []
     return [f"## {ranking.column}", "\n".join(lines), *(["\n".join(said)] if said else []), *drawn]
 
@@ -93,7 +93,8 @@ def _anchor(measured: Measured, row: str, column: str) -> str:
     return f"{file_name(column)}-{list(measured.experiment.rows).index(row) + 1}"
 
 
-def _filled(text: str, indent: str = "") -> str:
+def wrapped(text: str, indent: str = "") -> str:
+    """Return a paragraph in lines of the page's width, all but the first indented."""
     return textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
 
 

@@ -119,7 +119,7 @@ def test_a_method_that_was_first_in_the_leaderboard_is_there(page):
 
 def test_the_number_of_methods_in_the_leaderboard_is_right():
     tables = PAGES["docs/leaderboard.md"].split("\n## ")[2:]
-    rows = [len(set(re.findall(r"^\| \[(.+?)\]", text, re.M))) for text in tables]
+    rows = [len(re.findall(r"^\| \[", text, re.M)) for text in tables]
     assert re.findall(r"ranks (\d+) methods", PAGES["docs/results/comparisons.md"]) == [str(max(rows))]
 
 

@@ -50,6 +50,7 @@ class Browser:
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def __enter__(self) -> Browser:
         return self
@@ -71,12 +72,9 @@ class Browser:
                   mobile=width < 500)  # fmt: skip
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self._load("about:blank")  # else another part of the same address loads nothing
         self.events.clear()
-        self.call("Page.navigate", url="about:blank")  # else another part of the same address loads nothing
-        self.events.clear()
-        self.call("Page.navigate", url=self._url)
-        while not any(event["method"] == "Page.loadEventFired" for event in self.events):
-            self._receive(time.monotonic() + HANG_SECONDS)
+        self._load(self._url)
         self.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
         return self.troubles()
 
@@ -122,6 +120,13 @@ class Browser:
                 assert "error" not in answer, answer
                 return answer["result"]
 
+    def _load(self, url: str) -> None:
+        # The event names its document: that of the page before can come late.
+        loader = self.call("Page.navigate", url=url)["loaderId"]
+        deadline = time.monotonic() + HANG_SECONDS
+        while not any(_loaded(event, loader) for event in self.events):
+            self._receive(deadline)
+
     def _receive(self, deadline: float) -> Any:
         while b"\0" not in self._rest:
             ready, _, _ = select.select([self._read], [], [], max(0, deadline - time.monotonic()))
@@ -141,6 +146,13 @@ class Browser:
         # A page that is no file may ask its own server.
         own = (page, "data:") if page.startswith("http") else "data:"
         return [f"requested {url}" for url in urls if url != page and not url.startswith(own)]
+
+
+def _loaded(event: dict[str, Any], loader: str) -> bool:
+    parameters = event["params"]
+    return (
+        event["method"] == "Page.lifecycleEvent" and parameters["name"] == "load" and parameters["loaderId"] == loader
+    )
 
 
 def _trouble(event: dict[str, Any]) -> str | None:

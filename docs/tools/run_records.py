@@ -34,7 +34,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from fedpfl.analysis.fairness import worst_tenth
-from fedpfl.analysis.figure import file_name
+from fedpfl.analysis.figure import Points, file_name
 from fedpfl.core.files import write_atomically
 from fedpfl.experiments import metrics
 from fedpfl.experiments.description import load
@@ -42,6 +42,7 @@ from fedpfl.experiments.measured import Measured
 from fedpfl.experiments.page import wrapped
 from fedpfl.experiments.store import Store
 from fedpfl.experiments.tables import analysed, rankings
+from fedpfl.report.draw import Pen
 from fedpfl.results.run import RunFolder
 from fedpfl.setup.config import Config
 
@@ -366,14 +367,38 @@ def rounds(records: Path, words: Sequence[str]) -> str:
 
 @table
 def ranking(records: Path, words: Sequence[str]) -> str:
-    """Return a column of the leaderboard, each row with a link to its command, and remarks on it: ``COLUMN RECORD``."""
+    """Return a column of the leaderboard: table, remarks, picture, and the command of each row: ``COLUMN RECORD``."""
     column, name = words
     found = one(f"leaderboard/{name}", records)
     head, *rows = found["table"]
-    numbers = {row: at for at, row in enumerate(load(ROOT / "experiments" / "leaderboard.toml").rows, start=1)}
-    linked = [[f"[{row}](#{file_name(column)}-{numbers[row]})", *cells] for row, *cells in rows]
+    names = list(load(ROOT / "experiments" / "leaderboard.toml").rows)
+    anchors = {row: f"{file_name(column)}-{at}" for at, row in enumerate(names, start=1)}
+    linked = [[f"[{row}](#{anchors[row]})", *cells] for row, *cells in rows]
     said = [wrapped(f"- {remark}", "  ") for remark in found["remarks"]]
-    return "\n\n".join([markdown(head, linked), *(["\n".join(said)] if said else [])])
+    commands = [
+        f'<a id="{anchors[row]}"></a>{row}: `{found["command"]} --row {shlex.quote(row)}`'
+        for row in sorted((row for row, *_ in rows), key=names.index)
+    ]
+    return "\n\n".join([
+        markdown(head, linked), "\n".join([*said, f"- Run with: {_ran(found)}"]),
+        f"![{column}: accuracy and traffic of each method](leaderboard-{file_name(column)}.svg)",
+        _folded("The command of each row", commands),
+    ])  # fmt: skip
+
+
+@table
+def cell(records: Path, words: Sequence[str]) -> str:
+    """Return a number of the leaderboard and its deviation; the column is named by its start: ``RECORD ROW COLUMN``."""
+    name, row, column = words
+    head, *rows = one(f"leaderboard/{name}", records)["table"]
+    (at,) = (at for at, title in enumerate(head) if title.startswith(column))
+    return next(cells[at] for cells in rows if cells[0] == row)
+
+
+@table
+def mean(records: Path, words: Sequence[str]) -> str:
+    """Return a number of the leaderboard without its deviation: ``RECORD ROW COLUMN``."""
+    return cell(records, words).partition(" ")[0]
 
 
 @table
@@ -429,20 +454,50 @@ def verdicts(records: Path, words: Sequence[str]) -> str:
 def protocol(records: Path, words: Sequence[str]) -> str:
     """Return what the runs of an experiment ran with, and each one's command: ``EXPERIMENT``."""
     found = read(words[0], records)
-    ran = {(of["processor"], of["commit"][:7], *of["versions"].items()) for of in found}
-    lines = [
-        f"- {processor}, fedpfl of commit {commit}, " + ", ".join(f"{name} {number}" for name, number in versions)
-        for processor, commit, *versions in sorted(ran)
-    ]
-    commands = [f"- {of['row']}, {of['column']}: `{of['command']}`" for of in found]
-    head = '<details markdown="1"><summary>The command of each cell</summary>'
-    return "\n".join([*lines, "", head, "", *commands, "", "</details>"])
+    ran = [f"- {line}" for line in sorted(set(map(_ran, found)))]
+    commands = [f"{of['row']}, {of['column']}: `{of['command']}`" for of in found]
+    return "\n".join([*ran, "", _folded("The command of each cell", commands)])
+
+
+def _ran(found: Record) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+    return f"{found['processor']}, fedpfl of commit {found['commit'][:7]}, {versions}"
+
+
+def _folded(summary: str, items: Sequence[str]) -> str:
+    # The attribute lets MkDocs read the list as Markdown; GitHub does so without.
+    head = f'<details markdown="1"><summary>{summary}</summary>'
+    return "\n".join([head, "", *(f"- {item}" for item in items), "", "</details>"])
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown; all columns but the first are aligned to the right."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+def pictures(records: Path = RECORDS) -> dict[Path, str]:
+    """Return the leaderboard's pictures, as SVG by file: the accuracy of each row over its traffic."""
+    paths = sorted((records / "leaderboard").glob("*.json"))
+    return dict(_picture(json.loads(path.read_text(encoding="utf-8"))) for path in paths)
+
+
+def _picture(found: Record) -> tuple[Path, str]:
+    column = shlex.split(found["command"])[-1]
+    head, *rows = found["table"]
+    accuracy, traffic = head[1], head.index("MB")
+    series = {row[0]: ([_mean(row[traffic])], [_mean(row[1])]) for row in rows}
+    figure = Points(column, metrics.find("megabytes").heading, accuracy, series, log_x=True)
+    names = list(load(ROOT / "experiments" / "leaderboard.toml").rows)
+    return DOCS / f"leaderboard-{file_name(column)}.svg", Pen(names).svg(figure)
+
+
+def _mean(text: str) -> float:
+    """Return the number in front of its deviation."""
+    return float(text.split()[0])
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------
@@ -516,10 +571,10 @@ def main() -> None:
         about = {key: getattr(options, key) for key in ("row", "column", "command", "commit", "cpu_seconds")}
         print(f"wrote {write(options.name, record(RunFolder(options.run), about)).relative_to(ROOT)}")
         return
-    for path in pages():
-        before = path.read_text(encoding="utf-8")
-        if (after := filled(before)) != before:
-            write_atomically(path, after.encode())
+    made = {path: filled(path.read_text(encoding="utf-8")) for path in pages()} | pictures()
+    for path, text in made.items():
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            write_atomically(path, text.encode())
             print(f"wrote {path.relative_to(ROOT)}")
 
 

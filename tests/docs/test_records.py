@@ -145,9 +145,7 @@ BY_HAND = {
     "contributing/code.md": {"Measures": "lines of code, counted"},
     "testbed.md": {"A rehearsal without boards": "ten devices on one machine, half an hour"},
     "virtual-time.md": {"The keys": "settings", "How fast a device is": "times of a board's stand-in"},
-    "leaderboard.md": dict.fromkeys(
-        ("HAR by person", "Fashion-MNIST, Dir(0.1)", "CIFAR-10, Dir(0.5)"), "`fedpfl experiment page` writes it"
-    ),
+    "leaderboard.md": {"CIFAR-10, Dir(0.5)": "`fedpfl experiment page` wrote it"},
     "paper-sizes.md": {"Reading the tables": "`make test-papers` writes it, and records"},
 }  # fmt: skip
 # Tables of settings, and of the leaderboard's numbers once more.
@@ -256,12 +254,42 @@ def test_a_table_of_a_script_s_numbers(tmp_path):
 
 
 def test_a_column_of_the_leaderboard(tmp_path):
-    found = {"table": [["", "mean"], ["FedAvg", "90.0 ± 1.0"], ["Local", "80.0"]], "remarks": ["One.", "Two."]}
+    command = "fedpfl experiment run leaderboard --scale small --column 'HAR by person'"
+    table = [["", "mean", "MB"], ["Factorized-FL α", "90.0 ± 1.0", "4.0 ± 0.1"], ["Local", "80.0", "0.3"]]
+    about = {"processor": "P", "commit": "c" * 40, "versions": {"torch": "2"}}
+    found = {"command": command, "table": table, "remarks": ["One.", "Two."], **about}
     records.write("leaderboard/n", found, tmp_path)
-    assert records.ranking(tmp_path, ["HAR by person", "n"]).splitlines() == [
-        "|  | mean |", "| --- | ---: |", "| [FedAvg](#har-by-person-2) | 90.0 ± 1.0 |",
-        "| [Local](#har-by-person-1) | 80.0 |", "", "- One.", "- Two.",
-    ]  # fmt: skip
+    table, remarks, picture, _, commands, _ = records.ranking(tmp_path, ["HAR by person", "n"]).split("\n\n")
+    assert table.splitlines() == [
+        "|  | mean | MB |",
+        "| --- | ---: | ---: |",
+        "| [Factorized-FL α](#har-by-person-23) | 90.0 ± 1.0 | 4.0 ± 0.1 |",
+        "| [Local](#har-by-person-1) | 80.0 | 0.3 |",
+    ]
+    assert remarks == "- One.\n- Two.\n- Run with: P, fedpfl of commit ccccccc, torch 2"
+    assert picture.endswith("(leaderboard-har-by-person.svg)")
+    assert commands.splitlines() == [
+        f'- <a id="har-by-person-1"></a>Local: `{command} --row Local`',
+        f"- <a id=\"har-by-person-23\"></a>Factorized-FL α: `{command} --row 'Factorized-FL α'`",
+    ]
+    ((path, drawn),) = records.pictures(tmp_path).items()
+    assert path.name == "leaderboard-har-by-person.svg"
+    assert drawn.index("Factorized-FL α</text>") < drawn.index("Local</text>")
+
+
+def test_a_number_of_the_leaderboard_within_a_sentence(tmp_path):
+    table = [["", "mean over clients, %", "MB"], ["FedPer", "90.0 ± 1.0", "4.0"]]
+    records.write("leaderboard/n", {"table": table}, tmp_path)
+    said = "It has <!-- table mean n FedPer mean -->1<!-- end --> %, <!-- table cell n FedPer MB -->2<!-- end --> MB."
+    filled = records.filled(said, tmp_path)
+    assert re.sub("<!--.*?-->", "", filled) == "It has 90.0 %, 4.0 MB."
+
+
+@pytest.mark.parametrize(("path", "drawn"), records.pictures().items(), ids=lambda value: getattr(value, "stem", ""))
+def test_a_picture_of_the_leaderboard_shows_the_methods_of_its_record_in_their_order(path, drawn):
+    # The lines between differ with matplotlib's version.
+    names = re.compile(r">([^<>]+)</text>")
+    assert names.findall(text_of(path)) == names.findall(drawn)
 
 
 def test_a_table_of_another_program_s_rounds(some):

@@ -571,8 +571,8 @@ def main() -> None:
         about = {key: getattr(options, key) for key in ("row", "column", "command", "commit", "cpu_seconds")}
         print(f"wrote {write(options.name, record(RunFolder(options.run), about)).relative_to(ROOT)}")
         return
-    made = {path: filled(path.read_text(encoding="utf-8")) for path in pages()} | pictures()
-    for path, text in made.items():
+    texts = {path: filled(path.read_text(encoding="utf-8")) for path in pages()} | pictures()
+    for path, text in texts.items():
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             write_atomically(path, text.encode())
             print(f"wrote {path.relative_to(ROOT)}")

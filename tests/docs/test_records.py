@@ -145,7 +145,6 @@ BY_HAND = {
     "contributing/code.md": {"Measures": "lines of code, counted"},
     "testbed.md": {"A rehearsal without boards": "ten devices on one machine, half an hour"},
     "virtual-time.md": {"The keys": "settings", "How fast a device is": "times of a board's stand-in"},
-    "leaderboard.md": {"CIFAR-10, Dir(0.5)": "`fedpfl experiment page` wrote it"},
     "paper-sizes.md": {"Reading the tables": "`make test-papers` writes it, and records"},
 }  # fmt: skip
 # Tables of settings, and of the leaderboard's numbers once more.

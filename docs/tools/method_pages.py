@@ -1,7 +1,7 @@
 """Write the overview of all methods and a page for each: ``python docs/tools/method_pages.py``; ``make docs`` runs it.
 
 What a method does, its paper, its equations and settings come from its code, the groups and when to choose it from
-``methods.toml``, and measured values from the leaderboard. The curves are drawn from the record that
+``methods.toml``, and measured values from the leaderboard's records. The curves are drawn from the record that
 ``method_curves.py`` writes.
 """
 
@@ -14,6 +14,8 @@ import re
 import tomllib
 from functools import cache
 from pathlib import Path
+
+from run_records import LEADERBOARD, leaderboard
 
 from fedpfl.core.extras import describe
 from fedpfl.core.files import write_atomically
@@ -205,17 +207,11 @@ def _curve(method: type[Method]) -> list[str]:
 @cache
 def _leaderboard() -> dict[str, dict[str, list[str]]]:
     """Return the first three columns of the leaderboard, by method and data set."""
-    text = (DOCS / "leaderboard.md").read_text(encoding="utf-8")
-    rows = {
-        label: row.settings["method"] for label, row in load(ROOT / "experiments" / "leaderboard.toml").rows.items()
-    }
+    methods_of = {label: str(row.settings["method"]) for label, row in load(LEADERBOARD).rows.items()}
     found: dict[str, dict[str, list[str]]] = {}
-    for section in text.split("\n## ")[2:]:
-        data, _, tables = section.partition("\n")
-        for line in re.findall(r"^\| \[.*", tables, re.M):
-            label, *values = (cell.strip() for cell in line.strip("| ").split(" | "))
-            name = label.removeprefix("[").partition("](")[0]
-            found.setdefault(str(rows[name]), {})[data] = values[:3]
+    for data, record in leaderboard().items():
+        for label, *values in record["table"][1:]:
+            found.setdefault(methods_of[label], {})[data] = values[:3]
     return found
 
 

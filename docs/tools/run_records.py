@@ -39,7 +39,7 @@ from fedpfl.core.files import write_atomically
 from fedpfl.experiments import metrics
 from fedpfl.experiments.description import load
 from fedpfl.experiments.measured import Measured
-from fedpfl.experiments.page import wrapped
+from fedpfl.experiments.page import anchor, folded, wrapped
 from fedpfl.experiments.store import Store
 from fedpfl.experiments.tables import analysed, rankings
 from fedpfl.report.draw import Pen
@@ -49,6 +49,7 @@ from fedpfl.setup.config import Config
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 RECORDS = DOCS / "records"
+LEADERBOARD = ROOT / "experiments" / "leaderboard.toml"
 EVERY = 5
 # A run with fewer rounds says what a round costs and nothing else.
 MIN_ROUNDS = 20
@@ -141,7 +142,7 @@ def ranked(column: str, output: Path, commit: str) -> Record:
     commit : str
         The commit of the code that ran.
     """
-    experiment = load(ROOT / "experiments" / "leaderboard.toml").only("small", (), [column])
+    experiment = load(LEADERBOARD).only("small", (), [column])
     measured = Measured(experiment, "small", Store(output))
     (found,) = rankings(measured)
     words = ["fedpfl", "experiment", "run", "leaderboard", "--scale", "small", "--column", column]
@@ -209,6 +210,12 @@ def write(name: str, found: Record, records: Path = RECORDS) -> Path:
 def read(group: str, records: Path = RECORDS) -> list[Record]:
     """Return the records of a group, in the order of their names."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((records / group).glob("*.json"))]
+
+
+def leaderboard(records: Path = RECORDS) -> dict[str, Record]:
+    """Return the records of the leaderboard by column, in the order of its file."""
+    found = {shlex.split(of["command"])[-1]: of for of in read("leaderboard", records)}
+    return {column: found[column] for column in load(LEADERBOARD).columns if column in found}
 
 
 def one(name: str, records: Path = RECORDS) -> Record:
@@ -367,22 +374,23 @@ def rounds(records: Path, words: Sequence[str]) -> str:
 
 @table
 def ranking(records: Path, words: Sequence[str]) -> str:
-    """Return a column of the leaderboard: table, remarks, picture, and the command of each row: ``COLUMN RECORD``."""
-    column, name = words
-    found = one(f"leaderboard/{name}", records)
+    """Return a column of the leaderboard: table, remarks, picture, and the command of each row: ``COLUMN``."""
+    (column,) = words
+    found, experiment = leaderboard(records)[column], load(LEADERBOARD)
     head, *rows = found["table"]
-    names = list(load(ROOT / "experiments" / "leaderboard.toml").rows)
-    anchors = {row: f"{file_name(column)}-{at}" for at, row in enumerate(names, start=1)}
+    anchors = {row: anchor(experiment, row, column) for row in experiment.rows}
     linked = [[f"[{row}](#{anchors[row]})", *cells] for row, *cells in rows]
     said = [wrapped(f"- {remark}", "  ") for remark in found["remarks"]]
+    shown = {row for row, *_ in rows}
     commands = [
-        f'<a id="{anchors[row]}"></a>{row}: `{found["command"]} --row {shlex.quote(row)}`'
-        for row in sorted((row for row, *_ in rows), key=names.index)
+        f'<a id="{name}"></a>{row}: `{found["command"]} --row {shlex.quote(row)}`'
+        for row, name in anchors.items()
+        if row in shown
     ]
     return "\n\n".join([
         markdown(head, linked), "\n".join([*said, f"- Run with: {_ran(found)}"]),
-        f"![{column}: accuracy and traffic of each method](leaderboard-{file_name(column)}.svg)",
-        _folded("The command of each row", commands),
+        f"![{column}: accuracy and traffic of each method]({_picture(column)})",
+        folded("The command of each row", commands),
     ])  # fmt: skip
 
 
@@ -398,7 +406,7 @@ def cell(records: Path, words: Sequence[str]) -> str:
 @table
 def mean(records: Path, words: Sequence[str]) -> str:
     """Return a number of the leaderboard without its deviation: ``RECORD ROW COLUMN``."""
-    return cell(records, words).partition(" ")[0]
+    return _mean(cell(records, words))
 
 
 @table
@@ -456,18 +464,12 @@ def protocol(records: Path, words: Sequence[str]) -> str:
     found = read(words[0], records)
     ran = [f"- {line}" for line in sorted(set(map(_ran, found)))]
     commands = [f"{of['row']}, {of['column']}: `{of['command']}`" for of in found]
-    return "\n".join([*ran, "", _folded("The command of each cell", commands)])
+    return "\n".join([*ran, "", folded("The command of each cell", commands)])
 
 
 def _ran(found: Record) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
     return f"{found['processor']}, fedpfl of commit {found['commit'][:7]}, {versions}"
-
-
-def _folded(summary: str, items: Sequence[str]) -> str:
-    # The attribute lets MkDocs read the list as Markdown; GitHub does so without.
-    head = f'<details markdown="1"><summary>{summary}</summary>'
-    return "\n".join([head, "", *(f"- {item}" for item in items), "", "</details>"])
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -479,25 +481,22 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 # -- pictures ----------------------------------------------------------------------------------------------------------
 
 
-def pictures(records: Path = RECORDS) -> dict[Path, str]:
-    """Return the leaderboard's pictures, as SVG by file: the accuracy of each row over its traffic."""
-    paths = sorted((records / "leaderboard").glob("*.json"))
-    return dict(_picture(json.loads(path.read_text(encoding="utf-8"))) for path in paths)
-
-
-def _picture(found: Record) -> tuple[Path, str]:
-    column = shlex.split(found["command"])[-1]
+def picture(column: str, found: Record) -> tuple[Path, str]:
+    """Return the file of a column's picture, and the SVG: the accuracy of each row over its traffic."""
     head, *rows = found["table"]
     accuracy, traffic = head[1], head.index("MB")
-    series = {row[0]: ([_mean(row[traffic])], [_mean(row[1])]) for row in rows}
+    series = {row[0]: ([float(_mean(row[traffic]))], [float(_mean(row[1]))]) for row in rows}
     figure = Points(column, metrics.find("megabytes").heading, accuracy, series, log_x=True)
-    names = list(load(ROOT / "experiments" / "leaderboard.toml").rows)
-    return DOCS / f"leaderboard-{file_name(column)}.svg", Pen(names).svg(figure)
+    return DOCS / _picture(column), Pen(list(load(LEADERBOARD).rows)).svg(figure)
 
 
-def _mean(text: str) -> float:
+def _picture(column: str) -> str:
+    return f"leaderboard-{file_name(column)}.svg"
+
+
+def _mean(text: str) -> str:
     """Return the number in front of its deviation."""
-    return float(text.split()[0])
+    return text.partition(" ")[0]
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------
@@ -571,7 +570,8 @@ def main() -> None:
         about = {key: getattr(options, key) for key in ("row", "column", "command", "commit", "cpu_seconds")}
         print(f"wrote {write(options.name, record(RunFolder(options.run), about)).relative_to(ROOT)}")
         return
-    texts = {path: filled(path.read_text(encoding="utf-8")) for path in pages()} | pictures()
+    texts = {path: filled(path.read_text(encoding="utf-8")) for path in pages()}
+    texts |= dict(picture(column, found) for column, found in leaderboard().items())
     for path, text in texts.items():
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             write_atomically(path, text.encode())

@@ -11,6 +11,7 @@ from dataclasses import replace
 from ..analysis.figure import file_name
 from ..results.tables import Table
 from ..version import __version__
+from .description import Experiment
 from .measured import Measured
 from .store import State
 from .tables import RankedColumn
@@ -67,7 +68,10 @@ def command(measured: Measured, name: str, verb: str, row: str = "", column: str
 
 
 def _section(measured: Measured, ranking: RankedColumn, picture: str | None) -> list[str]:
-    rows = [[f"[{row[0]}](#{_anchor(measured, str(row[0]), ranking.column)})", *row[1:]] for row in ranking.table.rows]
+    rows = [
+        [f"[{row[0]}](#{anchor(measured.experiment, str(row[0]), ranking.column)})", *row[1:]]
+        for row in ranking.table.rows
+    ]
     table = replace(ranking.table, rows=rows, note="")
     lines = table.markdown().rstrip().split("\n")[2:]  # the title stands above
     said = [wrapped(f"- {remark}", "  ") for remark in ranking.remarks]
@@ -78,19 +82,25 @@ def _section(measured: Measured, ranking: RankedColumn, picture: str | None) -> 
 def _commands(measured: Measured, name: str, columns: Sequence[str]) -> str:
     """Return the commands of cells as a list, each under a name that tables can link to."""
     cells = [(row, column) for row, column in measured.cells if column in columns]
-    lines = [
-        f'- <a id="{_anchor(measured, row, column)}"></a>{row}{f", {column}" * (len(columns) > 1)}: '
+    items = [
+        f'<a id="{anchor(measured.experiment, row, column)}"></a>{row}{f", {column}" * (len(columns) > 1)}: '
         f"`{command(measured, name, 'run', row, column)}`"
         for row, column in cells
     ]
+    return folded("The command of each row", items)
+
+
+def folded(summary: str, items: Sequence[str]) -> str:
+    """Return a list that a page shows once its summary is clicked."""
     # The attribute lets MkDocs read the list as Markdown; GitHub does so without.
-    head = '<details markdown="1"><summary>The command of each row</summary>'
-    return "\n".join([head, "", *lines, "", "</details>"])
+    head = f'<details markdown="1"><summary>{summary}</summary>'
+    return "\n".join([head, "", *(f"- {item}" for item in items), "", "</details>"])
 
 
-def _anchor(measured: Measured, row: str, column: str) -> str:
+def anchor(experiment: Experiment, row: str, column: str) -> str:
+    """Return the name under which a page has a cell's command."""
     # Rows go by number: names may differ in letters alone that links cannot have.
-    return f"{file_name(column)}-{list(measured.experiment.rows).index(row) + 1}"
+    return f"{file_name(column)}-{list(experiment.rows).index(row) + 1}"
 
 
 def wrapped(text: str, indent: str = "") -> str:

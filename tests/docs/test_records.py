@@ -258,7 +258,7 @@ def test_a_column_of_the_leaderboard(tmp_path):
     about = {"processor": "P", "commit": "c" * 40, "versions": {"torch": "2"}}
     found = {"command": command, "table": table, "remarks": ["One.", "Two."], **about}
     records.write("leaderboard/n", found, tmp_path)
-    table, remarks, picture, _, commands, _ = records.ranking(tmp_path, ["HAR by person", "n"]).split("\n\n")
+    table, remarks, picture, _, commands, _ = records.ranking(tmp_path, ["HAR by person"]).split("\n\n")
     assert table.splitlines() == [
         "|  | mean | MB |",
         "| --- | ---: | ---: |",
@@ -271,7 +271,7 @@ def test_a_column_of_the_leaderboard(tmp_path):
         f'- <a id="har-by-person-1"></a>Local: `{command} --row Local`',
         f"- <a id=\"har-by-person-23\"></a>Factorized-FL α: `{command} --row 'Factorized-FL α'`",
     ]
-    ((path, drawn),) = records.pictures(tmp_path).items()
+    path, drawn = records.picture("HAR by person", found)
     assert path.name == "leaderboard-har-by-person.svg"
     assert drawn.index("Factorized-FL α</text>") < drawn.index("Local</text>")
 
@@ -284,8 +284,9 @@ def test_a_number_of_the_leaderboard_within_a_sentence(tmp_path):
     assert re.sub("<!--.*?-->", "", filled) == "It has 90.0 %, 4.0 MB."
 
 
-@pytest.mark.parametrize(("path", "drawn"), records.pictures().items(), ids=lambda value: getattr(value, "stem", ""))
-def test_a_picture_of_the_leaderboard_shows_the_methods_of_its_record_in_their_order(path, drawn):
+@pytest.mark.parametrize(("column", "found"), records.leaderboard().items())
+def test_a_picture_of_the_leaderboard_shows_the_methods_of_its_record_in_their_order(column, found):
+    path, drawn = records.picture(column, found)
     # The lines between differ with matplotlib's version.
     names = re.compile(r">([^<>]+)</text>")
     assert names.findall(text_of(path)) == names.findall(drawn)

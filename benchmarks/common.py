@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fedpfl.core.errors import FedpflError
-from fedpfl.results.run import to_toml
+from fedpfl.core.stored import to_toml
 
 GIB = 2**30
 MIB = 2**20

@@ -34,10 +34,10 @@ import numpy as np
 import torch
 from common import BenchmarkError, count, data_dir, machine, main, make_environment, note, reason, simulate, table
 
+from fedpfl.core.stored import to_toml
 from fedpfl.data.datasets.reading import load
 from fedpfl.data.settings import DataSettings
 from fedpfl.models import build
-from fedpfl.results.run import to_toml
 
 SOURCE = "https://github.com/TsingZ0/PFLlib"
 COMMIT = "d832e76f6a23b833038949ec1e4fdefe63a4d350"

@@ -24,8 +24,9 @@ from common import BenchmarkError, count, data_dir, main, note
 
 from fedpfl.cli.experiment import read
 from fedpfl.core.files import write_atomically
+from fedpfl.core.stored import to_toml
 from fedpfl.experiments.description import SCALES, Cell
-from fedpfl.results.run import RunFolder, to_toml
+from fedpfl.results.run import RunFolder
 
 PROGRAM = (sys.executable, "-P", "-c", "from fedpfl.cli import main; main()")
 

@@ -22,7 +22,7 @@ from common import Run, count, footer, main, note, simulate, table
 
 from fedpfl.client.profile import Profile
 from fedpfl.client.profile import measure as measure_profile
-from fedpfl.results.run import to_toml
+from fedpfl.core.stored import to_toml
 from fedpfl.setup.config import Config
 
 SERVER_SECONDS = 0.17

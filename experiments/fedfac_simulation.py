@@ -34,11 +34,12 @@ from safetensors.numpy import save_file
 from fedpfl.core.federation import Client, Federation
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
+from fedpfl.core.stored import to_toml
 from fedpfl.launch.superlink import script
 from fedpfl.methods.fedfac.factor_analysis import Moments, number_of_factors, principal_axis, shared_channels
 from fedpfl.methods.fedfac.factor_split import FactorSplit
 from fedpfl.methods.fedfac.sharing import Channels
-from fedpfl.results.run import RunFolder, to_toml
+from fedpfl.results.run import RunFolder
 
 CLIENTS, FEATURES, NEURONS = 100, 100, 200
 SAMPLES = 200

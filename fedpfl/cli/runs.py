@@ -176,7 +176,7 @@ def new_clients(run: RunName, mode: Mode = "local-train", as_json: AsJson = Fals
 
 def _write_settings(folder: RunFolder, mode: str, given: Mapping[str, Any], file: Path) -> None:
     """Write a run's settings as they were given, because `~` is another folder on a device."""
-    from ..results.run import to_toml
+    from ..core.stored import to_toml
     from ..setup.config import Config
 
     name = {"run-name": folder.path.name, "output-dir": str(folder.path.parent)}

@@ -82,6 +82,12 @@ def _digest(arrays: Mapping[str, np.ndarray]) -> str:
     return found.hexdigest()
 
 
+def to_toml(values: Mapping[str, Any]) -> str:
+    """Return flat values as the text of a TOML file; the standard library only reads TOML."""
+    # A JSON string is a TOML string, and JSON's numbers and booleans are TOML's, once NaN is ruled out by the checks.
+    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
+
+
 def write_toml(path: Path, text: str) -> None:
     """Write the text of a TOML file with its checksum; see :func:`write_atomically`."""
     write_atomically(path, f"# sha256 {_sha256(text.encode())}\n{text}".encode(), private=True)

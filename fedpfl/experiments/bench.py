@@ -17,10 +17,9 @@ from ..core import custom
 from ..core.errors import ConfigError, FedpflError
 from ..core.files import write_atomically
 from ..core.settings import PLACES
-from ..core.stored import read_json
+from ..core.stored import read_json, to_toml
 from ..flower_private import UNKNOWN_RUN
 from ..launch.superlink import answer, copy_app, reason_in, run_flwr
-from ..results.run import to_toml
 from .grid import Job, Resources
 from .store import PlannedRun, Store
 

@@ -30,8 +30,8 @@ from ..core import custom
 from ..core.errors import ConfigError, StateError
 from ..core.files import private_folder, write_atomically
 from ..core.settings import absolute_places, items
-from ..core.stored import read_json
-from ..results.run import RunFolder, find_run, to_toml
+from ..core.stored import read_json, to_toml
+from ..results.run import RunFolder, find_run
 from ..setup.config import Config, check_keys, sections
 from . import metrics
 

@@ -29,8 +29,8 @@ from types import FrameType
 from typing import Any, Self
 
 from ..core.errors import FedpflError
+from ..core.stored import to_toml
 from ..flower_private import HEALTH, RUN_REFUSED, TASK_ENDED
-from ..results.run import to_toml
 from ..version import __version__
 from . import guard
 

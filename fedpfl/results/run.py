@@ -21,7 +21,6 @@ Only the user may enter the folder. Everything that a resumed run reads carries 
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import secrets
@@ -40,7 +39,16 @@ from ..core.errors import ConfigError, DamagedFile, StateError, did_you_mean, pr
 from ..core.federation import Client
 from ..core.files import locked, private_folder, write_atomically
 from ..core.metrics import ACCURACY
-from ..core.stored import Stored, from_json_line, json_line, read_arrays, read_toml, write_arrays, write_toml
+from ..core.stored import (
+    Stored,
+    from_json_line,
+    json_line,
+    read_arrays,
+    read_toml,
+    to_toml,
+    write_arrays,
+    write_toml,
+)
 from ..rules import Rule
 from ..setup.config import Config
 from .history import History
@@ -473,12 +481,6 @@ def personal_place(task: Mapping[str, Any], client: int, number: int) -> tuple[s
         return task["state_key"], number
     key, earlier = task["continued"]["personal"][client]
     return key, earlier
-
-
-def to_toml(values: dict[str, Any]) -> str:
-    """Write flat settings as TOML (the standard library reads it but does not write it)."""
-    # A JSON string is a TOML string, and JSON's numbers and booleans are TOML's, once NaN is ruled out by the checks.
-    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
 
 
 def _task(input_shape: tuple[int, ...], classes: Sequence[int]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from fedpfl.results.run import RunFolder, to_toml
+from fedpfl.core.stored import to_toml
+from fedpfl.results.run import RunFolder
 from fedpfl.setup.config import Config
 
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 from support import simulate
 
-from fedpfl.results.run import RunFolder, to_toml
+from fedpfl.core.stored import to_toml
+from fedpfl.results.run import RunFolder
 
 
 @pytest.fixture(scope="session")

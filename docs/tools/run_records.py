@@ -436,26 +436,28 @@ def _spread(values: Sequence[float]) -> str:
     return f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 
-# Columns of the table of claims, by how their verdicts begin.
-VERDICTS = {
-    "reproduced": "reproduced", "not at small scale": "not reproduced", "contradicted": "contradicted",
-    "not run": "not run",
-}  # fmt: skip
+# Columns of the table of claims: how their verdicts begin.
+VERDICTS = ("reproduced", "in part", "not reproduced", "contradicted", "undecided", "by construction", "not run")
 
 
 @table
 def verdicts(records: Path, words: Sequence[str]) -> str:
-    """Return how many claims of each paper have which verdict, from the papers' pages: ``PAGE …``."""
-    rows = []
+    """Return how many claims of each paper have which verdict, from the papers' pages: ``PAGE …``.
+
+    A page's first section has the main claims and the others, each below a heading of its own.
+    """
+    rows: dict[str, list[list[str]]] = {}
     for name in words:
         title, _, text = (DOCS / "results" / f"{name}.md").read_text(encoding="utf-8").partition("\n")
-        claims = re.findall(r"^\| .* \| (.*?) \| .* \|$", text.split("\n## ")[1], re.MULTILINE)[1:]
-        counts = [sum(verdict.startswith(start) for verdict in claims) for start in VERDICTS.values()]
-        if sum(counts) != len(claims):
-            raise ValueError(f"{name}: a verdict begins with none of {', '.join(VERDICTS.values())}")
-        link = f"[{title[2:].partition(':')[0]}](results/{name}.md)"
-        rows.append([link, str(len(claims)), *(str(count or "") for count in counts)])
-    return markdown(["paper", "claims", *VERDICTS], rows)
+        for part in text.split("\n## ")[1].split("\n### ")[1:]:
+            claims = re.findall(r"^\| .* \| (.*?) \| .* \|$", part, re.MULTILINE)[1:]
+            counts = [sum(verdict.startswith(start) for verdict in claims) for start in VERDICTS]
+            if sum(counts) != len(claims):
+                raise ValueError(f"{name}: a verdict begins with none of {', '.join(VERDICTS)}")
+            kind = part.partition("\n")[0]
+            link = f"[{title[2:].partition(':')[0]}](results/{name}.md): {kind.lower()}"
+            rows.setdefault(kind, []).append([link, str(len(claims)), *(str(count or "") for count in counts)])
+    return markdown(["", "claims", *VERDICTS], [row for of in rows.values() for row in of])
 
 
 @table

@@ -44,14 +44,14 @@ def neuron_outputs(runs: Sequence[RunFolder], options: NeuronOptions) -> Result:
     """Show the mean outputs on each client's training samples, neurons with the largest first, and their entropies.
 
     The outputs are those of the last layer before the classifier, ahead of its activation, which makes many of them 0
-    for several clients; of several seeds the first run's.
+    for several clients. The table counts the neurons of all seeds; the picture of outputs is that of the first.
     """
     rows: list[list[Cell]] = []
     figures: list[Figure] = []
     entropies: dict[str, list[float]] = {}
     for group in grouped(runs):
-        outputs = outputs_of(group.runs[0])
-        clients, neurons = outputs.shape
+        every = [outputs_of(run) for run in group.runs]
+        outputs, clients = every[0], len(every[0])
         if clients <= options.neighbours:
             raise ConfigError(
                 "neighbours", options.neighbours, f"must be below {clients}, the clients of {group.label}"
@@ -62,9 +62,9 @@ def neuron_outputs(runs: Sequence[RunFolder], options: NeuronOptions) -> Result:
             Heatmap(f"Outputs of {group.label}", "client", "neuron", outputs[:, order].T, names,
                     [str(client) for client in range(clients)])
         )  # fmt: skip
-        found = [entropy(outputs[:, neuron], options.neighbours) for neuron in range(neurons)]
+        found = [entropy(neuron, options.neighbours) for of_run in every for neuron in of_run.T]
         known = [value for value in found if value is not None]
-        rows.append([group.label, neurons, neurons - len(known), Spread.of(known) if known else None,
+        rows.append([group.label, len(found), len(found) - len(known), Spread.of(known) if known else None,
                      sum(value > 1 for value in known)])  # fmt: skip
         if known:
             entropies[group.label] = known

@@ -48,7 +48,7 @@ NOT_IDENTIFYING = frozenset({
 ADDED_LATER = frozenset({
     "label-column", "client-column", "split-column", "ignore-columns", "class-names", "window-column", "window-length",
     "window-step", "partition-seed", "division-file", "update-norm-limit", "robust-aggregation", "robust-clip",
-    "robust-false-share", "krum-clients", "max-weight-share", "fedreg-max-growth",
+    "robust-false-share", "krum-clients", "max-weight-share", "fedreg-max-growth", "fedreg-personal-start",
     "device-model-every", "continue-from", "schedule", "buffer-size", "over-selection", "round-deadline",
     "round-deadline-pace", "replay", "new-nodes", "forget-after",
     "label-smoothing", "local-steps", "learning-rate-schedule", "learning-rate-decay", "learning-rate-decay-every",

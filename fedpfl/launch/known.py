@@ -221,6 +221,7 @@ class CommonSettings(TypedDict, total=False):
     fedreg_redraw: bool
     fedreg_order: Literal["sequential", "interleaved"]
     fedreg_head_layers: Annotated[int, {'minimum': 1}]
+    fedreg_personal_start: Literal["generic", "random"]
     fedreg_variant: Literal["full", "same-weights", "one-head", "original-only", "rebalanced-only"]
     fedrep_head_layers: Annotated[int, {'minimum': 1}]
     fedrep_p_epochs: Annotated[int, {'minimum': 0}]

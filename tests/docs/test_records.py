@@ -134,7 +134,6 @@ BY_HAND = {
     "results/factorized-fl.md": {"Factorized-FL, permuted labels, small scale": "12 runs, two hours"},
     "results/feddecomp.md": {
         "FedDecomp's table 1 at the paper's size": "four runs, each hours long",
-        "CIFAR-10 and Fashion-MNIST, Dir(0.5), small scale": "eight runs, half an hour",
         "Personalised LoRA": "12 runs and times", "Images recovered from gradients": "an attack on five runs",
     },
     "results/fedreg.md": {"FedReG's testbed, simulated": "six runs, each half an hour"},
@@ -170,13 +169,17 @@ def test_tables_without_a_record_are_the_known_ones(page):
 def test_verdicts_are_counted_from_the_papers_pages(tmp_path, monkeypatch):
     (tmp_path / "results").mkdir()
     page = tmp_path / "results" / "p.md"
-    lines = ["# P: results", "", "## Claims", "", "| claim | verdict | tried |", "|---|---|---|"]
-    verdicts = ["reproduced exactly", "not run", "not run", "contradicted at small scale"]
-    page.write_text(
-        "\n".join([*lines, *(f"| c | {verdict} | t |" for verdict in verdicts), "", "## Next", "| a | b | c |"])
-    )
+    head = ["", "| claim | verdict | tried |", "|---|---|---|"]
+    main = ["reproduced at small scale", "in part: with one of two networks"]
+    others = ["not run", "not run", "contradicted at small scale", "by construction"]
+    lines = ["# P: results", "", "## Claims", "", "### Main claims", *head, *(f"| c | {of} | t |" for of in main)]
+    more = ["### Other claims", *head, *(f"| c | {of} | t |" for of in others), "", "## Next", "| a | b | c |"]
+    page.write_text("\n".join([*lines, "", *more]))
     monkeypatch.setattr(records, "DOCS", tmp_path)
-    assert records.verdicts(tmp_path, ["p"]).splitlines()[-1] == "| [P](results/p.md) | 4 | 1 |  | 1 | 2 |"
+    assert records.verdicts(tmp_path, ["p"]).splitlines()[2:] == [
+        "| [P](results/p.md): main claims | 2 | 1 | 1 |  |  |  |  |  |",
+        "| [P](results/p.md): other claims | 4 |  |  |  | 1 |  | 1 | 2 |",
+    ]
     page.write_text("\n".join([*lines, "| c | perhaps | t |"]))
     with pytest.raises(ValueError, match="p: a verdict begins with none of"):
         records.verdicts(tmp_path, ["p"])

@@ -206,6 +206,16 @@ def test_all_clients_start_from_the_same_factors(tmp_path):
         assert name.startswith("head.") or torch.equal(array, models[2][name])
 
 
+@pytest.mark.parametrize("name", ["factorized-fl", "factorized-fl-plus"])
+def test_that_nobody_can_be_left_out_is_said_before_round_1(name):
+    def remarks(clients, **settings):
+        config = Config.parse({"method": name, **{f"{name}-{key}": value for key, value in settings.items()}})
+        return config.method.remarks(assemble(config, (1, 8, 8), 10)[0], clients, rounds=5)
+
+    assert remarks(10) == [f"{name}: {name}-min-aggregate = 10: all 10 clients are averaged, however unlike"]
+    assert remarks(11) == remarks(10, matching="random") == remarks(10, **{"min-aggregate": 9}) == []
+
+
 def test_what_is_sent_does_not_depend_on_how_a_client_numbers_its_classes(tmp_path):
     # The numbering is in the classifier alone: with its rows in that order the same arrays leave the client.
     config = Config.parse(federation(tmp_path, method=ALPHA, local_epochs=1, factorized_fl_l1=0.0))

@@ -90,6 +90,21 @@ def test_rank_of_a_linear_layer(inputs: int, outputs: int, ratio: float, rank: i
     assert (code.tau_b.shape, code.tau_a.shape) == ((outputs, rank), (rank, inputs))
 
 
+@pytest.mark.parametrize(
+    ("name", "conv", "linear", "full"),
+    [("small-cnn", 0.6, 0.6, (2, 4)), ("resnet8", 0.6, 0.6, (5, 10)), ("resnet10", 0.8, 0.4, (7, 13))],
+)
+def test_tau_of_the_program_has_full_rank_in_the_layers_that_the_pages_count(name, conv, linear, full) -> None:
+    def layers(init: str) -> tuple[int, int]:
+        arrays = decompose(models.build(name, (3, 32, 32), 10), conv, linear, init).state_dict()
+        factors = [(array, arrays[f"{key[:-1]}a"]) for key, array in arrays.items() if key.endswith("tau_b")]
+        sizes = [(b.shape[0], b.shape[1], a.shape[1]) for b, a in factors]
+        return sum(inner >= min(rows, columns) for rows, inner, columns in sizes), len(sizes)
+
+    assert layers("code") == full
+    assert layers("paper") == (0, full[1])
+
+
 def test_a_convolution_of_tiny_ratio_keeps_rank_one() -> None:
     for init in INITS:
         assert LowRankConv2d(nn.Conv2d(2, 3, 3), 0.01, init).tau_a.shape[0] == 3

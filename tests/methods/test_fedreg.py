@@ -131,6 +131,15 @@ def test_the_ablations_leave_out_what_they_say(variant, steps):
     assert weight_of("head.weight") == ("train-samples" if variant == "same-weights" else "effective-samples")
 
 
+def test_the_personal_head_starts_as_a_copy_or_at_random():
+    arrays = method_and_model()[1].state_dict()
+    drawn = method_and_model(personal_start="random")[1].state_dict()
+    for array in ("weight", "bias"):
+        assert torch.equal(arrays[f"head_p.{array}"], arrays[f"head.{array}"])
+        assert torch.equal(drawn[f"head.{array}"], arrays[f"head.{array}"])
+        assert not torch.equal(drawn[f"head_p.{array}"], drawn[f"head.{array}"])
+
+
 def test_the_rebalanced_set_is_drawn_once_or_in_every_round():
     for redraw in (False, True):
         method, model = method_and_model(redraw=redraw)

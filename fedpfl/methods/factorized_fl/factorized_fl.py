@@ -2,6 +2,11 @@
 
 Jeong, Hwang: Factorized-FL: Agnostic Personalized Federated Learning with Kernel Factorization & Similarity Matching,
 2022, Section 4 and Algorithm 1.
+
+Not in the paper's algorithm: biases, γ and β of BatchNorm are averaged with u; the running statistics stay. Clients
+below τ are left out, except the ``factorized-fl-min-aggregate`` nearest ones, as in the authors' program; with the
+paper's score of 0 they would have the weight exp(0). The default is the 10 of the program, so that with up to ten
+clients none is ever left out, and ε = 1 makes their weights nearly equal.
 """
 
 from __future__ import annotations
@@ -110,6 +115,13 @@ class FactorizedFL(Method):
         """Return whether an array means the same to all clients."""
         own_classifier = self.settings.classifier == "personal" and in_classifier(name)
         return not own_classifier and not name.endswith(BUFFERS) and not name.startswith(f"{TRAINED}.")
+
+    def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
+        """Tell users if no client can be left out."""
+        least = self.settings.min_aggregate
+        if self.settings.matching != "similar" or clients > least:
+            return []
+        return [f"{self.name}: {self.name}-min-aggregate = {least}: all {clients} clients are averaged, however unlike"]
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train u, v and µ together on cross-entropy + λ·‖µ‖₁ (Equation 6)."""

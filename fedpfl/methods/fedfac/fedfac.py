@@ -3,6 +3,10 @@
 Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, Section 4,
 Algorithms 1 (static) and 2 (dynamic). A channel that the factors common to all explain well is shared.
 
+The dynamic variant starts without a split: round 1 trains everything, and its analysis makes the first one. Algorithm 2
+has a factor analysis before round 1. The estimator is that of the paper (``fedfac-factor = "principal-axis"``); the
+files of ``configs/`` have the authors' program's, ``"eigenvector"``.
+
 Table 8's panel A masks "each group of parameters in the l-th layer when updating the local models", by random values.
 With ``fedfac-mask`` a client replaces the group by newly drawn initial values in each round before it trains, once
 there is a split. Everything then trains as usual, and clients are tested with the trained values. The paper does not

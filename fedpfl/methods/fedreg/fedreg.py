@@ -2,11 +2,14 @@
 
 Liu, Yang, Wang: FedReG: Recouping the Global Model in Personalized Federated Learning, Section 3 and Algorithms 1 to 3.
 
-Where the paper leaves it open: a head is the last linear layer; head_P starts as a copy of head_G; Q = t / C is
-rounded to the nearest whole number, at least 1; samples to augment are drawn with replacement; the rebalanced set is
-drawn once, since it is an input of the client's Algorithm 1. Each step starts with a new optimiser, with the order
-``interleaved`` each epoch. ``fedreg-max-growth`` is not in the paper: it bounds t on the client, because t follows from
-the counts that other clients report.
+head_P starts as a copy of head_G, so the first logits are twice the shared model's; Algorithm 1 initialises it at
+random (``fedreg-personal-start = "random"``). Variant b averages its only head by effective samples.
+
+Where the paper leaves it open: a head is the last linear layer; Q = t / C is rounded to the nearest whole number, at
+least 1; samples to augment are drawn with replacement; the rebalanced set is drawn once, since it is an input of the
+client's Algorithm 1. Each step starts with a new optimiser, with the order ``interleaved`` each epoch.
+``fedreg-max-growth`` is not in the paper: it bounds t on the client, because t follows from the counts that other
+clients report.
 """
 
 from __future__ import annotations
@@ -70,6 +73,11 @@ class FedReGSettings:
         choices=("sequential", "interleaved"),
     )
     head_layers: int = setting(1, "Number of linear layers at the model's end that form a head.", minimum=1)
+    personal_start: str = setting(
+        "generic",
+        "Initialisation of the personal head. generic: a copy of the generic head. random: its own, as in Algorithm 1.",
+        choices=("generic", "random"),
+    )
     variant: str = setting(
         "full",
         "full: the method. The others are ablations. same-weights (a): base and head have the same weights. "
@@ -102,12 +110,16 @@ class FedReG(Method):
     _bounded: set[int]
 
     def build(self, model: nn.Module) -> nn.Module:
-        """Add head_P, which starts as a copy of head_G."""
+        """Add head_P."""
         parts = cut(model, self.settings.head_layers)
         self._in_head_g, self._rebalanced_sets, self._bounded = parts.in_head, SamplesCache(), set()
         if self.settings.variant not in ONE_HEAD:
             class_by_width(model)  # which refuses heads that are not linear: their sum is no layer
-            model.add_module(HEAD_P, copy.deepcopy(parts.head))
+            head_p = copy.deepcopy(parts.head)
+            if self.settings.personal_start == "random":
+                for layer in (layer for layer in head_p.modules() if isinstance(layer, nn.Linear)):
+                    layer.reset_parameters()
+            model.add_module(HEAD_P, head_p)
         return model
 
     def is_shared(self, name: str, model: nn.Module) -> bool:

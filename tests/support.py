@@ -27,7 +27,7 @@ from fedpfl.engine.local import LocalTransport
 from fedpfl.engine.transport import Transport
 from fedpfl.flower import nodes
 from fedpfl.flower.messages import from_content, to_content
-from fedpfl.flower.transport import run_over_flower
+from fedpfl.flower.strategy import run_over_flower
 from fedpfl.methods import Method, methods
 from fedpfl.methods.adapted import AdapterMethod
 from fedpfl.methods.base import LocalRound

@@ -104,6 +104,10 @@ class Engine:
             self.config, self.model, self.sharing, self.extras, self._first_personal, self._mean_model, self._stays,
         ) = self._made[name]  # fmt: skip
 
+    def state_of(self, key: str, client: int) -> ClientState:
+        """Return where a client keeps its arrays in the run with a key."""
+        return ClientState(self.config.run.state_dir, key, client)
+
     def query(self, client: int, message: Payload) -> Payload:
         """Describe the client's task; no array of the client leaves it."""
         self.use_model_of(client)
@@ -113,9 +117,9 @@ class Engine:
         described: dict[str, Value] = {} if self.own else {"division": self.data.checksum}
         if message.config.get("in-turn") is True:  # a device, not one of a simulation's many clients
             key = str(message.config.get("state-key", ""))
-            described["identity"] = ClientState(self.config.run.state_dir, key, client).secret()
+            described["identity"] = self.state_of(key, client).secret()
             earlier = message.config.get("earlier-key")
-            before = None if earlier is None else ClientState(self.config.run.state_dir, str(earlier), client)
+            before = None if earlier is None else self.state_of(str(earlier), client)
             if before is not None and before.of_a_device:
                 described["earlier-identity"] = before.secret()
         if self._own_model:
@@ -424,7 +428,7 @@ class Engine:
         if not same:
             self.sharing.set_shared(vector)
         self._tested = None
-        state = ClientState(self.config.run.state_dir, str(message.config["state-key"]), client)
+        state = self.state_of(str(message.config["state-key"]), client)
         if self.sharing.personal:
             trained = int(message.config["personal-round"]) > 0
             personal = self._stored_personal(state, message, client) if trained else self._first_personal
@@ -447,7 +451,7 @@ class Engine:
     def _stored_personal(self, state: ClientState, message: Payload, client: int) -> dict[str, np.ndarray]:
         """Return the arrays that a message names: of this run, or of the one that it continues."""
         key = message.config.get("personal-key")
-        of = state if key is None else ClientState(self.config.run.state_dir, str(key), client)
+        of = state if key is None else self.state_of(str(key), client)
         return of.load(int(message.config["personal-round"]))
 
     def test_samples(self, client: int) -> Samples:

@@ -167,13 +167,20 @@ class FederatedData:
             data = read_own(place, settings, num_classes)
         if num_classes is not None and data.num_classes != num_classes:
             raise DataError(f"{place}: has {data.num_classes} classes, the federation has {num_classes}")
+        return cls.of_client(data, settings, client, seed, str(place))
+
+    @classmethod
+    def of_client(
+        cls, data: Dataset, settings: DataSettings, client: int, seed: int, where: str = ""
+    ) -> FederatedData:
+        """Return one client's data as a federation of its own (number 0); see :meth:`own`."""
         n = len(data.y_train)
         if data.y_test is None:
             share, size = cut_share(np.arange(n), settings, settings.partition_seed or seed, client), n
         else:
             share, size = Share(np.arange(n), np.arange(n, n + len(data.y_test))), n
         if size < settings.min_samples:
-            raise DataError(f"{place}: has {size} samples, min-samples is {settings.min_samples}")
+            raise DataError(f"{where or data.name}: has {size} samples, min-samples is {settings.min_samples}")
         self = cls.__new__(cls)
         self._set_up(data, [share], [client], settings, seed)
         return self

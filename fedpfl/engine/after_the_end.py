@@ -98,8 +98,8 @@ class _Afterwards(RoundLoop):
     def ask(self, transport: Transport, clients: Sequence[Client], number: int, kind: str) -> Round:
         """Send clients their messages; return what they answered as a round's tests."""
         self.round = Round(number)
-        requests = self._requests(clients, number, kind)
-        self.collect_scores(transport.replies(requests, Wait(self.settings.round_timeout), self._fail))
+        requests = self.requests(clients, number, kind)
+        self.collect_scores(transport.replies(requests, Wait(self.settings.round_timeout), self.fail))
         return self.round
 
     def missed(self, folder: RunFolder) -> list[Client]:

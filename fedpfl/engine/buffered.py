@@ -71,7 +71,8 @@ class BufferedLoop(RoundLoop):
         rule, done, pending = self.rule, self.round, self._trainings
         line = self.attendance.recorded(number)
         asked = self._draw(number) if line is None else [rule.clients[client] for client in line.get("asked", ())]
-        self.begin(transport, number, asked)
+        self.begin(number, asked)
+        self._test_first(transport, number)
         done.asked = [client.id for client in asked]
         start = rounded(rule.shared, self.settings.wire_dtype)
         clock = self.attendance.clock
@@ -90,7 +91,7 @@ class BufferedLoop(RoundLoop):
         wait = Wait(self.settings.round_timeout, count if line is None else None, keep=True)
         if self.settings.evaluates_in(number):
             wait = replace(wait, timeout=wait.timeout * (1 - MIN_FOR_TESTS))
-        self.combine(number, transport.replies(self._all_requests(sorted(taken)), wait, self._fail))
+        self.combine(number, transport.replies(self._all_requests(sorted(taken)), wait, self.fail))
         late = [number - pending[client].round for client in done.trained]
         done.details["staleness"] = float(np.mean(late))
         for over in done.trained.keys() | (done.failed.keys() & pending.keys()):
@@ -126,4 +127,4 @@ class BufferedLoop(RoundLoop):
         by_round: dict[int, list[Client]] = {}
         for client in clients:
             by_round.setdefault(self._trainings[client].round, []).append(self.rule.clients[client])
-        return [one for number, of in sorted(by_round.items()) for one in self._requests(of, number, TRAIN)]
+        return [one for number, of in sorted(by_round.items()) for one in self.requests(of, number, TRAIN)]

@@ -140,7 +140,7 @@ class RoundLoop:
 
     def _test(self, transport: Transport, number: int, timeout: float) -> None:
         begun = time.perf_counter()
-        self.collect_scores(transport.replies(self.test_requests(number), Wait(timeout), self._fail))
+        self.collect_scores(transport.replies(self.test_requests(number), Wait(timeout), self.fail))
         self.round.seconds_evaluate = time.perf_counter() - begun
 
     def choose(self, number: int) -> list[Client]:
@@ -155,9 +155,10 @@ class RoundLoop:
         """Let clients train and combine their replies; return those that were asked."""
         chosen = self.choose(number)
         asked, wait = self.attendance.sent(transport, self.rule, self.round, chosen)
-        self.begin(transport, number, chosen)
+        self.begin(number, chosen)
+        self._test_first(transport, number)
         # The longest work first.
-        requests = self._requests(sorted(asked, key=lambda client: -client.train_samples), number, TRAIN)
+        requests = self.requests(sorted(asked, key=lambda client: -client.train_samples), number, TRAIN)
         replies: Iterable[tuple[Client, Payload] | GroupSum]
         if self.settings.evaluates_in(number):
             wait = replace(wait, timeout=wait.timeout * (1 - MIN_FOR_TESTS))
@@ -166,19 +167,22 @@ class RoundLoop:
             groups: dict[int | None, list[Request]] = {}
             for request in sorted(requests, key=lambda request: request.client.id):
                 groups.setdefault(self.rule.group(request.client), []).append(request)
-            replies = transport.sums(list(groups.values()), adder, self._fail)
+            replies = transport.sums(list(groups.values()), adder, self.fail)
         else:
-            replies = transport.replies(requests, wait, self._fail)
+            replies = transport.replies(requests, wait, self.fail)
         self.combine(number, replies)
         self.attendance.trained(self.round, chosen)
         return chosen
 
-    def begin(self, transport: Transport, number: int, chosen: Sequence[Client]) -> None:
-        """Begin a round in which these clients are asked; test first, if that is wanted."""
+    def begin(self, number: int, chosen: Sequence[Client]) -> None:
+        """Begin a round in which these clients are asked."""
         self.rule.begin_round(number, chosen)
         for listener in self.listeners:
             listener.round_started(self.rule, self.round, chosen)
-        if self.settings.test_at == "start":  # once the rule has begun the round: it may make no message before
+
+    def _test_first(self, transport: Transport, number: int) -> None:
+        """Test before the training, if that is wanted; the rule may make no message before it has begun the round."""
+        if self.settings.test_at == "start":
             self._test(transport, number, self.settings.round_timeout * MIN_FOR_TESTS)
 
     def relative(self, client: Client, shared: np.ndarray) -> np.ndarray:
@@ -242,7 +246,7 @@ class RoundLoop:
                 shared = listener.receive(rule, client, shared, reply)
         except LayoutError as error:
             # Names of arrays in it come from the client, too.
-            self._fail(client, printable(str(error)))
+            self.fail(client, printable(str(error)))
             return
         rule.add(client, shared, reply)
         for listener in self.listeners:
@@ -258,7 +262,7 @@ class RoundLoop:
             if not self._is_right(client, counted.metrics, counted.examined):
                 continue
             if counted.found is None:
-                self._fail(client, counted.refused)
+                self.fail(client, counted.refused)
                 continue
             for listener, measured in zip(self._checking, counted.found, strict=True):
                 listener.sum_checked(client, measured)
@@ -277,7 +281,7 @@ class RoundLoop:
         """Return the requests to the participants that are there in a round with tests, else none."""
         due = self.settings.evaluates_in(number)
         clients = self.attendance.tested(self.rule, self.round) if due else []
-        return self._requests(sorted(clients, key=lambda client: -client.test_samples), number, EVALUATE)
+        return self.requests(sorted(clients, key=lambda client: -client.test_samples), number, EVALUATE)
 
     def collect_scores(self, replies: Iterable[tuple[Client, Payload]]) -> None:
         """Note the scores of the clients that were tested."""
@@ -285,7 +289,8 @@ class RoundLoop:
             if self._is_sound(client, reply, EVALUATE):
                 self.round.evaluated[client.id] = dict(reply.metrics)
 
-    def _requests(self, clients: Iterable[Client], number: int, kind: str) -> list[Request]:
+    def requests(self, clients: Iterable[Client], number: int, kind: str) -> list[Request]:
+        """Return the messages of a kind (``train`` or ``evaluate``) to clients, each made when it is sent."""
         packed: Packed = OrderedDict()
         layout = self.rule.layout.to_text()
         return [
@@ -336,7 +341,7 @@ class RoundLoop:
         self._answered.add(client.id)
         fatal, wrong = examined
         if fatal:
-            self._fail(client, fatal)
+            self.fail(client, fatal)
             return False
         if wrong:  # the global model may fail on one client's data: the client's other numbers count
             for text in wrong.values():
@@ -344,7 +349,8 @@ class RoundLoop:
             leave_out(metrics, wrong)
         return True
 
-    def _fail(self, client: Client, reason: str, error: Exception | None = None) -> None:
+    def fail(self, client: Client, reason: str, error: Exception | None = None) -> None:
+        """Note why a client's reply does not count in this round."""
         self.round.failed[client.id] = reason
         self._cause = self._cause or error
 

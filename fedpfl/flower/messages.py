@@ -18,6 +18,8 @@ from ..core.settings import Value
 # cut into chunks.
 MAX_FRAMED_BYTES = 4_000_000
 FRAME = "frame"
+# The key of a message's config under which a strategy sends its settings.
+SETTINGS = "fedpfl"
 
 
 def pack_arrays(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
@@ -61,7 +63,7 @@ def from_content(content: RecordDict) -> Payload:
     return Payload(
         config=cast(dict[str, Value], dict(content.config_records.get("config", ConfigRecord()))),
         metrics=cast(dict[str, int | float], dict(content.metric_records.get("metrics", MetricRecord()))),
-        arrays={name: _numpy(name, array) for name, array in arrays.items()},
+        arrays={name: numpy_of(name, array) for name, array in arrays.items()},
     )
 
 
@@ -74,7 +76,8 @@ def _unframed(frame: object) -> Payload:
         raise LayoutError(f"its message cannot be read ({error})") from error
 
 
-def _numpy(name: str, array: Array) -> np.ndarray:
+def numpy_of(name: str, array: Array) -> np.ndarray:
+    """Return a received array, or raise ``LayoutError`` if its bytes are none."""
     try:
         found = array.numpy()
     except Exception as error:  # bytes from the network; NumPy documents no list of what its reader raises

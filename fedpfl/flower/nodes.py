@@ -50,7 +50,7 @@ class Nodes:
     A node whose answer cannot be right is left out by name; the others go on if they are enough (``min-clients``).
     Nodes store their numbers and secrets under ``state_key``. ``identities`` are known hashes of the nodes' secrets, by
     client: a client's number belongs to its node for the whole run. So does a number in ``earlier``, the task of a run
-    that this one continues (empty if there is none).
+    that this one continues (empty if there is none). ``told`` is what each question says besides.
     """
 
     def __init__(
@@ -60,9 +60,10 @@ class Nodes:
         state_key: str,
         identities: Mapping[str, str],
         earlier: Mapping[str, Any],
+        told: Mapping[str, Value] | None = None,
     ) -> None:
         self._grid, self._settings = grid, settings
-        self._question: dict[str, Value] = {"state-key": state_key}
+        self._question: dict[str, Value] = {"state-key": state_key, **(told or {})}
         if earlier:
             self._question["earlier-key"] = earlier["state_key"]
         self._earlier: Mapping[str, str] = earlier.get("identities", {})

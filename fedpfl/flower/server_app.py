@@ -29,7 +29,7 @@ def main(grid: Grid, context: Context) -> None:
         )
     # torch and the methods take seconds to import; Flower's simulation loads this module before it starts its workers.
     from ..core.settings import require_absolute
-    from .transport import run_over_flower
+    from .strategy import run_over_flower
 
     shorten_pauses()
     try:

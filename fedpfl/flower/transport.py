@@ -17,13 +17,10 @@ from ..core.errors import LayoutError, printable
 from ..core.federation import Client
 from ..core.payload import Payload, probe
 from ..core.settings import Value
-from ..engine.federation import run_federation
-from ..engine.listeners.log import Log
 from ..engine.transport import TRAIN, Fail, Request, Transport, Wait
-from ..results.run import RunFolder
-from ..setup.config import Config, unused
+from ..setup.config import Config
 from .exchange import Exchange
-from .messages import fits_frame, from_content, pack_arrays, to_content, to_framed_content
+from .messages import SETTINGS, fits_frame, from_content, pack_arrays, to_content, to_framed_content
 from .nodes import Node, Nodes
 
 logger = getLogger("flwr")
@@ -32,18 +29,15 @@ logger = getLogger("flwr")
 KEPT_RECORDS = 16
 
 
-def run_over_flower(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
-    """Run a federation over the nodes of a Grid, with the settings that Flower hands to the ServerApp."""
-    config = Config.parse(run_config)
-    log = Log(config.run.num_server_rounds)
-    return run_federation(FlowerTransport(grid), config, [log], unused(run_config, config.method.name))
-
-
 class FlowerTransport(Transport):
-    """Clients behind Flower's Grid."""
+    """Clients behind Flower's Grid.
 
-    def __init__(self, grid: Grid) -> None:
+    ``settings``, the text of a strategy's, goes with each message to clients that Flower does not hand them to.
+    """
+
+    def __init__(self, grid: Grid, settings: str = "") -> None:
         self._grid = grid
+        self._settings: dict[str, Value] = {SETTINGS: settings} if settings else {}
         self._clients: dict[int, Node] = {}
         # Clients that were absent at the start, if they may join; and the answers of those that have since connected.
         self._absent: set[int] = set()
@@ -63,7 +57,7 @@ class FlowerTransport(Transport):
     ) -> dict[int, Payload]:
         """Wait for the nodes and ask each which client it is."""
         self._check_after = config.run.check_after
-        self._nodes = Nodes(self._grid, config.run, state_key, identities or {}, earlier or {})
+        self._nodes = Nodes(self._grid, config.run, state_key, identities or {}, earlier or {}, self._settings)
         by_client: dict[int, Payload] = {}
         answers = self._nodes.find(config.data.num_clients)
         for node, answer in sorted(answers.items(), key=lambda found: int(found[1].config["client"])):
@@ -73,6 +67,11 @@ class FlowerTransport(Transport):
             total = int(next(iter(by_client.values())).config["num-clients"])
             self._absent = set(range(total)) - by_client.keys()
         return by_client
+
+    @property
+    def nodes(self) -> dict[int, int]:
+        """Flower's id of the node of each client."""
+        return {client: node.id for client, node in self._clients.items()}
 
     def identities(self) -> dict[str, str]:
         """Return a hash of the secret that each client's node made for this run, by client; none in a simulation."""
@@ -139,6 +138,8 @@ class FlowerTransport(Transport):
         def make(client: int) -> Message:
             request = by_client[client]
             payload = request.make()
+            if self._settings:
+                payload = replace(payload, config={**payload.config, **self._settings})
             node = self._clients[client]
             number = str(payload.config.get("round", ""))
             if node.in_turn and fits_frame(payload):

@@ -19,14 +19,18 @@ from .about import ModelInfo, describe
 from .adapters import merged
 from .build import build, original_module, require_known
 from .external import with_head
-from .parts import Parts, cut
+from .own import OwnModel, load_arrays, made, name_of, needs_classes, outputs_of
+from .parts import Parts, cut, cut_at, plain_names
 from .registry import BaseHeadModel, names, register, source, sources
+from .skeleton import skeleton
 from .torchvision_weights import from_torchvision
 from .trainable import TrainableSettings, adapt, is_adapted
 from .weight_files import load_weights
 
 __all__ = [
-    "BaseHeadModel", "ModelInfo", "Parts", "TrainableSettings", "adapt", "build", "cut", "describe", "from_torchvision",
-    "is_adapted", "load_weights", "merged", "names", "original_module", "register", "require_known", "source",
+    "BaseHeadModel", "ModelInfo", "OwnModel", "Parts", "TrainableSettings", "adapt", "build", "cut", "cut_at",
+    "describe",
+    "from_torchvision", "is_adapted", "load_arrays", "load_weights", "made", "merged", "name_of", "names",
+    "needs_classes", "original_module", "outputs_of", "plain_names", "register", "require_known", "skeleton", "source",
     "sources", "with_head",
 ]  # fmt: skip

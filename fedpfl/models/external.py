@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fedpfl.core.errors import ConfigError, did_you_mean
 
+from .parts import cut_at
 from .registry import BaseHeadModel, NoHead, Shape, shown, source
 
 # What modules that are not ours raise when an input does not fit them.
@@ -75,11 +76,7 @@ def with_head(
     chosen = head or linear[-1]
     if not chosen:
         return BaseHeadModel(nn.Flatten(), module)  # type: ignore[arg-type]  # it is the nn.Linear itself
-    parent, _, short = chosen.rpartition(".")
-    layer = module.get_submodule(chosen)
-    setattr(module.get_submodule(parent), short, nn.Identity())
-    model = BaseHeadModel(module, layer)  # type: ignore[arg-type]
-    model.head_path = chosen
+    model = cut_at(module, chosen)
     try:
         same = torch.allclose(_output(model, x, name), wanted, atol=1e-4, rtol=1e-4)
     except ConfigError:
@@ -88,7 +85,8 @@ def with_head(
         return model
     if head:
         raise ConfigError("model", name, f"does not end in the nn.Linear {head!r}")
-    setattr(module.get_submodule(parent), short, layer)
+    parent, _, short = chosen.rpartition(".")
+    setattr(module.get_submodule(parent), short, model.head)
     return _whole(module, name, f"does not end in its last nn.Linear, {chosen!r}")
 
 

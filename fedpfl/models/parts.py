@@ -51,3 +51,34 @@ def cut(model: nn.Module, head_layers: int = 1, key: str = "head-layers") -> Par
     base = nn.Sequential(*(layer for _, layer in layers[:at]))
     head = nn.Sequential(*(layer for _, layer in layers[at:]), model.head)
     return Parts(base, head, lambda name: name.startswith(names))
+
+
+def cut_at(module: nn.Module, layer: str) -> BaseHeadModel:
+    """Cut a module, in place, before the layer with this name; without a name it is all base."""
+    if not layer:
+        return BaseHeadModel(module, NoHead("model", "has no nn.Linear"))  # type: ignore[arg-type]
+    parent, _, short = layer.rpartition(".")
+    head = module.get_submodule(layer)
+    setattr(module.get_submodule(parent), short, nn.Identity())
+    model = BaseHeadModel(module, head)  # type: ignore[arg-type]
+    model.head_path = layer
+    return model
+
+
+def plain_names(model: nn.Module) -> Callable[[str], str]:
+    """Return the function from the names of a model's arrays to those that they had before the model was cut.
+
+    ``base.conv.weight`` was ``conv.weight`` in the user's module, and ``head.weight`` was ``fc2.weight``. Names of what
+    a method has added stay as they are; all do where two would become the same.
+    """
+
+    def plain(name: str) -> str:
+        part, _, rest = name.partition(".")
+        if part == "base":
+            return rest
+        return f"{path}.{rest}" if part == "head" and path else name
+
+    path = getattr(model, "head_path", "")
+    cut_apart = isinstance(model, BaseHeadModel) and (path or isinstance(model.head, NoHead))
+    names = [plain(name) for name in model.state_dict()] if cut_apart else []
+    return plain if cut_apart and len(set(names)) == len(names) else lambda name: name

@@ -22,7 +22,7 @@ class Lines(Handler):
 
 @pytest.mark.parametrize("installs", [True, False])
 def test_the_first_line_says_what_an_installation_costs_and_how_to_avoid_it(monkeypatch, installs):
-    run = "fedpfl.flower.transport.run_over_flower"
+    run = "fedpfl.flower.strategy.run_over_flower"
     monkeypatch.setattr(run, lambda grid, values: getLogger("flwr").warning("run"))
     monkeypatch.setattr(sys, "argv", ["flwr-serverapp", *[INSTALLS] * installs])
     seen = Lines()

@@ -1,0 +1,78 @@
+"""A model as users of PyTorch have it: a function that builds it, a class, a module or a name."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import Any, Callable, Mapping, Union
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..core import custom
+from ..core.errors import ConfigError, did_you_mean
+from .build import build
+from .external import with_head
+from .registry import Shape
+
+OwnModel = Union[Callable[..., nn.Module], nn.Module, str]
+
+
+def made(model: OwnModel, input_shape: Shape, num_classes: int, vocabulary: int = 0, head: str = "") -> nn.Module:
+    """Build a model; a module is copied. ``head`` names the ``nn.Linear`` before which it is cut.
+
+    A function or class may take ``input_shape``, ``num_classes`` and ``vocabulary``. ``ConfigError`` if it raises, or
+    makes no module.
+    """
+    if isinstance(model, str):
+        module: Any = build(model, input_shape, num_classes, vocabulary)
+    elif isinstance(model, nn.Module):
+        module = copy.deepcopy(model)
+    else:
+        offered = {"input_shape": tuple(input_shape), "num_classes": num_classes, "vocabulary": vocabulary}
+        module = custom.call("model", name_of(model), model, offered)
+    if not isinstance(module, nn.Module):
+        raise ConfigError("model", name_of(model), f"makes {custom.article(module)}; it must make a torch.nn.Module")
+    if not head:
+        return module
+    return with_head(module, input_shape, num_classes, vocabulary, head, name_of(model))
+
+
+def name_of(model: OwnModel) -> str:
+    """Return what errors call a model."""
+    return model if isinstance(model, str) else str(getattr(model, "__name__", type(model).__name__))
+
+
+def needs_classes(model: OwnModel) -> bool:
+    """Return whether a model can only be built for a known number of classes."""
+    if isinstance(model, nn.Module):
+        return False
+    return isinstance(model, str) or "num_classes" in inspect.signature(model).parameters
+
+
+def outputs_of(model: OwnModel, input_shape: Shape) -> int:
+    """Return how many numbers a model gives for a sample, which are its classes."""
+    if needs_classes(model):
+        raise ConfigError("num_classes", 0, f"must be given: {name_of(model)} is built for a number of classes")
+    module = made(model, input_shape, 0).eval()
+    try:
+        with torch.no_grad():
+            return int(module(torch.zeros(2, *input_shape)).shape[1])
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ConfigError("model", name_of(model), f"does not take inputs of {tuple(input_shape)}: {reason}") from error
+
+
+@torch.no_grad()
+def load_arrays(module: nn.Module, arrays: Mapping[str, np.ndarray], plain: Callable[[str], str]) -> None:
+    """Load a plain model's state dict, whose names ``plain`` gives; ``ConfigError`` for an array that does not fit."""
+    for name, target in module.state_dict(keep_vars=True).items():
+        if plain(name) not in arrays:
+            hint = did_you_mean(plain(name), list(arrays))
+            raise ConfigError("initial_arrays", plain(name), f"is missing: the model has this array{hint}")
+        array = arrays[plain(name)]
+        if tuple(array.shape) != tuple(target.shape):
+            wrong = f"has the shape {tuple(array.shape)}, in the model {tuple(target.shape)}"
+            raise ConfigError("initial_arrays", plain(name), wrong)
+        target.copy_(torch.from_numpy(np.array(array)))

@@ -1,0 +1,75 @@
+"""A model without a forward pass, made of nothing but named arrays: enough to decide which of them are shared."""
+
+from __future__ import annotations
+
+from typing import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import ConfigError, did_you_mean
+from .registry import BaseHeadModel, NoHead
+
+WEIGHT, BIAS, STATISTIC = "weight", "bias", "running_mean"
+
+
+def skeleton(arrays: Mapping[str, np.ndarray], head: str = "") -> BaseHeadModel:
+    """Make layers for the arrays of a state dict, and cut them before a layer.
+
+    Arrays of a layer with ``running_mean`` make a BatchNorm layer, a weight with two dimensions and its bias an
+    ``nn.Linear``; other arrays make layers without a type. ``head`` names the layer that is the head, by default the
+    last ``nn.Linear``. ``ConfigError`` if there is none of this name.
+    """
+    by_layer: dict[str, dict[str, Tensor]] = {}
+    for name, array in arrays.items():
+        layer, _, short = name.rpartition(".")
+        by_layer.setdefault(layer, {})[short] = torch.tensor(array)
+    layers = {name: _layer(own) for name, own in by_layer.items()}
+    linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
+    if head and head not in layers:
+        raise ConfigError("head", head, f"must be a layer of the model{did_you_mean(head, list(layers))}")
+    chosen = head or (linear[-1] if linear else "")
+    base, root = nn.Module(), layers.pop("", None)
+    if root is not None and not layers:  # the whole model is one layer
+        return BaseHeadModel(root, NoHead("model", "is a single layer"))  # type: ignore[arg-type]
+    if root is not None:
+        base = root
+    last: nn.Module = layers.pop(chosen) if chosen else NoHead("model", "has no linear layer")
+    for name, layer in layers.items():
+        _place(base, name, layer)
+    model = BaseHeadModel(base, last)  # type: ignore[arg-type]
+    model.head_path = chosen
+    return model
+
+
+def _layer(arrays: dict[str, Tensor]) -> nn.Module:
+    layer: nn.Module = nn.Module()
+    if STATISTIC in arrays:
+        layer = nn.BatchNorm1d(len(arrays[STATISTIC]), affine=False, track_running_stats=False)
+    elif WEIGHT in arrays and arrays[WEIGHT].ndim == 2 and arrays.keys() <= {WEIGHT, BIAS}:
+        layer = nn.Linear(1, 1, bias=False)
+    for name, array in arrays.items():
+        buffer = STATISTIC in arrays and name not in (WEIGHT, BIAS)
+        if buffer or not array.is_floating_point():
+            if name in layer._buffers:
+                layer._buffers[name] = array
+            else:
+                layer.register_buffer(name, array)
+        else:
+            setattr(layer, name, nn.Parameter(array))
+    return layer
+
+
+def _place(root: nn.Module, path: str, layer: nn.Module) -> None:
+    """Put a layer where its name says; layers above it are made, and keep the arrays that they have."""
+    *above, last = path.split(".")
+    for word in above:
+        if word not in root._modules:
+            root.add_module(word, nn.Module())
+        root = root.get_submodule(word)
+    there = root._modules.get(last)
+    if there is not None:  # made before as a layer above another one
+        for name, child in there.named_children():
+            layer.add_module(name, child)
+    root.add_module(last, layer)

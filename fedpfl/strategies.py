@@ -1,0 +1,50 @@
+"""Flower strategies: one class for each method, and the client's half.
+
+``FedAvg``, ``FedPer``, ``FedFac``, … are subclasses of Flower's ``Strategy``. Each takes Flower's settings and the
+method's own as keywords. :func:`of` makes the class of a method of one's own.
+
+On a client, :func:`client_app` returns a whole ClientApp, and :func:`personal` makes a training function of a Flower
+app a round of a personalised method. docs/from-a-flower-app.md shows both.
+
+Examples
+--------
+>>> from fedpfl import strategies
+>>> strategy = strategies.FedPer(head="fc2", fraction_train=0.5)
+>>> strategy.method.shares
+'the base'
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_FUNCTIONS = {"MethodStrategy": "strategy", "of": "strategy", "client_app": "clients", "personal": "clients",
+              "PersonalRound": "clients"}  # fmt: skip
+
+
+def _classes() -> dict[str, Any]:
+    from .methods import methods
+
+    return {method.__name__: method for method in methods().values()}
+
+
+def __getattr__(name: str) -> Any:
+    # torch and the methods take seconds to import.
+    if name.startswith("__"):
+        raise AttributeError(name)
+    from importlib import import_module
+
+    if name in _FUNCTIONS:
+        found = getattr(import_module(f"{__package__}.flower.{_FUNCTIONS[name]}"), name)
+    elif name in (classes := _classes()):
+        found = import_module(f"{__package__}.flower.strategy").of(classes[name])
+    else:
+        from .core.errors import did_you_mean
+
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{did_you_mean(name, list(classes))}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*_FUNCTIONS, *_classes()])

@@ -39,9 +39,7 @@ def __getattr__(name: str) -> Any:
     elif name in (classes := _classes()):
         found = import_module(f"{__package__}.flower.strategy").of(classes[name])
     else:
-        from .core.errors import did_you_mean
-
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{did_you_mean(name, list(classes))}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
     globals()[name] = found
     return found
 

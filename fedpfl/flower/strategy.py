@@ -160,6 +160,9 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self.state_key = secrets.token_hex(8)
         self._loop: RoundLoop | None = None
         self._initial = ArrayRecord()
+        self._split: tuple[nn.Module, Sharing] | None = None
+        self._arrays: ArrayRecord | None = None  # what the last round made
+        self._sent: dict[int, tuple[Client, Message]] = {}
 
     @classmethod
     def of_run(cls, run_config: Mapping[str, Value]) -> MethodStrategy:
@@ -211,6 +214,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the messages with which nodes train: shared arrays by name, ``server-round``, the method's extras."""
+        self._sent = {}
         if not self.fraction_train:
             return []
         loop = self._begun(grid, arrays)
@@ -244,12 +248,10 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the messages with which nodes test their personalised models."""
-        if not self.fraction_evaluate:
+        self._sent = {}
+        if not self.fraction_evaluate or not self.config.run.evaluates_in(server_round):
             return []
         loop = self._begun(grid, arrays)
-        if not self.config.run.evaluates_in(server_round):
-            self._sent = {}
-            return []
         loop.round.failed = {}
         chosen = self._draw(grid, server_round, self.fraction_evaluate, self.min_evaluate_nodes, "evaluated clients")
         return self._messages(loop.requests(chosen, server_round, EVALUATE), config, server_round)
@@ -299,15 +301,12 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         return kept.result
 
     def shared(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Return those of a state dict's arrays that the method shares.
+        """Return those of a state dict's arrays that the method shares; for a strategy without ``model``.
 
-        A wrapper of Flower's that compares replies with the initial arrays, as those for differential privacy do, is
+        Wrappers of Flower's that compare replies with the initial arrays, as those for differential privacy do, are
         started with these.
         """
-        loop = self._loop
-        model, sharing = self._from_arrays(arrays) if loop is None else (None, None)
-        if sharing is None:
-            return self._named(loop.rule)  # type: ignore[union-attr]
+        model, sharing = self._split = self._from_arrays(arrays)
         plain = models.plain_names(model)
         return ArrayRecord({plain(name): arrays[plain(name)] for name in sharing.layout.names})
 
@@ -345,8 +344,6 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         limit = NormLimit(self.config.robust.update_norm_limit, extras, self.config.privacy, self.config.run.wire_dtype)
         self._loop = RoundLoop(rule, self.config.run, self.state_key, extras, [limit, *self.listeners])
         self._loop.expected = Weighted(key=self.weighted_by_key, most=self.config.run.max_client_samples)
-        self._arrays: ArrayRecord | None = None
-        self._sent: dict[int, tuple[Client, Message]] = {}
 
     def _is_shared(self, model: nn.Module) -> Callable[[str], bool]:
         """Return what decides by name whether an array is shared."""
@@ -371,6 +368,10 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
     def _from_arrays(self, arrays: ArrayRecord) -> tuple[nn.Module, Sharing]:
         if not arrays:
             raise ConfigError("initial_arrays", {}, "must be the state dict of the model")
+        if self._split is not None:  # the head was found before the personal arrays were left out
+            model, sharing = self._split
+            sharing.set_shared(from_named(sharing.layout, arrays, models.plain_names(model)))
+            return model, sharing
         model = models.skeleton({name: numpy_of(name, array) for name, array in arrays.items()}, self.head)
         if self.personal and (unknown := [p for p in self.personal if not any(n.startswith(p) for n in arrays)]):
             allowed = f"no array begins like this; the arrays are {', '.join(arrays)}"
@@ -539,7 +540,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         shared = from_named(rule.layout, record, self._plain) if rule.takes_shared else None
         arrays = {} if shared is None else rule.layout.pack(shared, self.config.run.wire_dtype)
         if not self._counts:
-            client = replace(client, train_samples=metrics.get(self.weighted_by_key, 0))
+            client = rule.clients[client.id] = replace(client, train_samples=metrics.get(self.weighted_by_key, 0))
         else:
             metrics["train-samples"] = client.train_samples
         for name in self._exact:

@@ -1,0 +1,143 @@
+"""A Grid whose nodes run a ClientApp in this process, and Flower apps to put on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from support import LocalGrid
+from torch import nn
+
+CLIENTS, CLASSES, FEATURES = 3, 3, 6
+
+
+class AppGrid(LocalGrid):
+    """Answers every message at once by a ClientApp; node 100 + i is client i.
+
+    ``broken`` sees (kind, client, message) and may return a reply of its own, or None.
+    """
+
+    def __init__(
+        self, app: ClientApp, num_nodes: int = CLIENTS,
+        broken: Callable[[str, int, Message], Message | None] = lambda kind, client, message: None,
+    ) -> None:  # fmt: skip
+        super().__init__(num_nodes, {})
+        self.app, self.broken = app, broken
+        self.sent: list[tuple[str, int, Message]] = []
+        self.gone: set[int] = set()
+        self.contexts = [
+            Context(1, 100 + i, {"partition-id": i, "num-partitions": num_nodes}, RecordDict(), {})
+            for i in range(num_nodes)
+        ]
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [100 + i for i in range(self.num_nodes) if i not in self.gone]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            client, kind = message.metadata.dst_node_id - 100, message.metadata.message_type
+            message.metadata.__dict__["_message_id"] = f"m{len(self.sent)}"
+            ids.append(message.metadata.message_id)
+            self.sent.append((kind, client, message))
+            reply = self.broken(kind, client, message)
+            self.replies[ids[-1]] = self.app(message, self.contexts[client]) if reply is None else reply
+        return ids
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        return self.pull_messages(self.push_messages(list(messages)))
+
+
+class Net(nn.Module):
+    """A model as Flower's users write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(FEATURES, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.fc2 = nn.Linear(8, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc2(torch.relu(self.norm(self.fc1(x))))
+
+
+def samples(client: int, count: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    """Return samples of classes that a client numbers in its own order."""
+    rng = np.random.default_rng(client)
+    y = np.arange(count) % CLASSES
+    x = rng.normal(size=(count, FEATURES)).astype("float32")
+    x[np.arange(count), y] += 2
+    return x, ((y + client) % CLASSES).astype("int64")
+
+
+def loader(client: int, batch_size: int = 10) -> Any:
+    x, y = map(torch.from_numpy, samples(client))
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=batch_size)
+
+
+def training(model: nn.Module, batches: Any, epochs: int = 1) -> float:
+    """Train as a quickstart does; return the last loss."""
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(epochs):
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+    return float(loss)
+
+
+def accuracy(model: nn.Module, batches: Any) -> float:
+    model.eval()
+    with torch.no_grad():
+        right = [model(x).argmax(1) == y for x, y in batches]
+    return float(torch.cat(right).float().mean())
+
+
+def plain_app(personal: tuple[str, ...] = (), whole: bool = True) -> ClientApp:
+    """Return an app that is written from Flower's documentation alone: nothing in it is of fedpfl.
+
+    The arrays that begin with ``personal`` are kept in ``Context.state``; the reply has all arrays, or the shared ones.
+    """
+    app = ClientApp()
+
+    def load(message: Message, context: Context) -> Net:
+        torch.manual_seed(0)
+        model = Net()
+        if "own" in context.state:
+            model.load_state_dict(context.state.array_records["own"].to_torch_state_dict(), strict=False)
+        received = message.content.array_records["arrays"].to_torch_state_dict()
+        model.load_state_dict(received, strict=not personal)
+        return model
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        batches = loader(context.node_config["partition-id"])
+        model = load(message, context)
+        loss = training(model, batches)
+        state = model.state_dict()
+        own = {name: array for name, array in state.items() if name.startswith(personal)} if personal else {}
+        if own:
+            context.state["own"] = ArrayRecord(own)
+        sent = state if whole else {name: array for name, array in state.items() if name not in own}
+        metrics = MetricRecord({"train_loss": loss, "num-examples": len(batches.dataset)})
+        return Message(RecordDict({"arrays": ArrayRecord(sent), "metrics": metrics}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        batches = loader(context.node_config["partition-id"])
+        found = accuracy(load(message, context), batches)
+        metrics = MetricRecord({"accuracy": found, "num-examples": len(batches.dataset)})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def initial() -> ArrayRecord:
+    torch.manual_seed(1)
+    return ArrayRecord(Net().state_dict())

@@ -1,0 +1,362 @@
+"""Strategies on an app that knows nothing of fedpfl, and in Flower's wrappers."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from apps import AppGrid, Net, initial, plain_app
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import fixedclipping_mod
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    Strategy,
+)
+from flwr.serverapp.strategy import FedAvg as FlowersFedAvg
+
+import fedpfl
+from fedpfl import strategies
+
+BATCH_NORM = ("norm.weight", "norm.bias", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked")
+
+
+def shared_names(strategy, **options):
+    grid = AppGrid(plain_app(**options))
+    result = strategy.start(grid, initial(), num_rounds=2)
+    return set(result.arrays), grid, result
+
+
+def test_fedavg_makes_flowers_own_mean():
+    ours = strategies.FedAvg().start(AppGrid(plain_app()), initial(), num_rounds=2)
+    theirs = FlowersFedAvg().start(AppGrid(plain_app()), initial(), num_rounds=2)
+    assert set(ours.arrays) == set(theirs.arrays) == set(Net().state_dict())
+    for name in ours.arrays:
+        if name != "norm.num_batches_tracked":  # Flower makes a fraction of it
+            np.testing.assert_allclose(ours.arrays[name].numpy(), theirs.arrays[name].numpy(), rtol=1e-5, atol=1e-6)
+    assert ours.arrays["norm.num_batches_tracked"].numpy() == 8  # two rounds of four batches
+    for found, wanted in ((ours.train_metrics_clientapp, theirs.train_metrics_clientapp),
+                          (ours.evaluate_metrics_clientapp, theirs.evaluate_metrics_clientapp)):  # fmt: skip
+        assert found[2].keys() == wanted[2].keys()
+        assert found[2] == pytest.approx(dict(wanted[2]), rel=1e-4)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    ("strategy", "personal"),
+    [
+        (lambda: strategies.FedPer(), ("fc2.",)),
+        (lambda: strategies.FedPer(head="fc1"), ("fc1.",)),
+        (lambda: strategies.FedPer(personal=("norm.", "fc2.")), ("norm.", "fc2.")),
+        (lambda: strategies.FedBN(), ("norm.",)),
+        (lambda: strategies.LGFedAvg(), ("fc1.", "norm.")),
+        (lambda: strategies.FedRep(), ("fc2.",)),
+    ],
+)
+def test_personal_arrays_never_reach_the_server(strategy, personal, whole):
+    wanted = {name for name in Net().state_dict() if not name.startswith(personal)}
+    names, grid, _ = shared_names(strategy(), personal=personal, whole=whole)
+    assert names == wanted
+    for _, _, message in grid.sent:
+        assert set(message.content.array_records["arrays"]) == wanted
+        assert message.content.config_records["config"]["server-round"] in (1, 2)
+    own = [context.state.array_records["own"] for context in grid.contexts]
+    first = next(iter(own[0]))
+    assert not np.array_equal(own[0][first].numpy(), own[1][first].numpy())
+
+
+def test_a_personal_head_predicts_what_one_model_cannot():
+    """The clients number their classes differently."""
+    rounds = {"num_rounds": 6}
+    one = strategies.FedAvg().start(AppGrid(plain_app()), initial(), **rounds)
+    own = strategies.FedPer().start(AppGrid(plain_app(personal=("fc2.",))), initial(), **rounds)
+    assert own.evaluate_metrics_clientapp[6]["accuracy"] > one.evaluate_metrics_clientapp[6]["accuracy"] + 0.2
+
+
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [
+        ("Scaffold", "changes the model and sends control, change besides the shared arrays"),
+        ("FedReG", "changes the model and weighs by effective-samples"),
+        ("FedFac", "changes the model and shares parts of arrays and sends split besides the shared arrays"),
+        ("FedProto", "prototypes"),
+        ("FedDecomp", "changes the model"),
+    ],
+)
+def test_a_method_that_needs_more_of_a_client_says_what(name, needs):
+    grid = AppGrid(plain_app())
+    with pytest.raises(fedpfl.ConfigError) as error:
+        getattr(strategies, name)(local_epochs=2).start(grid, initial())
+    assert needs in str(error.value)
+    assert "strategies.client_app" in str(error.value)
+    assert not grid.sent
+
+
+def test_nodes_are_drawn_by_flowers_numbers_and_the_seed():
+    def asked(**settings):
+        grid = AppGrid(plain_app(), num_nodes=6)
+        strategies.FedAvg(fraction_train=0.5, **settings).start(grid, initial(), num_rounds=3)
+        return [client for kind, client, _ in grid.sent if kind == "train"], grid
+
+    drawn, grid = asked(seed=5)
+    assert len(drawn) == 9
+    assert drawn == asked(seed=5)[0] != asked(seed=6)[0]
+    assert sum(kind == "evaluate" for kind, _, _ in grid.sent) == 18
+    assert len(asked(min_train_nodes=4)[0]) == 12
+
+
+def test_no_evaluation_and_no_training():
+    grid = AppGrid(plain_app())
+    strategies.FedAvg(fraction_evaluate=0.0).start(grid, initial(), num_rounds=1)
+    assert {kind for kind, _, _ in grid.sent} == {"train"}
+    grid = AppGrid(plain_app())
+    strategies.FedAvg(fraction_train=0.0).start(grid, initial(), num_rounds=1)
+    assert {kind for kind, _, _ in grid.sent} == {"evaluate"}
+
+
+def test_flowers_own_names_of_records_and_functions():
+    seen = []
+
+    def means(contents, key):
+        seen.append((len(contents), key))
+        return MetricRecord({"mine": 1.0})
+
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        assert list(message.content.array_records) == ["weights"]
+        metrics = MetricRecord({"size": 2 + context.node_config["partition-id"]})
+        return Message(RecordDict({"weights": message.content["weights"], "m": metrics}), reply_to=message)
+
+    strategy = strategies.FedAvg(
+        fraction_evaluate=0.0, weighted_by_key="size", arrayrecord_key="weights", configrecord_key="told",
+        train_metrics_aggr_fn=means,
+    )  # fmt: skip
+    grid = AppGrid(app)
+    result = strategy.start(grid, initial(), num_rounds=1)
+    assert seen == [(3, "size")]
+    assert result.train_metrics_clientapp[1]["mine"] == 1.0
+    assert grid.sent[0][2].content.config_records["told"]["server-round"] == 1
+
+
+def test_evaluate_fn_gets_the_shared_arrays():
+    seen = []
+    strategies.FedPer().start(
+        AppGrid(plain_app(personal=("fc2.",))), initial(), num_rounds=2,
+        evaluate_fn=lambda number, arrays: seen.append((number, set(arrays))),
+    )  # fmt: skip
+    assert [number for number, _ in seen] == [0, 1, 2]
+    assert "fc1.weight" in seen[2][1]
+    assert "fc2.weight" not in seen[2][1]
+
+
+# -- what goes wrong on one client -------------------------------------------------------------------------------------
+
+
+def reply(message, arrays=None, **metrics):
+    record = message.content.array_records["arrays"] if arrays is None else ArrayRecord(arrays)
+    content = RecordDict({"arrays": record, "metrics": MetricRecord({"num-examples": 40, **metrics})})
+    return Message(content, reply_to=message)
+
+
+def changed(message, name, array):
+    arrays = {key: Array(value.numpy()) for key, value in message.content.array_records["arrays"].items()}
+    return reply(message, {**arrays, name: Array(array)})
+
+
+def without(message, name):
+    arrays = message.content.array_records["arrays"]
+    return reply(message, {key: value for key, value in arrays.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda m: changed(m, "fc1.bias", np.full(8, np.nan, np.float32)), "not finite"),
+        (lambda m: changed(m, "fc1.bias", np.zeros(9, np.float32)), "'fc1.bias' must be floats of shape (8,)"),
+        (lambda m: changed(m, "fc1.bias", np.zeros(8, np.int64)), "'fc1.bias' must be floats of shape (8,)"),
+        (lambda m: changed(m, "fc1.bias", np.full(8, 1e30, np.float32)), "norm"),
+        (lambda m: without(m, "fc1.bias"), "array 'fc1.bias' is missing"),
+        (lambda m: reply(m, **{"num-examples": -1}), "num-examples = -1: must be a number from 0"),
+        (lambda m: reply(m, **{"num-examples": 1e12}), "must be a number from 0 to 1e+06"),
+        (lambda m: Message(RecordDict({"arrays": m.content["arrays"]}), reply_to=m), "0 MetricRecords"),
+        (lambda m: Message(RecordDict({"metrics": MetricRecord({"num-examples": 1})}), reply_to=m), "0 ArrayRecords"),
+    ],
+)
+def test_a_reply_that_cannot_be_used_costs_one_line_and_nothing_else(wrong, said, caplog):
+    def broken(kind, client, message):
+        return wrong(message) if kind == "train" and client == 1 else None
+
+    seen = []
+    strategy = strategies.FedAvg(train_metrics_aggr_fn=lambda found, key: seen.append(len(found)))
+    with caplog.at_level(logging.WARNING, "flwr"):
+        result = strategy.start(AppGrid(plain_app(), broken=broken), initial(), num_rounds=2)
+    assert seen == [2, 2]
+    assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
+    lines = [record.getMessage() for record in caplog.records if "client 1 (node 101)" in record.getMessage()]
+    assert len(lines) == 2
+    assert said in lines[0]
+    assert all("\n" not in line for line in lines)
+
+
+def test_an_error_in_the_users_function_is_that_clients(caplog):
+    def broken(kind, client, message):
+        if kind == "evaluate" and client == 2:
+            from flwr.app import Error
+
+            return Message(Error(1, "CUDA out of memory"), reply_to=message)
+        return None
+
+    with caplog.at_level(logging.WARNING, "flwr"):
+        result = strategies.FedAvg().start(AppGrid(plain_app(), broken=broken), initial(), num_rounds=1)
+    assert 0 <= result.evaluate_metrics_clientapp[1]["accuracy"] <= 1
+    assert "client 2 (node 102): CUDA out of memory" in caplog.text
+
+
+def test_nodes_come_and_go():
+    grid = AppGrid(plain_app(), num_nodes=4)
+    grid.gone = {3}
+    counts = []
+
+    def coming(kind, client, message):
+        if kind == "evaluate" and client == 0:
+            number = message.content.config_records["config"]["server-round"]
+            grid.gone = {1: {2}, 2: {0, 1}}.get(number, set())
+        return None
+
+    grid.broken = coming
+    strategy = strategies.FedAvg(train_metrics_aggr_fn=lambda found, key: counts.append(len(found)))
+    strategy.start(grid, initial(), num_rounds=3)
+    assert counts == [3, 3, 2]
+    assert {client for kind, client, _ in grid.sent if kind == "train"} == {0, 1, 2, 3}
+
+
+def test_a_round_without_a_single_good_reply_changes_nothing():
+    def broken(kind, client, message):
+        fails = kind == "train" and message.content.config_records["config"]["server-round"] == 1
+        return without(message, "fc1.bias") if fails else None
+
+    result = strategies.FedAvg().start(AppGrid(plain_app(), broken=broken), initial(), num_rounds=2)
+    assert list(result.train_metrics_clientapp) == [2]
+
+
+# -- Flower's wrappers -------------------------------------------------------------------------------------------------
+
+
+def float_arrays():
+    return ArrayRecord({name: array for name, array in initial().items() if "tracked" not in name})
+
+
+def float_app(mods=None):
+    """Send back what came, with each value moved by its client's number."""
+    app = ClientApp(mods=mods)
+
+    @app.train()
+    def train(message, context):
+        moved = 0.1 + 0.1 * context.node_config["partition-id"]
+        arrays = message.content.array_records["arrays"]
+        return reply(message, {name: Array(array.numpy() + np.float32(moved)) for name, array in arrays.items()})
+
+    return app
+
+
+@pytest.mark.parametrize(
+    "wrapper", [DifferentialPrivacyServerSideFixedClipping, DifferentialPrivacyClientSideFixedClipping]
+)
+@pytest.mark.parametrize("strategy", [strategies.FedAvg, strategies.FedPer])
+def test_flowers_privacy_clips_and_disturbs(wrapper, strategy):
+    inner, other = strategy(fraction_evaluate=0.0), strategy(fraction_evaluate=0.0)
+    first = inner.shared(float_arrays())
+    assert other.shared(float_arrays()) == first
+    mods = [fixedclipping_mod] if wrapper is DifferentialPrivacyClientSideFixedClipping else None
+    noisy = wrapper(inner, noise_multiplier=0.1, clipping_norm=1.0, num_sampled_clients=3)
+    quiet = wrapper(other, noise_multiplier=0.0, clipping_norm=1.0, num_sampled_clients=3)
+    grid = AppGrid(float_app(mods))
+    found = noisy.start(grid, first, num_rounds=2)
+    exact = quiet.start(AppGrid(float_app(mods)), first, num_rounds=1)
+    assert set(found.arrays) == set(first)
+    moved = np.concatenate([(exact.arrays[name].numpy() - first[name].numpy()).ravel() for name in first])
+    assert np.linalg.norm(moved) == pytest.approx(1, rel=1e-4)  # all updates point the same way
+    # The noise of round 1 is what round 2 starts from.
+    second = [message for kind, _, message in grid.sent if kind == "train"][-1].content.array_records["arrays"]
+    noise = np.concatenate([(second[name].numpy() - exact.arrays[name].numpy()).ravel() for name in first])
+    assert 0.01 < noise.std() < 0.1
+
+
+def test_a_method_whose_clients_get_arrays_of_their_own_refuses_a_wrapper_that_changes_the_shared_ones():
+    noisy = DifferentialPrivacyServerSideFixedClipping(strategies.ClusteredFL(fraction_evaluate=0.0), 0.1, 1.0, 3)
+    with pytest.raises(fedpfl.ConfigError, match="clustered-fl sends each client arrays of its own"):
+        noisy.start(AppGrid(float_app()), float_arrays(), num_rounds=2)
+
+
+# -- the classes -------------------------------------------------------------------------------------------------------
+
+
+def test_each_method_has_a_class_that_shows_its_settings():
+    import inspect
+
+    from fedpfl.methods import methods
+
+    for method in methods().values():
+        found = getattr(strategies, method.__name__)
+        assert issubclass(found, Strategy)
+        assert method.paper in found.__doc__
+        assert method.shares in found.__doc__
+        parameters = inspect.signature(found).parameters
+        assert {"fraction_train", "min_available_nodes", "model"} <= parameters.keys()
+    assert "tau" in inspect.signature(strategies.FedFac).parameters
+    assert set(dir(strategies)) >= {"FedFac", "FedReG", "client_app", "personal", "of"}
+    with pytest.raises(AttributeError, match="no attribute 'FedPr'"):
+        strategies.FedPr  # noqa: B018
+
+
+def test_flowers_settings_have_flowers_defaults():
+    import inspect
+
+    ours, theirs = (inspect.signature(cls).parameters for cls in (strategies.FedAvg, FlowersFedAvg))
+    assert {name: ours[name].default for name in theirs} == {name: one.default for name, one in theirs.items()}
+    assert list(ours)[: len(theirs)] == list(theirs)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: strategies.FedFac(taw=1), "taw = 1: fedfac has no such setting; did you mean tau"),
+        (lambda: strategies.FedFac(variant="none"), "fedfac-variant = 'none': must be one of static, dynamic"),
+        (lambda: strategies.FedProx(mu=-1.0), "fedprox-mu = -1.0: must be at least 0"),
+        (
+            lambda: strategies.FedAvg(local_epoch=2),
+            "local-epoch = 2: there is no such setting; did you mean local-epochs",
+        ),
+        (lambda: strategies.FedAvg(fraction_train=2), "fraction_train = 2: must be at least 0 and at most 1"),
+        (lambda: strategies.FedPer(personal="fc2."), "must be a sequence of beginnings of names: ('fc2.',)"),
+        (lambda: strategies.FedPer(personal=("fc9.",)).start(AppGrid(plain_app()), initial()), "personal = 'fc9.'"),
+        (lambda: strategies.FedPer(head="fc9").start(AppGrid(plain_app()), initial()), "head = 'fc9': must be a layer"),
+        (lambda: strategies.FedAvg().start(AppGrid(plain_app()), ArrayRecord()), "must be the state dict of the model"),
+    ],
+)
+def test_wrong_settings_are_one_line_before_round_1(make, said):
+    with pytest.raises(fedpfl.ConfigError) as error:
+        make()
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_number_where_a_text_lists_numbers():
+    assert strategies.FedFac(tau=0.25).config.method.settings.tau == "0.25"
+
+
+def test_a_subclass_may_change_the_arrays():
+    class Halved(strategies.FedAvg):
+        def aggregate_train(self, server_round, replies):
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            return ArrayRecord({name: Array(array.numpy() / 2) for name, array in arrays.items()}), metrics
+
+    grid = AppGrid(float_app())
+    Halved(fraction_evaluate=0.0).start(grid, float_arrays(), num_rounds=2)
+    first = grid.sent[0][2].content.array_records["arrays"]["fc1.bias"].numpy()
+    second = grid.sent[3][2].content.array_records["arrays"]["fc1.bias"].numpy()
+    np.testing.assert_allclose(second, (first + 0.2) / 2, rtol=1e-6)

@@ -46,14 +46,10 @@ from .strategy import MethodStrategy
 MAX_STATE_BYTES = 64 * 2**20
 # Engines that a process keeps: one for each client and its data.
 MAX_ENGINES = 8
-# What a method may do that a training loop of one's own does not.
-CHANGES = {
-    "build": "changes the model",
-    "schedule": "trains in phases of its own",
-    "conclude": "computes more after the training",
-    "prepare": "prepares the model",
-    "sharing": "shares parts of arrays",
-}
+# What a method may do that loops of one's own do not: all of it in training, and in a test.
+OF_MODEL = {"build": "changes the model", "sharing": "shares parts of arrays", "prepare": "prepares the model"}
+OF_TRAINING = {**OF_MODEL, "schedule": "trains in phases of its own", "conclude": "computes more after the training"}
+OF_TEST = {**OF_MODEL, "personalised": "predicts in its own way", "adaptation": "adapts the model before a test"}
 _STATE = re.compile(r"fedpfl/([A-Za-z0-9._-]+)/round-(\d+)")
 
 Data = Callable[[Context], Any]
@@ -188,13 +184,14 @@ class Own:
         sent = read_settings(given.get(SETTINGS, "{}"))
         name = sent.pop("method", self._method)
         if not name:
-            raise ConfigError("method", None, "must be given: the message names none, so no strategy of fedpfl sent it")
+            raise ConfigError("method", None, "must be given: the strategy has a method of its own")
         if self._method and name != self._method:
             raise ConfigError("method", self._method, f"the strategy's method is {name}")
         refused = [key for key in sent if key in NOT_SENT or any(custom.references({key: sent[key]}))]
         if refused:
             raise ConfigError(refused[0], sent[refused[0]], "a strategy cannot set this on a client")
         values = {"method": name, **sent, **self._settings, "model": model, "num-clients": 0}
+        check_keys(values)
         policy.check(values, "")
         return Config.parse(values)
 
@@ -254,7 +251,7 @@ class ContextState(ClientState):
         for name in [name for name in self._records if _STATE.fullmatch(name) and name not in kept]:
             del self._records[name]
         self._records[f"{self._prefix}/round-{server_round}"] = ArrayRecord(
-            {name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()}
+            {name: Array(np.asarray(array, order="C")) for name, array in arrays.items()}
         )
 
 
@@ -268,11 +265,11 @@ def _is_named(content: RecordDict) -> bool:
 
 
 def config_of(content: RecordDict) -> dict[str, Value]:
-    """Return the settings of a message of a strategy's hooks."""
+    """Return the settings of a message that a strategy sent."""
     for record in content.config_records.values():
-        if "server-round" in record:
+        if SETTINGS in record:
             return cast(dict[str, Value], dict(record))
-    raise LayoutError("a message without server-round arrived: no strategy of fedpfl sent it")
+    raise LayoutError("no strategy of fedpfl sent this message: its config has no fedpfl")
 
 
 def arrays_of(content: RecordDict) -> ArrayRecord:
@@ -298,7 +295,7 @@ def flat_message(engine: Engine, content: RecordDict) -> Payload:
 
 def named_reply(engine: Engine, reply: Payload, kind: str) -> RecordDict:
     """Return what the engine answers as a message with named arrays, and numbers that have a mean."""
-    metrics = dict(reply.metrics)
+    metrics: dict[str, Any] = dict(reply.metrics)
     if kind == MessageType.EVALUATE:
         return RecordDict({"metrics": MetricRecord(means_of(metrics))})
     metrics = {"num-examples": metrics["train-samples"], **metrics}
@@ -312,9 +309,9 @@ def named_reply(engine: Engine, reply: Payload, kind: str) -> RecordDict:
     return content
 
 
-def means_of(metrics: Mapping[str, int | float]) -> dict[str, int | float]:
+def means_of(metrics: Mapping[str, int | float]) -> dict[str, Any]:
     """Return the numbers of a test as means: accuracy and loss of each model that was tested."""
-    found: dict[str, int | float] = {"num-examples": metrics["personalised-samples"]}
+    found: dict[str, Any] = {"num-examples": metrics["personalised-samples"]}
     for model in ("personalised", "global", "validation"):
         samples = metrics.get(f"{model}-samples")
         if samples:
@@ -380,31 +377,37 @@ class PersonalRound:
     """
 
     def __init__(
-        self, message: Message, context: Context, model: models.OwnModel, own: Own, head: str,
+        self, message: Message, context: Context, model: Callable[..., nn.Module] | nn.Module, own: Own, head: str,
         state_dir: str | Path | None,
     ) -> None:  # fmt: skip
         self._message, self._context, self._head, self._state_dir = message, context, head, state_dir
         self._given = config_of(message.content)
-        self.round = int(self._given["server-round"])
+        self.round = int(self._given.get("server-round", 0))
         self._trains = message.metadata.message_type == MessageType.TRAIN
         self._objects = ExitStack()
         self.config = own.config(self._given, self._objects.enter_context(custom.as_setting("model", self._shell)))
+        self._build: Callable[[], nn.Module] | None = None
         if isinstance(model, nn.Module):
             self.model = model
-        elif isinstance(model, str):
-            raise ConfigError("model", model, "must be a module or what builds one")
         else:
+            self._build = lambda: custom.call("model", models.name_of(model), model, {})
             torch.manual_seed(torch_seed(self.config.run.seed, "model"))
-            self.model = custom.call("model", models.name_of(model), model, {})
-        cls = type(self.config.method)
-        self._changed = next((hook for hook in CHANGES if getattr(cls, hook) is not getattr(Method, hook)), "")
+            self.model = self._build()
+        self._needs = self._first(OF_TRAINING if self._trains else OF_TEST)
         self._fitted: tuple[ContextEngine, Payload] | None = None
         self._tested = False
-        self._client = int(context.node_config.get("partition-id", context.node_id % 2**31))
-        if not self._changed:
+        self._client, self._total = _numbers(context)
+        if self.round and not self._first(OF_MODEL):
             self._enter()
 
+    def _first(self, hooks: Mapping[str, str]) -> str:
+        """Return the first of these things that the method does; empty if it does none."""
+        cls = type(self.config.method)
+        return next((why for hook, why in hooks.items() if getattr(cls, hook) is not getattr(Method, hook)), "")
+
     def _shell(self, input_shape: tuple[int, ...], num_classes: int, vocabulary: int) -> nn.Module:
+        if self._build is not None:
+            self._build()  # draws what it drew before: what the method adds is then drawn as on the server
         shell = shell_of(self.model)
         return models.with_head(shell, input_shape, num_classes, vocabulary, self._head, type(self.model).__name__)
 
@@ -423,6 +426,16 @@ class PersonalRound:
         if self._sharing.personal and (last := int(self._given["personal-round"])) > 0:
             self._sharing.set_personal(self._state().load(last))
         self._before = self._sharing.get_shared(), self._sharing.get_personal()
+
+    def describe(self, data: Any) -> Message:
+        """Return the reply to a query: the numbers of samples, and shapes of the shared arrays.
+
+        A strategy with ``model`` asks before round 1.
+        """
+        engine, self._tested = self._made_engine(data, data), True
+        question = Payload(dict(self._given), {}, {})
+        question.config["in-turn"] = False
+        return Message(to_content(HANDLERS["query"](engine, self._client, question)), reply_to=self._message)
 
     def fit(self, data: Any) -> dict[str, int | float]:
         """Train by the method's own phases on a DataLoader, Dataset or arrays (x, y); return the round's numbers.
@@ -450,9 +463,8 @@ class PersonalRound:
         read = [CustomLoader("data", [found])(self.config.data) for found in (train, test)]
         x, y = read[0].x_train, read[0].y_train
         data = Dataset("data", x, y, read[1].x_train, read[1].y_train, split="given")
-        engine = ContextEngine(
-            self.config, read_data(data, self.config, self._client, self.model), 1, self._client, self._state_dir
-        )
+        own = read_data(data, self.config, self._client, self.model)
+        engine = ContextEngine(self.config, own, self._total, self._client, self._state_dir)
         engine.context = self._context
         return engine
 
@@ -475,13 +487,13 @@ class PersonalRound:
 
     def close(self) -> None:
         """Keep the personal arrays of a round that the user's own loop has trained."""
-        if self._changed:
-            if self._fitted is None and not self._tested:
-                call = "fit" if self._trains else "evaluate"
-                allowed = f"{CHANGES[self._changed]}, which a loop of your own does not: call {call}(…) of this object"
-                raise ConfigError("method", self.config.method.name, allowed)
+        if self._fitted is not None or self._tested:
             return
-        if not self._trains or self._fitted is not None:
+        if self._needs:
+            call = "fit" if self._trains else "evaluate"
+            allowed = f"{self._needs}, which a loop of your own does not: call {call}(…) of this object"
+            raise ConfigError("method", self.config.method.name, allowed)
+        if not self._trains:
             return
         shared, personal = self._sharing.get_shared(), self._sharing.get_personal()
         sent, kept = self._before
@@ -496,7 +508,7 @@ class PersonalRound:
 
         ``num-examples``, the number of samples, has to be among them, unless :meth:`fit` has counted them.
         """
-        found = dict(metrics or {})
+        found: dict[str, Any] = dict(metrics or {})
         if self._fitted is not None:
             engine, trained = self._fitted
             content = named_reply(engine, trained, MessageType.TRAIN)
@@ -559,7 +571,7 @@ def personal(
 
     Examples
     --------
-    A function of a Flower app, whose own ``train`` trains a module::
+    A function of a Flower app, whose own ``my_training`` trains a module::
 
         @app.train()
         def train(message, context):
@@ -567,6 +579,13 @@ def personal(
             with strategies.personal(message, context, model) as local:
                 loss = my_training(model, loader)
             return local.reply({"train_loss": loss, "num-examples": len(loader.dataset)})
+
+    For a strategy with ``model``, which asks before round 1::
+
+        @app.query()
+        def query(message, context):
+            with strategies.personal(message, context, Net) as local:
+                return local.describe(loader)
     """
     with ExitStack() as objects:
         local = PersonalRound(message, context, model, Own(method, settings, objects), head, state_dir)

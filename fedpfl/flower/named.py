@@ -35,7 +35,7 @@ def to_named(layout: Layout, packed: Mapping[str, np.ndarray], plain: Names) -> 
     kind = packed["shared"].dtype
     shared = layout.unflatten(layout.unpack(packed))
     others = {name: Array(array) for name, array in packed.items() if name not in ("shared", "shared-kept")}
-    named = {plain(name): Array(np.ascontiguousarray(array, kind)) for name, array in shared.items()}
+    named = {plain(name): Array(np.asarray(array, kind, order="C")) for name, array in shared.items()}
     return ArrayRecord(named), ArrayRecord(others)
 
 

@@ -11,9 +11,8 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from logging import INFO, WARNING, getLogger
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -44,7 +43,7 @@ from ..methods import Method, methods
 from ..results.record import Round
 from ..results.run import RunFolder
 from ..rules import Rule
-from ..setup.assembly import assemble, extras_of, make_rule, plain_model
+from ..setup.assembly import extras_of, make_rule, plain_model
 from ..setup.config import Config, check_keys, unused
 from .messages import SETTINGS, numpy_of
 from .named import EXTRAS, NOT_SENT, Names, from_named, others_of, settings_text, to_named
@@ -88,13 +87,10 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         As in Flower's ``FedAvg``. Which nodes are drawn follows from ``seed`` and the round.
     model : callable, nn.Module or str, optional
         Builds the model, and may take ``input_shape`` and ``num_classes``; or a module; or a name of ``fedpfl
-        models``. Without it the strategy knows the initial arrays alone, which is enough for a method that changes no
-        model and needs nothing from clients but their shared arrays.
-    input_shape : tuple of int, optional
-        Shape of one sample. Given with ``model``, no client is asked for its task before round 1, as it must be for
-        functions that use ``personal``.
-    num_classes : int
-        Numbers that the model gives for a sample; 0: what it gives.
+        models``. The clients are then asked for their task before round 1, which ``client_app`` answers, and a query
+        function with :meth:`PersonalRound.describe <fedpfl.flower.clients.PersonalRound.describe>`. Without it the
+        strategy knows the initial arrays alone, which is enough for a method that changes no model and needs nothing
+        from clients but their shared arrays.
     head : str
         Name of the layer that is the head, by default the last ``nn.Linear``.
     personal : sequence of str
@@ -128,8 +124,6 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         evaluate_metrics_aggr_fn: MetricsFunction | None = None,
         *,
         model: Callable[..., nn.Module] | nn.Module | str | None = None,
-        input_shape: Sequence[int] | None = None,
-        num_classes: int = 0,
         head: str = "",
         personal: Sequence[str] = (),
         listeners: Sequence[Listener] = (),
@@ -151,7 +145,6 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self.train_metrics_aggr_fn = train_metrics_aggr_fn or aggregate_metricrecords
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or aggregate_metricrecords
         self.model, self.head, self.personal = model, head, tuple(personal)
-        self.input_shape, self.num_classes = None if input_shape is None else tuple(input_shape), num_classes
         self.listeners = list(listeners)
         self.folder: RunFolder | None = None
         self._objects = ExitStack()  # Python objects that settings name, for as long as the strategy lives
@@ -329,7 +322,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         else:
             run = replace(self.config.run, model=self._as_setting("model", self._built))
             self.config = replace(self.config, run=run)
-            task = self._task_of_clients(grid) if self.input_shape is None else self._task_of_model(grid)
+            task = self._task_of_clients(grid)
         self._plain: Names = models.plain_names(task.model)
         self._nodes, self._counts = task.nodes, task.counts
         rule = make_rule(self.config, task.clients, task.sharing)
@@ -382,15 +375,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         """Return the task of clients of which nothing is known but that they take these arrays."""
         return Task(*self._by_node(grid), *self._from_arrays(arrays), counts=False)
 
-    def _task_of_model(self, grid: Grid) -> Task:
-        """Return the task of clients that have this model."""
-        assert self.input_shape is not None
-        assert self.model is not None
-        classes = self.num_classes or models.outputs_of(self.model, self.input_shape)
-        return Task(*self._by_node(grid), *assemble(self.config, self.input_shape, classes), counts=False)
-
     def _task_of_clients(self, grid: Grid) -> Task:
-        """Ask the clients, which are those of ``client_app``."""
+        """Ask the clients for their task."""
         transport = FlowerTransport(grid, settings_text(self._sent_settings()))
         agreed = agree(self.config, transport.find_clients(self.config, self.state_key))
         return Task(agreed.clients, transport.nodes, agreed.model, agreed.sharing, counts=True)
@@ -540,7 +526,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         shared = from_named(rule.layout, record, self._plain) if rule.takes_shared else None
         arrays = {} if shared is None else rule.layout.pack(shared, self.config.run.wire_dtype)
         if not self._counts:
-            client = rule.clients[client.id] = replace(client, train_samples=metrics.get(self.weighted_by_key, 0))
+            samples = cast(int, metrics.get(self.weighted_by_key, 0))
+            client = rule.clients[client.id] = replace(client, train_samples=samples)
         else:
             metrics["train-samples"] = client.train_samples
         for name in self._exact:
@@ -616,7 +603,9 @@ def _is_built_in(method: type[Method]) -> bool:
     return methods().get(method.name) is method
 
 
-@cache
+_classes: dict[type[Method], type[MethodStrategy]] = {}
+
+
 def of(method: type[Method]) -> type[MethodStrategy]:
     """Return the strategy of a method, also of one's own.
 
@@ -641,7 +630,9 @@ def of(method: type[Method]) -> type[MethodStrategy]:
     ...         return not name.startswith("head.")
     >>> strategies.of(Mine)(fraction_train=0.5).summary()
     """
-    made = type(method.__name__, (MethodStrategy,), {"method": method, "__doc__": _about(method)})
+    if method in _classes:
+        return _classes[method]
+    made = _classes[method] = type(method.__name__, (MethodStrategy,), {"method": method, "__doc__": _about(method)})
     made.__module__ = "fedpfl.strategies"
     own = [inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
            for field in fields(method.Settings)]  # fmt: skip

@@ -36,8 +36,8 @@ def skeleton(arrays: Mapping[str, np.ndarray], head: str = "") -> BaseHeadModel:
     if root is not None:
         base = root
     last: nn.Module = layers.pop(chosen) if chosen else NoHead("model", "has no linear layer")
-    for name, layer in layers.items():
-        _place(base, name, layer)
+    for path, own_layer in layers.items():
+        _place(base, path, own_layer)
     model = BaseHeadModel(base, last)  # type: ignore[arg-type]
     model.head_path = chosen
     return model

@@ -256,7 +256,7 @@ def float_app(mods=None):
 
     @app.train()
     def train(message, context):
-        moved = 0.1 + 0.1 * context.node_config["partition-id"]
+        moved = 0.2 + 0.1 * context.node_config["partition-id"]
         arrays = message.content.array_records["arrays"]
         return reply(message, {name: Array(array.numpy() + np.float32(moved)) for name, array in arrays.items()})
 
@@ -359,4 +359,4 @@ def test_a_subclass_may_change_the_arrays():
     Halved(fraction_evaluate=0.0).start(grid, float_arrays(), num_rounds=2)
     first = grid.sent[0][2].content.array_records["arrays"]["fc1.bias"].numpy()
     second = grid.sent[3][2].content.array_records["arrays"]["fc1.bias"].numpy()
-    np.testing.assert_allclose(second, (first + 0.2) / 2, rtol=1e-6)
+    np.testing.assert_allclose(second, (first + 0.3) / 2, rtol=1e-6)

@@ -26,6 +26,7 @@ LAYERS = [
     ["results"],
     ["engine"],
     ["flower"],
+    ["strategies"],
     ["launch"],
     ["analysis"],
     ["experiments"],

@@ -170,9 +170,7 @@ class FederatedData:
         return cls.of_client(data, settings, client, seed, str(place))
 
     @classmethod
-    def of_client(
-        cls, data: Dataset, settings: DataSettings, client: int, seed: int, where: str = ""
-    ) -> FederatedData:
+    def of_client(cls, data: Dataset, settings: DataSettings, client: int, seed: int, where: str = "") -> FederatedData:
         """Return one client's data as a federation of its own (number 0); see :meth:`own`."""
         n = len(data.y_train)
         if data.y_test is None:

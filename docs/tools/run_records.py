@@ -38,7 +38,7 @@ from fedpfl.analysis.figure import Points, file_name
 from fedpfl.core.files import write_atomically
 from fedpfl.experiments import metrics
 from fedpfl.experiments.description import load
-from fedpfl.experiments.measured import Measured
+from fedpfl.experiments.measured import Measured, Place
 from fedpfl.experiments.page import anchor, folded, wrapped
 from fedpfl.experiments.store import Store
 from fedpfl.experiments.tables import analysed, rankings
@@ -98,7 +98,9 @@ def record(folder: RunFolder, about: Mapping[str, Any]) -> Record:
     }
 
 
-def grid(name: str, scale: str, output: Path, commit: str, seeds: int | None = None) -> Record:
+def grid(
+    name: str, scale: str, output: Path, commit: str, seeds: int | None = None, before: Record | None = None
+) -> Record:
     """Return the record of an experiment's finished runs.
 
     Parameters
@@ -111,6 +113,8 @@ def grid(name: str, scale: str, output: Path, commit: str, seeds: int | None = N
         The commit of the code that ran.
     seeds : int, optional
         ``--seeds`` of the command.
+    before : dict, optional
+        An earlier record of the experiment, whose cells stay where the folder has no finished run.
     """
     experiment = load(ROOT / "experiments" / f"{name}.toml")
     measured = Measured(experiment, scale, Store(output), seeds)
@@ -120,14 +124,43 @@ def grid(name: str, scale: str, output: Path, commit: str, seeds: int | None = N
         for row, column in measured.cells:
             found = [round(factor * value, 4) for value in measured.values(metric, row, column)]
             values.setdefault(metric, {}).setdefault(row, {})[column] = found
+    curves = {curve: _curves(measured, curve) for curve in experiment.curves}
+    tables = {
+        made.title: [list(made.columns), *map(made.texts, made.rows)]
+        for made in analysed(measured).tables
+        if made.columns[0] != "client"  # long, and no page has them
+    }
+    kept = _keep(before, values, curves, tables) if before else {}
     return {
         "command": f"fedpfl experiment run {name} --scale {scale}" + (f" --seeds {seeds}" if seeds else ""),
-        "commit": commit, "seeds": len(measured.seeds), "values": values,
-        "curves": {curve: _curves(measured, curve) for curve in experiment.curves},
-        "tables": {
-            made.title: [list(made.columns), *map(made.texts, made.rows)] for made in analysed(measured).tables
-        }, **machine(),
+        "commit": commit, **kept, "seeds": len(measured.seeds), "values": values, "curves": curves, "tables": tables,
+        **machine(),
     }  # fmt: skip
+
+
+def _keep(before: Record, values: Record, curves: Record, tables: Record) -> dict[str, dict[str, list[str]]]:
+    """Fill cells with fewer runs than in an earlier record from it; return their names by the commit that ran them."""
+    kept: set[Place] = set()
+    for numbers, old in ((values, before["values"]), (curves, before["curves"])):
+        for name, rows in numbers.items():
+            for row, cells in rows.items():
+                for column, found in cells.items():
+                    known = old.get(name, {}).get(row, {}).get(column)
+                    if len(found) < len(known or ()):
+                        cells[column] = known
+                        kept.add((row, column))
+    for title, rows in before.get("tables", {}).items():
+        lines = {row[0]: row for row in rows}
+        for line in tables.get(title, ()):
+            if not any(_is_about(title, line[0], *cell) for cell in kept):
+                lines[line[0]] = line
+        tables[title] = list(lines.values())
+    return {"kept": {before["commit"]: sorted(map(", ".join, kept))}} if kept else {}
+
+
+def _is_about(title: str, line: str, row: str, column: str) -> bool:
+    """Return whether a line of a table of analyses, of one column or of all, is about a cell."""
+    return line == f"{row}, {column}" or (line == row and title.endswith(f", {column}"))
 
 
 def ranked(column: str, output: Path, commit: str) -> Record:
@@ -537,6 +570,7 @@ def main() -> None:
     whole.add_argument("--output-dir", type=Path, required=True, help="the folder of its runs")
     whole.add_argument("--commit", required=True)
     whole.add_argument("--seeds", type=int, help="of the command; by default the scale's")
+    whole.add_argument("--add", action="store_true", help="keep the record's cells that have no run in the folder")
     attack = commands.add_parser("attacks", help="write the record of benchmarks/attacks.py")
     attack.add_argument("file", type=Path, help="its file of records")
     attack.add_argument("--commit", required=True)
@@ -565,8 +599,10 @@ def main() -> None:
             print(f"wrote {write(f'attacks/{method}', found).relative_to(ROOT)}")
         return
     if options.verb == "grid":
-        found = grid(options.name, options.scale, options.output_dir, options.commit, options.seeds)
-        print(f"wrote {write(f'grids/{options.name}-{options.scale}', found).relative_to(ROOT)}")
+        place = f"grids/{options.name}-{options.scale}"
+        before = one(place) if options.add else None
+        found = grid(options.name, options.scale, options.output_dir, options.commit, options.seeds, before)
+        print(f"wrote {write(place, found).relative_to(ROOT)}")
         return
     if options.verb == "add":
         about = {key: getattr(options, key) for key in ("row", "column", "command", "commit", "cpu_seconds")}

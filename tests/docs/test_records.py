@@ -94,8 +94,10 @@ def test_the_record_of_an_experiment_has_its_rows_and_columns(path):
     text = text_of(path)
     record = json.loads(text)
     assert len(text) < 20_000
-    # Older ones have no tables of analyses.
-    assert {"command", "commit", "processor", "versions", "seeds", "values", "curves"} == record.keys() - {"tables"}
+    # Older ones have no tables of analyses; `kept` names what an earlier commit ran.
+    some = {"command", "commit", "processor", "versions", "seeds", "values", "curves"}
+    assert some == record.keys() - {"tables", "kept"}
+    assert all(len(commit) == 40 and cells for commit, cells in record.get("kept", {}).items())
     _, _, _, name, _, scale, *more = shlex.split(record["command"])
     assert more in ([], ["--seeds", str(record["seeds"])])
     assert path.stem == f"{name}-{scale}"
@@ -285,6 +287,24 @@ def test_a_number_of_the_leaderboard_within_a_sentence(tmp_path):
     said = "It has <!-- table mean n FedPer mean -->1<!-- end --> %, <!-- table cell n FedPer MB -->2<!-- end --> MB."
     filled = records.filled(said, tmp_path)
     assert re.sub("<!--.*?-->", "", filled) == "It has 90.0 %, 4.0 MB."
+
+
+def test_a_record_keeps_what_an_earlier_one_has_more_of():
+    head = ["run", "n"]
+    before = {
+        "commit": "c" * 40, "values": {"m": {"A": {"x": [1.0, 2.0]}, "B": {"x": [3.0, 4.0]}}},
+        "curves": {"l": {"A": {"x": [[1.0], [2.0]]}}},
+        "tables": {"T, x": [head, ["A", "1"], ["B", "2"]], "all": [head, ["A, x", "5"]]},
+    }  # fmt: skip
+    values = {"m": {"A": {"x": [9.0]}, "B": {"x": [5.0, 6.0]}, "C": {"x": [7.0], "y": []}}}
+    curves = {"l": {"A": {"x": []}, "C": {"x": [[7.0]]}}}
+    tables = {"T, x": [head, ["A", "9"], ["B", "8"], ["C", "7"]], "new": [head, ["C", "6"]]}
+    assert records._keep(before, values, curves, tables) == {"kept": {"c" * 40: ["A, x"]}}
+    assert values["m"] == {"A": {"x": [1.0, 2.0]}, "B": {"x": [5.0, 6.0]}, "C": {"x": [7.0], "y": []}}
+    assert curves["l"] == {"A": {"x": [[1.0], [2.0]]}, "C": {"x": [[7.0]]}}
+    assert tables == {
+        "T, x": [head, ["A", "1"], ["B", "8"], ["C", "7"]], "all": [head, ["A, x", "5"]], "new": [head, ["C", "6"]],
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("column", "found"), records.leaderboard().items())
